@@ -140,11 +140,12 @@ def looked_at(models: dict[str, Any]) -> list[Picture]:
         with regard.look(task) as seen:
             task.translate(list(LOOKED_AT))
         seen_heads.append(heads := seen.heads())
-        last = heads.select(kind="cross", example=0).panels[-1]
+        last = heads.select(kind="cross", example=0).shown[-1]
         which = f"{name}: layer {last.layer}, mean of {len(last.heads)} heads"
         title = which if len(last.heads) > 1 else name
         aligned.append(Heatmap.of(mean(last.heads), last.queries, last.keys, title))
-    parts: list[Picture] = [Note(ALIGNMENT), PictureRow(tuple(aligned))]
+    sentence = f"The sentence: “{LOOKED_AT[0]}”"
+    parts: list[Picture] = [Note((sentence, *ALIGNMENT)), PictureRow(tuple(aligned))]
     return [*parts, Note(EVERY_HEAD), seen_heads[0]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,14 @@ from typer import Argument, Option
 
 from regard.cli.console import emit, load_task, say, show
 from regard.cli.input_texts import checked_argument
-from regard.cli.options import AsJson, Device, ModelFolder, check_no_decoding, with_decoding
+from regard.cli.options import (
+    AsJson,
+    Device,
+    ModelFolder,
+    check_no_decoding,
+    with_decoding,
+    with_flags,
+)
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,80 +28,117 @@ if TYPE_CHECKING:
     from regard.visual.attention_record import AttentionRecord
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which attention is shown."""
+
+    kind: Annotated[str | None, Option(help="encoder, decoder or cross.")] = None
+    layer: Annotated[int | None, Option(help="From 1; by default the mean of all layers.")] = None
+    head: Annotated[int | None, Option(help="From 1; by default the mean of all heads.")] = None
+    word: Annotated[str | None, Option(help="What this word attends to, head by head.")] = None
+    tokens: Annotated[bool, Option("--tokens", help="Show subwords, not merged to words.")] = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the picture goes besides the terminal."""
+
+    html: Annotated[Path | None, Option(metavar="FILE", help="Write every head.")] = None
+    png: Annotated[Path | None, Option(metavar="FILE", help="Draw what is shown.")] = None
+    as_json: AsJson = False
+
+    def check(self) -> None:
+        """Check the names of the files.
+
+        Raises:
+            ConfigError: one has another ending than its kind of file.
+        """
+        for path, suffix in ((self.html, ".html"), (self.png, ".png")):
+            if path is not None and path.suffix != suffix:
+                raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
+
+    def write(self, picture: Picture, page: Picture, facts: Mapping[str, Any]) -> None:
+        """Write the files that are asked for; then print the facts as JSON, or the picture."""
+        if self.html is not None:
+            page.save(self.html)
+            say(f"the page: {self.html}")
+        if self.png is not None:
+            picture.save(self.png)
+            say(f"the picture: {self.png}")
+        if self.as_json:
+            show(facts, "", True)
+        else:
+            picture.show()
+
+
 @with_decoding
+@with_flags("output", Output)
+@with_flags("selection", Selection)
 def look(
     model: ModelFolder,
     text: Annotated[str, Argument(help="What the model reads; a tab between two texts.")],
-    kind: Annotated[str | None, Option(help="encoder, decoder or cross.")] = None,
-    layer: Annotated[int | None, Option(help="From 1; by default the mean of all layers.")] = None,
-    head: Annotated[int | None, Option(help="From 1; by default the mean of all heads.")] = None,
-    word: Annotated[str | None, Option(help="What this word attends to, head by head.")] = None,
     beside: Annotated[str | None, Option(metavar="MODEL", help="A second model.")] = None,
     silence: Annotated[
         list[str] | None, Option(metavar="LAYER:HEADS", help="Mask heads: 3:1,6 of layer 3.")
     ] = None,
     inputs: Annotated[bool, Option("--inputs", help="Show ids, segments and mask.")] = False,
-    html: Annotated[Path | None, Option(metavar="FILE", help="Write every head.")] = None,
-    png: Annotated[Path | None, Option(metavar="FILE", help="Draw what is shown.")] = None,
     device: Device = None,
-    as_json: AsJson = False,
     *,
+    selection: Selection,
+    output: Output,
     decoding: dict[str, Any],
 ) -> None:
     """Show which tokens a model attends to while it reads or answers a text."""
-    for path, suffix in ((html, ".html"), (png, ".png")):
-        if path is not None and path.suffix != suffix:
-            raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
+    output.check()
     text, task = checked_argument(text), load_task(model, device=device)
     facts: dict[str, Any] = {"source": text}
+    names = _short_names(model, *([] if beside is None else [beside]))
+    title = f"{' and '.join(names)}: “{text}”"
     if inputs:
-        page = picture = _inputs(task, text)
-        _write(picture, page, html, png, facts | picture.rows if as_json else None)
+        picture = _inputs(task, text)
+        output.write(picture, _page(picture, title), facts | picture.rows)
         return
     with _masked_heads(task, silence or ()):
         record, answer = _record(task, text, decoding)
     facts["answer"] = answer
     if beside is not None:
         records = (record, _record(load_task(beside, device=device), text, {})[0])
-        names = _short_names(model, beside)
-        page = picture = _comparison(dict(zip(names, records, strict=True)), layer, kind, head)
-    elif word is not None:
-        page = picture = record.from_word(word, layer, head, kind)
+        both = _comparison(dict(zip(names, records, strict=True)), selection)
+        picture = page = replace(both, title=title)
+    elif selection.word is not None:
+        picture = record.from_word(selection.word, selection.layer, selection.head, selection.kind)
+        page = _page(picture, title)
     else:
-        heads = record.heads()
-        shown = heads.select(kind or heads.main_kind, layer)
-        page, picture = heads.select(kind, layer), shown.mean(head)
-        facts |= {
-            "kind": shown.panels[0].kind,
-            "layers": [panel.layer for panel in shown.panels],
-            "head": head,
-            "rows": picture.rows,
-            "columns": picture.columns,
-            "weights": picture.weights,
-        }
-    if not as_json and answer:
+        picture, page, numbers = _heads(record, selection, title)
+        facts |= numbers
+    if not output.as_json and answer:
         emit(answer + "\n\n")
-    _write(picture, page, html, png, facts if as_json else None)
+    output.write(picture, page, facts)
 
 
-def _write(
-    picture: Picture,
-    page: Picture,
-    html: Path | None,
-    png: Path | None,
-    facts: dict[str, Any] | None,
-) -> None:
-    """Write the files that are asked for; then print the facts as JSON, or the picture."""
-    if html is not None:
-        page.save(html)
-        say(f"the page: {html}")
-    if png is not None:
-        picture.save(png)
-        say(f"the picture: {png}")
-    if facts is not None:
-        show(facts, "", True)
-    else:
-        picture.show()
+def _page(picture: Picture, title: str) -> Picture:
+    """A page with a title above the picture."""
+    from regard.visual import PictureColumn
+
+    return PictureColumn((picture,), title)
+
+
+def _heads(
+    record: AttentionRecord, selection: Selection, title: str
+) -> tuple[Picture, Picture, dict[str, Any]]:
+    """The mean of the selected heads, a page with all of them, and the numbers of the mean."""
+    heads = replace(record.heads(), title=title, tokens=selection.tokens)
+    shown = heads.select(selection.kind or heads.main_kind, selection.layer)
+    picture = shown.mean(selection.head)
+    facts = {
+        "kind": shown.panels[0].kind,
+        "layers": [panel.layer for panel in shown.panels],
+        "head": selection.head,
+        "rows": picture.rows,
+        "columns": picture.columns,
+        "weights": picture.weights,
+    }
+    return picture, heads.select(selection.kind, selection.layer), facts
 
 
 def _texts_of(line: str) -> Any:
@@ -134,15 +179,17 @@ def _short_names(*models: str | Path) -> list[str]:
 
 
 def _comparison(
-    records: Mapping[str, AttentionRecord], layer: int | None, kind: str | None, head: int | None
+    records: Mapping[str, AttentionRecord], selection: Selection
 ) -> AttentionComparison:
     """Models side by side: one layer, or the first and the last that all of them have."""
     from regard.visual import AttentionComparison
 
-    kind = kind or next(iter(records.values())).heads().main_kind
+    kind = selection.kind or next(iter(records.values())).heads().main_kind
     last = min(max(p.layer for p in one.heads(kind).panels) for one in records.values())
-    layers = [layer] if layer is not None else sorted({1, last})
-    return AttentionComparison.of(records, layers, kind=kind, head=head)
+    layers = [selection.layer] if selection.layer is not None else sorted({1, last})
+    return AttentionComparison.of(
+        records, layers, kind=kind, head=selection.head, tokens=selection.tokens
+    )
 
 
 def _record(task: TaskVerbs, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:

@@ -34,7 +34,7 @@ Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings only, no pro
 Texts = Annotated[list[str] | None, Argument(metavar="TEXT", help="- reads standard input.")]
 
 
-def _flags(
+def _decoding(
     beams: Annotated[int | None, Option(help="Beam search with this many beams.")] = None,
     n_best: Annotated[int | None, Option(help="How many hypotheses to return.")] = None,
     length_penalty: Annotated[str | None, Option(help="A: score / length^A; or gnmt:A.")] = None,
@@ -48,26 +48,39 @@ def _flags(
     draft: Annotated[str | None, Option(help="Speculate: ngram, or a small model.")] = None,
     draft_tokens: Annotated[int | None, Option(help="Tokens of a draft.")] = None,
     max_tokens: Annotated[str | None, Option(help="Of an output: N, or 1.5x+10.")] = None,
-) -> None:
-    """How to decode, where it differs from the model's own settings."""
+) -> dict[str, Any]:
+    """How to decode, where it differs from the model's own settings: the options that are given."""
+    return {name: value for name, value in locals().items() if value is not None}
 
 
-def with_decoding(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags of decoding to a command, which gets those that were given as `decoding`."""
-    own, added = _parameters(command), _parameters(_flags)
-    del own["decoding"]
+Command = Callable[..., None]
 
-    @wraps(command)
-    def run(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name in added}
-        decoding = {name: value for name, value in chosen.items() if value is not None}
-        command(**given, decoding=decoding)
 
-    parameters = [*own.values(), *added.values()]
-    del run.__wrapped__  # type: ignore[attr-defined]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
+def with_flags(parameter: str, group: Callable[..., object]) -> Callable[[Command], Command]:
+    """Add the flags of a group, a function or a dataclass, to a command.
+
+    parameter: of the command; it gets what the group makes of its flags.
+    """
+
+    def add(command: Command) -> Command:
+        own, added = _parameters(command), _parameters(group)
+        del own[parameter]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            made = group(**{name: given.pop(name) for name in added})
+            command(**given, **{parameter: made})
+
+        parameters = [*own.values(), *added.values()]
+        del run.__wrapped__  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return add
+
+
+with_decoding = with_flags("decoding", _decoding)
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

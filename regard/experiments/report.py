@@ -15,7 +15,7 @@ from regard.training import Result
 from regard.training.metrics_log import read_events
 from regard.visual.attention_record import look, run_encoder
 from regard.visual.heatmap import Heatmap
-from regard.visual.picture import Picture, PictureColumn
+from regard.visual.picture import Note, Picture, PictureColumn
 from regard.visual.report import ReportSample, RunReport
 from regard.visual.table import Table
 
@@ -27,7 +27,7 @@ def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> 
     """Write report.html of a finished run; `task` has its final weights."""
     rows = task.samples(recipe)
     report = RunReport(
-        title=recipe.name or folder.name,
+        title=f"{recipe.name or folder.name}: {described(task.model)}, {recipe.task}",
         facts=_facts(task, recipe, result),
         scores={recipe.model.name: _scores(result)},
         events=read_events(folder),
@@ -95,7 +95,10 @@ def _attention(
             task.predict(inputs)
         elif (short := _excerpt(task, recipe)) is not None:
             run_encoder(task, [short])
-    return [("What it looks at", seen.heads())] if seen.passes else []
+    if not seen.passes:
+        return []
+    heads = seen.heads()
+    return [("What it looks at", PictureColumn((Note((heads.text_of(0),)), heads)))]
 
 
 def _excerpt(task: TaskVerbs, recipe: Any) -> tuple[str, ...] | None:

@@ -18,7 +18,7 @@ __all__, __getattr__ = names_of(
         "head_grid": "HeadGrid Panel",
         "heatmap": "Heatmap",
         "inputs": "Inputs",
-        "picture": "Illustration Note Picture PictureColumn PictureRow",
+        "picture": "Illustration Note Picture PictureChoice PictureColumn PictureRow",
         "positions_and_masks": "mask_grid position_table sinusoids",
         "report": "ReportSample RunReport",
         "table": "Table",

@@ -15,7 +15,7 @@ from regard.visual.drawing import Connector, Drawing, Label, Rect, Shape, clip, 
 from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
 FAINTEST = 0.01  # of the largest weight: fainter lines are left out of the drawing
-GAP, LINE = 220, 24  # pixels between the columns, and of a token
+GAP, LINE = 180, 24  # pixels between the columns, and of a token
 LABEL_CELLS = 18
 
 

@@ -14,6 +14,7 @@ from regard.visual.attention_record import AttentionRecord
 from regard.visual.drawing import Drawing, stack, tile, visible
 from regard.visual.head_grid import HeadGrid, Panel, check_one, head_name
 from regard.visual.heatmap import Heatmap
+from regard.visual.page import page, sections
 from regard.visual.picture import Picture
 
 
@@ -22,12 +23,13 @@ class AttentionComparison(Picture):
     """A row of pictures for each layer, a column for each model; make it with `of`.
 
     `rows` (layers, models). A drawing has the mean of the heads, or one `head`, with one colour
-    scale for each layer; the page has all heads.
+    scale for each layer; the page has all heads. Subwords are merged to words unless `tokens`.
     """
 
     rows: tuple[tuple[Panel, ...], ...]
     head: int | None = None
     title: str = ""
+    tokens: bool = False
 
     @classmethod
     def of(
@@ -39,6 +41,7 @@ class AttentionComparison(Picture):
         example: int | None = None,
         head: int | None = None,
         title: str = "",
+        tokens: bool = False,
     ) -> Self:
         """The attention of several models in one text, each with its own tokens as labels.
 
@@ -51,6 +54,7 @@ class AttentionComparison(Picture):
             example: which text, from 0, where several were recorded.
             head: the head that is drawn, from 1; without it the mean of a layer's heads.
             title: of the picture.
+            tokens: whether subwords are shown apart at first.
 
         Raises:
             ConfigError: there are no models or no layers, a layer is absent, or `kind` or `example`
@@ -67,7 +71,7 @@ class AttentionComparison(Picture):
                 check_one({(panel.kind, panel.example) for panel in panels}, f"{name}: ")
                 row.append(replace(panels[0], name=name))
             rows.append(tuple(row))
-        return cls(tuple(rows), head, title)
+        return cls(tuple(rows), head, title, tokens)
 
     def heatmaps(self) -> list[list[Heatmap]]:
         """A heatmap for each layer and model."""
@@ -75,6 +79,7 @@ class AttentionComparison(Picture):
         return [[replace(one, peak=max(o.largest for o in row)) for one in row] for row in rows]
 
     def _heatmap(self, panel: Panel) -> Heatmap:
+        panel = panel if self.tokens else panel.by_words()
         several = len(panel.heads) > 1 or self.head is not None
         title = f"{panel.title}, {head_name(self.head)}" if several else panel.title
         return Heatmap(panel.head(self.head), panel.queries, panel.keys, title, side=420)
@@ -95,12 +100,17 @@ class AttentionComparison(Picture):
 
     def body(self) -> str:
         """Each layer of each model as the interactive picture of its heads."""
-        rows = []
-        for row in self.rows:
-            cells = (
-                f"<div><h3>{escape(visible(panel.title))}</h3>{HeadGrid((panel,)).body()}</div>"
-                for panel in row
-            )
-            rows.append(f'<div class="rg-beside">{"".join(cells)}</div>')
+        return self._title_html() + "".join(layer for _, layer in self._layers())
+
+    def html(self) -> str:
         heading = f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
-        return heading + "".join(rows)
+        return page(self.title, heading + sections(self._layers()))
+
+    def _layers(self) -> list[tuple[str, str]]:
+        """(heading, HTML) of each layer."""
+        cells = (("".join(map(self._cell, row)), row[0].layer) for row in self.rows)
+        return [(f"Layer {n}", f'<div class="rg-beside">{row}</div>') for row, n in cells]
+
+    def _cell(self, panel: Panel) -> str:
+        heads = HeadGrid((panel,), panel.title, tokens=self.tokens)
+        return f"<div><h3>{escape(visible(panel.title))}</h3>{heads.body()}</div>"

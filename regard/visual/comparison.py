@@ -9,7 +9,7 @@ from statistics import mean, stdev
 
 from regard.errors import ConfigError
 from regard.visual.curves import Curves, Series, short
-from regard.visual.picture import Note, Picture, PictureColumn, PictureRow
+from regard.visual.picture import Note, Picture, PictureChoice, PictureColumn, PictureRow
 from regard.visual.table import Table
 
 
@@ -45,7 +45,7 @@ def compare_results(
     title: str = "",
     items: str = "tokens",
 ) -> PictureColumn:
-    """A table, and charts of quality against tokens, speed, FLOPs, memory and parameters.
+    """A table, quality while training, and quality against each cost, which a page lets choose.
 
     quality: the name of the score.  better: "max" or "min".  items: what the task counts. The table
     shows the standard deviation over seeds, the curves their range.
@@ -63,10 +63,14 @@ def compare_results(
     if any(one.curves for one in models):
         series = tuple(_mean_curve(one) for one in models)
         charts.append(Curves(series, f"{quality} while training", items, ""))
-    for name, unit, cost in COSTS:
-        if any(cost(one) is not None for one in models):
-            title_of = f"{quality} and {name}"
-            charts.append(_against(models, quality, title_of, unit.format(items), cost))
+    known = [each for each in COSTS if any(each[2](one) is not None for one in models)]
+    against = tuple(
+        _against(models, quality, f"{quality} and {name}", unit.format(items), cost)
+        for name, unit, cost in known
+    )
+    if against:
+        names = tuple(name for name, _, _ in known)
+        charts.append(PictureChoice(against, f"{quality} and costs", names, "horizontal axis"))
     return PictureColumn((*parts, PictureRow(tuple(charts))) if charts else tuple(parts), title)
 
 
@@ -147,4 +151,4 @@ def _against(
         value = cost(one)
         points = () if value is None else tuple((float(value), score) for score in one.scores)
         series.append(Series(one.name, points, joined=False))
-    return Curves(tuple(series), title, unit, quality, width=325, height=240)
+    return Curves(tuple(series), title, unit, quality)

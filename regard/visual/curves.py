@@ -50,8 +50,8 @@ class Curves(Picture):
     title: str = ""
     x_axis: str = ""
     y_axis: str = ""
-    width: float = 500
-    height: float = 260
+    width: float = 420
+    height: float = 250
 
     def drawing(self) -> Drawing:
         frame = _Frame.around(self)

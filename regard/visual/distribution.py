@@ -21,7 +21,7 @@ from regard.visual.drawing import Drawing, Label, Rect, clip, text_width, visibl
 from regard.visual.picture import Picture
 
 LONGEST = 24  # columns of a token
-FULL = 320  # pixels of the longest bar
+FULL = 220  # pixels of the longest bar
 
 
 @dataclass(frozen=True)

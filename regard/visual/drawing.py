@@ -35,6 +35,8 @@ SERIES = ("accent", "warm", "good", "violet", "teal", "rose")
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, 'DejaVu Sans Mono', monospace"
 
+SCALED = 480  # pixels: a wider drawing keeps its size on a narrow screen, and scrolls
+
 Paint = Callable[[str], str]
 Point = tuple[float, float]
 
@@ -266,13 +268,16 @@ class Drawing:
     title: str = ""
 
     def svg(self, paint: Paint = on_paper) -> str:
-        """One <svg> element. On paper it has a white ground; on a page it is transparent."""
+        """One <svg> element. On paper it has a white ground; on a page it is transparent, and
+        shrinks to the width of the screen where its letters stay legible."""
         ground = Rect(0, 0, self.width, self.height, "paper").svg(paint)
         body = "".join(shape.svg(paint) for shape in self.shapes)
         width, height = math.ceil(self.width), math.ceil(self.height)
+        scaled = ' class="rg-scaled"' if paint is not on_paper and width <= SCALED else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" role="img" font-family="{FONT}">'
+            f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(visible(self.title))}" '
+            f'font-family="{FONT}"{scaled}>'
             f"{_tip(self.title)}{ground if paint is on_paper else ''}{body}</svg>"
         )
 

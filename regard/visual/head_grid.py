@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from typing import Any, Self
 
@@ -124,11 +125,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class HeadGrid(Picture):
-    """Attention of one or several texts; `select` chooses panels, `head` and `lines` one head."""
+    """Attention of one or several texts; `select` chooses panels, `head` and `lines` one head.
+
+    Subwords are shown merged to words; a page can show them apart, other pictures do so after
+    `by_tokens`.
+    """
 
     panels: tuple[Panel, ...]
     title: str = ""
     view: str = "matrix"  # what the page shows first: "matrix" or "lines"
+    tokens: bool = False  # whether subwords are shown apart
 
     def __post_init__(self) -> None:
         if not self.panels:
@@ -199,6 +205,15 @@ class HeadGrid(Picture):
         """Attention between words instead of subwords: see `Panel.by_words`."""
         return replace(self, panels=tuple(panel.by_words() for panel in self.panels))
 
+    def by_tokens(self) -> HeadGrid:
+        """The same, with subwords shown apart."""
+        return replace(self, tokens=True)
+
+    @cached_property
+    def shown(self) -> tuple[Panel, ...]:
+        """The panels as they are shown: between words, or between tokens."""
+        return self.panels if self.tokens else self.by_words().panels
+
     def from_word(self, word: str | int, head: int | None = None, **which: Any) -> Picture:
         """What one word attends to, as lines and as numbers.
 
@@ -226,7 +241,7 @@ class HeadGrid(Picture):
         return _from_word(first, index_of(word, first.queries) or 0, rows, title)
 
     def _one(self, **which: Any) -> Panel:
-        panels = self.select(**which).panels
+        panels = self.select(**which).shown
         check_one({(panel.kind, panel.layer, panel.example) for panel in panels})
         return panels[0]
 
@@ -238,10 +253,10 @@ class HeadGrid(Picture):
 
     def mean(self, head: int | None = None) -> Heatmap:
         """The mean over all layers of their heads, or of one head (from 1)."""
-        first, count = self.panels[0], len(self.panels)
+        first, count = self.shown[0], len(self.shown)
         matrices = [
             matrix
-            for panel in self.panels
+            for panel in self.shown
             for matrix in (panel.heads if head is None else (panel.head(head),))
         ]
         title = first.title if count == 1 else f"{first.attention}, mean of {count} layers"
@@ -253,7 +268,7 @@ class HeadGrid(Picture):
         """One heatmap per head, in order."""
         return [
             Heatmap(matrix, one.queries, one.keys, one.title + f", head {n}" * (len(one.heads) > 1))
-            for one in self.panels
+            for one in self.shown
             for n, matrix in one.numbered.items()
         ]
 
@@ -261,7 +276,8 @@ class HeadGrid(Picture):
         """All heads with their tokens, one row of pictures per layer."""
         rows = []
         for one in self.panels:
-            maps = [replace(picture, side=260) for picture in HeadGrid((one,)).heatmaps()]
+            row = replace(self, panels=(one,))
+            maps = [replace(picture, side=260) for picture in row.heatmaps()]
             rows.append(tile((picture.drawing() for picture in maps), min(len(maps), 4)))
         return stack(rows, self.title or "attention")
 
@@ -270,12 +286,14 @@ class HeadGrid(Picture):
 
     def body(self) -> str:
         """The interactive part: data, style and script together, without ids."""
+        name = escape(visible(self.title or "attention"))
         return (
             '<div class="rg rg-heads" data-rg="heads-1">'
             f"<style>{asset('page.css')}{asset('heads.css')}</style>"
             '<p class="rg-fallback rg-muted">This picture is interactive and needs JavaScript '
             "(in a notebook: trust it, or run the cell again).</p>"
-            '<svg class="rg-stage" hidden></svg>'
+            f'<svg class="rg-stage" role="img" aria-label="{name}" tabindex="0" hidden>'
+            f"<title>{name}</title></svg>"
             f'<script type="application/json">{inert_json(self._data())}</script>'
             f"<script>{asset('heads.js')}</script></div>"
         )
@@ -292,19 +310,21 @@ class HeadGrid(Picture):
         return {
             "panels": packed,
             "labels": [[visible(token) for token in tokens] for tokens in labels],
-            "examples": [self._text(number) for number in examples],
+            "words": [_sizes(tokens) for tokens in labels],
+            "examples": [f"{number + 1}. {self.text_of(number)}" for number in examples],
             "view": self.view,
+            "unit": "tokens" if self.tokens else "words",
             "head": 0,
             "note": "Weights are shown to four decimals, stored to 0.00001. "
             "A row without colour has nothing to attend to.",
         }
 
-    def _text(self, example: int) -> str:
-        """The tokens of an example, as the menu shows them."""
+    def text_of(self, example: int) -> str:
+        """The words of an example, in one line."""
         panels = [panel for panel in self.panels if panel.example == example]
         sides = {panel.kind: panel for panel in panels}
         source = sides["cross"].keys if "cross" in sides else panels[0].keys
-        return f"{example + 1}. " + clip(" ".join(source), 70)
+        return clip(" ".join(word for word, _ in words_of(source)), 70)
 
 
 def check_one(selected: set[tuple[Any, ...]], where: str = "") -> None:
@@ -378,6 +398,12 @@ def mean(heads: Iterable[Matrix]) -> Matrix:
         tuple(sum(column) / len(stacked) for column in zip(*rows, strict=True))
         for rows in zip(*stacked, strict=True)
     )
+
+
+def _sizes(tokens: tuple[str, ...]) -> list[tuple[str, int]] | None:
+    """The words, each with its number of tokens; None: they are the tokens."""
+    words = [(visible(word), len(run)) for word, run in words_of(tokens)]
+    return words if [word for word, _ in words] != [visible(token) for token in tokens] else None
 
 
 def _packed(panel: Panel, labels: dict[tuple[str, ...], int], example: int) -> dict[str, Any]:

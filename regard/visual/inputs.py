@@ -14,6 +14,7 @@ from regard.text import Tokenizer
 from regard.text.templates import Template
 from regard.visual import characters
 from regard.visual.drawing import SERIES, Drawing, Label, Rect, Shape, clip, text_width, visible
+from regard.visual.page import scrolling
 from regard.visual.picture import Picture
 
 LONGEST = 18  # columns of a token
@@ -141,7 +142,7 @@ class Inputs(Picture):
             )
             rows.append(f"<tr><th>{name}</th>{cells}</tr>")
         table = f'<table class="rg-table"><tbody>{"".join(rows)}</tbody></table>'
-        return f'{self._title_html()}<div class="rg-figure">{table}</div>'
+        return self._title_html() + scrolling(table, self.title or "input rows")
 
     def _style(self, name: str, index: int) -> str:
         if not self.mask[index]:

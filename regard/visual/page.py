@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -32,6 +34,42 @@ def page(title: str, body: str) -> str:
         f"<style>{asset('page.css')}</style></head>"
         f'<body class="rg rg-page"><main>{body}</main></body></html>\n'
     )
+
+
+def scrolling(content: str, name: str) -> str:
+    """Content that may be wider than the screen: it scrolls, by the keyboard too.
+
+    name: what the content is, for readers who do not see it.
+    """
+    label = escape(visible(name))
+    region = f'role="region" tabindex="0" aria-label="{label}"'
+    return f'<div class="rg-figure rg-scroll" {region}>{content}</div>'
+
+
+def sections(parts: Iterable[tuple[str, str]]) -> str:
+    """The sections (heading, HTML) that have a content; from three on after a table of contents."""
+    shown = [(heading, body) for heading, body in parts if body]
+    names = _unique_names([heading for heading, _ in shown])
+    written, links = "", ""
+    for (heading, body), name in zip(shown, names, strict=True):
+        title = escape(visible(heading))
+        written += f'<section id="{name}"><h2>{title}</h2>{body}</section>'
+        links += f'<li><a href="#{name}">{title}</a></li>'
+    contents = f'<nav class="rg-contents" aria-label="Contents"><ul>{links}</ul></nav>'
+    return (contents if len(shown) >= 3 else "") + written
+
+
+def _unique_names(headings: Iterable[str]) -> list[str]:
+    """An id for each heading: its words with hyphens, and a number where it is repeated."""
+    names: list[str] = []
+    for heading in headings:
+        plain = "-".join(re.findall(r"\w+", heading.lower())) or "section"
+        name, count = plain, 1
+        while name in names:
+            count += 1
+            name = f"{plain}-{count}"
+        names.append(name)
+    return names
 
 
 def inert_json(value: Any) -> str:

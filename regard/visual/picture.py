@@ -16,6 +16,7 @@ from rich.text import Text
 
 from regard.errors import ConfigError
 from regard.visual.drawing import (
+    SCALED,
     Drawing,
     Label,
     Shape,
@@ -26,7 +27,7 @@ from regard.visual.drawing import (
     tile,
     visible,
 )
-from regard.visual.page import fragment, page
+from regard.visual.page import fragment, page, scrolling
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -60,7 +61,10 @@ class Picture(ABC):
 
     def body(self) -> str:
         """The picture as HTML inside a page that has the style sheet."""
-        return f'<figure class="rg-figure">{self.drawing().svg(on_page)}</figure>'
+        drawing = self.drawing()
+        if drawing.width > SCALED:
+            return scrolling(drawing.svg(on_page), drawing.title)
+        return f'<figure class="rg-figure">{drawing.svg(on_page)}</figure>'
 
     def text(self, width: int = 80) -> str:
         """Plain characters, for a file or a pipe."""
@@ -164,6 +168,10 @@ class PictureColumn(Picture):
     def body(self) -> str:
         return "".join(part.body() for part in self.parts)
 
+    def html(self) -> str:
+        heading = f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
+        return page(self.title, heading + self.body())
+
 
 @dataclass(frozen=True)
 class PictureRow(PictureColumn):
@@ -174,6 +182,32 @@ class PictureRow(PictureColumn):
 
     def body(self) -> str:
         return f'<div class="rg-row">{super().body()}</div>'
+
+
+@dataclass(frozen=True)
+class PictureChoice(PictureColumn):
+    """Pictures of which a page shows one, to be chosen by its name; elsewhere all are shown.
+
+    names: one for each of `parts`.  label: what is chosen.
+    """
+
+    names: tuple[str, ...] = ()
+    label: str = ""
+
+    def drawing(self) -> Drawing:
+        return tile((part.drawing() for part in self.parts), 3, self.title)
+
+    def body(self) -> str:
+        """Radio buttons, so that the page needs no script; each form is a group of its own."""
+        options = ""
+        for index, (name, part) in enumerate(zip(self.names, self.parts, strict=True)):
+            checked = " checked" if index == 0 else ""
+            button = f'<input type="radio" name="choice" value="{index}"{checked}>'
+            label = f"<label>{button} {escape(visible(name))}</label>"
+            options += f'<div class="rg-option">{label}<div>{part.body()}</div></div>'
+        legend = f"<legend>{escape(visible(self.label))}</legend>"
+        body = f'<fieldset>{legend}<div class="rg-options">{options}</div></fieldset>'
+        return f'<form method="dialog" class="rg-picture-choice">{body}</form>'
 
 
 @dataclass(frozen=True)

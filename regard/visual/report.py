@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from regard.file_writing import write_text
 from regard.visual.curves import Curves, Series, short
 from regard.visual.drawing import visible
-from regard.visual.page import page
+from regard.visual.page import page, sections
 from regard.visual.picture import Picture, PictureColumn, PictureRow
 from regard.visual.table import Table
 
@@ -45,7 +46,8 @@ class RunReport:
 
     facts: by name: model, data, parameters, time.  scores: the final scores of each model.
     events: the lines of metrics.jsonl; each number but counters becomes a curve.
-    samples: of each model.  pictures: (heading, picture).
+    samples: of each model.  pictures: (heading, picture).  links: name -> address of another page,
+    relative to the folder of this one.
     """
 
     title: str
@@ -55,18 +57,18 @@ class RunReport:
     samples: Mapping[str, Sequence[ReportSample]] = field(default_factory=dict)
     pictures: Sequence[tuple[str, Picture]] = ()
     comparison: Picture | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:
         """The whole page; every text in it is escaped."""
-        sections = (
-            self._head(),
-            _section("Comparison", self.comparison.body() if self.comparison else ""),
-            _section("Scores", self._scores()),
-            _section("Training", self._curves()),
-            _section("Samples", "".join(self._samples())),
-            *(_section(heading, picture.body()) for heading, picture in self.pictures),
+        parts = (
+            ("Comparison", self.comparison.body() if self.comparison else ""),
+            ("Scores", self._scores()),
+            ("Training", self._curves()),
+            ("Samples", "".join(self._samples())),
+            *((heading, picture.body()) for heading, picture in self.pictures),
         )
-        return page(self.title, "".join(sections))
+        return page(self.title, self._head() + sections(parts))
 
     def save(self, path: str | Path) -> Path:
         """Write the page atomically."""
@@ -79,6 +81,12 @@ class RunReport:
             f"<dt>{_escaped(name)}</dt><dd>{_escaped(value)}</dd>"
             for name, value in self.facts.items()
         )
+        if self.links:
+            links = (
+                f'<a href="{escape(quote(address))}">{_escaped(name)}</a>'
+                for name, address in self.links.items()
+            )
+            facts += f"<dt>pages</dt><dd>{', '.join(links)}</dd>"
         listed = f'<dl class="rg-facts">{facts}</dl>' if facts else ""
         return f"<h1>{_escaped(self.title)}</h1>{listed}"
 
@@ -146,10 +154,6 @@ def _figure(value: float | str) -> str:
     if isinstance(value, str):
         return value
     return short(value) if abs(value) >= 1e4 else f"{value:.4g}"
-
-
-def _section(heading: str, body: str) -> str:
-    return f"<section><h2>{_escaped(heading)}</h2>{body}</section>" if body else ""
 
 
 def _escaped(text: Any) -> str:

@@ -12,7 +12,10 @@ from rich.text import Text
 
 from regard.visual import characters
 from regard.visual.drawing import Drawing, Label, Polyline, Shape, clip, text_width, visible
+from regard.visual.page import scrolling
 from regard.visual.picture import Picture
+
+LONG = 16  # columns of a text that may be broken into lines
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,13 @@ class Table(Picture):
             cells = "".join(self._cell("td", cell, column) for column, cell in enumerate(row))
             rows.append(f"<tr{mark}>{cells}</tr>")
         table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-        figure = f'<div class="rg-figure"><table class="rg-table">{table}</table></div>'
-        return self._title_html() + figure
+        table = f'<table class="rg-table">{table}</table>'
+        return self._title_html() + scrolling(table, self.title or "table")
 
     def _cell(self, tag: str, text: str, column: int) -> str:
-        kind = ' class="rg-number"' if self._numeric(column) else ' dir="auto"'
+        kind = ' dir="auto"'
+        if self._numeric(column):
+            kind = ' class="rg-number"'
+        elif max(cell_len(visible(row[column])) for row in (self.head, *self.rows)) > LONG:
+            kind += ' class="rg-long"'
         return f"<{tag}{kind}>{escape(visible(text))}</{tag}>"

@@ -5,9 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
+import subprocess
 from array import array
+from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
+import pytest
 from rich.cells import cell_len
 
 SAVAGE = [
@@ -68,3 +73,19 @@ def weights(panel: dict) -> list[float]:
 
 def widest(text: str) -> int:
     return max(cell_len(line) for line in text.splitlines())
+
+
+def in_browser(body: str, folder: Path) -> str:
+    """The text that the scripts of a page write into its element `probe`."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser (chromium) on this machine")
+    page = folder / "page.html"
+    page.write_text("<!doctype html><meta charset=utf-8>" + body, encoding="utf-8")
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
+    flags += " --disable-component-update --disable-sync --virtual-time-budget=2000 --dump-dom"
+    run = subprocess.run(
+        [browser, *flags.split(), f"--user-data-dir={folder / 'profile'}", page.as_uri()],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return unescape(re.search(r'<pre id="probe">(.*?)</pre>', run.stdout, re.S)[1])

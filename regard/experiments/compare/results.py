@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from regard.errors import CheckpointError
+from regard.experiments.report import REPORT
 from regard.schema import checked, read_json
 from regard.visual.comparison import ComparedModel, compare_results
 from regard.visual.curves import Curves, Series
@@ -128,11 +129,16 @@ class ComparisonResults:
 
     def report(
         self,
-        title: str = "Comparison",
+        title: str = "",
         pictures: Sequence[tuple[str, Picture]] = (),
         about: Mapping[str, str] | None = None,
     ) -> RunReport:
-        """A page; `about`: facts before the others; `pictures`: (heading, picture), at the end."""
+        """A page, to be saved in the folder, since it links to the pages of the runs.
+
+        title: by default the names of the models.  about: facts before the others.  pictures:
+        (heading, picture), at the end.
+        """
+        title = title or f"Comparison of {', '.join(self.outcomes)}"
         first = self._first
         facts = {
             **(about or {}),
@@ -149,7 +155,13 @@ class ComparisonResults:
         if first.samples:
             own.append(("The first rows of the test data", self.samples()))
         own += pictures
-        return RunReport(title, facts, scores, pictures=own, comparison=self.picture())
+        pages = {run: f"{run}/{REPORT}" for run in self._runs()}
+        links = {run: page for run, page in pages.items() if (self.folder / page).exists()}
+        return RunReport(title, facts, scores, (), {}, own, self.picture(), links)
+
+    def _runs(self) -> list[str]:
+        """The names of the folders of all runs."""
+        return [f"{name}-seed{seed}" for name in self.outcomes for seed in self.seeds]
 
     def losses(self) -> Picture:
         """The loss on the training and on the validation data, for the first seed."""

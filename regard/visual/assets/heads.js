@@ -6,6 +6,8 @@
     encoder: "encoder self-attention", decoder: "decoder self-attention", cross: "cross-attention",
   };
 
+  const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
   const element = (tag, parent, attributes = {}, text) => {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -28,6 +30,21 @@
     const weights = new Float32Array(bytes.length / 2);
     for (let i = 0; i < weights.length; i++) weights[i] = view.getUint16(2 * i, true) * panel.scale / 65535;
     return { ...panel, weights, queries: labels[panel.queries], keys: labels[panel.keys] };
+  };
+
+  // Words instead of tokens: the mean over the tokens of a query, the sum over those of a key.
+  const byWords = (panel, words) => {
+    const sides = [[panel.queries, words[0]], [panel.keys, words[1]]];
+    const [rows, columns] = sides.map(([tokens, found]) => found ?? tokens.map((token) => [token, 1]));
+    const [row, column] = [rows, columns].map((found) => found.flatMap(([, size], i) => Array(size).fill(i)));
+    const weights = new Float32Array(panel.heads * rows.length * columns.length);
+    panel.weights.forEach((weight, i) => {
+      const s = i % column.length, t = Math.floor(i / column.length) % row.length;
+      const h = Math.floor(i / (row.length * column.length));
+      weights[(h * rows.length + row[t]) * columns.length + column[s]] += weight / rows[row[t]][1];
+    });
+    const texts = [rows, columns].map((found) => found.map(([word]) => word));
+    return { ...panel, weights, queries: texts[0], keys: texts[1], mean: undefined };
   };
 
   const mean = (panel) => {
@@ -66,7 +83,9 @@
     constructor(root, data) {
       this.root = root;
       this.data = data;
-      this.panels = data.panels.map((panel) => unpack(panel, data.labels));
+      this.units = { tokens: data.panels.map((panel) => unpack(panel, data.labels)) };
+      this.merges = data.words.some((words) => words);
+      this.unit = this.merges ? data.unit : "tokens";
       this.example = 0;
       this.view = data.view;
       this.scale = "own";
@@ -84,6 +103,14 @@
       }).observe(this.scroll);
     }
 
+    get panels() {
+      if (this.unit === "words") {
+        this.units.words ??= this.data.panels.map(({ queries, keys }, i) =>
+          byWords(this.units.tokens[i], [this.data.words[queries], this.data.words[keys]]));
+      }
+      return this.units[this.unit];
+    }
+
     build() {
       const bar = element("div", this.root, { class: "rg-bar" });
       if (this.data.examples.length > 1) {
@@ -95,7 +122,8 @@
       this.choices = [
         this.choice(bar, "attention", "kind", kinds.map((kind) => [kind, KINDS[kind] ?? kind])),
         this.choice(bar, "view", "view", [["matrix", "matrix"], ["lines", "lines"]]),
-        this.choice(bar, "darkest colour", "scale", [["own", "head’s largest"], ["one", "1"]]),
+        this.choice(bar, "unit", "unit", this.merges ? [["words", "words"], ["tokens", "tokens"]] : []),
+        this.choice(bar, "full colour", "scale", [["own", "head’s largest"], ["one", "1"]]),
       ];
       const body = element("div", this.root, { class: "rg-body" });
       this.overview = element("div", body, { class: "rg-overview" });
@@ -113,7 +141,7 @@
     choice(bar, name, field, options) {
       const box = element("div", bar, { class: "rg-choice", role: "group", "aria-label": name });
       box.hidden = options.length < 2;
-      if (field === "scale") element("span", box, {}, "darkest:");
+      if (field === "scale") element("span", box, {}, "full colour:");
       for (const [value, text] of options) {
         const button = element("button", box, { type: "button", "data-value": value }, text);
         button.onclick = () => { this[field] = value; this.pinned = null; this.draw(); };
@@ -145,7 +173,8 @@
 
     thumbs() {
       const here = this.here(), most = Math.max(...here.map((panel) => panel.heads));
-      const columns = most > 1 ? most + 1 : 1, side = Math.max(16, Math.min(44, Math.floor(330 / columns)));
+      const columns = most > 1 ? most + 1 : 1, room = Math.min(330, this.root.clientWidth - 80);
+      const side = Math.max(16, Math.min(44, Math.floor(room / columns)));
       this.overview.hidden = here.length * columns === 1;
       this.overview.style.gridTemplateColumns = `auto repeat(${columns}, ${side}px)`;
       this.overview.replaceChildren(element("span"));
@@ -186,7 +215,7 @@
     }
 
     step(event) {
-      const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      const move = ARROWS[event.key];
       if (!move) return;
       event.preventDefault();
       const layers = this.here().map((panel) => panel.layer), heads = this.panel().heads;
@@ -207,6 +236,7 @@
           .reduce((a, b) => a + b, 0)),
       };
       this.stage.replaceChildren();
+      this.stage.setAttribute("aria-label", `${this.where.textContent}; arrow keys read the weights`);
       this.stage.onpointermove = this.stage.onpointerleave = null;
       if (this.view === "matrix") this.matrix();
       else this.lines();
@@ -293,9 +323,7 @@
         mark.setAttribute("visibility", "hidden");
         last = [];
       };
-      this.stage.onpointermove = (event) => {
-        const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(this.stage.getScreenCTM().inverse());
-        const t = Math.floor((point.y - top) / cell), s = Math.floor((point.x - left) / cell);
+      const show = (t, s) => {
         clear();
         if (!rows[t] || s >= columns.length) return this.idle();
         last = s >= 0 ? [rows[t], columns[s]] : [rows[t]];
@@ -306,7 +334,25 @@
         mark.setAttribute("y", top + t * cell);
         mark.setAttribute("visibility", "visible");
       };
-      this.stage.onpointerleave = () => { clear(); this.idle(); };
+      this.stage.onpointermove = (event) => {
+        const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(this.stage.getScreenCTM().inverse());
+        show(Math.floor((point.y - top) / cell), Math.floor((point.x - left) / cell));
+      };
+      this.keys((t, s) => show(t, s));
+      this.stage.onpointerleave = this.stage.onblur = () => { clear(); this.idle(); };
+    }
+
+    // The arrow keys move over the cells of the picture; `show` shows the cell (query, key).
+    keys(show) {
+      let t = 0, s = -1;
+      this.stage.onkeydown = (event) => {
+        const move = ARROWS[event.key], { queries, keys } = this.now;
+        if (!move) return;
+        event.preventDefault();
+        t = Math.max(0, Math.min(queries.length - 1, t + (s < 0 ? 0 : move[0])));
+        s = Math.max(0, Math.min(keys.length - 1, s + (s < 0 ? 1 : move[1])));
+        show(t, s);
+      };
     }
 
     lines() {
@@ -333,6 +379,8 @@
       queries.forEach((text, t) => word(text, t, left - 6, "query"));
       keys.forEach((text, s) => word(text, s, right + 6, "key"));
       draw(this.pinned, null);
+      this.keys((t) => { this.pinned = t; draw(t, null); this.idle(); });
+      this.stage.onblur = null;
     }
 
     asked(key) {

@@ -1,0 +1,251 @@
+"""Pages of every picture: names for readers who do not see, links, and no more width than shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from test_run_report import EVENTS, LSTM, TRANSFORMER
+from visual_pages import SAVAGE, addresses, in_browser
+
+from regard.visual import (
+    AttentionComparison,
+    AttentionLines,
+    BeamNode,
+    BeamTree,
+    ComparedModel,
+    Distribution,
+    HeadGrid,
+    Heatmap,
+    Inputs,
+    Note,
+    Panel,
+    PictureChoice,
+    PictureColumn,
+    PictureRow,
+    ReportSample,
+    RunReport,
+    Table,
+    compare_results,
+)
+from regard.visual.drawing import SCALED
+from regard.visual.merge_subwords import words_of
+from regard.visual.report import training_curves
+
+VOID = {"meta", "input", "br", "link", "img"}
+WORDS = [f"word{index}" for index in range(40)]
+PIECES = ["[CLS]", "play", "##ing", "the", "gui", "##tar", "##s", "[SEP]"]
+
+
+class Tree(HTMLParser):
+    """Every element with its attributes, its text and its ancestors."""
+
+    def __init__(self, page: str):
+        super().__init__(convert_charrefs=True)
+        self.elements: list[dict] = []
+        self._open: list[dict] = []
+        self.feed(page)
+        assert self._open == [], "an element is not closed"
+
+    def handle_starttag(self, tag, attrs):
+        assert len({name for name, _ in attrs}) == len(attrs), f"<{tag}> has an attribute twice"
+        element = {"tag": tag, **dict(attrs), "text": "", "above": list(self._open)}
+        self.elements.append(element)
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append({"tag": tag, **dict(attrs), "text": "", "above": list(self._open)})
+
+    def handle_endtag(self, tag):
+        assert self._open.pop()["tag"] == tag
+
+    def handle_data(self, data):
+        if self._open:
+            self._open[-1]["text"] += data
+
+    def all(self, tag: str) -> list[dict]:
+        return [element for element in self.elements if element["tag"] == tag]
+
+
+def heads(**options) -> HeadGrid:
+    torch.manual_seed(0)
+    weights = torch.rand(2, 8, 8).softmax(-1)
+    return HeadGrid((Panel.of("encoder", 1, weights, PIECES, PIECES),), **options)
+
+
+def pictures() -> dict[str, PictureColumn | HeadGrid]:
+    """One of each kind, some of them much wider than a telephone."""
+    wide = Heatmap.of(torch.rand(3, 40), "abc", WORDS, "a wide heatmap")
+    nodes = [BeamNode("start", 0.0, None), *(BeamNode(w, -1.0, i) for i, w in enumerate(WORDS))]
+    inputs = Inputs(tuple(WORDS), tuple(range(40)), (0,) * 40, (1,) * 40, "inputs")
+    return {
+        "heads": heads(title="model: “text”"),
+        "heatmap": wide,
+        "large heatmap": Heatmap.of(torch.rand(60, 60), title="many cells"),
+        "lines": AttentionLines.of(torch.rand(3, 40), "abc", WORDS, 1, "lines"),
+        "tree": BeamTree.of(nodes, "a deep tree"),
+        "distribution": Distribution.of([0.5, 0.5], ["a", "b" * 40], title="next"),
+        "inputs": inputs,
+        "table": Table.of(WORDS, [WORDS], "a wide table"),
+        "curves": training_curves(EVENTS),
+        "row": PictureRow((wide, inputs)),
+        "choice": PictureChoice((wide, inputs), "both", ("one", SAVAGE[0]), "which"),
+        "comparison": compare_results([LSTM, TRANSFORMER]),
+        "models": AttentionComparison.of({"a": heads(), "<b>": heads()}, [1], title="a and b"),
+    }
+
+
+def report() -> RunReport:
+    samples = {"model": [ReportSample(" ".join(WORDS), "x" * 200, "short")]}
+    shown = [(name, picture) for name, picture in pictures().items() for _ in range(2)]
+    facts = {"signature": "nrefs:1|" * 20}
+    both = compare_results([LSTM, TRANSFORMER])
+    return RunReport(SAVAGE[0], facts, {"m": {"BLEU": 1.0}}, EVENTS, samples, shown, both)
+
+
+PAGES = {**{name: picture.html for name, picture in pictures().items()}, "report": report().html}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_svg_is_an_image_with_a_name_and_a_title(name):
+    tree = Tree(PAGES[name]())
+    for svg in tree.all("svg"):
+        assert svg["role"] == "img" and svg["aria-label"]
+        titles = [t for t in tree.all("title") if t["above"][-1] is svg]
+        assert [title["text"] for title in titles] == [svg["aria-label"]]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_ids_are_unique_links_resolve_and_nothing_is_loaded(name):
+    page = PAGES[name]()
+    tree = Tree(page)
+    ids = [element["id"] for element in tree.elements if "id" in element]
+    assert len(set(ids)) == len(ids)
+    assert {link["href"] for link in tree.all("a")} <= {f"#{one}" for one in ids}
+    assert addresses(page) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_wide_stands_in_a_container_that_scrolls_and_has_a_name(name):
+    tree = Tree(PAGES[name]())
+    for element in [*tree.all("svg"), *tree.all("table")]:
+        around = [one for one in element["above"] if "rg-scroll" in (one.get("class") or "")]
+        scaled = element.get("class") == "rg-scaled" and float(element["width"]) <= SCALED
+        by_script = element.get("class") == "rg-stage"  # the script adds the container
+        assert scaled or by_script or around
+        for one in around:
+            assert (one["role"], one["tabindex"]) == ("region", "0") and one["aria-label"]
+
+
+NARROW = """<iframe id="page" style="border:0;width:400px;height:3000px"></iframe>
+<pre id="probe"></pre><script>
+const frame = document.getElementById("page"), said = [];
+frame.onload = () => {
+  const inside = frame.contentDocument, root = inside.documentElement, right = root.clientWidth + 1;
+  said.push(root.scrollWidth - root.clientWidth);
+  for (const one of inside.querySelectorAll("main *"))
+    if (!one.closest(".rg-scroll, .rg-overview") && one.getBoundingClientRect().right > right)
+      said.push(one.tagName);
+  document.getElementById("probe").textContent = JSON.stringify(said);
+};
+frame.srcdoc = %s;
+</script>"""
+
+
+@pytest.mark.parametrize("name", ["report"])
+def test_in_a_browser_400_pixels_wide_only_containers_scroll(name, tmp_path):
+    page = json.dumps(PAGES[name]()).replace("</", "<\\/")
+    assert json.loads(in_browser(NARROW % page, tmp_path)) == [0]
+
+
+def test_headings_of_a_report_are_its_contents():
+    parts = [("One", Note(("a",))), ("One", Note(("b",))), ("<Три>", Note(("c",))), ("", Note(()))]
+    tree = Tree(RunReport("t", pictures=parts).html())
+    links = [(link["href"], link["text"]) for link in tree.all("a")]
+    assert links == [("#one", "One"), ("#one-2", "One"), ("#три", "<Три>")]
+    assert [heading["text"] for heading in tree.all("h2")] == ["One", "One", "<Три>"]
+    assert not Tree(RunReport("t", pictures=parts[:2]).html()).all("nav")  # short pages need none
+
+
+def test_a_report_links_to_other_pages_with_quoted_addresses():
+    page = RunReport("t", links={"a run": "a run#1/report.html"}).html()
+    (link,) = Tree(page).all("a")
+    assert (link["href"], link["text"]) == ("a%20run%231/report.html", "a run")
+
+
+def test_costs_of_a_comparison_are_one_chart_with_a_choice_of_the_axis():
+    models = [LSTM, ComparedModel("b", (2.0,), seconds=3.0)]
+    tree = Tree(compare_results(models).html())
+    (form,) = tree.all("form")
+    options = [one for one in tree.all("label") if form in one["above"]]
+    names = [option["text"].strip() for option in options]
+    assert names == ["parameters", "training FLOPs", "speed", "memory", "time"]
+    inputs = tree.all("input")
+    assert ["checked" in one for one in inputs] == [True, *[False] * 4]
+    assert {one["name"] for one in inputs} == {"choice"} and form["method"] == "dialog"
+    shown = [svg["aria-label"] for svg in tree.all("svg") if form in svg["above"]]
+    assert shown == [f"BLEU and {name}" for name in names]
+
+
+def embedded(picture: HeadGrid) -> dict:
+    found = re.search(r'<script type="application/json">(.*?)</script>', picture.html(), re.S)
+    return json.loads(found[1])
+
+
+def test_pages_of_attention_merge_subwords_to_words_and_keep_the_tokens():
+    data = embedded(heads())
+    assert data["unit"] == "words" and embedded(heads().by_tokens())["unit"] == "tokens"
+    assert data["labels"] == [PIECES]
+    words = [["[CLS]", 1], ["playing", 2], ["the", 1], ["guitars", 3], ["[SEP]", 1]]
+    assert data["words"] == [words]
+    plain = HeadGrid((Panel.of("encoder", 1, [[[1.0]]], ["the"], ["a"]),))
+    assert embedded(plain)["words"] == [None, None]
+
+
+def test_drawings_of_attention_are_by_words_unless_tokens_are_asked_for():
+    grid, words = heads(), [word for word, _ in words_of(PIECES)]
+    for by_words, by_tokens in (
+        (grid.head(1), grid.by_tokens().head(1)),
+        (grid.mean(), grid.by_tokens().mean()),
+        (grid.heatmaps()[1], grid.by_tokens().heatmaps()[1]),
+        *zip(
+            AttentionComparison.of({"a": grid}, [1]).heatmaps()[0],
+            AttentionComparison.of({"a": grid}, [1], tokens=True).heatmaps()[0],
+            strict=True,
+        ),
+    ):
+        assert list(by_words.columns) == words and list(by_tokens.columns) == PIECES
+        tokens = torch.tensor(by_tokens.weights)
+        column = tokens[:, 4:7].sum(1)
+        assert by_words.weights[3][3] == pytest.approx(column[4:7].mean().item(), abs=1e-6)
+    assert grid.lines("playing").focus == 1 and grid.by_tokens().lines("the").focus == 3
+
+
+MERGED = """%s<pre id="probe"></pre><script>
+const root = document.querySelector(".rg-heads");
+document.getElementById("probe").textContent = JSON.stringify([...root.regard.panels[0].weights]);
+</script>"""
+
+
+def test_the_script_merges_weights_as_python_does(tmp_path):
+    shown = torch.tensor(json.loads(in_browser(MERGED % heads().body(), tmp_path)))
+    expected = torch.tensor([heads().head(number).weights for number in (1, 2)]).flatten()
+    torch.testing.assert_close(shown, expected, atol=5e-5, rtol=0)
+
+
+def test_the_page_of_a_choice_shows_one_picture(tmp_path: Path):
+    parts = tuple(Note((text,)) for text in ("first", "second"))
+    probe = """<pre id="probe"></pre><script>
+    const seen = () => [...document.querySelectorAll("p")].map((one) => one.offsetHeight > 0);
+    const said = [seen()];
+    document.querySelectorAll("input")[1].click();
+    said.push(seen());
+    document.getElementById("probe").textContent = JSON.stringify(said);
+    </script>"""
+    page = PictureChoice(parts, "", ("1", "2"), "which").html() + probe
+    assert json.loads(in_browser(page, tmp_path)) == [[True, False], [False, True]]
