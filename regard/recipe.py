@@ -414,9 +414,13 @@ def _names(section: Any) -> dict[str, Any]:
 
 
 def _plain(option: Any) -> Any:
-    """The class of a section, where the type is `Section`, `Section | None` or annotated."""
-    parts = [option.__origin__] if hasattr(option, "__metadata__") else [option]
-    parts += [p for part in parts for p in getattr(part, "__args__", ())]
+    """The class of a section, where the type is `Section`, `Section | None` or annotated.
+
+    None for an option that may be something else instead, such as `Path | Fold`.
+    """
+    option = option.__origin__ if hasattr(option, "__metadata__") else option
+    inner = [part for part in getattr(option, "__args__", ()) if part is not type(None)]
+    parts = [option, *inner] if len(inner) < 2 else [option]
     return next((part for part in parts if _names(part)), None)
 
 

@@ -91,7 +91,7 @@ def exit_codes() -> Iterator[None]:
 def _recipe_option(flag: str, context: Any) -> str:
     """What to write instead of a flag with the name of an option of recipes; "" for other flags."""
     words = context.meta.get(WORDS, []) if context is not None else []
-    if not words or words[0] not in ("train", "compare"):
+    if not words or words[0] not in ("train", "cross-validate", "compare"):
         return ""
     from regard.experiments.template import sections_with
 

@@ -100,10 +100,10 @@ def _data_of(run: Path, recipe: Any, part: Part) -> tuple[list[Path], Columns]:
     files = getattr(recipe.data, part) or ()
     if not files:
         raise ConfigError(f"The recipe of {run} names no {part} data. Name some with --data.")
-    if isinstance(files, float):
+    if part == "valid" and recipe.data.splits_train:
         raise ConfigError(
-            f"The validation data of {run} are {files:g} of its training data, and scores of them "
-            f"are in its metrics.jsonl. Name other data with --data."
+            f"The validation data of {run} are a part of its training data, and scores of them are "
+            "in its metrics.jsonl. Name other data with --data."
         )
     several = [files] if isinstance(files, Path) else list(files)
     return several, list(getattr(recipe.data, "columns", ()))
@@ -121,7 +121,7 @@ def _predictions(
     if files:
         return task.evaluate(task.rows_to_evaluate(files, columns)), files
     run, recipe = _recipe(model)
-    if isinstance(getattr(recipe.data, part), float):
+    if part == "valid" and recipe.data.splits_train:
         return task.evaluate(recipe.data.records(part)), [Path(recipe.data.train)]
     (file, *_), _ = _data_of(run, recipe, part)
     return task.evaluate(recipe.data.records(part)), [file]

@@ -1,4 +1,4 @@
-"""train, resume, compare."""
+"""train, resume, cross-validate, compare."""
 
 from __future__ import annotations
 
@@ -66,6 +66,28 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
     scores = [f"{name} {value:.4g}" for name, value in found if value is not None]
     text = "  ".join([f"{folder}", *scores, f"update {result.update:,} ({result.reason})"])
     show({"run": folder, **asdict(result)}, text, as_json)
+
+
+def cross_validate(
+    recipe: Annotated[Path, Argument(help="A TOML file.")],
+    overrides: Overrides = None,
+    folds: Annotated[int, Option(help="How many parts of the training data.")] = 5,
+    out: Annotated[Path | None, Option(help="The folder; runs/NAME-folds without it.")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train once for each fold of the training data; print the mean and the spread of the scores.
+
+    The same command again continues where it was stopped.
+    """
+    from regard.experiments.cross_validation import cross_validate as run
+
+    found = run(recipe, overrides or (), folds=folds, out=out, show=_progress(quiet))
+    if as_json:
+        show(found.facts(), "", as_json)
+    else:
+        found.table().show()
+    say(f"the report: {found.folder / 'report.html'}")
 
 
 def compare(

@@ -1,14 +1,32 @@
-"""Validation data taken from the training data: at random, by class, or by group."""
+"""Validation data taken from the training data: at random, by class, or by group.
+
+A split is a share of the rows, drawn once. Folds are disjoint parts that together are all rows:
+each is the validation data of one training, the others are what it learns from.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from regard.errors import ConfigError
 
 Mask = np.ndarray  # (N,) bool
+FoldIndices = np.ndarray  # (N,) int: for each row its fold, from 0
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The fold `fold`, from 1, of `of` folds."""
+
+    fold: int
+    of: int
+
+    def mask(self, folds: FoldIndices) -> Mask:
+        """True for the rows of this fold."""
+        return folds == self.fold - 1
 
 
 def random_split(count: int, share: float, seed: int) -> Mask:
@@ -66,10 +84,73 @@ def group_split(groups: Sequence[Hashable], share: float, seed: int) -> Mask:
     return _both_sides(chosen, share)
 
 
+def random_folds(count: int, folds: int, seed: int) -> FoldIndices:
+    """Rows in random order, dealt one after the other: sizes differ by one at most.
+
+    Raises:
+        ConfigError: there are fewer rows than folds.
+    """
+    _check_enough(count, "rows", folds)
+    return _dealt(np.random.default_rng(seed).permutation(count), folds)
+
+
+def stratified_folds(classes: Sequence[Hashable], folds: int, seed: int) -> FoldIndices:
+    """As `random_folds`, and the rows of each class in two folds differ by one at most too.
+
+    The rows are dealt class by class, each class in random order.
+    """
+    _check_enough(len(classes), "rows", folds)
+    generator = np.random.default_rng(seed)
+    order = [generator.permutation(rows) for rows in _members(classes).values()]
+    return _dealt(np.concatenate(order), folds)
+
+
+def group_folds(groups: Sequence[Hashable], folds: int, seed: int) -> FoldIndices:
+    """All rows of a group are in one fold; folds have about equal numbers of rows.
+
+    Groups go, the largest first and equally large ones in random order, to the fold that has the
+    fewest rows.
+
+    Raises:
+        ConfigError: there are fewer groups than folds.
+    """
+    members = list(_members(groups).values())
+    _check_enough(len(members), "groups", folds)
+    order = np.random.default_rng(seed).permutation(len(members)).tolist()
+    found, sizes = np.zeros(len(groups), dtype=int), [0] * folds
+    for index in sorted(order, key=lambda index: -len(members[index])):
+        smallest = sizes.index(min(sizes))
+        found[members[index]] = smallest
+        sizes[smallest] += len(members[index])
+    return found
+
+
+def consecutive_folds(count: int, folds: int) -> FoldIndices:
+    """Rows that follow one another: of running text, whose lines belong together."""
+    _check_enough(count, "rows", folds)
+    return np.arange(count) * folds // count
+
+
 def last_split(count: int, share: float) -> Mask:
     """True for the last rows: of running text, whose lines belong together."""
     chosen = np.arange(count) >= count - _part(count, share)
     return _both_sides(chosen, share)
+
+
+def _dealt(order: np.ndarray, folds: int) -> FoldIndices:
+    """Rows in this order, the first to fold 0, the next to fold 1, and so on in a circle."""
+    found = np.empty(len(order), dtype=int)
+    found[order] = np.arange(len(order)) % folds
+    return found
+
+
+def _check_enough(count: int, what: str, folds: int) -> None:
+    if count < folds:
+        raise ConfigError(
+            f"[data] `valid` is one of {folds} folds, but the training data have {count} "
+            f"{what if count != 1 else what[:-1]}, "
+            "and each fold needs one. Choose fewer folds."
+        )
 
 
 def _part(count: int, share: float) -> int:

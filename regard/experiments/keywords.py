@@ -10,9 +10,10 @@ reports and is repeated like every other run.
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -174,9 +175,15 @@ def _path(path: Path, section: Any) -> Any:
 
 
 def _names_files(value: Any, section: Any) -> bool:
-    """Whether this says which files to read, or which share of the training data."""
+    """Whether this says which files to read, or which part of the training data."""
     several = section.several_files and isinstance(value, list | tuple)
-    return is_path(value) or isinstance(value, int | float) or several and all(map(is_path, value))
+    return is_path(value) or _splits_train(value) or several and all(map(is_path, value))
+
+
+def _splits_train(value: Any) -> bool:
+    """Whether this is a share, 0.1, or a fold, {"fold": 1, "of": 5}; a column has a list."""
+    fold = isinstance(value, Mapping) and value and all(type(n) is int for n in value.values())
+    return isinstance(value, int | float) or bool(fold)
 
 
 @contextmanager
@@ -203,8 +210,7 @@ def data_in_files(raw: RawRecipe, schema: Any, folder: Path) -> Iterator[RawReci
     names: dict[str, str] = {}  # path -> how errors call the data that it holds
     try:
         for part, rows in parts.items():
-            path = (folder / FOLDER / part).absolute()
-            path = path.with_suffix(".txt" if section.running_text else ".jsonl")
+            path = _file(folder, part, section)
             names[str(path)] = where = f"{part}={name_of(rows)}"
             _write(rows, path, _written_columns(data, part), where, section)
             data[part] = _path(path, section)
@@ -217,6 +223,52 @@ def data_in_files(raw: RawRecipe, schema: Any, folder: Path) -> Iterator[RawReci
         raise
 
 
+def data_kept(raw: RawRecipe, schema: Any, folder: Path, begun: bool) -> RawRecipe:
+    """The recipe with data in memory in files of a folder that several runs share.
+
+    begun: whether runs have read these files: they must then hold the same data.
+
+    Raises:
+        ConfigError: they hold other data.  Others as `data_in_files`.
+    """
+    section = section_class(schema, "data")
+    parts = parts_in_memory(raw, section)
+    if not parts:
+        return raw
+    new, kept = folder / "new", {part: _file(folder, part, section) for part in parts}
+    with _without_empty(folder), data_in_files(raw, schema, new) as written:
+        for part, path in kept.items():
+            fresh = _file(new, part, section)
+            if begun and not (path.exists() and filecmp.cmp(fresh, path, shallow=False)):
+                raise ConfigError(
+                    f"{folder} was started with other data: {path} differs from `{part}`. Give the "
+                    "same data, remove the folder, or choose another one (`out`, --out)."
+                )
+        for part, path in kept.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _file(new, part, section).replace(path)
+        shutil.rmtree(new)
+    data = written.tables["data"] | {part: _path(path, section) for part, path in kept.items()}
+    return replace(raw, tables={**raw.tables, "data": data})
+
+
+@contextmanager
+def _without_empty(folder: Path) -> Iterator[None]:
+    """If the body raises an error and leaves the folder empty, the folder is removed."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+def _file(folder: Path, part: str, section: Any) -> Path:
+    """Where a part of the data is written in a folder."""
+    path = (folder / FOLDER / part).absolute()
+    return path.with_suffix(".txt" if section.running_text else ".jsonl")
+
+
 def _write(rows: Any, path: Path, columns: Sequence[str], where: str, section: Any) -> None:
     if section.running_text:
         write_lines(rows, path, where)
@@ -227,9 +279,9 @@ def _write(rows: Any, path: Path, columns: Sequence[str], where: str, section: A
 def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
     """The columns that are written of a part; [] are all of them.
 
-    Groups are read only of the training data, of which `valid` is a share.
+    Groups are read only of the training data, of which `valid` is a part.
     """
-    group = data.get("group") if part == "train" and isinstance(data.get("valid"), float) else None
+    group = data.get("group") if part == "train" and _splits_train(data.get("valid")) else None
     columns = data.get("columns", [])
     return [*columns, *([group] if columns and group is not None else [])]
 

@@ -334,7 +334,7 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> TrainingPlan:
     made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
     adapt(made.task, made.lora, model)
     for note in made.task.notes():
-        warnings.warn(note, stacklevel=3)
+        warnings.warn(note, stacklevel=4)  # of the caller of `train` or `resume`
     return made
 
 
@@ -384,16 +384,37 @@ def train(
     ).name  # before anything is written
     folder = _new_folder(raw, name, out)
     with keywords.data_in_files(raw, schema, folder) as raw:
-        checked = checked_recipe(raw)
-        with raw.locating(type(checked)):
-            made = plan(checked)
-            made.task.check_test(checked)
-            _check_new(folder)  # reading data takes long: another process may have been quicker
-            folder.mkdir(parents=True, exist_ok=True)
-            made.task.tokenizer.save(folder / "model")
-            about = record(checked.seed, made.checksums) | {"notes": made.task.notes()}
-            write(folder / "recipe.toml", checked, about)
+        made = begin(raw, folder)
+    return run_plan(raw, made, folder, show, callbacks)
+
+
+def begin(raw: RawRecipe, folder: Path) -> TrainingPlan:
+    """Write the recipe and the tokenizer of a new run into its folder; the plan of its training.
+
+    Raises:
+        ConfigError, DataError: as `train`.
+    """
+    checked = checked_recipe(raw)
     with raw.locating(type(checked)):
+        made = plan(checked)
+        made.task.check_test(checked)
+        _check_new(folder)  # reading data takes long: another process may have been quicker
+        folder.mkdir(parents=True, exist_ok=True)
+        made.task.tokenizer.save(folder / "model")
+        about = record(checked.seed, made.checksums) | {"notes": made.task.notes()}
+        write(folder / "recipe.toml", checked, about)
+    return made
+
+
+def run_plan(
+    raw: RawRecipe,
+    made: TrainingPlan,
+    folder: Path,
+    show: Show | Progress,
+    callbacks: Sequence[Callback],
+) -> Run:
+    """Train what `begin` has planned."""
+    with raw.locating(type(made.recipe)):
         return Run(folder, _train(training.train, made, folder, show, callbacks))
 
 

@@ -38,7 +38,7 @@ from regard.tasks.finite_checks import NonFiniteScores, check_finite
 from regard.tasks.inputs import as_list, is_single, text_or_pair, too_long_error, warn_of_truncation
 from regard.tasks.pair_order import GivenOrder, PairOrder
 from regard.tasks.predictions import Prediction
-from regard.tasks.sections import DataSection, Share, TokenizerSection
+from regard.tasks.sections import DataSection, FoldOption, Share, TokenizerSection
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -51,8 +51,8 @@ class RowsData(DataSection):
     """[data] of tasks that read texts of any length, in windows."""
 
     train: RecipePath
-    valid: RecipePath | Share | None = None
-    """A file, or a share of the training data."""
+    valid: RecipePath | Share | FoldOption | None = None
+    """A file, or a share or a fold of the training data."""
     test: RecipePath | None = None
     max_length: int = Field(default=128, ge=4)
     """Tokens of one example, special tokens included; never more than the model reads."""

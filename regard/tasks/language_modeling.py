@@ -44,6 +44,7 @@ from regard.tasks.prompts import fitted_prompts, prompt_capacity, warn_of_contex
 from regard.tasks.sections import (
     DataSection,
     DecodingRecipe,
+    FoldOption,
     Share,
     TokenizerSection,
     starts_from_folder,
@@ -63,8 +64,8 @@ class TextData(DataSection):
     running_text: ClassVar[bool] = True
 
     train: RecipePath
-    valid: RecipePath | Share
-    """A file, or a share: the end of the training text."""
+    valid: RecipePath | Share | FoldOption
+    """A file; or a share, the end of the training text; or a fold, consecutive lines of it."""
     test: RecipePath | None = None
     format: Literal["lines", "text"] = "lines"
     """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
@@ -235,7 +236,7 @@ class LanguageModeling(EmbedsTexts):
         task.protocol()  # raises an error for a window or a stride that is too long
         train = task.encode(data.records("train"))
         valid = task.encode(data.records("valid"))
-        valid_path = data.train if isinstance(data.valid, float) else data.valid
+        valid_path = data.train if data.splits_train else data.valid
         for path, text in ((data.train, train), (valid_path, valid)):
             _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
         size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}

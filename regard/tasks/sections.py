@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from regard import decoding
-from regard.data.splits import last_split, random_split
+from regard.data.splits import Fold, consecutive_folds, last_split, random_folds, random_split
 from regard.decoding import option_types
 from regard.errors import ConfigError
 from regard.recipe import Options, Recipe, RecipePath
@@ -19,13 +20,29 @@ from regard.suggest import nearest
 from regard.text import KINDS, Tokenizer
 from regard.text.training import train
 
+
+def _fold(value: Any) -> Fold:
+    if isinstance(value, Fold):
+        return value
+    given = value if isinstance(value, Mapping) else {}
+    fold, of = given.get("fold"), given.get("of")
+    if {*given} != {"fold", "of"} or type(fold) is not int or type(of) is not int:
+        raise ValueError("must be a fold such as {fold = 1, of = 5}")
+    if not 1 <= fold <= of or of < 2:
+        raise ValueError("must be a fold {fold = F, of = K}, K at least 2 and F from 1 to K")
+    return Fold(fold, of)
+
+
+# Of `valid`: a part of the training data.
 Share = Annotated[float, Field(gt=0, lt=1)]
+FoldOption = Annotated[Fold, PlainValidator(_fold), PlainSerializer(asdict)]
 
 
 class DataSection(Options):
     """[data]: what the sections of all tasks have in common.
 
-    `valid` may be a share of the training data, such as 0.1: so much of them is validation data.
+    `valid` may be a share of the training data, such as 0.1: so much of them is validation data. Or
+    it is one of several folds of them: {fold = 1, of = 5}.
 
     running_text: whether a part is a text, not a table of examples.
     several_files: whether a part is a list of files.
@@ -38,7 +55,12 @@ class DataSection(Options):
     valid: Any = None
     test: Any = None
     split_seed: int = Field(default=1, ge=0)
-    """Of `valid` as a share: which rows it takes, whatever the seed of the training."""
+    """Of `valid` as a share or a fold: which rows it takes, whatever the seed of the training."""
+
+    @property
+    def splits_train(self) -> bool:
+        """Whether the validation data are a part of the training data."""
+        return isinstance(self.valid, float | Fold)
 
     @abstractmethod
     def read(self, source: Any, part: str) -> Any:
@@ -49,7 +71,7 @@ class DataSection(Options):
 
     def records(self, part: str) -> Any:
         """The examples of "train", "valid" or "test": a reader."""
-        if part == "test" or not isinstance(self.valid, float):
+        if part == "test" or not self.splits_train:
             return self.read(getattr(self, part), part)
         examples = self.read(self.train, "train")
         chosen = self.split(examples)
@@ -57,15 +79,23 @@ class DataSection(Options):
 
     def split(self, examples: Any) -> np.ndarray:
         """Which of the training examples are validation data, (N,) bool."""
-        count = sum(1 for _ in examples.numbered())
+        count, seed = sum(1 for _ in examples.numbered()), self.split_seed
+        if isinstance(self.valid, Fold):
+            of, consecutive = self.valid.of, self.running_text
+            folds = consecutive_folds(count, of) if consecutive else random_folds(count, of, seed)
+            return self.valid.mask(folds)
         if self.running_text:
             return last_split(count, self.valid)
-        return random_split(count, self.valid, self.split_seed)
+        return random_split(count, self.valid, seed)
 
     def parts(self) -> list[str]:
         """The parts that are read from files of their own."""
         parts = {part: getattr(self, part) for part in ("train", "valid", "test")}
-        return [part for part, files in parts.items() if files and not isinstance(files, float)]
+        return [
+            part
+            for part, files in parts.items()
+            if files and not (part == "valid" and self.splits_train)
+        ]
 
     def files(self) -> list[str]:
         """The files of all parts."""

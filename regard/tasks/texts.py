@@ -20,7 +20,7 @@ from regard.data.datasets.glue import GlueReader, read_glue
 from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
 from regard.data.in_memory import column_names, known_columns
-from regard.data.splits import group_split, stratified_split
+from regard.data.splits import Fold, group_folds, group_split, stratified_folds, stratified_split
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 from regard.metrics import F1, METRICS, Metric, Score, metric_class
@@ -57,9 +57,11 @@ class TextsData(EncoderData):
     """tsv, csv, jsonl or parquet, where a file's ending does not say it."""
     header: bool | None = None
     stratified: bool = False
-    """Where `valid` is a share: every label has this share of its rows in the validation data."""
+    """Where `valid` is a share or a fold: every label has this share of its rows in the validation
+    data."""
     group: int | str | None = None
-    """Where `valid` is a share: the column of what must not be on both sides, such as an author."""
+    """Where `valid` is a share or a fold: the column of what must not be on both sides, such as an
+    author."""
     truncation: Truncation = "longest_first"
     """How two texts that are too long together are truncated: as `transformers` does by default, or
     as BERT's own programs do ("bert")."""
@@ -112,13 +114,25 @@ class TextsData(EncoderData):
 
     def split(self, examples: RowReader) -> np.ndarray:
         """Which of the training rows are validation data, (N,) bool."""
-        share: Any = self.valid
         if self.stratified:
-            return stratified_split([row[-1] for row in examples], share, self.split_seed)
+            names = [row[-1] for row in examples]
+            return self._split(names, stratified_split, stratified_folds)
         if self.group is not None:
             rows = self._columns_of(self.train, "train", (self.group,))
-            return group_split([row[0] for row in rows], share, self.split_seed)
+            return self._split([row[0] for row in rows], group_split, group_folds)
         return super().split(examples)
+
+    def _split(
+        self,
+        names: Sequence[str],
+        by_share: Callable[[Sequence[str], float, int], np.ndarray],
+        by_folds: Callable[[Sequence[str], int, int], np.ndarray],
+    ) -> np.ndarray:
+        """names: of the class or the group of each row."""
+        if isinstance(self.valid, Fold):
+            return self.valid.mask(by_folds(names, self.valid.of, self.split_seed))
+        share: Any = self.valid
+        return by_share(names, share, self.split_seed)
 
     def files(self) -> list[str]:
         """The files of all parts."""
@@ -181,8 +195,8 @@ def text_problems(recipe: TextRecipe, metrics: TextMetrics) -> Iterator[tuple[st
             yield "data.glue", f"cannot be learned: {wrong}"
     if not (data.glue and data.test is not None):
         yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
-    if not isinstance(data.valid, float):
-        why = "is of `valid` as a share of the training data"
+    if not data.splits_train:
+        why = "is of `valid` as a share or a fold of the training data"
         yield from differing(data, "data", ("stratified", "group", "split_seed"), why)
     if data.stratified and data.group is not None:
         yield "data.group", "cannot be combined with `stratified`. Leave one of them out."

@@ -42,6 +42,7 @@ from regard.tasks.inputs import checked_texts, warn_of_truncation
 from regard.tasks.sections import (
     DataSection,
     DecodingRecipe,
+    FoldOption,
     Share,
     differing,
 )
@@ -58,8 +59,8 @@ class TranslationData(DataSection):
     several_files: ClassVar[bool] = True
 
     train: Files
-    valid: Files | Share
-    """Files, or a share of the training data."""
+    valid: Files | Share | FoldOption
+    """Files, or a share or a fold of the training data."""
     test: Files = ()
     columns: tuple[int | str, ...] = (0, 1)
     format: str | None = None
@@ -169,7 +170,8 @@ class Translation(TaskVerbs):
         yield from recipe.decoding.problems()
         data = recipe.data
         given = {name: getattr(data, name) for name in ("train", "valid", "test")}
-        given = {name: files for name, files in given.items() if not isinstance(files, float)}
+        if data.splits_train:
+            del given["valid"]
         for name, files in given.items():
             if len(files) not in (1, 2) and (files or name != "test"):
                 problem = "must be two files of lines or one table, but is given"

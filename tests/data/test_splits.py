@@ -8,9 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, StratifiedShuffleSplit
 
-from regard.data.splits import group_split, last_split, random_split, stratified_split
+from regard.data.splits import (
+    consecutive_folds,
+    group_folds,
+    group_split,
+    last_split,
+    random_folds,
+    random_split,
+    stratified_folds,
+    stratified_split,
+)
 from regard.errors import ConfigError
 
 SHARES = st.floats(0.05, 0.9)
@@ -67,3 +76,77 @@ def test_a_split_that_leaves_one_side_empty_raises_an_error(split):
 def test_rows_of_one_group_cannot_be_split():
     with pytest.raises(ConfigError, match="one group only"):
         group_split(["one"] * 5, 0.5, 0)
+
+
+# ---- folds
+
+FOLDS = st.integers(2, 7)
+
+
+def sizes(found, folds):
+    """The rows of each fold; every row is in one of them."""
+    assert found.min() >= 0 and found.max() < folds
+    return np.bincount(found, minlength=folds)
+
+
+@given(st.integers(7, 200), FOLDS, st.integers(0, 5))
+def test_random_folds_have_the_sizes_of_scikit_learn_s(count, folds, seed):
+    found = random_folds(count, folds, seed)
+    theirs = KFold(folds, shuffle=True, random_state=seed).split(np.zeros(count))
+    assert sizes(found, folds).tolist() == [len(test) for _, test in theirs]
+    np.testing.assert_array_equal(found, random_folds(count, folds, seed))
+
+
+def test_folds_of_different_seeds_differ():
+    for folds in (lambda seed: random_folds(100, 5, seed), lambda s: group_folds(range(100), 5, s)):
+        assert not np.array_equal(folds(1), folds(2))
+    classes = ["x", "y"] * 50
+    assert not np.array_equal(stratified_folds(classes, 5, 1), stratified_folds(classes, 5, 2))
+
+
+@given(st.lists(st.sampled_from("aaaaabbc"), min_size=7, max_size=200), FOLDS)
+def test_stratified_folds_have_equally_many_rows_and_rows_of_each_class_up_to_one(classes, folds):
+    found = stratified_folds(classes, folds, 0)
+    assert np.ptp(sizes(found, folds)) <= 1
+    for name in {*classes}:
+        assert np.ptp(sizes(found[np.array(classes) == name], folds)) <= 1
+
+
+@pytest.mark.parametrize("counts", [(60, 30, 10), (11, 7, 5), (100, 5, 5)])
+def test_stratified_folds_have_as_many_rows_of_each_class_as_scikit_learn_s(counts):
+    classes = [name for name, count in zip("xyz", counts, strict=True) for _ in range(count)]
+    found = stratified_folds(classes, 5, 0)
+    theirs = StratifiedKFold(5, shuffle=True, random_state=0).split(np.zeros(len(classes)), classes)
+    expected = [Counter(classes[i] for i in test) for _, test in theirs]
+    ours = [Counter(np.array(classes)[found == fold].tolist()) for fold in range(5)]
+    assert ours == expected
+
+
+@given(st.lists(st.integers(0, 12), min_size=30, max_size=200), FOLDS)
+def test_group_folds_never_separate_a_group_and_have_the_sizes_of_scikit_learn_s(groups, folds):
+    if len({*groups}) < folds:
+        return
+    found = group_folds(groups, folds, 0)
+    assert all(len({*found[np.array(groups) == group].tolist()}) == 1 for group in {*groups})
+    theirs = GroupKFold(folds).split(np.zeros(len(groups)), groups=groups)
+    assert sorted(sizes(found, folds)) == sorted(len(test) for _, test in theirs)
+
+
+@given(st.integers(7, 200), FOLDS)
+def test_consecutive_folds_follow_one_another(count, folds):
+    found = consecutive_folds(count, folds)
+    assert np.all(np.diff(found) >= 0) and np.ptp(sizes(found, folds)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("folds", "said"),
+    [
+        (lambda: random_folds(4, 5, 0), "have 4 rows"),
+        (lambda: stratified_folds("abcd", 5, 0), "have 4 rows"),
+        (lambda: group_folds(["a", "b"] * 10, 3, 0), "have 2 groups"),
+        (lambda: consecutive_folds(1, 2), "have 1 row,"),
+    ],
+)
+def test_more_folds_than_rows_or_groups_raise_an_error(folds, said):
+    with pytest.raises(ConfigError, match=said):
+        folds()

@@ -21,14 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data import hash_of
 from regard.errors import ConfigError, check_at_least
-from regard.experiments.compare.conditions import check_equal, check_unchanged, conditions_of
+from regard.experiments.compare.conditions import (
+    check_equal,
+    check_same_run,
+    check_unchanged,
+    conditions_of,
+)
 from regard.experiments.compare.results import OUTCOME, ComparisonResults, Outcome
 from regard.experiments.compare.workers import Job, WorkerPool
 from regard.experiments.runs import holds_tokenizer, name_of_run, read_recipe
 from regard.file_writing import write_text
-from regard.recipe import read
 from regard.schema import read_json
 
 CONDITIONS = "conditions.json"
@@ -41,19 +44,6 @@ class ComparedRun:
     folder: Path
     recipe: Any
     job: Job
-
-    def check_folder(self) -> None:
-        """Check that the folder, where it exists, holds this run and no other.
-
-        Raises:
-            ConfigError: its recipe or its data differ.
-        """
-        written = self.folder / "recipe.toml"
-        if written.exists():
-            before = read_recipe(written).model_dump(mode="json")
-            check_unchanged(before, self.recipe.model_dump(mode="json"), self.folder)
-            checksums = read(written).run.get("data", {})
-            check_unchanged(checksums, {name: hash_of(name) for name in checksums}, self.folder)
 
 
 def compare(
@@ -94,7 +84,7 @@ def compare(
     }
     every = [run for of_model in runs.values() for run in of_model]
     for run in every:
-        run.check_folder()
+        check_same_run(run.folder, run.recipe)
     unfinished = [run.job for run in every if not (run.folder / OUTCOME).exists()]
     WorkerPool(show).run(unfinished, jobs)
     outcomes = {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}

@@ -9,6 +9,8 @@ from typing import Any
 
 from regard.data import hash_of
 from regard.errors import ConfigError
+from regard.experiments.runs import read_recipe
+from regard.recipe import read
 
 BUDGET = ("tokens", "epochs", "updates")
 MOST_SHOWN = 12  # differences in one message
@@ -84,6 +86,20 @@ def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: P
             + "\n  ".join(problems)
             + "\nPut them back, remove the folder, or choose another one (`out`, --out)."
         )
+
+
+def check_same_run(folder: Path, recipe: Any) -> None:
+    """Check that a folder, where it exists, holds a run of this recipe on the same data.
+
+    Raises:
+        ConfigError: its recipe or its data differ.
+    """
+    written = folder / "recipe.toml"
+    if written.exists():
+        before = read_recipe(written).model_dump(mode="json")
+        check_unchanged(before, recipe.model_dump(mode="json"), folder)
+        checksums = read(written).run.get("data", {})
+        check_unchanged(checksums, {name: hash_of(name) for name in checksums}, folder)
 
 
 def _differences(

@@ -1,0 +1,233 @@
+"""Cross-validation: one training for each fold of the training data, which is validated on it.
+
+    found = cross_validate("recipe.toml", folds=5)
+    found.mean["accuracy"], found.sd["accuracy"]
+
+The recipe of each run names its fold, `valid = {fold = 1, of = 5}`, so each is a run like any
+other. The same call again continues where it was stopped.
+
+    OUT/
+      fold-1/                  a run folder
+      data/                    data that were in memory
+      cross-validation.json    the results, for programs
+      report.html              the results, for people
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from regard.data.in_memory import is_path
+from regard.errors import ConfigError
+from regard.experiments import keywords, runs
+from regard.experiments.compare.conditions import check_same_run
+from regard.experiments.run_folder import Run
+from regard.file_writing import write_text
+from regard.recipe import RawRecipe
+from regard.training import Interrupted
+from regard.training.callbacks import Callback, check_callbacks
+from regard.training.progress import Progress, Show, check_show
+from regard.training.result import RESULT, read_result
+from regard.visual.page import fragment
+from regard.visual.report import RunReport
+from regard.visual.table import Table
+
+LEAST = 2  # folds
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """The runs of all folds, and the mean and the standard deviation of their scores.
+
+    folder: of the runs.  runs: in the order of the folds.
+    """
+
+    folder: Path
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def scores(self) -> dict[str, tuple[float, ...]]:
+        """The score of each fold by the name of the metric; NaN where it is not finite.
+
+        They are those of the weights in model/ of each run, on the rows of its fold; scores on the
+        recipe's test data are called "test NAME".
+        """
+        found = [_scores(run) for run in self.runs]
+        return {name: tuple(one.get(name, math.nan) for one in found) for name in found[0]}
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """The mean of each score over the folds."""
+        return {name: fmean(values) for name, values in self.scores.items()}
+
+    @property
+    def sd(self) -> dict[str, float]:
+        """The standard deviation of each score, of a sample: the divisor is folds - 1 (ddof 1)."""
+        return {name: _sd(values) for name, values in self.scores.items()}
+
+    def table(self) -> Table:
+        """A row for each score."""
+        mean, sd = self.mean, self.sd
+        head = ["score", "mean", "sd", *(f"fold {n}" for n in range(1, len(self.runs) + 1))]
+        rows = [
+            [name, *(f"{value:.4g}" for value in (mean[name], sd[name], *values))]
+            for name, values in self.scores.items()
+        ]
+        return Table.of(head, rows, f"{len(self.runs)} folds")
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values, for cross-validation.json."""
+        scores = {
+            name: {"mean": self.mean[name], "sd": self.sd[name], "folds": list(values)}
+            for name, values in self.scores.items()
+        }
+        plain = {name: _plain(score) for name, score in scores.items()}
+        return {
+            "folds": len(self.runs),
+            "scores": plain,
+            "runs": [str(r.folder) for r in self.runs],
+        }
+
+    def report(self) -> RunReport:
+        """A page with the table."""
+        facts = {"folds": str(len(self.runs)), "sd": "standard deviation of a sample (ddof 1)"}
+        return RunReport(self.folder.name, facts, pictures=[("Scores", self.table())])
+
+    def __str__(self) -> str:
+        return self.table().text(width=160).rstrip()
+
+    def _repr_html_(self) -> str:
+        return fragment(self.table().body())
+
+
+def _sd(values: Sequence[float]) -> float:
+    return stdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def _plain(score: dict[str, Any]) -> dict[str, Any]:
+    """The same with None for what is not finite."""
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        name: [finite(one) for one in value] if isinstance(value, list) else finite(value)
+        for name, value in score.items()
+    }
+
+
+def _scores(run: Run) -> dict[str, float]:
+    """The scores of the weights in model/ on the fold, and those on the test data."""
+    validations = [event for event in run.events if any(key.startswith("valid/") for key in event)]
+    averaged = [event for event in validations if "average" in event]
+    best = [event for event in validations if event["update"] == run.result.best_update]
+    event = (averaged or best or validations)[-1]
+    found = {key.removeprefix("valid/"): n for key, n in event.items() if key.startswith("valid/")}
+    found |= {f"test {name}": value for name, value in run.test_scores.items()}
+    return {name: math.nan if value is None else value for name, value in found.items()}
+
+
+def cross_validate(
+    recipe: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    folds: int = 5,
+    out: str | Path | None = None,
+    show: Show | Progress = "auto",
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> CrossValidation:
+    """Train once for each fold of the training data, on the other folds, and score it on the fold.
+
+        cross_validate(task="classification", model="a folder", train=dataframe, folds=5, epochs=3)
+
+    Rows are drawn as for `valid` as a share: at random by `split_seed`, by class with `stratified`,
+    by group with `group`; folds of running text are consecutive lines. The same call again goes on
+    where it was stopped, and repeats no finished run.
+
+    Args:
+        recipe, overrides, show, callbacks, options: as of `regard.train`; `valid` of the recipe is
+            replaced.
+        folds: how many, at least 2.
+        out: the folder; None: runs/NAME-folds.
+
+    Raises:
+        ConfigError: there are too few rows or groups; `valid` is an option; `out` holds runs of
+            other options or on other data.
+        Interrupted: after a signal, when the training is saved.
+        Others as `regard.train`.
+    """
+    check_show(show)
+    check_callbacks(callbacks)
+    if type(folds) is not int or folds < LEAST:
+        raise ConfigError(
+            f"`folds` must be a whole number, at least {LEAST}, but is {folds!r:.60}."
+        )
+    raw, folder = _recipe(recipe, overrides, options, folds, out)
+    recipes = [_with_fold(raw, fold, folds) for fold in range(1, folds + 1)]
+    folders = [folder / f"fold-{fold}" for fold in range(1, folds + 1)]
+    for one, where in zip(recipes, folders, strict=True):
+        check_same_run(where, runs.checked_recipe(one))
+    try:
+        trained = [
+            _run(one, where, show, callbacks) for one, where in zip(recipes, folders, strict=True)
+        ]
+    except Interrupted as stopped:
+        left = "The same cross-validation goes on with it, and with the folds that are left."
+        raise Interrupted(f"{stopped}\n{left}", stopped.code) from None
+    found = CrossValidation(folder, tuple(trained))
+    write_text(folder / "cross-validation.json", json.dumps(found.facts(), indent=1) + "\n")
+    found.report().save(folder / "report.html")
+    return found
+
+
+def _recipe(
+    path: str | Path | None,
+    overrides: Sequence[str],
+    options: dict[str, Any],
+    folds: int,
+    out: str | Path | None,
+) -> tuple[RawRecipe, Path]:
+    """The recipe of all folds, its data in files, and the folder of the runs."""
+    if options.get("valid") is not None or "valid" in (options.get("data") or {}):
+        raise _valid_given()
+    raw = keywords.recipe_of(path, overrides, options)
+    if any(key.split(".")[:2] == ["data", "valid"] for key in raw.overrides):
+        raise _valid_given()
+    schema = runs.schema_of(raw)
+    raw = _with_fold(keywords.with_options_in_sections(raw, schema), 1, folds)
+    checked = runs.checked_recipe(keywords.with_placeholder_paths(raw, schema))
+    name = runs.name_of_run(raw.path or raw.text_at("task"), checked.name)
+    if out is not None and not is_path(out):
+        raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
+    folder = Path("runs") / f"{name}-folds" if out is None else Path(out)
+    begun = any(folder.glob("fold-*/recipe.toml"))
+    return keywords.data_kept(raw, schema, folder, begun), folder
+
+
+def _valid_given() -> ConfigError:
+    return ConfigError(
+        "Cross-validation takes the validation data from the training data: leave out `valid`."
+    )
+
+
+def _with_fold(raw: RawRecipe, fold: int, folds: int) -> RawRecipe:
+    """The recipe of one fold."""
+    data = {**raw.tables.get("data", {}), "valid": {"fold": fold, "of": folds}}
+    return replace(raw, tables={**raw.tables, "data": data})
+
+
+def _run(raw: RawRecipe, folder: Path, show: Show | Progress, callbacks: Sequence[Callback]) -> Run:
+    """The run of one fold: read where it is finished, else resumed or trained."""
+    if (folder / RESULT).exists():
+        return Run(folder, read_result(folder))
+    if (folder / "recipe.toml").exists():
+        return Run(folder, runs.resume(folder, show=show, callbacks=callbacks))
+    return runs.run_plan(raw, runs.begin(raw, folder), folder, show, callbacks)

@@ -1,0 +1,224 @@
+"""Cross-validation: runs that are validated on disjoint folds, and the spread of their scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import regard
+from regard.cli import app
+from regard.errors import ConfigError, DataError
+from regard.experiments.runs import read_recipe
+from regard.training import Callback
+from regard.training.metrics_log import read_events
+
+pandas = pytest.importorskip("pandas")
+
+TEXTS = [f"{text} {number}" for number in range(5) for text in ("good film", "bad", "dull", "fun")]
+LABELS = ["yes", "no", "no", "yes"] * 5
+FRAME = pandas.DataFrame({"text": TEXTS, "label": LABELS})
+MODEL = dict(name="bert", d_model=8, d_ff=8, heads=2, layers=1, max_length=32)
+OPTIONS = dict(
+    task="classification", model=MODEL, train=FRAME, tokenizer={"kind": "wordpiece"}, epochs=2,
+    batch_size=4, learning_rate=1e-2, threads=1, show="none",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def validated(run) -> list[str]:
+    """The texts of the validation data of a run."""
+    return [row[0] for row in read_recipe(run.folder / "recipe.toml").data.records("valid")]
+
+
+def trained(run) -> list[str]:
+    return [row[0] for row in read_recipe(run.folder / "recipe.toml").data.records("train")]
+
+
+def test_every_row_is_validated_once_and_trained_on_in_all_other_folds():
+    found = regard.cross_validate(**OPTIONS, folds=3)
+    assert found.folder == Path("runs/classification-folds")
+    assert [run.folder.name for run in found.runs] == ["fold-1", "fold-2", "fold-3"]
+    assert sorted(text for run in found.runs for text in validated(run)) == sorted(TEXTS)
+    assert sorted(len(validated(run)) for run in found.runs) == [6, 7, 7]
+    for run in found.runs:
+        assert {*trained(run)} == {*TEXTS} - {*validated(run)}
+
+
+def test_scores_are_those_of_the_published_model_on_its_fold():
+    found = regard.cross_validate(**OPTIONS, folds=4, validation={"every": 2})
+    label_of = dict(zip(TEXTS, LABELS, strict=True))
+    for run, accuracy in zip(found.runs, found.scores["accuracy"], strict=True):
+        texts = validated(run)
+        predicted = regard.load(run.folder).predict(texts)
+        right = [label_of[text] == one for text, one in zip(texts, predicted, strict=True)]
+        assert accuracy == pytest.approx(sum(right) / len(right))
+
+
+def test_mean_and_standard_deviation_equal_numpy_s():
+    found = regard.cross_validate(**OPTIONS, folds=3, test=FRAME[:7])
+    assert {*found.scores} == {"accuracy", "loss", "test accuracy"}
+    for name, values in found.scores.items():
+        assert found.mean[name] == pytest.approx(np.mean(values))
+        assert found.sd[name] == pytest.approx(np.std(values, ddof=1))
+    assert found.scores["test accuracy"] == tuple(run.test_scores["accuracy"] for run in found.runs)
+    written = json.loads((found.folder / "cross-validation.json").read_text())
+    assert written == found.facts()
+    assert written["scores"]["loss"]["folds"] == list(found.scores["loss"])
+    assert f"{found.mean['loss']:.4g}" in str(found) and f"{found.sd['loss']:.4g}" in str(found)
+    for page in (found._repr_html_(), (found.folder / "report.html").read_text()):
+        assert "<table" in page and f"{found.mean['loss']:.4g}" in page and "fold 3" in page
+
+
+def test_a_fold_is_the_training_with_that_fold_in_its_recipe():
+    found = regard.cross_validate(**OPTIONS, folds=3)
+    alone = regard.train(**OPTIONS, valid={"fold": 2, "of": 3})
+    assert alone.scores == found.runs[1].scores
+    weights = "model/model.safetensors"
+    assert (alone.folder / weights).read_bytes() == (found.runs[1].folder / weights).read_bytes()
+    assert "[data.valid]\nfold = 2\nof = 3" in (alone.folder / "recipe.toml").read_text()
+
+
+def test_stratified_folds_have_every_label_equally_often():
+    found = regard.cross_validate(**OPTIONS, folds=5, stratified=True)
+    label_of = dict(zip(TEXTS, LABELS, strict=True))
+    assert all(
+        sorted(map(label_of.get, validated(run))) == ["no", "no", "yes", "yes"]
+        for run in found.runs
+    )
+
+
+def test_folds_by_group_keep_groups_together():
+    frame = FRAME.assign(author=[number % 7 for number in range(20)])
+    found = regard.cross_validate(**(OPTIONS | {"train": frame}), folds=3, group="author")
+    author_of = dict(zip(TEXTS, frame.author, strict=True))
+    folds = [{author_of[text] for text in validated(run)} for run in found.runs]
+    assert sum(map(len, folds)) == 7 == len(set.union(*folds))
+
+
+def test_folds_of_running_text_are_consecutive_lines():
+    lines = [f"{text} ." for text in TEXTS * 2]
+    found = regard.cross_validate(
+        task="language-modeling", model=dict(name="recurrent", d_model=8, layers=1), train=lines,
+        folds=4, tokenizer={"kind": "words"}, batch_size=2, sequence_length=5, updates=3,
+        show="none",
+    )  # fmt: skip
+    parts = [
+        list(read_recipe(run.folder / "recipe.toml").data.records("valid").texts())
+        for run in found.runs
+    ]
+    assert [line for part in parts for line in part] == lines
+    assert {*found.scores} == {"loss", "perplexity"}
+
+
+@pytest.mark.parametrize("stop", [2, 5])
+def test_a_stopped_cross_validation_goes_on_to_the_same_scores(stop):
+    whole = regard.cross_validate(**OPTIONS, folds=3, out="whole")
+
+    class Stop(Callback):
+        left = stop * 4
+
+        def on_update(self, update):
+            self.left -= 1
+            if not self.left:
+                raise RuntimeError("stopped")
+
+    options = OPTIONS | {"folds": 3, "out": "stopped", "checkpoints": {"every": 3}}
+    with pytest.raises(RuntimeError, match="stopped"):
+        regard.cross_validate(**options, callbacks=[Stop()])
+
+    class Count(Callback):
+        updates = 0
+
+        def on_update(self, update):
+            self.updates += 1
+
+    count = Count()
+    again = regard.cross_validate(**options, callbacks=[count])
+    assert again.scores == whole.scores and 0 < count.updates < 24
+    third = regard.cross_validate(**options, callbacks=[Stop()])  # trains nothing
+    assert third.scores == whole.scores
+
+
+def test_a_folder_of_other_options_or_data_raises_an_error_and_stays_as_it_is():
+    found = regard.cross_validate(**OPTIONS, folds=3)
+    before = (found.folder / "data/train.jsonl").read_bytes()
+    for changed, said in (
+        ({"folds": 4}, "data.valid.of: was 3, is 4"),
+        ({"epochs": 3}, "training.epochs: was 2, is 3"),
+        ({"train": FRAME[:-1]}, "started with other data: .*differs from `train`"),
+        ({"split_seed": 2}, "data.split_seed"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            regard.cross_validate(**(OPTIONS | {"folds": 3} | changed))
+    assert (found.folder / "data/train.jsonl").read_bytes() == before
+    assert not (found.folder / "new").exists()
+    assert regard.cross_validate(**OPTIONS, folds=3).scores == found.scores
+
+
+def test_data_of_a_first_call_that_failed_can_be_replaced():
+    with pytest.raises(DataError, match="has 1 label"):
+        regard.cross_validate(**(OPTIONS | {"train": FRAME.assign(label="one")}), folds=2)
+    assert regard.cross_validate(**OPTIONS, folds=2).scores
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (dict(folds=1), "`folds` must be a whole number, at least 2"),
+        (dict(folds=2.0), "`folds` must be a whole number"),
+        (dict(folds=True), "`folds` must be a whole number"),
+        (dict(folds=21), "21 folds, but the training data have 20 rows"),
+        (dict(valid=0.1), "leave out `valid`"),
+        (dict(data={"valid": 0.1}), "leave out `valid`"),
+        (dict(overrides=["data.valid=0.1"]), "leave out `valid`"),
+        (dict(out=3), "`out` must be the path of a folder"),
+        (dict(show="loud"), "`show` must be"),
+        (dict(stratified=True, group="label"), "cannot be combined"),
+        (dict(train=FRAME.assign(label=None)), "has no value in column 'label'"),
+    ],
+)
+def test_errors_name_the_option(options, said):
+    with pytest.raises(regard.RegardError, match=said):
+        regard.cross_validate(**(OPTIONS | options))
+    left = [path for path in Path().rglob("*") if path.is_file() and "data/" not in str(path)]
+    assert left == []
+
+
+def test_scores_that_are_not_finite_are_nan_and_null(monkeypatch):
+    found = regard.cross_validate(**OPTIONS, folds=2)
+    path = found.runs[0].folder / "metrics.jsonl"
+    events = [e | {k: None for k in e if k == "valid/loss"} for e in read_events(path.parent)]
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    again = regard.cross_validate(**OPTIONS, folds=2)
+    assert math.isnan(again.scores["loss"][0]) and math.isnan(again.sd["loss"])
+    assert again.facts()["scores"]["loss"]["mean"] is None
+    assert json.loads((found.folder / "cross-validation.json").read_text()) == again.facts()
+
+
+def test_the_command_line_trains_all_folds_and_prints_a_table():
+    FRAME.to_csv("rows.tsv", sep="\t", index=False, header=False)
+    Path("small.toml").write_text(
+        'task = "classification"\n[data]\ntrain = "rows.tsv"\nvalid = 0.2\n[model]\nname = "bert"\n'
+        'd_model = 8\nd_ff = 8\nheads = 2\nlayers = 1\n[tokenizer]\nkind = "wordpiece"\n'
+        "[training]\nupdates = 2\n"
+    )
+    ran = CliRunner().invoke(app, ["cross-validate", "small.toml", "seed=3", "--folds", "2", "-q"])
+    assert ran.exit_code == 0, ran.output
+    assert "accuracy" in ran.stdout and "fold 2" in ran.stdout and "sd" in ran.stdout
+    again = CliRunner().invoke(
+        app, ["cross-validate", "small.toml", "seed=3", "--folds", "2", "--json", "-q"]
+    )
+    facts = json.loads(again.stdout)
+    assert facts["folds"] == 2 == len(facts["scores"]["accuracy"]["folds"])
+    assert facts["runs"] == ["runs/small-folds/fold-1", "runs/small-folds/fold-2"]
+    wrong = CliRunner().invoke(app, ["cross-validate", "small.toml", "--folds", "3"])
+    assert wrong.exit_code == 2 and "data.valid.of: was 2, is 3" in wrong.stderr
