@@ -10,13 +10,14 @@ TORCH  := $(shell grep '^torch==' $(PINS))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-reference lint sanitize bench weight clean
+.PHONY: help demo test test-reference lint docs sanitize bench weight clean
 
 help:
 	@echo "make demo   train three translators, compare them, write runs/demo/report.html"
 	@echo "make test   all tests"
 	@echo "make test-reference  the tests on a copy without the compiled kernels"
 	@echo "make lint   style and types"
+	@echo "make docs   the documentation as a site, build/docs/index.html"
 	@echo "make sanitize  drawn calls of the compiled kernels under address and UB sanitizers"
 	@echo "make bench  our speed beside the peers', as ratios: about an hour"
 	@echo "make weight what the core brings beside torch"
@@ -42,6 +43,13 @@ test-reference: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# A warning is an error: a link without a target, a page in no table of contents, a faulty docstring.
+docs: $(VENV)/.docs
+	rm -rf build/docs
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH="$(CURDIR)" \
+	  $(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/docs
+	@echo "build/docs/index.html"
 
 # Python itself is not instrumented, so the sanitizers' libraries come before all others (but not in
 # the compiler); what Python never gives back is no leak. Compiling takes several minutes.
@@ -80,6 +88,13 @@ $(VENV)/.core: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing what the tests need"
 	$(PIP) install $(QUIET) --constraint $(PINS) --group dev
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	@echo "installing what the documentation needs"
+	$(PIP) install $(QUIET) --constraint $(PINS) --group docs || { \
+	  echo "The documentation is not built: its packages (the group docs of pyproject.toml)"; \
+	  echo "could not be installed. The pages in docs/ can be read as they are."; exit 1; }
 	@touch $@
 
 # llama.cpp is compiled where it is installed, which needs a C++ compiler and several minutes.

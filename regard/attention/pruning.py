@@ -135,7 +135,7 @@ def head_importance(
 ) -> Tensor:
     """How much the loss depends on each head: (L, H), NaN where a head was pruned.
 
-    I_h = E_x |d L(x) / d xi_h| at xi_h = 1            (Michel et al. 2019, section 4.1)
+        I_h = E_x |d L(x) / d xi_h| at xi_h = 1        (Michel et al. 2019, section 4.1)
 
     It is measured with the fused kernels, in evaluation mode, one backward pass a batch.
 

@@ -1,12 +1,14 @@
 """Tables of parameter names: ours <-> published.
 
-names = Names([
-    ("embedding.weight", "shared.weight"),
-    ("layers.{layer}.out.weight", "h.{layer}.c_proj.weight", transpose),
-    (("layers.{layer}.query.weight", "layers.{layer}.key.weight"),
-     "h.{layer}.qk.weight", split(2)),
-], duplicates={"lm_head.weight": "shared.weight"}, ignored=["h.{layer}.mask"])
-model.load_state_dict(names.read(published, model.state_dict()))
+    names = Names([
+        ("embedding.weight", "shared.weight"),
+        ("layers.{layer}.out.weight", "h.{layer}.c_proj.weight", transpose),
+        (("layers.{layer}.query.weight", "layers.{layer}.key.weight"),
+         "h.{layer}.qk.weight", split(2)),
+    ], duplicates={"lm_head.weight": "shared.weight"}, ignored=["h.{layer}.mask"])
+    model.load_state_dict(names.read(published, model.state_dict()))
+
+A table is strict in both directions; see `Names`.
 """
 
 from __future__ import annotations

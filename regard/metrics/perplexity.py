@@ -59,7 +59,7 @@ class Protocol:
 
     @property
     def signature(self) -> str:
-        """`unit:word|tok:bpe-8000|window:512|stride:256`"""
+        """The protocol in one line, such as ``unit:word|tok:bpe-8000|window:512|stride:256``."""
         context = "window:carried"
         if self.window is not None:
             context = f"window:{self.window}|stride:{self.step}"

@@ -37,6 +37,7 @@ class GPT2Config:
     head_dropout: of the "tags" head; None: 0.1. The "classes" and "span" heads have no dropout,
         and `choice_dropout` is that of the "multiple_choice" head.
     scaled: scores are divided by sqrt(d_k); scaled_by_layer: and by the number of the layer.
+
     The others are those of `GPTConfig`.
     """
 

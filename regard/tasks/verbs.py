@@ -1,8 +1,10 @@
 """The methods and commands of tasks, and the errors for those that a task does not have.
 
-model = regard.load("bert-base-uncased")
-model.generate("The man")       NoSuchVerb: `generate` continues a text, but this is a model of
-                                fill-mask, which does not. It has ...
+    model = regard.load("bert-base-uncased")
+    model.generate("The man")       NoSuchVerb: `generate` continues a text, but this is a model of
+                                    fill-mask, which does not. It has ...
+
+`TaskVerbs` lists them all.
 """
 
 from __future__ import annotations

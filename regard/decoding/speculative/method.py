@@ -410,9 +410,11 @@ _counting: ContextVar[tuple[AcceptanceStats, ...]] = ContextVar("counting", defa
 def count_acceptance() -> Iterator[AcceptanceStats]:
     """Counts what speculative decoding does inside the block.
 
-    with count_acceptance() as acceptance:
-        generate(model, prompts, draft="ngram")
-    print(acceptance)
+        with count_acceptance() as acceptance:
+            generate(model, prompts, draft="ngram")
+        print(acceptance)
+
+    Blocks may be nested: each counts what runs inside it.
     """
     stats = AcceptanceStats()
     token = _counting.set((stats, *_counting.get()))

@@ -1,0 +1,77 @@
+"""The documentation site: the pages beside this file, and a reference made from the docstrings.
+
+    make docs
+
+The pages are plain Markdown, which code hosts show as well. So the order of the site is read from
+the tables of index.md, and its source folder is that of the repository, where `../README.md` is a
+link in both. Nothing is fetched, neither when the site is built nor when it is read.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+import reference  # noqa: E402
+import regard  # noqa: E402
+
+project = "Regard"
+author = "The Regard authors"
+version = release = regard.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "myst_nb",
+]
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/**", "examples/**.md"]
+exclude_patterns = ["build", "runs", ".*"]
+
+html_theme = "furo"
+html_title = f"Regard {version}"
+
+myst_heading_anchors = 4
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+
+default_role = "py:obj"  # `Name` in a docstring is a link where there is such a name
+autosummary_generate = False
+autodoc_member_order = "bysource"
+python_use_unqualified_type_names = True
+
+
+def setup(app: Sphinx) -> None:
+    reference.write(ROOT / "docs/api")
+    app.connect("source-read", add_toctrees)
+    app.connect("autodoc-process-docstring", restructure, priority=400)  # before Napoleon
+
+
+def add_toctrees(app: Sphinx, name: str, source: list[str]) -> None:
+    """After each section of index.md, a table of contents with the pages of its table."""
+    if name == root_doc:
+        source[0] = re.sub(r"(?m)^## .*\n(?:(?!## ).*\n)*", with_toctree, source[0])
+
+
+def with_toctree(section: re.Match[str]) -> str:
+    title = section[0].partition("\n")[0].removeprefix("## ")
+    pages = re.findall(r"^\| \[[^]]*\]\(([^)]*)\.md\)", section[0], re.M)
+    pages += [f"api/{one}" for one in reference.MODULES] if title == "Reference" else []
+    toctree = ["```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""]
+    return "\n".join([section[0], *toctree])
+
+
+def restructure(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]):
+    """See `reference.restructured`."""
+    lines[:] = reference.restructured(lines)
