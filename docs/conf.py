@@ -13,15 +13,14 @@ import re
 import sys
 from pathlib import Path
 
-from docutils import nodes
-from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
+from sphinx.ext.napoleon import Config, GoogleDocstring
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import reference  # noqa: E402
+
 import regard  # noqa: E402
 
 project = "Regard"
@@ -31,7 +30,6 @@ version = release = regard.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.napoleon",
     "myst_nb",
 ]
 root_doc = "docs/index"
@@ -40,6 +38,8 @@ exclude_patterns = ["build", "runs", ".*"]
 
 html_theme = "furo"
 html_title = f"Regard {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 
 myst_heading_anchors = 4
 nb_execution_mode = "force"
@@ -55,7 +55,8 @@ python_use_unqualified_type_names = True
 def setup(app: Sphinx) -> None:
     reference.write(ROOT / "docs/api")
     app.connect("source-read", add_toctrees)
-    app.connect("autodoc-process-docstring", restructure, priority=400)  # before Napoleon
+    app.connect("autodoc-process-docstring", restructure)
+    app.connect("build-finished", write_start)
 
 
 def add_toctrees(app: Sphinx, name: str, source: list[str]) -> None:
@@ -72,6 +73,16 @@ def with_toctree(section: re.Match[str]) -> str:
     return "\n".join([section[0], *toctree])
 
 
-def restructure(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]):
-    """See `reference.restructured`."""
+def restructure(
+    app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]
+) -> None:
+    """A docstring in the style of Google as reStructuredText; of an attribute it is plain text."""
     lines[:] = reference.restructured(lines)
+    if what not in ("attribute", "data", "property"):
+        lines[:] = GoogleDocstring(lines, Config(), app, what, name, value, options).lines()
+
+
+def write_start(app: Sphinx, error: Exception | None) -> None:
+    """index.html at the top, which leads to that of the pages."""
+    there = '<!doctype html><title>Regard</title><meta http-equiv="refresh" content="0; url={}">'
+    (app.outdir / "index.html").write_text(there.format(f"{root_doc}.html"), encoding="utf-8")

@@ -63,7 +63,8 @@ def directive(module: ModuleType, name: str) -> str:
     """What makes Sphinx describe one name of a module."""
     value, address = getattr(module, name), f"{module.__name__}.{name}"
     if inspect.isclass(value):
-        return f".. autoclass:: {address}\n   :members:\n   :show-inheritance:\n"
+        bases = "" if value.__bases__ == (object,) else "   :show-inheritance:\n"
+        return f".. autoclass:: {address}\n   :members:\n{bases}"
     if inspect.isroutine(value):
         return f".. autofunction:: {address}\n"
     said = ", ".join(f"``{key}``" for key in value) if isinstance(value, Mapping) else repr(value)

@@ -79,4 +79,4 @@ class Run:
         scores = self.result.labelled_scores().items()
         rows = [[name, "" if value is None else f"{value:.4g}"] for name, value in scores]
         table = Table.of(["score", ""], rows, str(self.folder)).body() if rows else ""
-        return fragment(table + self.curves.body())
+        return fragment(f'{table}<div class="rg-charts">{self.curves.body()}</div>')

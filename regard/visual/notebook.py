@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from regard.training.callbacks import Callback
+from regard.training.callbacks import Callback, Update
 from regard.training.progress import Status
 from regard.visual.page import fragment
 from regard.visual.report import training_curves
@@ -34,7 +34,8 @@ class NotebookProgress(Callback):
         self._events: list[dict[str, Any]] = []
         self._messages: list[str] = []
         self._status, self._curves = "starting", ""
-        self._fraction, self._drawn = 0.0, 0.0
+        self._fraction, self._updates, self._ended = 0.0, 0, False
+        self._drawn, self._shown = 0.0, time.monotonic()  # when that was last
         self._output = display(HTML(self.html()), display_id=True)
 
     def html(self) -> str:
@@ -51,20 +52,28 @@ class NotebookProgress(Callback):
         self._update()
 
     def say(self, message: str) -> None:
-        """See `Progress`."""
+        """See `Progress`; messages that come fast are shown together."""
         self._messages.append(message)
-        self._update()
+        if time.monotonic() - self._shown > self.every:
+            self._update()
 
     def warn(self, message: str) -> None:
         """See `Progress`."""
-        self.say(f"Warning: {message}")
+        self._messages.append(f"Warning: {message}")
+        self._update()
 
     def close(self) -> None:
         """See `Progress`."""
+        how = "finished after" if self._ended else "stopped at"
+        self._status = f"{how} update {self._updates:,}" if self._updates else how.split()[0]
         self._draw()
         self._update()
 
     # ---- callbacks
+
+    def on_update(self, update: Update) -> None:
+        """See `Callback`."""
+        self._updates = update.number
 
     def on_log(self, update: int, values: Mapping[str, Any]) -> None:
         """See `Callback`."""
@@ -74,11 +83,13 @@ class NotebookProgress(Callback):
 
     def on_end(self, result: object) -> None:
         """See `Callback`."""
-        self._fraction = 1.0
+        self._fraction, self._ended = 1.0, True
 
     def _draw(self) -> None:
-        self._curves = training_curves(self._events).body() if self._events else ""
+        charts = training_curves(self._events).body() if self._events else ""
+        self._curves = f'<div class="rg-charts">{charts}</div>'
         self._drawn = time.monotonic()
 
     def _update(self) -> None:
         self._output.update(self._html(self.html()))
+        self._shown = time.monotonic()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from regard.training.callbacks import Update
 from regard.training.progress import Status
 from regard.visual.notebook import NotebookProgress, in_notebook
 
@@ -35,9 +36,28 @@ def test_the_bar_and_the_curves_grow_in_one_output(shown):
     assert 'value="0.2500"' in shown[-1] and "update 5" in shown[-1] and "<svg" not in shown[-1]
     for update in range(1, 4):
         progress.on_log(update, {"train/loss": 3.0 - update, "seconds": 1.0})
+    progress.on_update(Update(3, 1.0, 1e-3, 1.0))
     progress.on_end(None)
     progress.close()
     assert 'value="1.0000"' in shown[-1] and shown[-1].count("<svg") >= 1
+    assert "finished after update 3" in shown[-1] and "1:00 left" not in shown[-1]
+
+
+def test_an_interrupted_training_shows_the_update_at_which_it_stopped(shown):
+    progress = NotebookProgress()
+    progress.show(STATUS)
+    progress.on_update(Update(7, 1.0, 1e-3, 1.0))
+    progress.close()
+    assert "stopped at update 7" in shown[-1] and 'value="0.2500"' in shown[-1]
+
+
+def test_messages_that_come_fast_do_not_send_the_curves_each_time(shown):
+    progress = NotebookProgress()
+    for number in range(100):
+        progress.say(f"update {number}: validation")
+    assert len(shown) == 1
+    progress.close()
+    assert len(shown) == 2 and "update 99: validation" in shown[-1]
 
 
 def test_messages_are_escaped(shown):
