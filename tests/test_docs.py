@@ -68,7 +68,7 @@ def commands() -> list[Command]:
 
 
 # Blocks that the tests run; raise it when pages gain blocks. A block that moves runs where it is.
-BLOCKS_THAT_RUN = 68
+BLOCKS_THAT_RUN = 107
 RUNNABLE_PAGES = sorted({b.page for b in blocks("python") if not b.marks})
 REGARD = [command for command in commands() if command.words[0] == "regard"]
 RUNNABLE = [command for command in REGARD if "no-run" not in command.block.marks]
@@ -177,6 +177,23 @@ def test_the_links_between_pages_have_targets():
         for page in PAGES
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
         if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them."""
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    titles = (title.strip().lower() for title in re.findall(r"^#+ (.*)$", text, re.M))
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+def test_the_anchors_of_links_are_headings():
+    broken = [
+        f"{NAMES[page]}: {target}#{anchor}"
+        for page in PAGES
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text("utf-8"))
+        if "://" not in target and anchor not in anchors(page.parent / target if target else page)
     ]
     assert not broken, "\n".join(broken)
 

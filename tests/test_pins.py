@@ -28,6 +28,13 @@ def test_every_package_that_make_installs_is_pinned():
     assert not needed - PINNED.keys()
 
 
+def test_what_builds_the_documentation_is_pinned():
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    tops = {canonicalize_name(Requirement(text).name) for text in groups["docs"]}
+    assert {"sphinx", "myst-nb", "furo", "ipykernel"} <= tops
+    assert not tops - PINNED.keys()
+
+
 def test_the_peers_of_the_benchmarks_are_pinned():
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     peers = [canonicalize_name(Requirement(t).name) for t in groups["bench"] if isinstance(t, str)]
