@@ -28,6 +28,8 @@ from torch import Tensor, nn
 from regard.attention.head_gates import gated
 from regard.attention.multihead import CrossAttention, PackedLinear, SelfAttention
 from regard.errors import CheckpointError, ConfigError
+from regard.layers.low_rank import LowRankLinear
+from regard.layers.quantized import QuantizedMatrix
 from regard.ops import at_least_float32
 from regard.suggest import nearest
 
@@ -244,15 +246,32 @@ def prune_heads(model: nn.Module | HasModel, heads: Heads, kind: str | None = No
         raise ConfigError(
             f"{_called(model)} cannot be pruned: its configuration has no field `pruned`."
         )
-    if not all(isinstance(one.output, nn.Linear) for one in layers.values()):
-        raise ConfigError(
-            f"{_called(model)} has quantized weights, which cannot be cut. Load it without "
-            "`weights`, prune it, save it, and load that with `weights`."
-        )
+    _check_cuttable(model)
     for layer, numbers in heads.items():
         _cut(layers[layer], {number - 1 for number in numbers})
     for owner in owners:
         owner.config = replace(owner.config, pruned=pruned_heads(owner))
+
+
+def _check_cuttable(model: nn.Module | HasModel) -> None:
+    """Check that rows and columns can be taken out of the matrices of a model.
+
+    Raises:
+        ConfigError: they are quantized, or have low-rank adapters.
+    """
+    for layers in _by_kind(model).values():
+        for part in (part for one in layers.values() for part in one.modules()):
+            if isinstance(part, LowRankLinear):
+                raise ConfigError(
+                    f"{_called(model)} has low-rank adapters, which cannot be cut. Prune the model "
+                    "into whose weights they are merged: `regard.models.adapters.merged` makes it, "
+                    "and a run that trained adapters holds it."
+                )
+            if isinstance(part, QuantizedMatrix):
+                raise ConfigError(
+                    f"{_called(model)} has quantized weights, which cannot be cut. Load it without "
+                    "`quantize`, prune it, save it, and load that with `quantize`."
+                )
 
 
 def pruned_heads(model: nn.Module | HasModel) -> Pruned:

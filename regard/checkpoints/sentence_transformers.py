@@ -7,7 +7,8 @@ write_sentence_transformers(folder, pooling, d_model)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
@@ -22,7 +23,9 @@ from regard.text import Tokenizer
 
 CONFIG, MODULES, POOLING, NORMALIZE = "config.json", "modules.json", "1_Pooling", "2_Normalize"
 TRANSFORMER, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json"
-
+# Names of the first of these files in old releases, of the model types that there are here.
+OLD_TRANSFORMER = ("sentence_roberta_config.json", "sentence_distilbert_config.json")
+PACKAGE = "sentence_transformers"
 
 AnyFields = TypeVar("AnyFields", bound=Fields)
 # kind of pooling -> the field that is true where it is used, as all of their releases write it
@@ -38,15 +41,30 @@ FLAGS = {
 
 # ----------------------------------------------------------------------------------- reading
 
-# Their field -> the values that change nothing here; an unknown field must be empty.
+# Their fields that can change a vector -> the values that change nothing here. Fields that they do
+# not know (release 6.2) are ignored with a warning.
 NEUTRAL_TRANSFORMER: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "modality_config": (
         {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
     ),
     "module_output_name": ("token_embeddings",),
-    "unpad_inputs": (True, False),
+    "processing_kwargs": ({},),
+    **dict.fromkeys(("query_length", "document_length", "query_expansion"), ()),
+    "tokenizer_name_or_path": ("",),
 }
+# Arguments of other libraries' constructors, by the names of old releases and of new ones.
+ARGUMENTS = (
+    *("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs"),
+    *("config_args", "config_kwargs"),
+)
+# Where files come from, and in which precision and how fast a model runs.
+SILENT_ARGUMENTS = {
+    *("trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "subfolder"),
+    *("torch_dtype", "dtype", "attn_implementation", "device_map", "low_cpu_mem_usage"),
+    *("use_safetensors", "use_fast", "use_cache", "add_pooling_layer", "code_revision"),
+}
+SILENT_TRANSFORMER = ("unpad_inputs", "backend", "cache_dir", *ARGUMENTS)
 NEUTRAL_NORMALIZE: dict[str, tuple[Any, ...]] = {
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("sentence_embedding",),
@@ -61,7 +79,7 @@ class Module(Fields):
 
 
 class PoolingFields(Fields):
-    """config.json of the pooling, the flags of its kinds aside; further fields must be empty."""
+    """config.json of the pooling, the flags of its kinds aside."""
 
     pooling_mode: str | list[str] | None = None
     # Not read: `include_prompt` matters only with a prompt, and folders with one are not supported.
@@ -70,7 +88,7 @@ class PoolingFields(Fields):
     include_prompt: Any = None
 
 
-FLAG_FIELDS: Any = dict.fromkeys(FLAGS.values(), (bool, False))
+FLAG_FIELDS: Any = dict.fromkeys(FLAGS.values(), (bool | None, False))
 PoolingConfig = create_model("PoolingConfig", __base__=PoolingFields, **FLAG_FIELDS)
 
 
@@ -78,15 +96,15 @@ class SentenceBertConfig(Fields):
     """sentence_bert_config.json."""
 
     max_seq_length: Size | None = None
-    do_lower_case: bool = False
+    do_lower_case: bool | None = False
 
 
 class GeneralConfig(Fields):
     """config_sentence_transformers.json."""
 
-    model_type: str = "SentenceTransformer"
+    model_type: str | None = "SentenceTransformer"
     default_prompt_name: str | None = None
-    prompts: dict[str, str] = {}
+    prompts: dict[str, str | None] | None = {}
 
 
 class TokenizerLimit(Fields):
@@ -112,6 +130,12 @@ def read_pooling(folder: str | Path) -> Pooling | None:
             f"{folder / MODULES}: a text must pass Transformer, Pooling and perhaps Normalize, "
             f"but here it passes {', '.join(kinds) or 'nothing'}. No other way is known here."
         )
+    for module in modules:
+        if module.type.split(".", 1)[0] != PACKAGE:
+            raise CheckpointError(
+                f"{folder / MODULES}: `type` must be a class of {PACKAGE}, but is "
+                f"{module.type!r:.80}: code of the folder's own is not run."
+            )
     encoder, *others = (_inside(folder, module.path) / CONFIG for module in modules)
     if encoder != folder / CONFIG:
         raise CheckpointError(
@@ -135,6 +159,9 @@ def _inside(folder: Path, path: str) -> Path:
 
 def _kinds(path: Path) -> tuple[str, ...]:
     config = _read(path, PoolingConfig)
+    for name, value in (config.model_extra or {}).items():
+        if name.startswith("pooling_mode") and value:
+            raise CheckpointError(f"{path}: `{name}` is a kind of pooling that is not known here.")
     _check(path, config, {})
     flagged = tuple(kind for kind, flag in FLAGS.items() if getattr(config, flag))
     named = config.pooling_mode
@@ -147,13 +174,16 @@ def _kinds(path: Path) -> tuple[str, ...]:
 
 
 def _max_length(folder: Path) -> int | None:
-    config = _read(folder / TRANSFORMER, SentenceBertConfig)
+    names = (TRANSFORMER, *OLD_TRANSFORMER)
+    path = next((folder / name for name in names if (folder / name).exists()), folder / TRANSFORMER)
+    config = _read(path, SentenceBertConfig)
     if config.do_lower_case and Tokenizer.load(folder).words("A") != ["a"]:
         raise CheckpointError(
-            f"{folder / TRANSFORMER}: `do_lower_case` is true, but the tokenizer keeps capitals. "
+            f"{path}: `do_lower_case` is true, but the tokenizer keeps capitals. "
             'Let the normalizer of its tokenizer.json do it: {"type": "Lowercase"}.'
         )
-    _check(folder / TRANSFORMER, config, NEUTRAL_TRANSFORMER)
+    _check_arguments(path, config)
+    _check(path, config, NEUTRAL_TRANSFORMER, SILENT_TRANSFORMER)
     if config.max_seq_length is not None:
         return config.max_seq_length
     limit = _read(folder / "tokenizer_config.json", TokenizerLimit, any_size=True).model_max_length
@@ -164,26 +194,54 @@ def _check_prompts(path: Path) -> None:
     """Raise an error for a prompt that is put before every text by default."""
     config = _read(path, GeneralConfig)
     kind, name = config.model_type, config.default_prompt_name
-    if kind != "SentenceTransformer":
+    if kind not in ("SentenceTransformer", None):
         raise CheckpointError(f"{path}: `model_type` must be SentenceTransformer, but is {kind!r}.")
-    if name is not None and config.prompts.get(name):
+    prompts = config.prompts or {}
+    if name is not None and prompts.get(name):
         raise CheckpointError(
-            f"{path}: `default_prompt_name` {name!r} puts {config.prompts[name]!r} before every "
+            f"{path}: `default_prompt_name` {name!r} puts {prompts[name]!r} before every "
             "text, which is not done here. Put it there yourself and make the field null."
         )
 
 
-def _check(path: Path, config: Fields, known: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise an error for further fields with values that may change something."""
-    for name, value in (config.model_extra or {}).items():
-        if name in known and value not in known[name]:
-            must = " or ".join(repr(one) for one in known[name])
-            raise CheckpointError(f"{path}: `{name}` must be {must}, but is {value!r:.80}.")
-        if name not in known and value:
-            raise CheckpointError(
-                f"{path}: `{name}` (here {value!r:.60}) is a field that is not known here. Remove "
-                "it if it changes nothing."
-            )
+def _check_arguments(path: Path, config: Fields) -> None:
+    """Raise an error for an argument of a model, a tokenizer or a configuration that may change a
+    result."""
+    extra = config.model_extra or {}
+    for field in ARGUMENTS:
+        given = extra.get(field) or {}
+        for name, value in given.items() if isinstance(given, Mapping) else [("", given)]:
+            if name not in SILENT_ARGUMENTS and value is not None:
+                whole = f"{field}.{name}".rstrip(".")
+                raise CheckpointError(
+                    f"{path}: `{whole}` (here {value!r:.60}) may change what the model computes, "
+                    "and is not read here. Write it into config.json or tokenizer_config.json, "
+                    "or remove it."
+                )
+
+
+def _check(
+    path: Path, config: Fields, known: Mapping[str, tuple[Any, ...]], silent: Sequence[str] = ()
+) -> None:
+    """Check the further fields of a file: a warning names those that nothing reads.
+
+    known: fields that can change a result, with the values that do not.
+
+    Raises:
+        CheckpointError: one of these has another value.
+    """
+    extra = {name: value for name, value in (config.model_extra or {}).items() if value is not None}
+    for name in extra.keys() & known.keys():
+        if extra[name] not in known[name]:
+            must = " or ".join(repr(one) for one in known[name] if one) or "absent"
+            raise CheckpointError(f"{path}: `{name}` must be {must}, but is {extra[name]!r:.80}.")
+    ignored = [name for name, value in extra.items() if value and name not in (*known, *silent)]
+    if ignored:
+        warnings.warn(
+            f"{path}: these fields are ignored, because sentence-transformers does not know them: "
+            f"{', '.join(ignored)}.",
+            stacklevel=2,
+        )
 
 
 def _read(path: Path, schema: type[AnyFields], *, any_size: bool = False) -> AnyFields:

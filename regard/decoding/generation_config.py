@@ -128,7 +128,9 @@ def load_from_model_config(config: Mapping[str, Any], file: Path, model: Generat
     Raises:
         ConfigError: see `load`.
     """
-    names = ({*OPTION_TYPES, *WITHOUT_EFFECT} - {"eos_token_id"}) & config.keys()
+    ends = config.get("eos_token_id")  # one of them is known by the model itself
+    own = set() if isinstance(ends, list) and len(ends) > 1 else {"eos_token_id"}
+    names = ({*OPTION_TYPES, *WITHOUT_EFFECT} - own) & config.keys()
     defaults = {"max_length": (20,), "do_sample": (False,), "num_beams": (1,), **WITHOUT_EFFECT}
     given = {
         name: config[name]

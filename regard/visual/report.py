@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote
 
 from regard.file_writing import write_text
 from regard.visual.curves import Curves, Series, short
@@ -83,7 +82,7 @@ class RunReport:
         )
         if self.links:
             links = (
-                f'<a href="{escape(quote(address))}">{_escaped(name)}</a>'
+                f'<a href="{escape(_quoted(address))}">{_escaped(name)}</a>'
                 for name, address in self.links.items()
             )
             facts += f"<dt>pages</dt><dd>{', '.join(links)}</dd>"
@@ -148,6 +147,11 @@ def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """At most `MAX_POINTS` of them, evenly spaced, and the last one."""
     step = -(-len(points) // MAX_POINTS)
     return points if step <= 1 else [*points[:-1:step], points[-1]]
+
+
+def _quoted(address: str) -> str:
+    """A relative path as the address of a link."""
+    return PurePosixPath("/", address).as_uri().removeprefix("file:///")
 
 
 def _figure(value: float | str) -> str:

@@ -154,6 +154,8 @@ class Found:
         config.json and the weights.
     changes: the mutations that were drawn.
     refusable: names of fields of which an error is as good as equal results.
+    unread: (file, field) of fields that were put into files of sentence-transformers, which does
+        not open them.
     """
 
     family: str
@@ -164,6 +166,7 @@ class Found:
     changes: list[str] = field(default_factory=list)
     refusable: set[str] = field(default_factory=set)
     pickled: bool = False
+    unread: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def ending(self) -> str:
@@ -178,6 +181,7 @@ class Found:
         else:
             save_file(self.tensors, folder / "model.safetensors", metadata={"format": "pt"})
         for name, content in self.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             text = content if isinstance(content, str) else json.dumps(content)
             (folder / name).write_text(text, encoding="utf-8")
 
@@ -404,12 +408,112 @@ def decisive_field(found: Found, draw: Random) -> bool | None:
     return None
 
 
+ALSO_CALLED = {
+    "hidden_size": {"dim", "n_embd"},
+    "num_hidden_layers": {"n_layers", "n_layer"},
+    "num_attention_heads": {"n_heads"},
+}
+SIZE_FIELDS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "dim", "n_layers"),
+    *("n_embd", "n_layer", "n_head", "n_positions", "d_model", "encoder_layers"),
+)
+
+
+def odd_numbers(found: Found, draw: Random) -> bool | None:
+    """-1 for no token, several ends, null for a default, 12.0 for 12."""
+    choice, config = draw.randrange(4), found.config
+    if choice == 0:
+        if config.get("pad_token_id") == config.get("eos_token_id") and found.ending in LABELLED:
+            return False  # their classifier of GPT takes the last token that is no padding
+        config["pad_token_id"] = -1
+        if found.family in ("roberta", *SEQ2SEQ):  # positions and sources need a padding token
+            found.refusable |= {"pad_token_id"}
+    elif choice == 1:
+        config["eos_token_id"] = draw.choice([[1, 2], [4, 3, 1], [2]])
+    elif choice == 2:
+        default = getattr(transformers, found.kind).config_class()
+        empty = [n for n in vars(default) if getattr(default, n) is None and n not in config]
+        for name in draw.sample(empty, min(len(empty), draw.randint(1, 5))):
+            config[name] = None
+    else:
+        twice = ("num_hidden_layers",) if found.family in SEQ2SEQ else ()  # an alias
+        names = [n for n in SIZE_FIELDS if type(config.get(n)) is int and n not in twice]
+        name = draw.choice(names)
+        config[name] = float(config[name])
+        found.refusable |= {name} | ALSO_CALLED.get(name, set())
+    return None
+
+
+# Of sentence-transformers: fields of their files that change no vector, by file.
+UNREAD: dict[str, dict[str, Any]] = {
+    "sentence_bert_config.json": {"my_note": "x", "pooling": "mean", "version": {"a": 1}},
+    "1_Pooling/config.json": {"layers": [1], "dropout": 0.1, "note": "x", "pooler": True},
+    "2_Normalize/config.json": {"p": 2, "eps": 1e-12},
+}
+HARMLESS: dict[str, Any] = {
+    "model_args": {"trust_remote_code": True}, "tokenizer_args": {}, "unpad_inputs": False,
+    "model_kwargs": {"attn_implementation": "eager"}, "config_args": {"trust_remote_code": True},
+    "do_lower_case": False, "transformer_task": "feature-extraction",
+}  # fmt: skip
+DECISIVE_VECTORS: dict[str, dict[str, Any]] = {
+    "sentence_bert_config.json": {
+        "query_length": 3, "transformer_task": "fill-mask", "module_output_name": "x",
+        "tokenizer_args": {"truncation_side": "left"}, "model_args": {"num_hidden_layers": 1},
+    },
+    "1_Pooling/config.json": {"pooling_mode_median": True, "pooling_mode": "median"},
+    "config_sentence_transformers.json": {"model_type": "SparseEncoder"},
+}  # fmt: skip
+
+
+def sentence_transformers(found: Found, draw: Random) -> bool | None:
+    """The files of sentence-transformers around an encoder, with further fields."""
+    if found.ending != "Model" or found.family not in ("bert", "roberta", "distilbert"):
+        return False
+    kinds = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+    pooling: dict[str, Any] = {"word_embedding_dimension": 12, "pooling_mode": draw.choice(kinds)}
+    if draw.random() < 0.5:
+        flags = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens"}
+        used = draw.choice([*flags])
+        names = {f"pooling_mode_{flag}": kind == used for kind, flag in flags.items()}
+        pooling = {"word_embedding_dimension": 12, **names}
+    parts = ["Transformer", "Pooling", "Normalize"][: draw.randint(2, 3)]
+    found.files |= {
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "",
+             "type": f"sentence_transformers.models.{kind}", "kwargs": []}
+            for i, kind in enumerate(parts)
+        ],
+        "1_Pooling/config.json": pooling,
+        "2_Normalize/config.json": {},
+        "sentence_bert_config.json": {"max_seq_length": draw.choice([None, 7, 16])},
+        "config_sentence_transformers.json": {
+            "__version__": {"pytorch": "2"}, "similarity_fn_name": "dot", "my_note": [1],
+            "prompts": {"query": "q: "}, "default_prompt_name": None,
+        },
+    }  # fmt: skip
+    for name in draw.sample([*HARMLESS], draw.randint(0, 3)):
+        found.files["sentence_bert_config.json"][name] = HARMLESS[name]
+    for file, fields in UNREAD.items():
+        for name in draw.sample([*fields], draw.randint(0, 2)):
+            found.files[file][name] = fields[name]
+            found.unread.append((file, name))
+    if draw.random() < 0.2:
+        file = draw.choice([*DECISIVE_VECTORS])
+        name = draw.choice([*DECISIVE_VECTORS[file]])
+        found.files[file][name] = DECISIVE_VECTORS[file][name]
+        found.refusable |= {
+            name,
+            *(f"{name}.{n}" for n in ("truncation_side", "num_hidden_layers")),
+        }
+    return None
+
+
 Mutation = Callable[[Found, Random], bool | None]
 MUTATIONS: dict[str, Mutation] = {
     one.__name__: one
     for one in (
         unknown_fields, fields_without_effect, missing_model_type, missing_architectures,
         leftover_tensors, other_dtype, other_labels, problem_type, tokenizer_settings, generation,
-        decisive_field, missing_fields, other_names,
+        decisive_field, missing_fields, other_names, odd_numbers, sentence_transformers,
     )
 }  # fmt: skip

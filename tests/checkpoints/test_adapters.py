@@ -15,7 +15,7 @@ import their_gpts
 import torch
 from torch import Tensor, nn
 
-from regard.attention.pruning import prune_heads
+from regard.attention.pruning import prune_heads, pruned_heads
 from regard.checkpoints import adapters
 from regard.checkpoints.adapters import AdapterOptions, add_adapters, write_adapter
 from regard.checkpoints.model_folder import open_folder, read_model
@@ -322,6 +322,19 @@ def test_models_without_adapters(tmp_path):
     prune_heads(model, {1: [2]})
     with pytest.raises(ConfigError, match="pruned heads cannot have adapters"):
         add_adapters(model, AdapterOptions())
+
+
+def test_heads_under_adapters_are_not_pruned_but_those_of_the_merged_model_are(tmp_path):
+    saved_base(CASES[0], tmp_path / "base")
+    model = read_model(tmp_path / "base")
+    add_adapters(model, AdapterOptions())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ConfigError, match="low-rank adapters, which cannot be cut. Prune the mod"):
+        prune_heads(model, {1: [2]})
+    assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
+    plain = merged(model)
+    prune_heads(plain, {1: [2]})
+    assert pruned_heads(plain) == (("encoder", 1, (2,)),)
 
 
 def test_a_missing_base_is_named(tmp_path):

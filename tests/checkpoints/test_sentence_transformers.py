@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -109,11 +110,17 @@ DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformer
             "of its own: .*0_Transformer",
         ),
         ("modules.json", lambda m: m.clear(), "passes nothing"),
+        ("modules.json", lambda m: m[0].update(type="custom_st.Transformer"), "custom_st.*not run"),
+        (
+            "sentence_bert_config.json",
+            lambda c: c.update(tokenizer_args={"truncation_side": "left"}),
+            "`tokenizer_args.truncation_side`",
+        ),
         ("1_Pooling/config.json", lambda c: c.update(pooling_mode="median"), "no pooling 'median'"),
         (
             "1_Pooling/config.json",
             lambda c: c.update(pooling_mode_x=True),
-            "`pooling_mode_x`.*not kn",
+            "`pooling_mode_x` is a kind of pooling that is not known",
         ),
         ("2_Normalize/config.json", lambda c: c.update(module_input_name="x"), "module_input_name"),
         ("sentence_bert_config.json", lambda c: c.update(do_lower_case=True), "keeps capitals"),
@@ -121,7 +128,7 @@ DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformer
         (
             "sentence_bert_config.json",
             lambda c: c.update(query_length=3),
-            "`query_length`.*not know",
+            "`query_length` must be absent",
         ),
         (
             "config_sentence_transformers.json",
@@ -153,3 +160,24 @@ def test_do_lower_case_is_accepted_if_the_tokenizer_lowercases(tmp_path):
     write_sentence_transformers(tmp_path, Pooling(), 16)
     (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
     assert read_pooling(tmp_path) == Pooling()
+
+
+def test_fields_that_change_no_vector_are_ignored_and_the_unknown_ones_named(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    write_sentence_transformers(tmp_path, Pooling(("max",), True, 9), 16)
+    path = tmp_path / "sentence_bert_config.json"
+    known = {"model_args": {"trust_remote_code": True, "torch_dtype": "float16"}, "backend": "onnx"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | known))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_pooling(tmp_path) == Pooling(("max",), True, 9)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "x", "empty": None}))
+    with pytest.warns(UserWarning, match=r"sentence_bert_config.json: .* does not know them: note"):
+        assert read_pooling(tmp_path) == Pooling(("max",), True, 9)
+
+
+def test_the_limit_of_a_folder_of_an_old_release_is_read(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    write_sentence_transformers(tmp_path, Pooling(max_length=9), 16)
+    (tmp_path / "sentence_bert_config.json").rename(tmp_path / "sentence_roberta_config.json")
+    assert read_pooling(tmp_path) == Pooling(max_length=9)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropout
+from regard.checkpoints.formats.config_table import (
+    ConfigTable,
+    Field,
+    TokenField,
+    activation,
+    dropout,
+)
 from regard.checkpoints.formats.encoder_layout import (
     TWICE,
     EncoderLayout,
@@ -49,7 +55,7 @@ FIELDS = {
     "norm_eps": Field("layer_norm_eps", 1e-12, Epsilon),
     "init_range": Field("initializer_range", 0.02, InitScale),
     "tied": Field("tie_word_embeddings", True, bool),
-    "pad": Field("pad_token_id", 0, TokenId | None),
+    "pad": TokenField("pad_token_id", 0, TokenId | None),
 }
 FIXED = {"position_embedding_type": ("absolute",)}
 SILENT = [

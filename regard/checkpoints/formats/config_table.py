@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from regard.errors import ConfigError
-from regard.models.config import Probability
+from regard.models.config import Probability, TokenId
 from regard.schema import checked
 
 # their activation -> ours; of several names for one of ours the first is written
@@ -151,6 +151,24 @@ class Field:
         """value of ours -> of theirs"""
         names = self.names or {}
         return {ours: theirs for theirs, ours in [*names.items()][::-1]} | dict(self.back or {})
+
+
+@dataclass(frozen=True)
+class TokenField(Field):
+    """A field with the id of a token. As for `transformers`, -1 is the id of no token, and of
+    several ids, which end a text, the first one is the model's own.
+    """
+
+    several: bool = False  # whether it may be a list
+
+    def read(self, config: Mapping[str, Any]) -> Any:
+        """See `Field`."""
+        value = config.get(self.theirs, self.absent)
+        if self.several and isinstance(value, list):
+            ids = checked(value, list[TokenId], "config.json", ConfigError, self.theirs)
+            value = ids[0] if ids else None
+        optional = self.kind == TokenId | None
+        return super().read({self.theirs: None if value == -1 and optional else value})
 
 
 def activation(theirs: str, absent: Any) -> Field:

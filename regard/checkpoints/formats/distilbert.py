@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropout
+from regard.checkpoints.formats.config_table import (
+    ConfigTable,
+    Field,
+    TokenField,
+    activation,
+    dropout,
+)
 from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine, packed
 from regard.models.config import Count, InitScale, Size, TokenId
 from regard.models.distilbert import DistilBert
@@ -38,7 +44,7 @@ FIELDS = {
     "span_dropout": dropout("qa_dropout", 0.1),
     "init_range": Field("initializer_range", 0.02, InitScale),
     "tied": Field("tie_word_embeddings", True, bool),
-    "pad": Field("pad_token_id", 0, TokenId | None),
+    "pad": TokenField("pad_token_id", 0, TokenId | None),
 }
 # Ids that only generation and their tokenizer read; and how their training shared the output.
 SILENT = ["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "tie_weights_"]

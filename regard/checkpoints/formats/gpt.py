@@ -18,6 +18,7 @@ from regard.checkpoints.formats.config_table import (
     GENERATION,
     ConfigTable,
     Field,
+    TokenField,
     activation,
     dropout,
     unsupported,
@@ -153,7 +154,7 @@ FIELDS = {
     "output": Field(
         "tie_word_embeddings", True, names={True: "tied", False: "own"}, back={"none": False}
     ),
-    "pad": Field("pad_token_id", None, TokenId | None),
+    "pad": TokenField("pad_token_id", None, TokenId | None),
 }
 SILENT = [*SUMMARY, *GENERATION, "n_ctx"]
 ALIASES = {
@@ -171,8 +172,8 @@ GPT_TABLE = ConfigTable(
         "max_length": Field("n_positions", 512, Size),
         # Their "gelu" is the approximation here, as in the paper's program, and in GPT-2 it is not.
         "activation": Field("afn", "gelu", names=GPT_ACTIVATIONS),
-        "bos": Field("bos_token_id", None, TokenId | None),
-        "eos": Field("eos_token_id", None, TokenId | None),
+        "bos": TokenField("bos_token_id", None, TokenId | None),
+        "eos": TokenField("eos_token_id", None, TokenId | None, several=True),
     },
     silent=[*SILENT, "n_special", "predict_special_tokens"],
     aliases=ALIASES,
@@ -203,8 +204,8 @@ GPT2_TABLE = ConfigTable(
         "head_dropout": dropout("classifier_dropout", None),
         "scaled": Field("scale_attn_weights", True, bool),
         "scaled_by_layer": Field("scale_attn_by_inverse_layer_idx", False, bool),
-        "bos": Field("bos_token_id", 50256, TokenId | None),
-        "eos": Field("eos_token_id", 50256, TokenId | None),
+        "bos": TokenField("bos_token_id", 50256, TokenId | None),
+        "eos": TokenField("eos_token_id", 50256, TokenId | None, several=True),
     },
     # The order of the factors and their type: ours is in float32 always, where it is the same.
     silent=[*SILENT, "reorder_and_upcast_attn"],

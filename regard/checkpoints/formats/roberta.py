@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.checkpoints.formats import bert
-from regard.checkpoints.formats.config_table import ConfigTable, Field, unsupported
+from regard.checkpoints.formats.config_table import ConfigTable, Field, TokenField, unsupported
 from regard.checkpoints.formats.encoder_layout import TWICE, EncoderLayout, HeadLayout, affine
 from regard.models.config import Size, TokenId
 from regard.models.roberta import Roberta
@@ -36,7 +36,9 @@ class RobertaPositionFields(ConfigTable):
 
 FIELDS = bert.FIELDS | {
     "vocab_size": Field("vocab_size", 50265, Size),
-    "pad": Field("pad_token_id", 1, TokenId),  # positions are counted from it: there must be one
+    "pad": TokenField(
+        "pad_token_id", 1, TokenId
+    ),  # positions are counted from it: there must be one
 }
 POOLER = affine("inner.dense", "roberta.pooler.dense")
 

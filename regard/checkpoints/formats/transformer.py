@@ -20,6 +20,7 @@ from regard.checkpoints.formats.config_table import (
     DECISIVE,
     GENERATION,
     Field,
+    TokenField,
     check_decisive,
     dropout,
     unsupported,
@@ -125,9 +126,9 @@ def _tokens(vocab_size: int, pad: int, bos: int, eos: int) -> dict[str, tuple[Fi
     """The fields of tokens, with their defaults in one model type."""
     return {
         "vocab_size": (Field("vocab_size", vocab_size, Size),),
-        "pad": (Field("pad_token_id", pad, TokenId),),
-        "bos": (Field("decoder_start_token_id", bos, TokenId),),
-        "eos": (Field("eos_token_id", eos, TokenId),),
+        "pad": (TokenField("pad_token_id", pad, TokenId),),
+        "bos": (TokenField("decoder_start_token_id", bos, TokenId),),
+        "eos": (TokenField("eos_token_id", eos, TokenId, several=True),),
     }
 
 

@@ -119,7 +119,7 @@ def test_only_three_activations_are_not_supported():
         ("hidden_act", ["gelu"], "`hidden_act` must be one of gelu, "),
         ("hidden_act", "gleu", "`hidden_act` must be one of gelu, "),
         ("tie_word_embeddings", 1, "`tie_word_embeddings` must be true or false, but is 1"),
-        ("pad_token_id", -1, "`pad_token_id` must be at least 0"),
+        ("pad_token_id", -2, "`pad_token_id` must be at least 0"),
         ("pad_token_id", V, f"`pad_token_id` must be an id below `vocab_size` ({V})"),
         ("position_embedding_type", "relative_key", "`position_embedding_type` must be 'absolute'"),
         ("is_decoder", True, "`is_decoder` must be False, but is True"),
