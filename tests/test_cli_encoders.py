@@ -73,6 +73,7 @@ def test_a_trained_classifier_has_accuracy_1(classifier):
     scores = json.loads(done("evaluate", classifier, "--json"))["scores"]
     assert scores[0]["name"] == "accuracy" and scores[0]["value"] == 1.0
     assert scores[0]["count"] == 20
+    assert sum(one["targets"] for one in scores[0]["classes"]) == 20
     assert done("evaluate", classifier, "--valid").startswith("accuracy = 1.0000")
     assert (classifier / "report.html").exists()
 
@@ -112,6 +113,10 @@ def test_predict_gives_a_tag_for_each_word(workdir):
     done("train", recipe, "training.epochs=6", "--out", workdir / "tags")
     facts = json.loads(done("evaluate", workdir / "tags", "--json"))
     assert facts["scores"][0]["value"] == 1.0
+    (of_type,) = facts["scores"][0]["types"]
+    assert of_type["label"] == "X" and of_type["f1"] == 1.0 == facts["scores"][0]["macro"]["f1"]
+    page = (workdir / "tags" / "report.html").read_text()
+    assert "Scores of each type" in page and "micro average" in page
     facts = json.loads(done("predict", workdir / "tags", "the film is good", "--json"))
     assert facts["tags"] == ["O", "O", "O", "B-X"]
     for columns in ("words,tags", "0", "0,1,2"):

@@ -75,10 +75,17 @@ def evaluate(
         else:
             check_no_decoding(task.name, decoding)
             scores, files = _predictions(task, model, files, chosen, part)
-    keys = ("name", "value", "signature", "count")
-    plain = [{key: getattr(score, key) for key in keys} for score in scores]
-    facts = {"model": model, "data": files, "scores": plain, **counts}
+    facts = {"model": model, "data": files, "scores": list(map(_facts, scores)), **counts}
     show(facts, "\n".join(map(str, scores)), as_json)
+
+
+def _facts(score: Any) -> dict[str, Any]:
+    """A score as JSON has it, by label where it has such a report."""
+    from regard.metrics import Score
+
+    if isinstance(score, Score):
+        return score.facts()
+    return {key: getattr(score, key) for key in ("name", "value", "signature", "count")}
 
 
 def _no_columns(why: str) -> NoReturn:

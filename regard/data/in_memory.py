@@ -55,6 +55,8 @@ def rows(data: Any) -> Iterator[Any]:
         return _with_class_names(data)
     if isinstance(data, np.ndarray):
         return _rows_of_array(data)
+    if isinstance(data, Tensor):
+        return _rows_of_array(data.detach().cpu().numpy())
     if isinstance(data, Mapping):
         return _rows_of_columns(data)
     if isinstance(data, bytes | bytearray):
@@ -214,6 +216,30 @@ def known_columns(data: Any, besides: Sequence[str | int] = ()) -> tuple[str | i
         f"{name_of(data)} has the columns {', '.join(names)}, and their names do not say which of "
         "them are the text and its target. Rename them, to text (or sentence1 and sentence2) and "
         f"label, or, in a training, name them in this order: columns={names[:2]}."
+    )
+
+
+def known_texts(data: Any, besides: Sequence[str | int]) -> tuple[str | int, ...]:
+    """The columns of one text or two; all other fields of rows without names.
+
+    Args:
+        besides: the columns of targets, and others that are no texts.
+
+    Raises:
+        ConfigError: the names do not say which columns they are.
+    """
+    names = column_names(data)
+    if not names:
+        first = next(iter(rows(data)), ())
+        count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
+        return tuple(index for index in range(count) if index not in besides)
+    rest = [name for name in names if name not in besides]
+    if texts := text_columns(rest):
+        return texts
+    raise ConfigError(
+        f"{name_of(data)} has the columns {', '.join(names)}, and their names do not say which of "
+        "them are texts. Rename one to text (or two to sentence1 and sentence2) or, in a training, "
+        f"name them: columns={rest[:1]}."
     )
 
 
@@ -397,6 +423,15 @@ def plain_scalar(value: Any) -> Any:
     if isinstance(value, Tensor) and not value.ndim or _is_numeric(value):
         return plain_scalar(value.tolist())
     return value
+
+
+def list_as_json(value: Any) -> Any:
+    """A list, an array or a set as the JSON text of its items; others as `plain_scalar` does."""
+    value = plain_scalar(value)
+    if isinstance(value, Mapping | str | bytes) or not isinstance(value, Iterable):
+        return value
+    items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+    return json.dumps([plain_scalar(item) for item in items], default=repr)
 
 
 def _is_numeric(value: Any) -> bool:

@@ -35,7 +35,7 @@ from regard.data.files import (
     open_bytes,
     whole_lines_of,
 )
-from regard.data.in_memory import name_of, plain_scalar, rows
+from regard.data.in_memory import list_as_json, name_of, plain_scalar, rows
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.schema import decode_json
 
@@ -292,14 +292,18 @@ class _BoundedLines:
 
 @dataclass(frozen=True)
 class JsonLinesReader(RecordFile):
-    """One JSON object a line; a field of a nested object is written `outer.inner`."""
+    """One JSON object a line; a field of a nested object is written `outer.inner`.
+
+    lists: the fields whose values may be lists, which become JSON text.
+    """
 
     fields: tuple[Field, ...]
+    lists: tuple[Field, ...] = ()
     unit = "record"
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         for number, record in self.records():
-            yield number, picked(record, self.fields, (self.path, number))
+            yield number, picked(record, self.fields, (self.path, number), lists=self.lists)
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The objects of the file, each with the number of its line."""
@@ -316,13 +320,17 @@ class JsonLinesReader(RecordFile):
 
 @dataclass(frozen=True)
 class ParquetReader(RecordFile):
-    """A Parquet file, read in batches of rows; needs pyarrow (`pip install 'regard[data]'`)."""
+    """A Parquet file, read in batches of rows; needs pyarrow (`pip install 'regard[data]'`).
+
+    lists: the fields whose values may be lists, which become JSON text.
+    """
 
     fields: tuple[Field, ...]
+    lists: tuple[Field, ...] = ()
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         for number, record in self._numbered_records(self._names):
-            yield number, picked(record, self.fields, (self.path, number))
+            yield number, picked(record, self.fields, (self.path, number), lists=self.lists)
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         return self._numbered_records(lambda present: present)
@@ -367,10 +375,13 @@ class ItemReader(RowReader):
     An iterator gives its items once; a second pass over it raises an error.
 
     fields: which fields of each item, by name or number; none: all fields of a tuple or list
+    lists: the fields whose values may be lists, which become JSON text
     """
 
-    def __init__(self, items: Iterable[Any], fields: Sequence[Field] = ()):
-        self.items, self.fields = items, tuple(fields)
+    def __init__(
+        self, items: Iterable[Any], fields: Sequence[Field] = (), lists: Sequence[Field] = ()
+    ):
+        self.items, self.fields, self.lists = items, tuple(fields), tuple(lists)
         self._spent = False
 
     def file_of(self, field: int) -> str:
@@ -391,11 +402,14 @@ class ItemReader(RowReader):
 
     def _row(self, location: Location, item: object) -> Row:
         if isinstance(item, Mapping):
-            return picked(item, self.fields, location, plain_scalar)
+            return picked(item, self.fields, location, plain_scalar, self.lists)
         if isinstance(item, str) and not self.fields:
             return (text_of(0, item, location),)
         if isinstance(item, Sequence) and not isinstance(item, bytes | str):
-            texts = [text_of(i, plain_scalar(v), location) for i, v in enumerate(item)]
+            texts = [
+                text_of(i, (list_as_json if i in self.lists else plain_scalar)(value), location)
+                for i, value in enumerate(item)
+            ]
             fields = self.fields or range(len(item))
             numbers = [_column_number(location[0], one, None) for one in fields]
             return _select(location, texts, numbers)
@@ -421,6 +435,7 @@ def read(
     *,
     format: str | None = None,
     header: bool | None = None,
+    lists: Sequence[Field] = (),
 ) -> RowReader:
     """The rows of one file, or of anything one can loop over.
 
@@ -428,13 +443,14 @@ def read(
     format: one of FORMATS; None: what the file's ending says (also before .gz, .bz2, .xz), and
         lines for any other ending
     header: whether a table's first line holds names; None: if a field is given by name
+    lists: those of `fields` whose values may be lists, which become JSON text
 
     Raises:
         ConfigError: the format is unknown.
         DataError: columns or a header of plain text are asked for.
     """
     if not isinstance(data, str | PathLike):
-        return ItemReader(data, fields)
+        return ItemReader(data, fields, lists)
     path, chosen = str(data), format or ENDINGS.get(ending(str(data)), "lines")
     if chosen not in FORMATS:
         known = ", ".join(FORMATS)
@@ -443,7 +459,7 @@ def read(
     if issubclass(kind, _TableReader):
         return kind(path, tuple(fields), header)
     if issubclass(kind, JsonLinesReader | ParquetReader):
-        return kind(path, tuple(fields))
+        return kind(path, tuple(fields), tuple(lists))
     if fields or header:
         problem = "is read as plain text, which has no columns and no header."
         raise DataError(path, None, problem, "If it is a table, say so: format = 'tsv' or 'csv'.")
@@ -496,10 +512,11 @@ def picked(
     fields: Sequence[Field],
     location: Location,
     plain: Callable[[Any], Any] = lambda value: value,
+    lists: Sequence[Field] = (),
 ) -> Row:
     """The strings of these fields: `a.b` is `record["a"]["b"]`, the number 3 becomes "3".
 
-    plain: is applied to each value before.
+    plain: is applied to each value before.  lists: the fields whose values may be lists.
 
     Raises:
         DataError: a field is missing or no text, or `fields` is empty.
@@ -507,7 +524,14 @@ def picked(
     if not fields:
         problem = "has fields by name, but none was chosen."
         raise DataError(*location, problem, f"Name some of: {', '.join(map(str, record))}.")
-    return tuple(text_of(name, plain(found(record, name, location)), location) for name in fields)
+    return tuple(
+        text_of(
+            name,
+            (list_as_json if name in lists else plain)(found(record, name, location)),
+            location,
+        )
+        for name in fields
+    )
 
 
 def found(record: Mapping[Any, Any], name: Field, location: Location) -> Any:

@@ -25,6 +25,7 @@ from regard.data.in_memory import (
     column_names,
     is_path,
     known_columns,
+    known_texts,
     name_of,
     write_jsonl,
     write_lines,
@@ -283,11 +284,12 @@ def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
     """
     group = data.get("group") if part == "train" and _splits_train(data.get("valid")) else None
     columns = data.get("columns", [])
-    return [*columns, *([group] if columns and group is not None else [])]
+    besides = [*data.get("target_columns", []), *([] if group is None else [group])]
+    return [*columns, *(besides if columns else [])]
 
 
 def _columns(data: Mapping[str, Any], first: Any, section: Any) -> dict[str, Any]:
-    """The options `columns` and `group`, by name; {} where the section has no such options.
+    """The options that name columns, by name; {} where the section has no such options.
 
     Args:
         first: one of the parts that are in memory.
@@ -304,7 +306,11 @@ def _columns(data: Mapping[str, Any], first: Any, section: Any) -> dict[str, Any
         known = isinstance(column, int) and 0 <= column < len(names)
         return names[column] if known else str(column)
 
-    besides = () if group is None else (group, by_name(group))
-    found = known_columns(first, besides) if given is None else given
+    targets = data.get("target_columns", [])
+    besides = [*targets, *([] if group is None else [group])]
+    besides += [by_name(one) for one in besides]
+    known = known_texts if targets else known_columns
+    found = known(first, besides) if given is None else given
     options: dict[str, Any] = {"columns": [by_name(one) for one in found]} if found else {}
+    options |= {"target_columns": [by_name(one) for one in targets]} if targets else {}
     return options if group is None else options | {"group": by_name(group)}

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from regard.attention.capture import CapturePoint
+from regard.metrics.class_report import ClassReport
 from regard.models import described
 from regard.tasks.classification import Classification
+from regard.tasks.multi_label import MultiLabel
+from regard.tasks.multi_regression import MultiRegression
+from regard.tasks.tagging import Tagging
 from regard.tasks.verbs import TaskVerbs
 from regard.training import Result
 from regard.training.metrics_log import read_events
@@ -20,6 +24,7 @@ from regard.visual.report import ReportSample, RunReport
 from regard.visual.table import Table
 
 REPORT = "report.html"
+SCORED_BY_LABEL = (Classification, MultiLabel, MultiRegression, Tagging)
 LARGEST_MATRIX = 30  # labels whose confusion matrix can be read
 
 
@@ -32,32 +37,33 @@ def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> 
         scores={recipe.model.name: _scores(result)},
         events=read_events(folder),
         samples={recipe.model.name: [ReportSample(*row) for row in rows]},
-        pictures=[*_classes(task, recipe), *_attention(task, recipe, rows)],
+        pictures=[*_by_label(task, recipe), *_attention(task, recipe, rows)],
     )
     return report.save(folder / REPORT)
 
 
-def _classes(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
-    """Scores of each label and the confusion matrix of a classifier, on its validation data."""
-    if not isinstance(task, Classification) or recipe.data.valid is None:
+def _by_label(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
+    """Scores of each label, type or number on the validation data; a classifier's confusion."""
+    if not isinstance(task, SCORED_BY_LABEL) or recipe.data.valid is None:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training told what was truncated
-        found = task.class_report(recipe.data.records("valid"))
-    head = ["label", "precision", "recall", "F1", "examples", "predicted"]
-    rows = [
-        [one.label, *(f"{value:.3f}" for value in (one.precision, one.recall, one.f1))]
-        + [f"{one.targets:,}", f"{one.predicted:,}"]
-        for one in found.classes
-    ]
-    title = f"Validation data; expected calibration error {found.calibration_error:.3f}"
+        found = task.evaluate(recipe.data.records("valid"))[0].report
+    if found is None:
+        return []
+    table = found.table()
+    title = f"Validation data; {table.note}" if table.note else "Validation data"
+    parts: list[Picture] = [Table.of(table.head, table.rows, title)]
+    if isinstance(found, ClassReport) and len(found.classes) <= LARGEST_MATRIX:
+        parts.append(_confusion(found))
+    return [(table.heading, PictureColumn(tuple(parts)))]
+
+
+def _confusion(found: ClassReport) -> Heatmap:
     shares = [[count / max(1, sum(row)) for count in row] for row in found.confusion]
     labels = [one.label for one in found.classes]
-    parts: list[Picture] = [Table.of(head, rows, title)]
-    if len(labels) <= LARGEST_MATRIX:
-        name = "Confusion: shares of each target's examples, by prediction"
-        parts.append(Heatmap.of(shares, labels, labels, name, peak=1.0))
-    return [("Scores of each label", PictureColumn(tuple(parts)))]
+    name = "Confusion: shares of each target's examples, by prediction"
+    return Heatmap.of(shares, labels, labels, name, peak=1.0)
 
 
 def _facts(task: TaskVerbs, recipe: Any, result: Result) -> dict[str, str]:

@@ -1,16 +1,18 @@
-"""A classifier label by label: precision, recall, F1, the confusion matrix, and its calibration."""
+"""Scores label by label: precision, recall, F1 and averages, the confusion matrix, calibration."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from regard.metrics.score import check_equal
+from regard.metrics.score import ScoreTable, check_equal
 
 BINS = 15  # of probabilities, as in Guo et al. 2017
+HEAD = ("precision", "recall", "F1", "examples", "predicted")  # of a table, after the labels
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,64 @@ class ClassScores:
     f1: float
     predicted: int
     targets: int
+
+    @classmethod
+    def of(cls, label: str, right: int, predicted: int, targets: int) -> ClassScores:
+        """From how often the label was predicted rightly, was predicted, and is the target."""
+        both = predicted + targets
+        return ClassScores(
+            label,
+            right / predicted if predicted else 0.0,
+            right / targets if targets else 0.0,
+            2 * right / both if both else 0.0,
+            predicted,
+            targets,
+        )
+
+    def shares(self) -> tuple[float, float, float]:
+        """Precision, recall and F1."""
+        return self.precision, self.recall, self.f1
+
+    def cells(self) -> list[str]:
+        """The row of a table with the columns `HEAD` after the label."""
+        return [
+            self.label,
+            *(f"{value:.3f}" for value in self.shares()),
+            f"{self.targets:,}",
+            f"{self.predicted:,}",
+        ]
+
+
+@dataclass(frozen=True)
+class ScoresByLabel:
+    """Scores of each label, or of each type of entities, and their averages.
+
+    micro: of all labels together.  macro: the means over the labels.
+    """
+
+    classes: tuple[ClassScores, ...]
+    micro: ClassScores
+    macro: ClassScores
+
+    @classmethod
+    def of(cls, counts: Mapping[str, tuple[int, int, int]]) -> Self:
+        """From (right, predicted, targets) of each label, in this order."""
+        classes = tuple(ClassScores.of(label, *numbers) for label, numbers in counts.items())
+        right, predicted, targets = (sum(n[i] for n in counts.values()) for i in range(3))
+        micro = ClassScores.of("micro average", right, predicted, targets)
+        precision, recall, f1 = (
+            _mean([values[i] for values in map(ClassScores.shares, classes)]) for i in range(3)
+        )
+        macro = ClassScores("macro average", precision, recall, f1, predicted, targets)
+        return cls(classes, micro, macro)
+
+    def rows(self) -> list[list[str]]:
+        """The rows of a table with the columns `HEAD` after the label."""
+        return [one.cells() for one in (*self.classes, self.micro, self.macro)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +116,7 @@ class ClassReport:
         np.add.at(confusion, (targets, predicted), 1)
         right, found, wanted = np.diag(confusion), confusion.sum(0), confusion.sum(1)
         counts = zip(labels, right.tolist(), found.tolist(), wanted.tolist(), strict=True)
-        classes = tuple(ClassScores(label, *_scores(*n), *n[1:]) for label, *n in counts)
+        classes = tuple(ClassScores.of(*numbers) for numbers in counts)
         error = calibration_error(probabilities.max(1), predicted == targets)
         return cls(classes, tuple(map(tuple, confusion.tolist())), error)
 
@@ -64,14 +124,11 @@ class ClassReport:
         """As JSON has it."""
         return asdict(self)
 
-
-def _scores(right: int, found: int, wanted: int) -> tuple[float, float, float]:
-    """Precision, recall and F1."""
-    return (
-        right / found if found else 0.0,
-        right / wanted if wanted else 0.0,
-        2 * right / (found + wanted) if found + wanted else 0.0,
-    )
+    def table(self) -> ScoreTable:
+        """A row for each label."""
+        note = f"expected calibration error {self.calibration_error:.3f}"
+        rows = [one.cells() for one in self.classes]
+        return ScoreTable("Scores of each label", note, ("label", *HEAD), rows)
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from regard.errors import RegardError
-from regard.metrics.score import Score, check_any, check_equal
+from regard.metrics.class_report import HEAD, ScoresByLabel
+from regard.metrics.score import Score, ScoreTable, check_any, check_equal
 from regard.metrics.tags import scheme_of, spans
 
 Sentences = Sequence[Sequence[str]]
@@ -39,6 +41,24 @@ class EntityCounts:
         """The harmonic mean of both; 0 where there is no entity at all."""
         both = self.predicted + self.target
         return 2 * self.correct / both if both else 0.0
+
+
+@dataclass(frozen=True)
+class EntityReport:
+    """Precision, recall, F1 and the numbers of entities of each type that is predicted or a target,
+    and their averages, as conlleval and seqeval give them.
+    """
+
+    types: ScoresByLabel
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        found = asdict(self.types)
+        return {"types": found.pop("classes"), **found}
+
+    def table(self) -> ScoreTable:
+        """A row for each type, and one for each average."""
+        return ScoreTable("Scores of each type", "", ("type", *HEAD), self.types.rows())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +127,10 @@ class EntityF1:
         counts = EntityCounts(*sums)
         mode = f"mode:strict|scheme:{self.scheme}" if self.scheme else "mode:default|scheme:any"
         signature = f"{mode}|average:micro|sentences:{self.sentences}|entities:{counts.target}"
-        return EntityScore(
-            "entity F1", counts.f1, signature, counts.target, 4, counts=counts, types=types
-        )
+        by_type = {name: (n.correct, n.predicted, n.target) for name, n in types.items()}
+        report = EntityReport(ScoresByLabel.of(by_type))
+        parts: Any = {"counts": counts, "types": types, "report": report}
+        return EntityScore("entity F1", counts.f1, signature, counts.target, 4, **parts)
 
     def _add(self, predicted: Sequence[str], target: Sequence[str]) -> None:
         if isinstance(predicted, str) or isinstance(target, str):

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from dataclasses import dataclass
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from regard.errors import RegardError
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Scores as a table: `head` names the columns, each of `rows` has as many cells.
+
+    heading: what has these scores.  note: a score of all of them, or "".
+    """
+
+    heading: str
+    note: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class ScoreReport(Protocol):
+    """The scores of each label, of each type of entities, or of each number."""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+
+    def table(self) -> ScoreTable:
+        """A row for each of them."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +38,8 @@ class Score:
 
     name: of the metric.  value: its value.  signature: `key:value` pairs joined by `|`; scores
     may be compared where it is equal.  count: how many sentences, labels or units were scored.
+    report: the same predictions scored label by label, where the task does so; of several scores
+    the first has it.
     """
 
     name: str
@@ -22,6 +47,12 @@ class Score:
     signature: str
     count: int
     digits: int = 2
+    report: ScoreReport | None = field(default=None, repr=False, compare=False, kw_only=True)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it, with the report where there is one."""
+        plain = {key: getattr(self, key) for key in ("name", "value", "signature", "count")}
+        return plain if self.report is None else plain | self.report.facts()
 
     def __str__(self) -> str:
         return f"{self.name} = {self.value:.{self.digits}f} {self.signature}".rstrip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import torch
 from pydantic import Field
@@ -17,24 +17,28 @@ from torch.nn import functional as F
 
 from regard.data import RowReader
 from regard.data.batches import moved
-from regard.data.encoder_inputs import Texts, Truncation
+from regard.data.encoder_inputs import Texts
 from regard.errors import ConfigError, DataError
 from regard.metrics import Score
 from regard.metrics.class_report import ClassReport
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import AuxiliaryLM, EncoderTask, Part, headed, labelled
-from regard.tasks.pair_order import BothOrders
+from regard.tasks.encoding import EncoderTask, Part, headed, labelled
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
+    OneTargetRecipe,
     TextMetrics,
     TextObjective,
-    TextRecipe,
+    TextOptions,
+    add_data,
+    one_target_options,
+    one_target_problems,
+    published_labels,
+    scores_and_targets,
+    targets_of,
     text_example,
-    text_options,
-    text_parts,
-    text_problems,
+    text_settings,
     texts_and_targets,
 )
 from regard.tasks.transformations import transformed
@@ -54,7 +58,7 @@ class ClassificationObjective(TextObjective):
     name, 1 for others. They are scaled so that their mean over the training examples is 1."""
 
 
-class ClassificationRecipe(TextRecipe):
+class ClassificationRecipe(OneTargetRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     objective: ClassificationObjective = ClassificationObjective()
@@ -71,8 +75,8 @@ class LabelPrediction(Prediction):
 class Classification(EncoderTask):
     """One of several classes for a text, or for a pair.
 
-    labels: in the order of the head's scores.  label_smoothing: in training alone.
-    glue, metrics: see `TextsData` and `MetricsSection`.  both_orders: see `TextObjective`.
+    labels: in the order of the head's scores.
+    glue, metrics: see `OneTargetData` and `MetricsSection`.
     """
 
     name = "classification"
@@ -80,6 +84,7 @@ class Classification(EncoderTask):
     prediction_type = LabelPrediction
     reads_pairs = True
     Recipe = ClassificationRecipe
+    class_weights: Tensor | None  # (O,)
 
     def __init__(
         self,
@@ -87,22 +92,18 @@ class Classification(EncoderTask):
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
-        label_smoothing: float = 0.0,
         glue: str = "",
         metrics: Sequence[str] = (),
-        both_orders: bool = False,
-        max_length: int | None = None,
-        truncation: Truncation = "longest_first",
+        **options: Unpack[TextOptions],
     ):
-        super().__init__(model, tokenizer, max_length=max_length, truncation=truncation)
-        self.labels, self.label_smoothing = tuple(labels), label_smoothing
+        super().__init__(model, tokenizer, **options)
+        self.labels = tuple(labels)
         self._index = {label: i for i, label in enumerate(self.labels)}
         self.metrics = replace(METRICS, glue=glue, names=tuple(metrics), labels=self.labels)
         self.metric_names = (*self.metrics.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
-        self.class_weights: Tensor | None = None  # (O,), in training alone
-        if both_orders:
-            self.order = BothOrders(self.input_format.template)
+        # in training alone
+        self.label_smoothing, self.class_weights = 0.0, None
 
     @classmethod
     def from_recipe(
@@ -117,20 +118,18 @@ class Classification(EncoderTask):
         source = headed(model)
         model, labels, remarks = labelled(source, cls.head, labels_of(recipe))
         model, tokenizer = transformed(model, tokenizer, source)
-        smoothing = recipe.objective.label_smoothing
-        options = text_options(recipe)
-        task = cls(model, tokenizer, labels=labels, label_smoothing=smoothing, **options)
+        task = cls(model, tokenizer, labels=labels, **one_target_options(recipe))
         task.remarks = remarks
-        task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
-        task.parts = text_parts(task, recipe, task.target)
-        chosen, targets = recipe.objective.class_weights, task.parts.train.targets
-        task.class_weights = class_weights(chosen, task.labels, targets)
+        add_data(task, recipe, task.target)
+        objective, targets = recipe.objective, task._parts().train.targets
+        task.label_smoothing = objective.label_smoothing
+        task.class_weights = class_weights(objective.class_weights, task.labels, targets)
         return task
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        return text_problems(recipe, METRICS)
+        return one_target_problems(recipe, METRICS)
 
     example = staticmethod(text_example)
 
@@ -150,12 +149,11 @@ class Classification(EncoderTask):
 
         scores: (B, O).  targets: (N,), of all examples.
         """
-        wanted = moved(targets[batch.numbers.cpu()], scores.device)
         learning = self.model.training
         weights = None if self.class_weights is None or not learning else self.class_weights
         total = F.cross_entropy(
             scores,
-            wanted,
+            targets_of(batch, targets, scores),
             weight=None if weights is None else moved(weights, scores.device),
             reduction="sum",
             label_smoothing=self.label_smoothing if learning else 0.0,
@@ -183,17 +181,20 @@ class Classification(EncoderTask):
         return texts_and_targets(rows, self.target)
 
     def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
-        """The metrics of the predictions for rows of one text or two and their label."""
-        texts, targets = self.read_to_evaluate(rows)
-        self.warn_if_truncated(texts)
-        scores = self.text_scores(self.encoded(texts, "truncate"))
-        return self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
+        """The metrics of the predictions for rows of one text or two and their label.
+
+        The first score has a `ClassReport`.
+        """
+        scores, targets = scores_and_targets(self, rows)
+        report = self._report(scores, targets)
+        found = self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
+        return [replace(found[0], report=report), *found[1:]]
 
     def class_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
         """Scores of each label, the confusion matrix and the calibration; rows as of `evaluate`."""
-        texts, targets = self.read_to_evaluate(rows)
-        self.warn_if_truncated(texts)
-        scores = self.text_scores(self.encoded(texts, "truncate"))
+        return self._report(*scores_and_targets(self, rows))
+
+    def _report(self, scores: Tensor, targets: Tensor) -> ClassReport:
         return ClassReport.of(scores.softmax(-1).numpy(), targets.numpy(), self.labels)
 
     def _named(self, indices: Tensor) -> list[str]:
@@ -201,17 +202,11 @@ class Classification(EncoderTask):
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        options = {**self.metrics.settings(), "both_orders": isinstance(self.order, BothOrders)}
-        options["truncation"] = self.input_format.truncation
-        return {**super().settings(), **options, "labels": list(self.labels)}
+        return {**text_settings(self), **self.metrics.settings(), "labels": list(self.labels)}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
-        return {
-            "id2label": dict(enumerate(self.labels)),
-            "label2id": self._index,
-            "problem_type": "single_label_classification",
-        }
+        return published_labels(self.labels, "single_label_classification")
 
 
 def class_weights(

@@ -36,7 +36,7 @@ from regard.tasks.batching import Latest, TooLong, device_of, training_layout, w
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
 from regard.tasks.inputs import as_list, is_single, text_or_pair, too_long_error, warn_of_truncation
-from regard.tasks.pair_order import GivenOrder, PairOrder
+from regard.tasks.pair_order import BothOrders, GivenOrder, PairOrder
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import DataSection, FoldOption, Share, TokenizerSection
 from regard.text import Tokenizer
@@ -118,7 +118,7 @@ class EncoderTask(EmbedsTexts):
     head: the kind of the head.  prediction_type: what it predicts for a text.
     reads_pairs: whether a text may be a pair, which a line writes with a tab between.
     columns: of a table to evaluate, where the user names none.
-    order: how pairs are read.
+    order: how pairs are read.  both_orders: see `regard.tasks.texts.TextObjective`.
     aux_lm: a second objective, the prediction of the next token, where training has it.
     remarks: what the user should know of how the model was initialized.
 
@@ -147,11 +147,13 @@ class EncoderTask(EmbedsTexts):
         *,
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
+        both_orders: bool = False,
     ):
         self.model = model
         self.input_format = input_format_of(model, tokenizer, max_length, truncation)
         self.tokenizer = tokenizer.with_template(self.input_format.template)
-        self.order: PairOrder = GivenOrder()
+        template = self.input_format.template
+        self.order: PairOrder = BothOrders(template) if both_orders else GivenOrder()
         self.parts: Parts | None = None
         self.aux_lm: AuxiliaryLM | None = None
         self.remarks: list[str] = []
@@ -274,10 +276,14 @@ class EncoderTask(EmbedsTexts):
         inputs = self._encoded_once(self.checked(texts))
         return {i: len(inputs[i]) for i in self.input_format.too_long(inputs)}
 
-    def warn_if_truncated(self, texts: Sequence[Any]) -> None:
-        """Warn of texts that are too long for the model."""
+    def warn_if_truncated(self, texts: Sequence[Any], stacklevel: int = 4) -> None:
+        """Warn of texts that are too long for the model.
+
+        stacklevel: see `warn_of_truncation`.
+        """
         if cut := self.over_limit(texts):
-            warn_of_truncation(len(cut), len(texts), "examples", self.input_format.max_length)
+            limit = self.input_format.max_length
+            warn_of_truncation(len(cut), len(texts), "examples", limit, stacklevel)
 
     def _labels(self, batch: Any) -> Labels:
         """The tokens of each sequence, for attention capture."""
@@ -371,7 +377,13 @@ class EncoderTask(EmbedsTexts):
         rows = recipe.data.samples()
         found = self.predictions([row[:-1] for row in rows], too_long="truncate")
         pairs = zip(rows, found, strict=True)
-        return [(SEPARATOR.join(row[:-1]), str(one), row[-1]) for row, one in pairs]
+        return [
+            (SEPARATOR.join(row[:-1]), str(one), self.shown_target(row[-1])) for row, one in pairs
+        ]
+
+    def shown_target(self, field: str) -> str:
+        """The target of a row as the report of a run shows it."""
+        return field
 
     def attention_inputs(self, sample: Sequence[str]) -> Any:
         """See `TaskVerbs`; None where the sample is longer than the model reads."""

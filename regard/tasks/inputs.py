@@ -127,13 +127,16 @@ def too_long_error(
     return TextError(index, problem, hint, what=what)
 
 
-def warn_of_truncation(cut: int, total: int, what: str, limit: int | None) -> None:
+def warn_of_truncation(
+    cut: int, total: int, what: str, limit: int | None, stacklevel: int = 4
+) -> None:
     """Warn that `cut` of the texts were truncated to what the model reads.
 
     what: how the message calls the texts, such as "sources".
+    stacklevel: of the user's call, counted from here.
     """
     said = f"{cut:,} of {total:,} {what} were cut to {limit:,} tokens"
-    warnings.warn(f"{said}, which is what this model reads", stacklevel=4)
+    warnings.warn(f"{said}, which is what this model reads", stacklevel=stacklevel)
 
 
 def _shown(given: Any) -> str:

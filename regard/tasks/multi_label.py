@@ -1,27 +1,115 @@
 """The labels of a text or of a pair of texts, any number of them.
 
-Other libraries have such heads as `problem_type` multi_label_classification. The head
-comes with published weights and is not trained here.
+Each label is a question of its own: the head has a logit for each, and the loss is the binary
+cross-entropy. Other libraries have such heads as `problem_type` multi_label_classification.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Literal, Unpack
 
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.data import RowReader
+from regard.data.batches import moved
+from regard.data.encoder_inputs import Texts
+from regard.errors import ConfigError, DataError
+from regard.metrics import Score
+from regard.metrics.label_sets import LabelSetReport, best_threshold
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.recipe import Options
+from regard.suggest import nearest
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderTask
+from regard.tasks.encoding import EncoderTask, Part, headed, labelled
+from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.predictions import Prediction
+from regard.tasks.sections import differing
+from regard.tasks.several_targets import (
+    MakeList,
+    SeveralTargetsData,
+    SeveralTargetsRecipe,
+    columns_to_score,
+    list_in,
+    rows_to_score,
+    several_target_problems,
+)
+from regard.tasks.texts import (
+    TextObjective,
+    TextOptions,
+    add_data,
+    published_labels,
+    scores_and_targets,
+    targets_of,
+    text_example,
+    text_options,
+    text_settings,
+    texts_and_targets,
+)
+from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
-THRESHOLD = 0.5  # a label at least as probable as this is predicted
+THRESHOLD = 0.5
+YES_OR_NO = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
+
+
+class LabelSetsData(SeveralTargetsData):
+    """[data]: tables of one text or two and their labels: a list in one column, or a column with 0
+    or 1 for each label.
+    """
+
+    separator: str = ""
+    """What stands between the labels where a column has them as text, such as ";". Lists (of JSONL,
+    Parquet and data in memory) need none."""
+
+    def make_list(self) -> MakeList:
+        """From 0 or 1 for each label to the labels."""
+        return partial(_indicated, tuple(map(str, self.target_columns)))
+
+
+class MultiLabelObjective(TextObjective):
+    """[objective]"""
+
+    pos_weight: Literal["", "balanced"] | dict[str, Annotated[float, Field(ge=0)]] = ""
+    """Weights of the positive examples of each label in the training loss, as in PyTorch:
+    "balanced", the number of examples without the label for each that has it, or by name, 1 for
+    others."""
+
+
+class LabelsSection(Options):
+    """[labels]"""
+
+    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["fitted"] = THRESHOLD
+    """A label at least as probable as this is predicted. "fitted": the threshold with the largest
+    micro-F1 on the validation data."""
+
+
+class LabelSetEvaluation(Options):
+    """[evaluation]"""
+
+    goal: Literal["micro-f1", "macro-f1", "subset-accuracy"] = "micro-f1"
+    """The score that selects the best weights. All of them are computed."""
+
+
+class MultiLabelRecipe(SeveralTargetsRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: LabelSetsData
+    objective: MultiLabelObjective = MultiLabelObjective()
+    labels: LabelsSection = LabelsSection()
+    evaluation: LabelSetEvaluation = LabelSetEvaluation()
 
 
 @dataclass(frozen=True)
 class LabelsPrediction(Prediction):
-    """The labels that are more probable than not, and the probability of each label."""
+    """The labels at least as probable as the threshold, and the probability of each label."""
 
     labels: list[str]
     probabilities: dict[str, float]
@@ -31,16 +119,19 @@ class LabelsPrediction(Prediction):
 
 
 class MultiLabel(EncoderTask):
-    """Predicts for each label whether a text, or a pair, has it.
+    """Any number of labels for a text, or for a pair.
 
-    labels: in the order of the head's scores.
+    labels: in the order of the head's scores.  threshold: see `LabelsSection`.
+    separator: see `LabelSetsData`; of data to evaluate.
     """
 
     name = "multi-label-classification"
-    prediction_type = LabelsPrediction
-    verbs = ("predict", "embed", "look")
-    reads_pairs = True
     head = "classes"
+    prediction_type = LabelsPrediction
+    reads_pairs = True
+    Recipe = MultiLabelRecipe
+    metric_names = ("micro-f1", "macro-f1", "subset-accuracy", "loss")
+    pos_weight: Tensor | None  # (O,), in training alone
 
     def __init__(
         self,
@@ -48,10 +139,100 @@ class MultiLabel(EncoderTask):
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
-        max_length: int | None = None,
+        threshold: float = THRESHOLD,
+        separator: str = "",
+        **options: Unpack[TextOptions],
     ):
-        super().__init__(model, tokenizer, max_length=max_length)
+        super().__init__(model, tokenizer, **options)
         self.labels = tuple(labels)
+        self._index = {label: i for i, label in enumerate(self.labels)}
+        self.threshold, self.separator = threshold, separator
+        self.goal = (self.metric_names[0], "max")
+        self.pos_weight, self._fitted = None, FittedThreshold()
+
+    @classmethod
+    def from_recipe(
+        cls, recipe: MultiLabelRecipe, model: nn.Module, tokenizer: Tokenizer
+    ) -> MultiLabel:
+        """The task with its data and a head for its labels, ready to be trained.
+
+        Raises:
+            ConfigError: the model is not an encoder, or options do not fit together.
+            DataError: no row has a label, or a row has one that is not known.
+        """
+        source = headed(model)
+        model, labels, remarks = labelled(source, cls.head, labels_of(recipe.data))
+        model, tokenizer = transformed(model, tokenizer, source)
+        separator = recipe.data.separator
+        task = cls(model, tokenizer, labels=labels, separator=separator, **text_options(recipe))
+        task.remarks = remarks
+        task.goal = (recipe.evaluation.goal, "max")
+        add_data(task, recipe, task.target)
+        targets = task._parts().train.targets
+        task.pos_weight = pos_weight(recipe.objective.pos_weight, task.labels, targets)
+        if recipe.labels.threshold == "fitted":
+            task._fitted.used = True
+        else:
+            task.threshold = recipe.labels.threshold
+        return task
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from several_target_problems(recipe)
+        if recipe.data.target_columns:
+            why = "is of labels in one column, but `target_columns` has a column for each"
+            yield from differing(recipe.data, "data", ("separator",), why)
+        if recipe.labels.threshold == "fitted" and recipe.data.valid is None:
+            yield "labels.threshold", "needs validation data. Name a file or a share as `valid`."
+
+    example = staticmethod(text_example)
+
+    def target(self, field: str, file: str, line: int) -> list[float]:
+        """For each label 1 if the field in this line of a file names it, otherwise 0.
+
+        Raises:
+            DataError: the model has no such label, or the field holds no labels.
+        """
+        found = [0.0] * len(self.labels)
+        for label in labels_in(field, self.separator, file, line):
+            if label not in self._index:
+                known = ", ".join(self.labels[:10])
+                raise DataError(file, line, f"has the label {label!r}, which is none of: {known}.")
+            found[self._index[label]] = 1.0
+        return found
+
+    def shown_target(self, field: str) -> str:
+        """The labels."""
+        return ", ".join(labels_in(field, self.separator, "", 0)) or "(no label)"
+
+    def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
+        """The sum over examples of the mean of their labels' binary cross-entropies in nats, and
+        the number of examples.
+
+        scores: (B, O).  targets: (N, O), of all examples.
+        """
+        weights = self.pos_weight if self.model.training else None
+        total = F.binary_cross_entropy_with_logits(
+            scores,
+            targets_of(batch, targets, scores),
+            pos_weight=None if weights is None else moved(weights, scores.device),
+            reduction="sum",
+        )
+        return total / len(self.labels), len(batch)
+
+    def measured(self, valid: Part) -> dict[str, float]:
+        """F1 and subset accuracy on the validation data, and the binary cross-entropy."""
+        scores = self.text_scores(valid.inputs)
+        if self._fitted.used:
+            threshold = best_threshold(scores.sigmoid().numpy(), _as_bool(valid.targets))
+            self.threshold = self._fitted.keep(self.model.heads[self.head], threshold)
+        loss = float(F.binary_cross_entropy_with_logits(scores, valid.targets))
+        return {**self._report(scores, valid.targets).values(), "loss": loss}
+
+    def _report(self, scores: Tensor, targets: Tensor) -> LabelSetReport:
+        shares = scores.sigmoid().numpy()
+        return LabelSetReport.of(shares, _as_bool(targets), self.labels, self.threshold)
 
     def predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
@@ -60,18 +241,123 @@ class MultiLabel(EncoderTask):
         found = []
         for shares in self.text_scores(self.encoded(texts, too_long)).sigmoid().tolist():
             named = dict(zip(self.labels, shares, strict=True))
-            likely = [label for label, share in named.items() if share >= THRESHOLD]
+            likely = [label for label, share in named.items() if share >= self.threshold]
             found.append(LabelsPrediction(likely, named))
         return found
 
+    def evaluate(self, rows: RowReader | Iterable[Any]) -> list[Score]:
+        """Micro-F1, macro-F1 and subset accuracy; the first score has a `LabelSetReport`.
+
+        rows: of one text or two and their labels, as a list or with the separator of the training
+            data; or a table with a column of 0 and 1 for each label, under its name.
+        """
+        return self.class_report(rows).scores()
+
+    def class_report(self, rows: RowReader | Iterable[Any]) -> LabelSetReport:
+        """Scores of each label, averages and calibration; rows as of `evaluate`."""
+        return self._report(*scores_and_targets(self, rows))
+
+    def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
+        """The texts of rows as of `evaluate`, and for each label 0 or 1, (N, O)."""
+        reader = rows_to_score(rows, self.labels, partial(_indicated, self.labels))
+        return texts_and_targets(reader, self.target)
+
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
+        """The examples of a file that a user names."""
+        indicated = partial(_indicated, self.labels)
+        return columns_to_score(files[0], tuple(columns) or self.columns, self.labels, indicated)
+
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        return {**super().settings(), "labels": list(self.labels)}
+        if self._fitted.used:
+            self.threshold = self._fitted.fit(self.model.heads[self.head], self.validate)
+        own = {"threshold": self.threshold, "separator": self.separator}
+        return {**text_settings(self), **own, "labels": list(self.labels)}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
-        return {
-            "id2label": dict(enumerate(self.labels)),
-            "label2id": {label: i for i, label in enumerate(self.labels)},
-            "problem_type": "multi_label_classification",
-        }
+        return published_labels(self.labels, "multi_label_classification")
+
+
+def labels_of(data: LabelSetsData) -> list[str]:
+    """The labels in the order of their columns, or those of the training rows, sorted.
+
+    Raises:
+        DataError: no row has a label.
+    """
+    rows = data.read(data.train, "train")  # of which `valid` may be a share
+    found: set[str] = set()
+    for line, row in rows.numbered():
+        found.update(labels_in(row[-1], data.separator, rows.file_of(0), line))
+    if not found:
+        where = ", ".join(map(str, data.target_columns or data.columns[-1:]))
+        problem = f"has no row with a label (column {where})."
+        raise DataError(rows.file_of(0), None, problem, "Is it the right column?")
+    return list(map(str, data.target_columns)) or sorted(found)
+
+
+def labels_in(field: str, separator: str, file: str, line: int) -> list[str]:
+    """The labels in a field: a list in JSON, or texts between separators; none in an empty field.
+
+    Raises:
+        DataError: it holds neither, or names a label twice.
+    """
+    items = list_in(field, file, line)
+    if items is None:
+        if field.strip() and not separator:
+            problem = f"has {field!r:.60} where a list of labels should be."
+            hint = 'If labels are text, say what separates them, such as separator = ";" in [data].'
+            raise DataError(file, line, problem, hint)
+        items = [one.strip() for one in field.split(separator)] if separator else []
+        items = [one for one in items if one]
+    for item in items:
+        if not isinstance(item, str | int | float) or isinstance(item, bool) or item == "":
+            problem = f"has {json.dumps(item)} in a list of labels."
+            raise DataError(file, line, problem, "A label is a text or a number.")
+    labels = list(map(str, items))
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        problem = f"names the label {twice[0]!r} twice."
+        hint = "Lists hold the names of labels. 0 or 1 for each label: see `target_columns`."
+        raise DataError(file, line, problem, hint)
+    return labels
+
+
+def _indicated(labels: Sequence[str], values: Sequence[str], file: str, line: int) -> list[str]:
+    """The labels whose column has a 1.
+
+    Raises:
+        DataError: a column has neither 0 nor 1.
+    """
+    for label, value in zip(labels, values, strict=True):
+        if value.strip().lower() not in YES_OR_NO:
+            problem = f"has {value!r:.60} in column {label!r}, which must be 0 or 1."
+            raise DataError(file, line, problem)
+    pairs = zip(labels, values, strict=True)
+    return [label for label, value in pairs if YES_OR_NO[value.strip().lower()]]
+
+
+def pos_weight(
+    chosen: str | Mapping[str, float], labels: Sequence[str], targets: Tensor
+) -> Tensor | None:
+    """The weights (O,) of the positive examples of the labels; None where all are 1.
+
+    "balanced" is (N - n) / n for a label that n of the N examples have, targets being (N, O), and 1
+    for one that none has.
+
+    Raises:
+        ConfigError: a weight is of no label.
+    """
+    if not chosen:
+        return None
+    if isinstance(chosen, str):
+        counts = targets.double().sum(0)
+        return torch.where(counts > 0, (len(targets) - counts) / counts.clamp(min=1), 1.0).float()
+    for name in chosen:
+        if name not in labels:
+            hint = nearest(name, labels)
+            raise ConfigError(f"[objective] `pos_weight` has no label {name!r}. {hint}")
+    return torch.tensor([chosen.get(label, 1.0) for label in labels])
+
+
+def _as_bool(targets: Tensor) -> np.ndarray:
+    return targets.bool().numpy()

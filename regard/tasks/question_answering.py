@@ -30,6 +30,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong
+from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.inputs import as_list, as_strings, checked_text
 from regard.tasks.spans import (
     ALWAYS,
@@ -120,7 +121,7 @@ class QuestionAnswering(encoding.EncoderTask):
         capacity = self.input_format.max_length - self.input_format.template.special_count(2)
         self.overlap, self.question_tokens = overlap, min(question_tokens, capacity // 2)
         self.answer_tokens, self.threshold = answer_tokens, threshold
-        self._tuned: dict[bytes, float] | None = None  # head weights -> best threshold
+        self._fitted = FittedThreshold()
 
     # ---- from a recipe
 
@@ -149,7 +150,7 @@ class QuestionAnswering(encoding.EncoderTask):
             task.threshold = answers.threshold
         elif task._impossible:
             task.threshold = 0.5
-            task._tuned = None if valid is None else {}
+            task._fitted.used = valid is not None
         return task
 
     @classmethod
@@ -214,19 +215,16 @@ class QuestionAnswering(encoding.EncoderTask):
         """F1 and exact match in percent on the validation data."""
         questions: list[Question] = valid.targets
         found = list(self._answered(questions, "truncate"))
-        if self._tuned is not None:
-            self.threshold = best_threshold(found, questions)
-            self._tuned[self._key()] = self.threshold
+        if self._fitted.used:
+            best = best_threshold(found, questions)
+            self.threshold = self._fitted.keep(self.model.heads[self.head], best)
         score = score_of(found, questions, self.threshold)
         return {"f1": score.value, "exact": score.exact}
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        if self._tuned is not None and self._parts().valid is not None:
-            # The saved weights need not be those that were validated last.
-            if self._key() not in self._tuned:
-                self.validate()
-            self.threshold = self._tuned.get(self._key(), 0.5)  # none where scores are not finite
+        if self._fitted.used:
+            self.threshold = self._fitted.fit(self.model.heads[self.head], self.validate)
         return {
             **super().settings(),
             "overlap": self.overlap,
@@ -234,11 +232,6 @@ class QuestionAnswering(encoding.EncoderTask):
             "answer_tokens": self.answer_tokens,
             "threshold": self.threshold,
         }
-
-    def _key(self) -> bytes:
-        """The weights of the head, which identify those of the model."""
-        head = self.model.heads[self.head]
-        return b"".join(w.detach().float().cpu().numpy().tobytes() for w in head.parameters())
 
     # ---- predictions
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import RowReader
-from regard.data.batches import moved
-from regard.data.encoder_inputs import Texts, Truncation
-from regard.errors import DataError
+from regard.data.encoder_inputs import Texts
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import AuxiliaryLM, EncoderTask, Part, headed
-from regard.tasks.pair_order import BothOrders
+from regard.tasks.encoding import EncoderTask, Part, headed
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
+    OneTargetRecipe,
     TextMetrics,
-    TextRecipe,
+    TextOptions,
+    add_data,
+    number_in,
+    one_target_options,
+    one_target_problems,
+    published_labels,
+    scores_and_targets,
+    targets_of,
     text_example,
-    text_options,
-    text_parts,
-    text_problems,
+    text_settings,
     texts_and_targets,
 )
 from regard.tasks.transformations import transformed
@@ -48,14 +50,14 @@ class NumberPrediction(Prediction):
 class Regression(EncoderTask):
     """A number for a text, or for a pair.
 
-    glue, metrics: see `TextsData` and `MetricsSection`.  both_orders: see `TextObjective`.
+    glue, metrics: see `OneTargetData` and `MetricsSection`.
     """
 
     name = "regression"
     head = "classes"
     prediction_type = NumberPrediction
     reads_pairs = True
-    Recipe = TextRecipe
+    Recipe = OneTargetRecipe
 
     def __init__(
         self,
@@ -64,19 +66,17 @@ class Regression(EncoderTask):
         *,
         glue: str = "",
         metrics: Sequence[str] = (),
-        both_orders: bool = False,
-        max_length: int | None = None,
-        truncation: Truncation = "longest_first",
+        **options: Unpack[TextOptions],
     ):
-        super().__init__(model, tokenizer, max_length=max_length, truncation=truncation)
+        super().__init__(model, tokenizer, **options)
         self.metrics = replace(METRICS, glue=glue, names=tuple(metrics))
         self.metric_names = (*self.metrics.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
-        if both_orders:
-            self.order = BothOrders(self.input_format.template)
 
     @classmethod
-    def from_recipe(cls, recipe: TextRecipe, model: nn.Module, tokenizer: Tokenizer) -> Regression:
+    def from_recipe(
+        cls, recipe: OneTargetRecipe, model: nn.Module, tokenizer: Tokenizer
+    ) -> Regression:
         """The task with its data and a head for one number, ready to be trained.
 
         Raises:
@@ -85,15 +85,14 @@ class Regression(EncoderTask):
         """
         source = headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
-        task = cls(model, tokenizer, **text_options(recipe))
-        task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
-        task.parts = text_parts(task, recipe, number_in)
+        task = cls(model, tokenizer, **one_target_options(recipe))
+        add_data(task, recipe, number_in)
         return task
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        return text_problems(recipe, METRICS)
+        return one_target_problems(recipe, METRICS)
 
     example = staticmethod(text_example)
 
@@ -102,7 +101,7 @@ class Regression(EncoderTask):
 
         scores: (B, 1).  targets: (N,), of all examples.
         """
-        wanted = moved(targets[batch.numbers.cpu()], scores.device)
+        wanted = targets_of(batch, targets, scores)
         return F.mse_loss(scores[:, 0], wanted.to(scores), reduction="sum"), len(batch)
 
     def measured(self, valid: Part) -> dict[str, float]:
@@ -124,33 +123,13 @@ class Regression(EncoderTask):
 
     def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
         """The metrics of the predictions for rows of one text or two and their number."""
-        texts, targets = self.read_to_evaluate(rows)
-        self.warn_if_truncated(texts)
-        scores = self.text_scores(self.encoded(texts, "truncate"))
+        scores, targets = scores_and_targets(self, rows)
         return self.metrics.scores(scores[:, 0].tolist(), targets.tolist())
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        options = {**self.metrics.settings(), "both_orders": isinstance(self.order, BothOrders)}
-        options["truncation"] = self.input_format.truncation
-        return {**super().settings(), **options}
+        return {**text_settings(self), **self.metrics.settings()}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for the kind of the head."""
-        (name,) = self.model.labels or ("LABEL_0",)
-        return {"id2label": {0: name}, "label2id": {name: 0}, "problem_type": "regression"}
-
-
-def number_in(text: str, file: str, line: int) -> float:
-    """The number that a field in this line of a file holds.
-
-    Raises:
-        DataError: it holds none, or one that is not finite.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        raise DataError(file, line, f"has {text!r:.60} where a number should be.") from None
-    if not math.isfinite(number):
-        raise DataError(file, line, f"has {text!r}, but a target must be finite.")
-    return number
+        return published_labels(self.model.labels[:1] or ("LABEL_0",), "regression")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from regard.errors import CheckpointError
 from regard.models.config import Count, Probability, Size
@@ -25,6 +25,7 @@ NOT_STORED = ("method",)  # an option that comes from generation_config.json
 RANGES: dict[str, Any] = {
     "format": Literal["lines", "text"] | None,
     "max_length": Size | None,
+    "threshold": Annotated[float, Field(ge=0, le=1)],
     "window": Size | None,
     "stride": Size | None,
     "label_smoothing": Probability,
@@ -59,12 +60,13 @@ def checked_settings(
 def _schema(task: type[TaskVerbs]) -> type[Options]:
     """The keyword options of the constructor of a task."""
     hints = get_type_hints(task.__init__, include_extras=True)
-    options: dict[str, Any] = {
-        name: (
-            RANGES.get(name, hints[name]),
-            ... if one.default is Parameter.empty else one.default,
-        )
-        for name, one in signature(task.__init__).parameters.items()
-        if one.kind is Parameter.KEYWORD_ONLY and name not in NOT_STORED
-    }
+    options: dict[str, Any] = {}
+    for name, one in signature(task.__init__).parameters.items():
+        if one.kind is Parameter.KEYWORD_ONLY and name not in NOT_STORED:
+            default = ... if one.default is Parameter.empty else one.default
+            options[name] = (RANGES.get(name, hints[name]), default)
+        elif one.kind is Parameter.VAR_KEYWORD:  # Unpack[...] of a TypedDict
+            for several in get_args(hints.get(name)):
+                for key, hint in get_type_hints(several, include_extras=True).items():
+                    options[key] = (RANGES.get(key, hint), None)
     return create_model(task.__name__, __base__=Options, **options)

@@ -1,14 +1,15 @@
-"""Texts and pairs of texts with a target: what classification and regression share.
+"""Texts and pairs of texts with targets: what classification and regression share.
 
-Tables become encoded examples, pairs are read in one order or in both, and predictions are scored
-by the metrics that a recipe names.
+Tables become encoded examples, pairs are read in one order or in both, and predictions of one label
+or one number are scored by the metrics that a recipe names.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from regard.data import RowReader, read
+from regard.data.batches import moved
 from regard.data.datasets.glue import GlueReader, read_glue
 from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
@@ -29,6 +31,7 @@ from regard.metrics.glue import metrics as glue_metrics
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.encoding import (
+    AuxiliaryLM,
     EncoderData,
     EncoderRecipe,
     EncoderTask,
@@ -36,12 +39,13 @@ from regard.tasks.encoding import (
     Parts,
     keep_short,
 )
+from regard.tasks.pair_order import BothOrders
 from regard.tasks.sections import differing
 
 SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
 GLUE_FILES = {"train": "train", "valid": "dev"}
 
-Target = int | float
+Target = int | float | list[float]
 ReadTarget = Callable[[str, str, int], Target]  # the last field of a row, its file and its line
 
 
@@ -49,22 +53,62 @@ ReadTarget = Callable[[str, str, int], Target]  # the last field of a row, its f
 
 
 class TextsData(EncoderData):
-    """[data]: tables of one text or two and their label, or the files of a task of GLUE."""
+    """[data]: tables of one text or two, and their targets."""
 
     columns: tuple[int | str, ...] = (0, 1)
     """One text or two, and then the label: by number from 0, or by name from a header."""
     format: str | None = None
     """tsv, csv, jsonl or parquet, where a file's ending does not say it."""
     header: bool | None = None
-    stratified: bool = False
-    """Where `valid` is a share or a fold: every label has this share of its rows in the validation
-    data."""
     group: int | str | None = None
     """Where `valid` is a share or a fold: the column of what must not be on both sides, such as an
     author."""
     truncation: Truncation = "longest_first"
     """How two texts that are too long together are truncated: as `transformers` does by default, or
     as BERT's own programs do ("bert")."""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the examples are pairs of texts."""
+        return len(self.columns) == 3
+
+    def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
+        """These columns of a file."""
+        return read(path, columns, format=self.format, header=self.header)
+
+    def texts(self) -> Iterator[str]:
+        """The training texts, from which a tokenizer learns."""
+        return (text for row in self.records("train") for text in row[:-1])
+
+    def split(self, examples: RowReader) -> np.ndarray:
+        """Which of the training rows are validation data, (N,) bool."""
+        if self.group is not None:
+            rows = self.rows(self.train, "train", (self.group,))
+            return self.split_by([row[0] for row in rows], group_split, group_folds)
+        return super().split(examples)
+
+    def split_by(
+        self,
+        names: Sequence[str],
+        by_share: Callable[[Sequence[str], float, int], np.ndarray],
+        by_folds: Callable[[Sequence[str], int, int], np.ndarray],
+    ) -> np.ndarray:
+        """Which rows are validation data, by their classes or groups, (N,) bool.
+
+        names: of the class or the group of each row.
+        """
+        if isinstance(self.valid, Fold):
+            return self.valid.mask(by_folds(names, self.valid.of, self.split_seed))
+        share: Any = self.valid
+        return by_share(names, share, self.split_seed)
+
+
+class OneTargetData(TextsData):
+    """[data]: tables of one text or two and their label, or the files of a task of GLUE."""
+
+    stratified: bool = False
+    """Where `valid` is a share or a fold: every label has this share of its rows in the validation
+    data."""
     glue: str = ""
     """A task of GLUE (`regard.metrics.glue`): `train` and the others are then its files, or its
     folder."""
@@ -94,45 +138,27 @@ class TextsData(EncoderData):
     @property
     def pairs(self) -> bool:
         """Whether the examples are pairs of texts."""
-        return self.glue not in ("", *SINGLE_TEXT) or len(self.columns) == 3
+        return self.glue not in ("", *SINGLE_TEXT) or super().pairs
 
     def read(self, source: Any, part: str) -> RowReader:
         """The rows of a file: one text or two, then the target."""
-        return self._columns_of(source, part, self.columns)
+        return self.rows(source, part, self.columns)
 
-    def _columns_of(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
+    def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
+        """These columns of a file, or the examples of a file of GLUE."""
         if not self.glue:
-            return read(path, columns, format=self.format, header=self.header)
+            return super().rows(path, part, columns)
         task, _, half = self.glue.partition("-")  # MNLI is validated on one of two halves
         name = self.test_part if part == "test" else GLUE_FILES[part]
         name += f"_{half}" if half and part != "train" else ""
         return read_glue(task, path, name if path.is_dir() else "")
 
-    def texts(self) -> Iterator[str]:
-        """The training texts, from which a tokenizer learns."""
-        return (text for row in self.records("train") for text in row[:-1])
-
     def split(self, examples: RowReader) -> np.ndarray:
         """Which of the training rows are validation data, (N,) bool."""
         if self.stratified:
             names = [row[-1] for row in examples]
-            return self._split(names, stratified_split, stratified_folds)
-        if self.group is not None:
-            rows = self._columns_of(self.train, "train", (self.group,))
-            return self._split([row[0] for row in rows], group_split, group_folds)
+            return self.split_by(names, stratified_split, stratified_folds)
         return super().split(examples)
-
-    def _split(
-        self,
-        names: Sequence[str],
-        by_share: Callable[[Sequence[str], float, int], np.ndarray],
-        by_folds: Callable[[Sequence[str], int, int], np.ndarray],
-    ) -> np.ndarray:
-        """names: of the class or the group of each row."""
-        if isinstance(self.valid, Fold):
-            return self.valid.mask(by_folds(names, self.valid.of, self.split_seed))
-        share: Any = self.valid
-        return by_share(names, share, self.split_seed)
 
     def files(self) -> list[str]:
         """The files of all parts."""
@@ -163,30 +189,68 @@ class MetricsSection(Options):
 
 
 class TextRecipe(EncoderRecipe):
-    """A recipe's sections besides [model] and [training]."""
+    """What the recipes of all tasks on texts have in common."""
 
     data: TextsData
     objective: TextObjective = TextObjective()
+
+
+class OneTargetRecipe(TextRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: OneTargetData
     evaluation: MetricsSection = MetricsSection()
 
 
-def text_options(recipe: TextRecipe) -> dict[str, Any]:
-    """The options that classification and regression take of a recipe."""
+class TextOptions(TypedDict, total=False):
+    """The options that all tasks on texts have: see `TextsData` and `TextObjective`."""
+
+    both_orders: bool
+    max_length: int | None
+    truncation: Truncation
+
+
+def text_options(recipe: TextRecipe) -> TextOptions:
+    """These options of a recipe."""
     return {
-        "glue": recipe.data.glue,
-        "metrics": recipe.evaluation.metrics,
         "both_orders": recipe.objective.both_orders,
         "max_length": recipe.data.max_length,
         "truncation": recipe.data.truncation,
     }
 
 
-def text_problems(recipe: TextRecipe, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
-    """Options of a recipe that have no effect or lack another option: (dotted name, problem).
+def one_target_options(recipe: OneTargetRecipe) -> dict[str, Any]:
+    """As `text_options`, of a recipe for one label or one number."""
+    chosen = {"glue": recipe.data.glue, "metrics": recipe.evaluation.metrics}
+    return {**text_options(recipe), **chosen}
+
+
+def text_settings(task: EncoderTask) -> TextOptions:
+    """These options of a task, for the folder that holds it."""
+    return {
+        "both_orders": isinstance(task.order, BothOrders),
+        "max_length": task.input_format.max_length,
+        "truncation": task.input_format.truncation,
+    }
+
+
+def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
+    """Options of a recipe that have no effect or lack another option: (dotted name, problem)."""
+    yield from EncoderTask.problems(recipe)
+    data = recipe.data
+    if not data.splits_train:
+        why = "is of `valid` as a share or a fold of the training data"
+        yield from differing(data, "data", ("group", "split_seed"), why)
+    if any(isinstance(one, str) for one in data.columns) and data.header is False:
+        yield "data.header", "must not be false where `columns` are names: a header has them."
+
+
+def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
+    """As `text_problems`, of a recipe for one label or one number.
 
     metrics: those that apply to the task.
     """
-    yield from EncoderTask.problems(recipe)
+    yield from text_problems(recipe)
     data, names = recipe.data, recipe.evaluation.metrics
     if data.glue:
         why = "is of tables, and `glue` says what is read"
@@ -197,13 +261,11 @@ def text_problems(recipe: TextRecipe, metrics: TextMetrics) -> Iterator[tuple[st
         yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
     if not data.splits_train:
         why = "is of `valid` as a share or a fold of the training data"
-        yield from differing(data, "data", ("stratified", "group", "split_seed"), why)
+        yield from differing(data, "data", ("stratified",), why)
     if data.stratified and data.group is not None:
         yield "data.group", "cannot be combined with `stratified`. Leave one of them out."
     if data.stratified and metrics.task != "classification":
         yield "data.stratified", "needs labels, but the targets are numbers. Leave it out."
-    if any(isinstance(one, str) for one in data.columns) and data.header is False:
-        yield "data.header", "must not be false where `columns` are names: a header has them."
     if names and data.valid is None and data.test is None:
         yield "evaluation.metrics", "needs `valid` or `test` in [data], or it scores nothing."
     for name in names:
@@ -223,12 +285,18 @@ def text_example(recipe: TextRecipe, words: int) -> InputBatch | GroupBatch:
 # -------------------------------------------------------------------------------- examples
 
 
-def text_parts(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> Parts:
-    """The encoded training and validation data of a recipe, with their targets."""
+def add_data(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> None:
+    """Give a task the encoded data of a recipe with their targets, and its second objective.
+
+    Raises:
+        ConfigError: the model does not predict the next token, which the second objective asks for.
+        DataError: a file cannot be read, or a target is not valid.
+    """
     data = recipe.data
+    task.aux_lm = AuxiliaryLM.of(task.model, recipe.objective.aux_lm_weight)
     train = _part(task, data.records("train"), data, target)
     valid = None if data.valid is None else _part(task, data.records("valid"), data, target)
-    return Parts(train, valid, data, recipe.seed)
+    task.parts = Parts(train, valid, data, recipe.seed)
 
 
 def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarget) -> Part:
@@ -248,6 +316,45 @@ def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarge
         raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
     wanted = torch.tensor([targets[i] for i in kept])
     return Part(task.order.arrange([encoded[i] for i in kept]), wanted, report)
+
+
+def scores_and_targets(task: EncoderTask, rows: Any) -> tuple[Tensor, Tensor]:
+    """The head's scores (N, O) for rows as a task evaluates them, and the targets (N, ...).
+
+    Texts that are too long are truncated, with a warning.
+    """
+    texts, targets = task.read_to_evaluate(rows)
+    task.warn_if_truncated(texts, stacklevel=5)
+    return task.text_scores(task.encoded(texts, "truncate")), targets
+
+
+def targets_of(batch: InputBatch | GroupBatch, targets: Tensor, scores: Tensor) -> Tensor:
+    """The targets (B, ...) of a batch, of all examples (N, ...), on the device of its scores."""
+    return moved(targets[batch.numbers.cpu()], scores.device)
+
+
+def number_in(text: str, file: str, line: int) -> float:
+    """The number that a field in this line of a file holds.
+
+    Raises:
+        DataError: it holds none, or one that is not finite.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        raise DataError(file, line, f"has {text!r:.60} where a number should be.") from None
+    if not math.isfinite(number):
+        raise DataError(file, line, f"has {text!r}, but a target must be finite.")
+    return number
+
+
+def published_labels(labels: Sequence[str], problem_type: str) -> dict[str, Any]:
+    """The fields of config.json in which other libraries look for labels and the kind of head."""
+    return {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: i for i, label in enumerate(labels)},
+        "problem_type": problem_type,
+    }
 
 
 def texts_and_targets(

@@ -32,12 +32,13 @@ def corpora(prefixes="BIES"):
 
 
 def seqeval(found, wanted, **how):
-    """(precision, recall, F1) of all, and of each type with the number wanted."""
+    """(precision, recall, F1, number wanted): both averages, and of each type."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of divisions by zero
         report = classification_report(wanted, found, output_dict=True, **how)
     rows = {name: tuple(row.values()) for name, row in report.items()}
-    return rows["micro avg"][:3], {k: row for k, row in rows.items() if not k.endswith(" avg")}
+    averages = {name: rows[f"{name} avg"] for name in ("micro", "macro")}
+    return averages, {k: row for k, row in rows.items() if not k.endswith(" avg")}
 
 
 def check(metric, found, wanted, **how):
@@ -46,9 +47,16 @@ def check(metric, found, wanted, **how):
     score = metric.result()
     if not score.types:
         assert (score.value, score.precision, score.recall) == (0, 0, 0)
+        assert score.report.types.macro.shares() == (0, 0, 0) == score.report.types.micro.shares()
         return
-    micro, types = seqeval(found, wanted, **how)
-    assert (score.precision, score.recall, score.value) == pytest.approx(micro, abs=1e-12)
+    averages, types = seqeval(found, wanted, **how)
+    assert (score.precision, score.recall, score.value) == pytest.approx(averages["micro"][:3])
+    report = score.report.types
+    for name, one in (("micro", report.micro), ("macro", report.macro)):
+        assert (*one.shares(), one.targets) == pytest.approx(averages[name], abs=1e-12)
+    for one in report.classes:
+        assert (*one.shares(), one.targets) == pytest.approx(types[one.label], abs=1e-12)
+        assert one.predicted == score.types[one.label].predicted
     assert score.types.keys() == types.keys()
     for name, counts in score.types.items():
         row = (counts.precision, counts.recall, counts.f1, counts.target)
@@ -121,6 +129,24 @@ def test_entity_f1_equals_the_value_worked_by_hand():
     lenient = EntityF1()
     lenient.add([["I-PER", "I-PER"]], [["B-PER", "I-PER"]])
     assert lenient.result().value == 1
+
+
+def test_scores_of_each_type_are_those_worked_by_hand():
+    """Two persons of which one is found, with one place too many, and no organization."""
+    metric = EntityF1()
+    wanted = [["B-PER", "I-PER", "O", "B-PER"], ["B-ORG", "O", "O", "O"]]
+    metric.add([["B-PER", "I-PER", "O", "B-LOC"], ["O", "O", "O", "O"]], wanted)
+    facts = metric.result().facts()
+    shares = {one["label"]: (one["precision"], one["recall"], one["f1"]) for one in facts["types"]}
+    assert shares == {"LOC": (0, 0, 0), "ORG": (0, 0, 0), "PER": (1, 1 / 2, 2 / 3)}
+    assert [one["targets"] for one in facts["types"]] == [0, 1, 2]
+    micro, macro = facts["micro"], facts["macro"]
+    assert (micro["precision"], micro["recall"], micro["f1"]) == (1 / 2, 1 / 3, 2 / 5)
+    assert (macro["precision"], macro["recall"]) == pytest.approx((1 / 3, 1 / 6))
+    assert macro["f1"] == pytest.approx(2 / 9) and micro["targets"] == macro["targets"] == 3
+    table = metric.result().report.table()
+    assert [row[0] for row in table.rows] == ["LOC", "ORG", "PER", "micro average", "macro average"]
+    assert table.rows[2] == ["PER", "1.000", "0.500", "0.667", "2", "1"]
 
 
 def test_invalid_tags_and_schemes_raise_errors():

@@ -265,6 +265,8 @@ def test_lists_arrays_and_generators_of_texts_give_the_same_results(loaded, name
 
 DATA: dict[str, Any] = {
     "classification": [("the cat", "yes"), ("a mat", "no")],
+    "multi-label-classification": [("the cat", ["old", "warm"]), ("a mat", [])],
+    "multi-regression": [("the cat", [1, 2.5]), ("a mat", [2, 0]), ("sat", [3, 1])],
     "regression": [("the cat", "1"), ("a mat", "2"), ("sat", "3")],
     "tagging": [(["the", "cat"], ["O", "B-X"])],
     "embedding": [("the", "cat", "1"), ("a", "mat", "3"), ("sun", "on", "2")],

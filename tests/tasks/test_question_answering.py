@@ -377,7 +377,7 @@ def test_the_threshold_is_tuned_on_validation_data(folder, tmp_path):
     with torch.no_grad():
         task.model.heads["span"].output.weight.mul_(-1)
     task.settings()
-    assert len(task._tuned) == 2
+    assert len(task._fitted._found) == 2
 
 
 # --------------------------------------------------------------------------------- training

@@ -1,0 +1,90 @@
+"""Several predicted numbers against targets: errors and correlations of each, and their means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from regard.metrics.correlation import Pearson, Spearman
+from regard.metrics.score import Score, ScoreTable, check_any, check_equal
+
+# field of NumberScores -> what it is
+NAMES = {
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+}
+
+
+@dataclass(frozen=True)
+class NumberScores:
+    """Scores of one number. A correlation is NaN where predictions or targets are constant."""
+
+    label: str
+    mse: float
+    mae: float
+    pearson: float
+    spearman: float
+
+    @classmethod
+    def of(cls, label: str, predicted: np.ndarray, targets: np.ndarray) -> NumberScores:
+        """From predictions and targets, (N,)."""
+        errors = predicted - targets
+        correlations = []
+        for metric in (Pearson(), Spearman()):
+            metric.add(predicted, targets)
+            correlations.append(metric.result().value)
+        mse, mae = float(np.square(errors).mean()), float(np.abs(errors).mean())
+        return cls(label, mse, mae, *correlations)
+
+
+@dataclass(frozen=True)
+class NumberReport:
+    """Scores of each number, and their means over the numbers."""
+
+    numbers: tuple[NumberScores, ...]
+    mean: NumberScores
+    examples: int
+
+    @classmethod
+    def of(cls, predicted: np.ndarray, targets: np.ndarray, labels: Sequence[str]) -> NumberReport:
+        """From predictions and targets, (N, K), of numbers with these names.
+
+        Raises:
+            RegardError: there are no examples, or not as many targets as predictions.
+        """
+        check_equal(predicted, targets, "predictions", "targets")
+        check_any(len(targets), "Mean squared error")
+        columns = zip(labels, predicted.T.astype(float), targets.T.astype(float), strict=True)
+        numbers = tuple(NumberScores.of(*column) for column in columns)
+        means = (math.fsum(getattr(one, name) for one in numbers) / len(numbers) for name in NAMES)
+        return cls(numbers, NumberScores("mean", *means), len(targets))
+
+    def values(self) -> dict[str, float]:
+        """The means by the names of the scores."""
+        return {name: getattr(self.mean, name) for name in NAMES}
+
+    def scores(self) -> list[Score]:
+        """The means as scores, the first with this report."""
+        signature = f"mean over:{len(self.numbers)}|count:{self.examples}"
+        return [
+            Score(text, value, signature, self.examples, 4, report=None if i else self)
+            for i, (text, value) in enumerate(
+                zip(NAMES.values(), self.values().values(), strict=True)
+            )
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"numbers": [asdict(one) for one in self.numbers], "mean": asdict(self.mean)}
+
+    def table(self) -> ScoreTable:
+        """A row for each number, and one for the means."""
+        rows = [astuple(one) for one in (*self.numbers, self.mean)]
+        cells = [[name, *(f"{value:.4g}" for value in values)] for name, *values in rows]
+        return ScoreTable("Scores of each number", "", ("number", *NAMES.values()), cells)

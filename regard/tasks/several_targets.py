@@ -1,0 +1,158 @@
+"""Several targets for a text or a pair: the labels that it has, or several numbers.
+
+A row has them as a list in one column, or in columns of their own. Readers give rows of texts, so
+the list becomes JSON text in the last field: `["old", "warm"]`, `[0.5, 2]`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.data import RowReader, read
+from regard.data.in_memory import column_names, known_columns, known_texts
+from regard.errors import ConfigError, DataError
+from regard.recipe import Options
+from regard.tasks.sections import differing
+from regard.tasks.texts import TextRecipe, TextsData, text_problems
+
+# A value of each column of targets, the file and the line -> the items of the list
+MakeList = Callable[[Sequence[str], str, int], list[Any]]
+
+
+class SeveralTargetsData(TextsData):
+    """[data]: tables of one text or two, and their targets."""
+
+    target_columns: tuple[int | str, ...] = ()
+    """The columns of the targets, where each has its own: `columns` then names the texts alone."""
+
+    @abstractmethod
+    def make_list(self) -> MakeList:
+        """How the values of `target_columns` become a list."""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the examples are pairs of texts."""
+        return len(self.columns) == (2 if self.target_columns else 3)
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The rows of a file: one text or two, then the targets as JSON text, or as a table has it.
+
+        Raises:
+            ConfigError: `columns` are not those of one text or two.
+        """
+        least, also = (1, "") if self.target_columns else (2, ", and then that of the targets")
+        if len(self.columns) not in (least, least + 1):
+            given = f"names {len(self.columns)} columns"
+            raise ConfigError(f"[data] `columns` must name one text or two{also}, but {given}.")
+        if self.target_columns and "columns" not in self.model_fields_set:
+            raise ConfigError(
+                "[data] `columns` is missing: beside `target_columns` it names one text or two."
+            )
+        return self.rows(source, part, (*self.columns, *self.target_columns))
+
+    def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
+        """These columns of a file, those of targets as a list."""
+        lists = () if self.target_columns else self.columns[-1:]
+        found = read(path, columns, format=self.format, header=self.header, lists=lists)
+        separate = self.target_columns and len(columns) > 1  # one: that of the groups
+        return (
+            MergedColumns(found, len(self.target_columns), self.make_list()) if separate else found
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MergedColumns(RowReader):
+    """Rows whose last `count` fields become one, the JSON text of a list."""
+
+    reader: RowReader
+    count: int
+    make_list: MakeList
+
+    def file_of(self, field: int) -> str:
+        return self.reader.file_of(field)
+
+    def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        for line, row in self.reader.numbered():
+            texts, values = row[: -self.count], row[-self.count :]
+            yield line, (*texts, json.dumps(self.make_list(values, self.file_of(0), line)))
+
+
+class SeveralTargetsRecipe(TextRecipe):
+    """What the recipes for several targets have in common."""
+
+    data: SeveralTargetsData
+    evaluation: Options
+
+
+def several_target_problems(recipe: SeveralTargetsRecipe) -> Iterator[tuple[str, str]]:
+    """As `text_problems`, of a recipe for several targets."""
+    yield from text_problems(recipe)
+    data = recipe.data
+    if twice := [one for one in data.target_columns if data.target_columns.count(one) > 1]:
+        yield "data.target_columns", f"must name each column once, but names {twice[0]!r} twice."
+    if any(isinstance(one, str) for one in data.target_columns) and data.header is False:
+        why = "must not be false where `target_columns` are names: a header has them."
+        yield "data.header", why
+    if data.valid is None:
+        yield from differing(recipe.evaluation, "evaluation", ("goal",), "needs validation data")
+
+
+def rows_to_score(
+    rows: RowReader | Iterable[Any], labels: Sequence[str], make_list: MakeList
+) -> RowReader:
+    """Rows in memory as a reader whose last field holds the targets, for `evaluate`.
+
+    labels: of the model. A table whose columns have these names has a target in each of them.
+
+    Raises:
+        ConfigError: the names of the columns do not say which they are.
+    """
+    if isinstance(rows, RowReader):
+        return rows
+    rows = list(rows) if isinstance(rows, Iterator) else rows
+    if {*labels} <= {*column_names(rows)}:
+        texts = known_texts(rows, besides=labels)
+        return MergedColumns(read(rows, (*texts, *labels)), len(labels), make_list)
+    columns = known_columns(rows)
+    return read(rows, columns, lists=columns[-1:])
+
+
+def columns_to_score(
+    file: Any, columns: Sequence[int | str], labels: Sequence[str], make_list: MakeList
+) -> RowReader:
+    """The rows of a file to evaluate: texts and a list, or texts and a column for each label.
+
+    Raises:
+        ConfigError: columns of some of the labels are named.
+    """
+    texts = [one for one in columns if str(one) not in labels]
+    if not {*labels} <= {*map(str, columns)}:
+        if len(texts) < len(columns):
+            missing = [one for one in labels if one not in map(str, columns)]
+            raise ConfigError(
+                f"Name the columns of all labels, or of none: {', '.join(missing)} is missing."
+            )
+        return read(file, columns, lists=columns[-1:])
+    own = [next(one for one in columns if str(one) == label) for label in labels]
+    return MergedColumns(read(file, (*texts, *own)), len(labels), make_list)
+
+
+def list_in(text: str, file: str, line: int) -> list[Any] | None:
+    """The list that a field holds as JSON; None where it holds something else.
+
+    Raises:
+        DataError: it is a list in another notation.
+    """
+    text = text.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        problem = f"has {text!r:.60}, which is no list in JSON."
+        raise DataError(file, line, problem, 'Write ["a", "b"], as JSON Lines has it.') from None
+    return list(found)

@@ -1,0 +1,390 @@
+"""Any number of labels: training on every form of data, beside formulas and transformers."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_folders import FAMILIES, GPTS, folder, their_scores
+
+import regard
+from regard.errors import ConfigError, DataError, RegardError
+from regard.experiments import runs
+from regard.metrics.label_sets import best_threshold
+from regard.tasks.multi_label import pos_weight
+from regard.training import Callback
+
+pandas = pytest.importorskip("pandas")
+transformers = pytest.importorskip("transformers")
+
+TEXTS = ["a good film", "dull and bad", "i liked it", "slow", "good fun", "very bad"] * 4
+SETS = [["good", "film"], ["bad"], ["good"], [], ["good", "fun"], ["bad", "slow"]] * 4
+LABELS = ("bad", "film", "fun", "good", "slow")
+COLUMNS = {label: [int(label in labels) for labels in SETS] for label in LABELS}
+LISTS = pandas.DataFrame({"text": TEXTS, "labels": SETS})
+INDICATORS = pandas.DataFrame({"id": range(24), "text": TEXTS, **COLUMNS})
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    return str(folder(tmp_path / "start", "bert", "Model", **NO_DROPOUT))
+
+
+def train(**options):
+    given = dict(task="multi-label-classification", train=LISTS, valid=0.25, model="start")
+    given |= dict(epochs=1, learning_rate=1e-2, show="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return regard.train(**(given | options))
+
+
+def planned(run) -> runs.TrainingPlan:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return runs.plan(runs.read_recipe(run.folder / "recipe.toml"))
+
+
+# ---- data --------------------------------------------------------------------------------------
+
+
+def written(name: str) -> dict:
+    """The data in a form, as keywords; each holds the same rows."""
+    both = dict(columns=["text", "labels"])
+    joined = [";".join(labels) for labels in SETS]
+    own = dict(columns=["text"], target_columns=list(LABELS))
+    match name:
+        case "frame":
+            return dict(train=LISTS)
+        case "other index":
+            return dict(train=LISTS.set_index(pandas.Index(range(24, 0, -1))))
+        case "tuples":
+            return dict(train=list(zip(TEXTS, SETS, strict=True)))
+        case "arrays and sets":
+            kinds = [np.array, set, tuple, list]
+            cells = [kinds[i % 4](labels) for i, labels in enumerate(SETS)]
+            return dict(train=[{"text": t, "labels": c} for t, c in zip(TEXTS, cells, strict=True)])
+        case "frame of text":
+            return dict(train=LISTS.assign(labels=joined), separator=";")
+        case "frame of columns":
+            return dict(train=INDICATORS, **own)
+        case "frame of booleans":
+            return dict(train=INDICATORS.astype(dict.fromkeys(LABELS, bool)), **own)
+        case "jsonl":
+            LISTS.to_json("rows.jsonl", orient="records", lines=True)
+            return dict(train="rows.jsonl", **both)
+        case "parquet":
+            pytest.importorskip("pyarrow")
+            LISTS.to_parquet("rows.parquet")
+            return dict(train="rows.parquet", **both)
+        case "csv of text":
+            LISTS.assign(labels=joined).to_csv("rows.csv")
+            return dict(train="rows.csv", separator=";", **both)
+        case "tsv of json":
+            lines = (f"{t}\t{json.dumps(c)}\n" for t, c in zip(TEXTS, SETS, strict=True))
+            Path("rows.tsv").write_text("".join(lines))
+            return dict(train="rows.tsv")
+        case "csv of columns":
+            INDICATORS.to_csv("rows.csv", index=False)
+            return dict(train="rows.csv", **own)
+        case "numbered columns":
+            INDICATORS.to_csv("rows.csv", index=False, header=False)
+            return dict(train="rows.csv", columns=[1], target_columns=[2, 3, 4, 5, 6])
+    raise AssertionError(name)
+
+
+FORMS = (
+    "frame", "other index", "tuples", "arrays and sets", "frame of text", "frame of columns",
+    "frame of booleans", "jsonl", "parquet", "csv of text", "tsv of json", "csv of columns",
+    "numbered columns",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_data_gives_the_same_targets_and_scores(start, form):
+    run = train(**written(form))
+    named = tuple("23456") if form == "numbered columns" else LABELS
+    assert run.model.labels == named
+    plan = planned(run)
+    data = plan.recipe.data
+    found = [list(row) for row in data.read(data.train, "train")]
+    targets = [plan.task.target(row[-1], "", 0) for row in found]
+    assert targets == np.array(list(COLUMNS.values())).T.tolist()
+    assert run.scores == train(out="other").scores
+    if named == LABELS:
+        rows = list(zip(TEXTS, SETS, strict=True))
+        scores = run.evaluate(data.read(data.train, "train"))
+        assert run.evaluate(LISTS) == run.evaluate(rows) == run.evaluate(INDICATORS) == scores
+        if run.model.separator:
+            text = LISTS.assign(labels=[";".join(labels) for labels in SETS])
+            assert run.evaluate(text) == scores
+
+
+def test_an_order_of_columns_is_the_order_of_the_labels(start):
+    run = train(train=INDICATORS, columns=["text"], target_columns=["slow", "bad", "good"])
+    assert run.model.labels == ("slow", "bad", "good")
+    assert [*run.model.predictions(["slow"])[0].probabilities] == ["slow", "bad", "good"]
+
+
+def test_pairs_of_texts_have_labels(start):
+    pairs = INDICATORS.assign(sentence1=TEXTS, sentence2=TEXTS[::-1]).drop(columns=["id", "text"])
+    run = train(train=pairs, target_columns=list(LABELS), both_orders=True)
+    assert set(run.predict(("a dog", "a cat"))) <= {*LABELS}
+    assert run.evaluate(pairs)[0].value >= 0
+
+
+@pytest.mark.parametrize("kind", ["list", "column"])
+def test_one_label_alone_is_learned(start, kind):
+    if kind == "list":
+        run = train(train=LISTS.assign(labels=[["x"] if i % 2 else [] for i in range(24)]))
+    else:
+        run = train(train=INDICATORS, columns=["text"], target_columns=["good"])
+    config = json.loads((run.folder / "model/config.json").read_text())
+    assert config["problem_type"] == "multi_label_classification" and len(config["id2label"]) == 1
+    assert regard.load(run.folder).name == "multi-label-classification"
+    assert run.predict(["a good film"])[0] in ([], list(run.model.labels))
+
+
+def test_rows_without_labels_have_the_target_zero(start):
+    run = train(valid=LISTS[3:4])
+    assert planned(run).task.parts.valid.targets.tolist() == [[0.0] * 5]
+    assert run.evaluate([("slow", [])])[2].value in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (dict(valid=[("a", "b")]), "whose fields have no names"),
+        (
+            dict(valid=LISTS[:2].assign(labels=[["good"], ["new"]])),
+            "valid=<DataFrame>:2: has the label 'new', which is none of: bad, film",
+        ),
+        (dict(train=LISTS.assign(labels="good")), "<DataFrame>:1: has 'good' where a list of la"),
+        (dict(train=LISTS.assign(labels=[[1, 0, 1]] * 24)), ":1: names the label '1' twice.*0 or"),
+        (dict(train=LISTS.assign(labels=[["a", None]] * 24)), ":1: has null in a list of labels"),
+        (dict(train=LISTS.assign(labels=[["a", math.nan]] * 24)), "has null in a list of labels"),
+        (dict(train=LISTS.assign(labels=[[["a"]]] * 24)), r'has \["a"\] in a list of labels'),
+        (dict(train=LISTS.assign(labels=[[""]] * 24)), 'has "" in a list of labels'),
+        (dict(train=LISTS.assign(labels=[[]] * 24)), "has no row with a label"),
+        (dict(train=LISTS.assign(labels=[["a"]] * 23 + [None])), ":24: has no value in column"),
+        (dict(train=LISTS.assign(labels="['a', 'b']")), "which is no list in JSON"),
+        (dict(train=INDICATORS), "their names do not say which"),
+        (
+            dict(train=INDICATORS.assign(bad=2), columns=["text"], target_columns=["good", "bad"]),
+            ":1: has '2' in column 'bad', which must be 0 or 1",
+        ),
+        (
+            dict(train=INDICATORS.assign(bad=None), columns=["text"], target_columns=["bad"]),
+            ":1: has no value in column 'bad'",
+        ),
+        (dict(train=INDICATORS, columns=["text"], target_columns=["goood"]), "no column 'goood'"),
+        (dict(target_columns=["labels", "labels"]), "must name each column once"),
+        (dict(columns=["text", "text", "labels", "text"]), "names 4 columns"),
+        (dict(threshold=1.5), "threshold"),
+        (dict(threshold="best"), "threshold"),
+        (dict(threshold="fitted", valid=None), "`labels.threshold` needs validation data"),
+        (dict(goal="accuracy"), "goal"),
+        (dict(goal="macro-f1", valid=None), "needs validation data"),
+        (dict(pos_weight={"goood": 2.0}), "`pos_weight` has no label 'goood'. Did you mean 'good'"),
+        (dict(pos_weight={"good": -2.0}), "pos_weight"),
+        (dict(separator=";", target_columns=list(LABELS), train=INDICATORS), "separator"),
+        (dict(group="id", train=INDICATORS, columns=["text"], target_columns=["bad"], valid=LISTS),
+         "group"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_row_or_the_option_and_leave_no_folder(start, options, said):
+    with pytest.raises((ConfigError, DataError), match=said):
+        train(**options)
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+def test_errors_in_files_have_the_line(start, name):
+    lines = {
+        "rows.csv": 'text,labels\na,x;y\n"b\nb",x\nc,y\nd,new\n',
+        "rows.jsonl": '{"text": "a", "labels": ["x", "y"]}\n\n{"text": "d", "labels": ["new"]}\n',
+    }
+    Path(name).write_text(lines[name])
+    rows = [("a", ["x", "y"]), ("b", ["y"])] * 8
+    options = dict(columns=["text", "labels"], separator=";" if name == "rows.csv" else None)
+    frame = pandas.DataFrame(rows, columns=["text", "labels"])
+    with pytest.raises(DataError, match=rf"{name}:{6 if name == 'rows.csv' else 3}: has the label"):
+        train(train=frame, valid=name, **options)
+    with pytest.raises(DataError, match="has the label 'new', which is none of: x, y"):
+        run = train(train=frame, test=name, **options)
+        task = run.model
+        task.test(runs.read_recipe(run.folder / "recipe.toml"))
+
+
+def test_target_columns_without_columns_in_a_recipe_are_an_error(start):
+    INDICATORS.to_csv("rows.csv", index=False)
+    with pytest.raises(ConfigError, match="`columns` is missing"):
+        train(train="rows.csv", target_columns=["good", "bad"])
+
+
+# ---- loss and scores ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", ["", "balanced", {"good": 3.0, "slow": 0.0}])
+def test_the_loss_is_the_naive_binary_cross_entropy(start, weights):
+    task = planned(train(pos_weight=weights)).task
+    task.model.train()
+    batch = next(task.train_batches())
+    total, count = task.losses(batch)[0]["loss"]
+    total = total.detach()
+    logits = task.model.scores("classes", batch.texts).double()
+    targets = task.parts.train.targets
+    counts = targets.sum(0).tolist()
+    expected = 0.0
+    for row, number in zip(logits.tolist(), batch.numbers.tolist(), strict=True):
+        for i, (logit, wanted) in enumerate(zip(row, targets[number].tolist(), strict=True)):
+            weight = 1.0
+            if weights == "balanced":
+                weight = (len(targets) - counts[i]) / counts[i] if counts[i] else 1.0
+            elif weights:
+                weight = weights.get(LABELS[i], 1.0)
+            probability = 1 / (1 + math.exp(-logit))
+            positive = -weight * wanted * math.log(probability)
+            expected += (positive - (1 - wanted) * math.log(1 - probability)) / 5
+    assert count == len(batch) and float(total) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_loss_is_that_of_transformers(start):
+    run = train()
+    task = planned(run).task
+    runs.save(task, "saved")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained("saved").eval()
+    batch = next(task.train_batches())
+    task.model.eval()
+    with torch.no_grad():
+        total, count = task.losses(batch)[0]["loss"]
+        loss = theirs(
+            input_ids=batch.texts.ids,
+            attention_mask=batch.texts.keep.long(),
+            labels=task.parts.train.targets[batch.numbers],
+        ).loss
+    assert float(total) / count == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_balanced_weights_of_labels_without_examples_are_one():
+    targets = torch.tensor([[1.0, 0, 1], [1, 0, 0], [1, 0, 0], [1, 0, 0]])
+    assert pos_weight("balanced", "abc", targets).tolist() == [0.0, 1.0, 3.0]
+    assert pos_weight("", "abc", targets) is None
+
+
+def test_validation_scores_are_those_of_the_predictions(start):
+    run = train(valid=LISTS, epochs=8)
+    found, exact, pairs = run.predict(TEXTS), 0, 0
+    for one, wanted in zip(found, SETS, strict=True):
+        exact += {*one} == {*wanted}
+        pairs += len({*one} & {*wanted})
+    both = sum(map(len, found)) + sum(map(len, SETS))
+    scores = {score.name: score.value for score in run.evaluate(LISTS)}
+    assert scores["subset accuracy"] == pytest.approx(exact / 24)
+    assert scores["micro-F1"] == pytest.approx(2 * pairs / both) and pairs > 8
+    assert run.result.best == scores["micro-F1"]
+
+
+@pytest.mark.parametrize("goal", ["macro-f1", "subset-accuracy"])
+def test_the_goal_selects_the_best_weights(start, goal):
+    run = train(goal=goal, epochs=5)
+    history = [event[f"valid/{goal}"] for event in run.events if f"valid/{goal}" in event]
+    assert len(history) == 5 and run.result.best == max(history)
+
+
+def test_the_threshold_is_fixed_or_fitted_on_the_validation_data(start):
+    assert regard.load(train(threshold=0.3).folder).threshold == 0.3
+    run = train(threshold="fitted", valid=LISTS, epochs=2, validation={"every": 2})
+    task = regard.load(run.folder)
+    answers = task.predictions(TEXTS)
+    shares = np.array([[*one.probabilities.values()] for one in answers])
+    best = best_threshold(shares, np.array(list(COLUMNS.values())).T == 1)
+    assert task.threshold == pytest.approx(best, abs=1e-6)
+    for one in answers:
+        assert one.labels == [k for k, v in one.probabilities.items() if v >= task.threshold]
+    settings = json.loads((run.folder / "model/config.json").read_text())["regard"]
+    assert settings["threshold"] == task.threshold
+
+
+# ---- folders -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_gives_the_same_logits_from_a_saved_folder(tmp_path, monkeypatch, family):
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "start", family, "LMHeadModel" if family in GPTS else "Model")
+    run = train()
+    model = run.folder / "model"
+    theirs = their_scores("AutoModelForSequenceClassification", model, TEXTS)
+    ours = [[*one.probabilities.values()] for one in run.model.predictions(TEXTS)]
+    assert torch.allclose(theirs.sigmoid(), torch.tensor(ours), atol=1e-5)
+    config = json.loads((model / "config.json").read_text())
+    assert config["problem_type"] == "multi_label_classification"
+    assert tuple(config["id2label"].values()) == LABELS
+    logits = run.model.text_scores(run.model.encoded(TEXTS, "error"))
+    assert torch.allclose(theirs, logits, atol=1e-4)
+
+
+def test_a_head_with_the_same_labels_is_trained_on(start):
+    first = train(out="first", epochs=4)
+    again = train(model="first", learning_rate=1e-9, out="again")
+    ours, before = again.model.predictions(TEXTS[:6]), first.model.predictions(TEXTS[:6])
+    for new, old in zip(ours, before, strict=True):
+        assert new.probabilities == pytest.approx(old.probabilities, abs=1e-4)
+
+
+def test_a_resumed_run_ends_with_the_same_bits(start):
+    class Stop(Callback):
+        def on_update(self, update):
+            if update.number == 4:
+                raise RuntimeError("stopped")
+
+    options = dict(batch_size=4, epochs=2, threshold="fitted", pos_weight="balanced")
+    whole = train(**options, out="whole")
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(**options, out="stopped", checkpoints={"every": 3}, callbacks=[Stop()])
+    assert regard.resume("stopped", show="none").scores == whole.scores
+    ours, kept = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
+    assert ours.read_bytes() == kept.read_bytes()
+    assert regard.load("stopped").threshold == regard.load("whole").threshold
+
+
+def test_the_report_of_a_run_and_the_json_have_the_scores_of_each_label(start):
+    run = train(valid=0.5, epochs=4)
+    page = (run.folder / "report.html").read_text()
+    data = runs.read_recipe(run.folder / "recipe.toml").data
+    report = run.model.class_report(data.records("valid"))
+    assert "Scores of each label" in page and "macro average" in page and "(no label)" in page
+    for one, error in zip(report.labels.classes, report.calibration_errors, strict=True):
+        assert f"{one.precision:.3f}" in page and f"{error:.3f}" in page
+    facts = json.loads(json.dumps(run.evaluate(data.records("valid"))[0].facts()))
+    assert [one["label"] for one in facts["classes"]] == list(LABELS)
+    assert facts["micro"]["f1"] == facts["value"] == run.result.best
+
+
+def test_a_table_with_columns_of_some_labels_only_is_an_error_on_the_command_line(start):
+    task = train().model
+    INDICATORS.to_csv("rows.csv", index=False)
+    columns = ["text", *LABELS[::-1]]
+    found = task.evaluate(task.rows_to_evaluate(["rows.csv"], columns))
+    assert found == task.evaluate(LISTS)
+    with pytest.raises(ConfigError, match="columns of all labels, or of none: bad is missing"):
+        task.rows_to_evaluate(["rows.csv"], ["text", *LABELS[1:]])
+
+
+def test_nan_weights_give_nan_scores_and_raise_errors_when_predicting(start):
+    task = planned(train(threshold="fitted")).task
+    with torch.no_grad():
+        task.model.heads["classes"].output.weight.fill_(math.nan)
+    found = task.validate()
+    assert set(found) == {*task.metric_names} and all(map(math.isnan, found.values()))
+    assert task.settings()["threshold"] == 0.5
+    for verb in (lambda: task.predict("a"), lambda: task.evaluate(LISTS)):
+        with pytest.raises(RegardError, match="infinite or NaN"):
+            verb()
