@@ -79,12 +79,18 @@ def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_folder(
-    folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]
+    folder: Path,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    facts: Mapping[str, Any],
+    same: Mapping[str, Path] | None = None,
 ) -> None:
     """Write a new folder of `<name>.safetensors` files and facts.json, complete or not at all.
 
     It is written under a temporary name with a manifest of checksums, forced to the disk and then
     renamed.
+
+    same: name -> an earlier folder that has equal tensors under it. Its file becomes that of this
+        folder, too (a hard link), where the disk can do so.
 
     Raises:
         CheckpointError: it cannot be written; nothing is left behind in that case.
@@ -94,7 +100,9 @@ def write_folder(
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name, content in tensors.items():
-            _save(temporary / f"{name}.safetensors", content)
+            file = f"{name}.safetensors"
+            if not (same and name in same and _linked(same[name] / file, temporary / file)):
+                _save(temporary / file, content)
         _write_json(temporary / FACTS, facts)
         checksums = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
         _write_json(temporary / MANIFEST, {"sha256": checksums})
@@ -104,6 +112,15 @@ def write_folder(
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise not_written(folder, error) from error
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Whether the file could be given a second name."""
+    try:
+        os.link(source, target)
+    except OSError:  # it is gone, or this disk has no hard links
+        return False
+    return True
 
 
 def verify_folder(folder: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from regard import old_names
 from regard.checkpoints.store import read_tensors, verify_folder
 from regard.errors import CheckpointError
+from regard.training.checkpointing import FROZEN
 
 
 def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
@@ -24,7 +25,7 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for folder in checkpoints:
         verify_folder(folder)
-        weights = old_names.parameters(read_tensors(folder / "weights.safetensors"))
+        weights = old_names.parameters(_weights_in(folder))
         if total and _shapes(weights) != _shapes(total):
             raise CheckpointError(f"{folder} holds other tensors than {checkpoints[0]}.")
         for name, tensor in weights.items():
@@ -39,6 +40,13 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
         else tensor
         for name, tensor in weights.items()
     }
+
+
+def _weights_in(folder: Path) -> dict[str, Tensor]:
+    """The weights of a checkpoint, those that are frozen too."""
+    frozen = folder / f"{FROZEN}.safetensors"
+    weights = read_tensors(folder / "weights.safetensors")
+    return weights | (read_tensors(frozen) if frozen.exists() else {})
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -3,7 +3,7 @@
 runs/NAME/
   recipe.toml      written by the caller before the training starts
   model/           the best or the averaged weights
-  checkpoints/     step-000500/ {weights,memory}.safetensors facts.json manifest.json
+  checkpoints/     step-000500/ {weights,frozen,memory}.safetensors facts.json manifest.json
   metrics.jsonl    one event a line
   result.json      how the training ended; only in finished runs
 """
@@ -34,6 +34,7 @@ from regard.training.result import RESULT
 
 RETRY = 60.0  # seconds until a checkpoint that could not be written is tried again
 Tables = dict[str, dict[str, Tensor]]
+FROZEN = "frozen"  # the file of parameters that are not trained; there only if some are not
 _STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")
 _UNFINISHED = (  # the names of files while they are written
     "*.unfinished",
@@ -77,6 +78,11 @@ class Checkpoint:
     path: Path
     tensors: Tables
     facts: Facts
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Those that are trained and those that are frozen."""
+        return self.tensors["weights"] | self.tensors.get(FROZEN, {})
 
 
 class RunFolder:
@@ -177,6 +183,8 @@ class Checkpointer:
     A full disk does not end a training of hours: there is a warning, the earlier checkpoints stay,
     and writing is tried again every minute. Only a checkpoint that must not be missed (the first,
     the last, the one after a signal) raises CheckpointError.
+
+    Frozen parameters are written once: the checkpoints of a run share a file with them.
     """
 
     def __init__(
@@ -193,20 +201,29 @@ class Checkpointer:
         self._saved_update: int | None = None
         self._saved_at = time.monotonic()
         self._failed_at: float | None = None
+        self._frozen: tuple[Path, Versions] | None = None  # where they are, and what they were
 
-    def resumed(self) -> None:
-        """The checkpoint of the present update exists already."""
+    def resumed(self, path: Path) -> None:
+        """The checkpoint of the present update exists already, at `path`."""
         self._saved_update = self.counters.update
+        self._frozen = path, _versions(self.gather()[0].get(FROZEN, {}))
 
     def save(self) -> Path:
         """Write a checkpoint now, whatever exists; then delete old ones. Where it was written."""
         tensors, facts = self.gather()
         path = self.folder.new_path(self.counters.update)
-        write_folder(path, tensors, asdict(facts))
+        write_folder(path, tensors, asdict(facts), self._same(tensors.get(FROZEN, {})))
         self._saved_update, self._saved_at = self.counters.update, time.monotonic()
         self._failed_at = None
+        self._frozen = path, _versions(tensors.get(FROZEN, {}))
         self.prune()
         return path
+
+    def _same(self, frozen: dict[str, Tensor]) -> dict[str, Path]:
+        """The last checkpoint, if it holds these tensors as they are."""
+        if not frozen or self._frozen is None or self._frozen[1] != _versions(frozen):
+            return {}
+        return {FROZEN: self._frozen[0]}
 
     def prune(self) -> None:
         """Delete the checkpoints that may go; the best one and those to average stay."""
@@ -247,6 +264,14 @@ class Checkpointer:
         by_update = options.every and self.counters.update % options.every == 0
         by_clock = options.seconds and now - self._saved_at > options.seconds
         return bool(by_update or by_clock)
+
+
+Versions = dict[str, tuple[int, int]]
+
+
+def _versions(tensors: dict[str, Tensor]) -> Versions:
+    """Where tensors are and how often they were written: equal as long as nothing changes them."""
+    return {name: (one.data_ptr(), one._version) for name, one in tensors.items()}
 
 
 def checked_checkpoint(path: Path, tensors: Tables, facts: dict[str, Any]) -> Checkpoint:

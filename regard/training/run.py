@@ -140,7 +140,7 @@ def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
         )
     loop.counters = checkpoint.facts.counters
     loop.checkpointer = checkpointer(loop)
-    load_weights(loop.model, checkpoint.tensors["weights"])
+    load_weights(loop.model, checkpoint.weights)
     weights = loop.take_published()
     loop.publish(loop.model, run.model)
     loop.progress.say(f"{run.path} is finished: {weights} were written to model/ again.")

@@ -12,11 +12,11 @@ import platform
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import __version__
 from regard.checkpoints.filling import load_weights
-from regard.training.checkpointing import Checkpoint, Checkpointer, Facts, Tables
+from regard.training.checkpointing import FROZEN, Checkpoint, Checkpointer, Facts, Tables
 from regard.training.counters_and_rng import isolated_rng, restore_rng, rng_facts, rng_tensors
 from regard.training.loop import Loop
 from regard.training.metrics_log import MetricsLog
@@ -64,13 +64,23 @@ def gather(loop: Loop) -> tuple[Tables, Facts]:
         random=rng_facts(),
         machine=_machine(),
     )
-    return {"weights": loop.model.state_dict(), "memory": memory}, facts
+    return {**_weights(loop.model), "memory": memory}, facts
+
+
+def _weights(model: nn.Module) -> Tables:
+    """The state of a model: what is trained, and what is frozen, where something is."""
+    state = model.state_dict()
+    parameters = model.named_parameters(remove_duplicate=False)
+    names = {name for name, parameter in parameters if not parameter.requires_grad}
+    frozen = {name: tensor for name, tensor in state.items() if name in names}
+    trained = {name: tensor for name, tensor in state.items() if name not in names}
+    return {"weights": trained, FROZEN: frozen} if frozen else {"weights": trained}
 
 
 def restore(loop: Loop, checkpoint: Checkpoint) -> None:
     """Put a training back to where `gather` found it."""
     facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
-    load_weights(loop.model, checkpoint.tensors["weights"])
+    load_weights(loop.model, checkpoint.weights)
     restore_state(loop.optimizer, loop.model, memory.get("optimizer", {}))
     loop.batches.restore(facts.position)
     loop.counters, loop.precision, loop.scores = facts.counters, facts.precision, facts.scores
@@ -81,7 +91,7 @@ def restore(loop: Loop, checkpoint: Checkpoint) -> None:
     sums = memory.get("meters", {})
     loop.report.meters.sums = {name: value.to(loop.device) for name, value in sums.items()}
     loop.report.meters.counts = facts.counts
-    loop.checkpointer.resumed()
+    loop.checkpointer.resumed(checkpoint.path)
     restore_rng(memory["random"], facts.random)
     loop.progress.say(f"going on from {checkpoint.path} (update {loop.counters.update:,})")
     for name, now in _machine().items():

@@ -15,6 +15,7 @@ from regard.experiments import runs
 from regard.experiments.estimate import estimate
 from regard.models.adapters import adapted
 from regard.training.interrupt import Interrupted
+from regard.training.loop import Loop
 
 LINES = "a good film\tgood\nsimply bad\tbad\nvery good fun\tgood\ndull and bad\tbad\n" * 6
 PAIRS = "a good film\tmilf doog\nsimply bad\tylpmis dab\n" * 6
@@ -141,14 +142,86 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
     for name in ("model/model", "adapter/adapter_model"):
         assert_equal(tensors("stopped", name), tensors("whole", name))
     newest = [sorted(Path(run, "checkpoints").iterdir())[-1] for run in ("stopped", "whole")]
-    for name in ("weights", "memory"):
+    for name in ("weights", "frozen", "memory"):
         assert_equal(tensors(str(newest[0]), name), tensors(str(newest[1]), name))
+
+
+def train_with_checkpoints(run: str, *options: str) -> list[Path]:
+    """The checkpoints of a run that writes one every three updates."""
+    every = ("training.checkpoints.every=3", "training.checkpoints.keep=3")
+    runs.train("lora.toml", (*every, *options), out=run, show="none")
+    return sorted(Path(run, "checkpoints").iterdir())
+
+
+def test_checkpoints_share_a_file_with_the_frozen_weights(place):
+    base()
+    found = train_with_checkpoints("run")
+    assert len(found) >= 3
+    files = [path / "frozen.safetensors" for path in found]
+    assert len({file.stat().st_ino for file in files}) == 1
+    assert files[0].stat().st_nlink == len(found)
+    before = tensors("base/model", "model")
+    frozen, trained = tensors(str(found[-1]), "frozen"), tensors(str(found[-1]), "weights")
+    assert torch.equal(
+        frozen["encoder.embedding.weight"], before["bert.embeddings.word_embeddings.weight"]
+    )
+    assert not frozen.keys() & trained.keys()
+    assert all(".A" in name or ".B" in name or name.startswith("heads.") for name in trained)
+
+
+def test_a_resumed_run_links_to_the_frozen_weights_that_it_read(place, monkeypatch):
+    base()
+    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
+    with pytest.raises(Interrupted):
+        train_with_checkpoints("run")
+    monkeypatch.undo()
+    monkeypatch.chdir(place)
+    runs.resume("run", show="none")
+    files = [path / "frozen.safetensors" for path in Path("run/checkpoints").iterdir()]
+    assert len({file.stat().st_ino for file in files}) == 1
+
+
+def test_frozen_weights_are_copied_where_there_are_no_links_or_they_changed(place, monkeypatch):
+    base()
+    linked = train_with_checkpoints("linked")[-1]
+
+    def refuse(*_: object) -> None:
+        raise OSError("no hard links")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.link", refuse)
+        copied = train_with_checkpoints("copied")
+    assert len({(path / "frozen.safetensors").stat().st_ino for path in copied}) == len(copied)
+    for name in ("weights", "frozen", "memory"):
+        assert_equal(tensors(str(copied[-1]), name), tensors(str(linked), name))
+
+    update = Loop.update
+
+    def touched(loop) -> None:
+        update(loop)
+        with torch.no_grad():  # as a callback might do
+            loop.model.encoder.embedding.weight.mul_(0.5)
+
+    monkeypatch.setattr("regard.training.loop.Loop.update", touched)
+    first, *_, last = train_with_checkpoints("changed")
+    name = "encoder.embedding.weight"
+    assert torch.equal(
+        tensors(str(last), "frozen")[name],
+        tensors(str(first), "frozen")[name] * 0.5 ** int(last.name.removeprefix("step-")),
+    )
+
+
+def test_the_mean_of_checkpoints_has_the_frozen_weights(place):
+    base()
+    averaged = ("training.checkpoints.average=2", "training.validation.every=0")
+    train_with_checkpoints("run", *averaged)
+    before, after = tensors("base/model", "model"), tensors("run/model", "model")
+    name = "bert.embeddings.word_embeddings.weight"
+    assert torch.equal(before[name], after[name])
 
 
 def stopping_after(updates: int):
     """`Loop.update` that gets a signal."""
-    from regard.training.loop import Loop
-
     update = Loop.update
 
     def stopped(loop) -> None:
