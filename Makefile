@@ -46,7 +46,7 @@ lint: $(VENV)/.dev
 
 # A warning is an error: a link without a target, a page in no table of contents, a faulty docstring.
 docs: $(VENV)/.docs
-	rm -rf build/docs
+	rm -rf build/docs build/doctrees
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH="$(CURDIR)" \
 	  $(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/docs
 	@echo "build/docs/index.html"

@@ -13,8 +13,12 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.util.nodes import make_refnode
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
@@ -55,7 +59,10 @@ python_use_unqualified_type_names = True
 def setup(app: Sphinx) -> None:
     reference.write(ROOT / "docs/api")
     app.connect("source-read", add_toctrees)
+    app.connect("autodoc-process-signature", simplify_signature)
     app.connect("autodoc-process-docstring", restructure)
+    app.connect("missing-reference", link_class)
+    app.connect("doctree-resolved", link_names)
     app.connect("build-finished", write_start)
 
 
@@ -76,10 +83,45 @@ def with_toctree(section: re.Match[str]) -> str:
 def restructure(
     app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]
 ) -> None:
-    """A docstring in the style of Google as reStructuredText; of an attribute it is plain text."""
-    lines[:] = reference.restructured(lines)
-    if what not in ("attribute", "data", "property"):
-        lines[:] = GoogleDocstring(lines, Config(), app, what, name, value, options).lines()
+    """A docstring of this package as reStructuredText."""
+    if isinstance(value, type):
+        reference.simplify_types(value)  # before its attributes are described
+    if what in ("attribute", "data", "property"):
+        what = "method"  # otherwise "0: none" would be a type and a text
+    text = reference.restructured(lines)
+    lines[:] = GoogleDocstring(text, Config(), app, what, name, value, options).lines()
+
+
+def simplify_signature(
+    app: Sphinx, what: str, name: str, value: object, options: object, said: str | None, result: str
+) -> tuple[str | None, str | None]:
+    """See `reference.plain_signature`."""
+    return said and reference.plain_signature(said), result and reference.plain_signature(result)
+
+
+def link_class(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
+) -> nodes.reference | None:
+    """A class that is named without its module is a link where no other has the name."""
+    name = node.get("reftarget", "")
+    if node.get("refdomain") != "py" or not re.fullmatch(r"[A-Z]\w+", name):
+        return None
+    objects = env.get_domain("py").objects
+    found = [one for path, one in objects.items() if path.endswith(f".{name}") and not one.aliased]
+    if len(found) != 1 or found[0].objtype != "class":
+        return None
+    return make_refnode(app.builder, node["refdoc"], found[0].docname, found[0].node_id, [shown])
+
+
+def link_names(app: Sphinx, page: nodes.document, name: str) -> None:
+    """In the Markdown pages `regard.load(...)` is a link to the reference."""
+    objects = app.env.get_domain("py").objects
+    for code in [] if name.startswith("docs/api/") else list(page.findall(nodes.literal)):
+        path = re.match(r"(regard(?:\.\w+)+)(?:\(.*\))?$", code.astext())
+        if path and path[1] in objects and not isinstance(code.parent, nodes.reference):
+            there = objects[path[1]]
+            link = make_refnode(app.builder, name, there.docname, there.node_id, [code.deepcopy()])
+            code.replace_self(link)
 
 
 def write_start(app: Sphinx, error: Exception | None) -> None:

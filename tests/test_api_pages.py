@@ -6,6 +6,7 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_a_page_describes_every_public_name_once(module):
     described = DESCRIBED.findall(reference.page(module))
     names = getattr(import_module(module), "__all__", ())
     assert {f"{module}.{name}" for name in names} <= {*described}
-    assert len(described) == len({*described}) > 4
+    assert len(described) == len({*described}) > 1
 
 
 @pytest.mark.parametrize(
@@ -49,15 +50,35 @@ def test_lines_of_names_become_a_list():
     assert restructured(lines) == f"What it is.\n\n{items}"
 
 
-def test_indented_lines_and_columns_become_literal_blocks():
-    assert restructured("Text.\n\n    model(*x)\n    more") == (
-        "Text.\n\n::\n\n        model(*x)\n        more"
+def test_indented_lines_and_columns_become_code():
+    code = "    model(*x)\n    more"
+    assert restructured(f"Text.\n\n{code}") == (
+        "Text.\n\n.. code-block:: python\n\n        model(*x)\n        more"
     )
     columns = "rows(x)    an iterator\nnames(x)   a *list"
-    assert restructured(columns) == "::\n\n" + "\n".join(f"    {c}" for c in columns.split("\n"))
+    assert restructured(columns) == (
+        ".. code-block:: text\n\n    rows(x)    an iterator\n    names(x)   a *list"
+    )
 
 
 def test_prose_and_sections_stay_as_they_are():
     sections = "Args:\n    x: what it is\n        and more\n\nRaises:\n    KeyError: no."
     for text in ("Two lines: with a colon,\nand no more.", f"Do.\n\n{sections}"):
         assert restructured(text) == text
+
+
+def test_types_are_shown_without_their_ranges():
+    class Sizes:
+        width: Annotated[int, "at least 1"] = 1
+        depth: Annotated[int, "at least 1"] | None = None
+
+    reference.simplify_types(Sizes)
+    assert Sizes.__annotations__ == {"width": int, "depth": int | None}
+
+
+def test_signatures_are_shown_without_ranges():
+    ranged = (
+        "(a: ~typing.Annotated[int, Ge(ge=1), Le(le=9)] = 3, b: list[Annotated[str, F(x=[1])]])"
+    )
+    assert reference.plain_signature(ranged) == "(a: int = 3, b: list[str])"
+    assert reference.plain_signature("(a: tuple[int, ...] = (1,)) -> None").endswith("-> None")

@@ -9,20 +9,27 @@ the pages.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from textwrap import dedent
 from types import ModuleType
+from typing import get_type_hints
 
 STATIONS = (
     "text data layers attention models checkpoints decoding metrics tasks training visual "
     "experiments"
 ).split()
-MODULES = ["regard", "regard.ops", *(f"regard.{station}" for station in STATIONS)]
+MODULES = [
+    *("regard", "regard.recipe", "regard.ops", "regard.state"),
+    *(f"regard.{station}" for station in STATIONS),
+]
 TABLES = {  # packages whose modules are many: the table, and what its classes have in common
     "regard.models": ("MODELS", ("protocols", "encoder_with_heads")),
     "regard.tasks": ("TASKS", ("verbs", "folders")),
@@ -97,8 +104,33 @@ def write(folder: Path) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-# ----------------------------------------------------------------------------- docstrings
+# ------------------------------------------------------------------ types and docstrings
 
+
+def simplify_types(kind: type) -> None:
+    """Take the ranges out of the annotations of a class: int, not Annotated[int, ...].
+
+    Annotations with names that only type checkers import stay as they are.
+    """
+    own = vars(kind).get("__annotations__", {})
+    with suppress(NameError, TypeError):
+        hints = get_type_hints(kind)
+        own.update({name: hints[name] for name in own})
+
+
+def plain_signature(text: str) -> str:
+    """The same for a signature as Sphinx writes it."""
+    while found := ANNOTATED.search(text):
+        depth, commas, end = 1, [], found.end()
+        while depth:
+            depth += (text[end] in "[(") - (text[end] in ")]")
+            commas += [end] if depth == 1 and text[end] == "," else []
+            end += 1
+        text = text[: found.start()] + text[found.end() : commas[0]] + text[end:]
+    return text
+
+
+ANNOTATED = re.compile(r"~?(?:typing\.)?Annotated\[")
 SECTION = re.compile(r"(Args|Returns|Raises|Yields|Attributes|Example|Note):$")
 FIELD = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*): (\S.*)$")
 COLUMNS = re.compile(r"\S {2,}\S")
@@ -134,11 +166,19 @@ def _paragraph(lines: list[str]) -> list[str]:
     fields = [number for number, line in enumerate(lines) if FIELD.match(line)]
     others = [line for number, line in enumerate(lines) if number not in fields]
     if lines[0].startswith("    ") or sum(bool(COLUMNS.search(line)) for line in lines) > 1:
-        return ["::", "", *(f"    {line}" for line in lines)]
+        return [f".. code-block:: {_language(lines)}", "", *(f"    {line}" for line in lines)]
     named = fields[:1] == [0] and (len(fields) > 1 or lines[0][0].islower())
     if named and all(line.startswith("    ") for line in others):
         return [_item(line) for line in lines]
     return lines
+
+
+def _language(lines: list[str]) -> str:
+    try:
+        ast.parse(dedent("\n".join(lines)))
+    except SyntaxError:
+        return "text"
+    return "python"
 
 
 def _item(line: str) -> str:
