@@ -14,6 +14,7 @@ __all__, __getattr__ = names_of(
         "attention.pruning": "head_importance heads_gated heads_masked prune_heads",
         "errors": "CheckpointError ConfigError DataError MissingExtra RegardError",
         "experiments.cross_validation": "cross_validate",
+        "experiments.find_lr": "find_lr",
         "experiments.runs": "resume train",
         "tasks": "register",
         "tasks.folders": "load quantize save",

@@ -3,7 +3,7 @@
     console.py      output streams, error messages, exit codes
     input_texts.py  texts of the command line or of standard input
     options.py      arguments and options that several commands have
-    train.py        train, resume, cross-validate, compare
+    train.py        train, resume, find-lr, cross-validate, compare
     listing.py      list
     NAME.py         each other command in a file of its name
 
@@ -73,6 +73,7 @@ app.command()(embed.embed)
 app.command()(search.search)
 app.command()(look.look)
 app.add_typer(tokenizer.app, name="tokenizer")
+app.command()(train.find_lr)
 app.command()(train.cross_validate)
 app.command()(train.compare)
 app.command()(quantize.quantize)

@@ -32,6 +32,7 @@ RENAMED_COMMANDS = {"convert": "quantize"}
 RENAMED_FLAGS = {"--weights": "`--quantize` (of `regard quantize`: `--dtype`)"}
 
 
+WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare")
 WORDS = "regard.words"  # of the command line, in the context of a command
 
 
@@ -91,7 +92,7 @@ def exit_codes() -> Iterator[None]:
 def _recipe_option(flag: str, context: Any) -> str:
     """What to write instead of a flag with the name of an option of recipes; "" for other flags."""
     words = context.meta.get(WORDS, []) if context is not None else []
-    if not words or words[0] not in ("train", "cross-validate", "compare"):
+    if not words or words[0] not in WITH_RECIPES:
         return ""
     from regard.experiments.template import sections_with
 

@@ -1,4 +1,4 @@
-"""train, resume, cross-validate, compare."""
+"""train, resume, find-lr, cross-validate, compare."""
 
 from __future__ import annotations
 
@@ -66,6 +66,40 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
     scores = [f"{name} {value:.4g}" for name, value in found if value is not None]
     text = "  ".join([f"{folder}", *scores, f"update {result.update:,} ({result.reason})"])
     show({"run": folder, **asdict(result)}, text, as_json)
+
+
+def find_lr(
+    recipe: Annotated[Path, Argument(help="A TOML file.")],
+    overrides: Overrides = None,
+    start: Annotated[float, Option(help="The rate of the first update.")] = 1e-7,
+    end: Annotated[float, Option(help="The rate of the last update.")] = 10.0,
+    updates: Annotated[int, Option(help="How many updates.")] = 100,
+    out: Annotated[
+        Path | None, Option(help="The folder of the chart; runs/NAME-find-lr without it.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Suggest a learning rate: train while the rate grows, and draw the loss.
+
+    Prints the lines of the recipe. No run is written or changed.
+    """
+    from regard.experiments import runs
+    from regard.experiments.find_lr import find_lr as run
+
+    name = runs.name_of_run(recipe, runs.read_recipe(recipe, overrides or ()).name)
+    folder = out or Path("runs") / f"{name}-find-lr"
+    found = run(
+        recipe,
+        overrides or (),
+        start=start,
+        end=end,
+        test_updates=updates,
+        out=folder,
+        show=_progress(quiet),
+    )
+    show(found.facts(), str(found), as_json)
+    say(f"the chart: {folder / 'find-lr.html'}")
 
 
 def cross_validate(

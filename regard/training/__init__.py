@@ -11,11 +11,11 @@ __all__, __getattr__ = names_of(
         "callbacks": "Callback Update",
         "interrupt": "Interrupted",
         "loggers": "MLflowLogger WandbLogger",
-        "loop": "NonFiniteError",
         "options": "CheckpointOptions OptimizerOptions ScheduleOptions TrainingOptions "
         "ValidationOptions",
         "result": "Result",
         "run": "resume train",
         "task": "Task",
+        "updates": "NonFiniteError",
     },
 )

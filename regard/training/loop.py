@@ -1,43 +1,36 @@
-"""The loop: fetch, losses, backward, clip, step, log, validate, checkpoint.
+"""The loop: update, log, validate, checkpoint.
 
-`Loop.run` and `Loop.update` are the whole of it. It knows a task by its losses, and nothing about
-models or text. `training_state` starts it, and restores it to exactly where it stopped.
+`Loop.run` and `Updates.apply_update` are the whole of it. `training_state` starts it, and restores
+it to exactly where it stopped.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from regard.checkpoints.filling import load_weights
 from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.metrics.score import NamedScore
-from regard.ops import WeightCopies, weight_copies
-from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.averaging import average
 from regard.training.callbacks import Callback, Update
 from regard.training.checkpointing import Checkpointer, RunFolder
-from regard.training.compiling import CompiledBlock, compiled_blocks, compiling
-from regard.training.counters_and_rng import Counters, isolated_rng
+from regard.training.counters_and_rng import isolated_rng
 from regard.training.interrupt import Interrupted, Interruption, Stopped
-from regard.training.optimizers import clip, gradient_norm, optimizer, trained
 from regard.training.options import TrainingOptions
-from regard.training.precision import casting
 from regard.training.progress import Progress
 from regard.training.report import TrainingReport
 from regard.training.result import Result
 from regard.training.schedules import ScheduleStep, schedule
-from regard.training.stop_conditions import epochs_done, fraction, reason_to_end
+from regard.training.stop_conditions import fraction, reason_to_end
 from regard.training.task import Task
+from regard.training.updates import NonFiniteError, Updates
 
 Test = Callable[[], Sequence[NamedScore]]
 
@@ -47,17 +40,12 @@ def no_test() -> Sequence[NamedScore]:
     return ()
 
 
-class NonFiniteError(RegardError):
-    """A loss or a gradient became infinite or not a number; the update was not applied."""
-
-
-class Loop:
+class Loop(Updates):
     """One training. All that changes while it runs is here, and all of it is in a checkpoint.
 
     `training_state.start_run` or `training_state.restore` comes before `run`.
     """
 
-    precision: str
     report: TrainingReport
     checkpointer: Checkpointer
 
@@ -72,30 +60,12 @@ class Loop:
         interruption: Interruption,
         callback: Callback,
     ):
-        if options.threads:
-            torch.set_num_threads(options.threads)
-        self.task, self.options, self.folder, self.identity = task, options, folder, identity
+        super().__init__(task, options)
+        self.folder, self.identity = folder, identity
         self.publish, self.progress, self.interruption = publish, progress, interruption
         self.callback = callback
-        self.model: nn.Module = task.model
-        self.parameters = list(trained(self.model).values())
-        self.optimizer = optimizer(self.model, options.optimizer)
-        self.device = self.parameters[0].device
-        self.weight_copies = WeightCopies()  # of the weights, for products in bfloat16
-        self.checkpointed, self.compiled = self.blocks()
         self.schedule = schedule(options.schedule)
-        self.batches = task.train_batches()
-        self.counters, self.items = Counters(), task.items
         self.scores: dict[str, float] = {}
-        self.carry: Any = None
-        self.learning_rate = self.norm = 0.0
-
-    def blocks(self) -> tuple[list[nn.Module], list[CompiledBlock]]:
-        """Those with activation checkpointing, and those that are compiled."""
-        again = self.options.activation_checkpointing
-        if self.options.compile:
-            return [], compiled_blocks(self.model, self.device, checkpointing=again)
-        return blocks_of(self.model) if again else [], []
 
     def run(self, test: Test = no_test) -> Result:
         """Update after update until a limit is reached; then score the test data.
@@ -121,97 +91,28 @@ class Loop:
             self.report.metrics_log.close()
 
     def update(self) -> None:
-        """One step of the optimizer, over `accumulate` batches that weigh like one large one."""
-        began = time.perf_counter()
-        batches = self.fetch()
-        totals: Counter[str] = Counter()
-        for batch in batches:
-            totals.update(self.task.counts(batch))
-        divisors = self.divisors(totals, len(batches))
-        with weight_copies(self.weight_copies):
-            losses = [self.backward(batch, divisors) for batch in batches]
-            self.check_finite(losses, gradient_norm(self.optimizer))
-            clip(self.optimizer, self.norm, self.options.optimizer.clip)
-            self.advance(totals)
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.report.add(losses, totals, batches)
+        """One update, and what is told of it."""
+        try:
+            applied = self.apply_update()
+        except NonFiniteError as error:
+            good = self.folder.saved()[-1]  # the first is written before any update
+            raise NonFiniteError(
+                f"{error}; the last good checkpoint is {good}. A lower `learning_rate`, a lower "
+                "`clip`, a longer `warmup` or float32 precision may help."
+            ) from None
         at = self.counters
-        at.seconds += time.perf_counter() - began
+        self.report.add(applied.losses, applied.totals, applied.batches)
         if at.update % self.options.log_every == 0:
             self.report.log(self.epochs, self.learning_rate, self.norm)
         self.report.show_if_due(self.epochs, self.fraction, self.learning_rate)
         self.callback.on_update(Update(at.update, self.epochs, self.learning_rate, self.norm))
 
-    def fetch(self) -> list[Any]:
-        """The batches of one update; the last update of an epoch may have fewer."""
+    def scheduled_rate(self) -> float:
+        """The peak rate, times what the schedule says."""
         at = self.counters
-        fetched: list[Any] = []
-        while len(fetched) < self.options.accumulate:
-            epoch = self.batches.epoch
-            fetched.append(next(self.batches))
-            at.epoch_batches = at.epoch_batches + 1 if self.batches.epoch == epoch else 1
-            if at.epoch_batches >= self.batches.batches_per_epoch:
-                break
-        return fetched
-
-    def divisors(self, totals: Mapping[str, int], batches: int) -> dict[str, float]:
-        """What the losses of an update are divided by: their items, or the usual number of them.
-
-        Where all sequences of a batch have one length, batches differ in their number of tokens:
-        divided by its own number, a token of a short sentence would weigh several times as much as
-        one of a long sentence.
-        """
-        usual = self.task.usual
-        return {
-            name: usual[name] * batches if name in usual else max(1, total)
-            for name, total in totals.items()
-        }
-
-    def backward(self, batch: Any, divisors: Mapping[str, float]) -> dict[str, Tensor]:
-        """Add this batch's part of the gradient of the sum over losses of (sum / divisor)."""
-        casts = casting(self.precision, self.device)
-        with casts, compiling(self.compiled), activation_checkpointing(self.checkpointed):
-            losses, self.carry = self.task.losses(batch, self.carry)
-        sums = {name: value for name, (value, _) in losses.items()}
-        objective = sum(value / divisors[name] for name, value in sums.items())
-        objective.backward()  # type: ignore[union-attr]
-        return {name: value.detach() for name, value in sums.items()}
-
-    def check_finite(self, losses: list[dict[str, Tensor]], norm: Tensor) -> None:
-        """Read the gradient's norm and the losses together: the one wait for the device."""
-        everything = norm + sum(value for one in losses for value in one.values())
-        self.norm, total = torch.stack([norm.to(everything), everything]).tolist()
-        if math.isfinite(total):
-            return
-        what, index = f"the norm of the gradient is {self.norm}", len(losses) - 1
-        for i, one in reversed(list(enumerate(losses))):
-            for name, value in one.items():
-                if not value.isfinite():
-                    what, index = f"the loss `{name}` is {float(value)}", i
-        batch = self.counters.epoch_batches - len(losses) + index + 1
-        good = self.folder.saved()[-1]  # the first is written before any update
-        raise NonFiniteError(
-            f"update {self.counters.update + 1}: {what} at batch {batch} of epoch "
-            f"{self.batches.epoch + 1}. The update was not applied; the last good checkpoint is "
-            f"{good}. A lower `learning_rate`, a lower `clip`, a longer `warmup` or float32 "
-            "precision may help."
-        )
-
-    def advance(self, totals: Mapping[str, int]) -> None:
-        """Count this update, and set the learning rate that belongs to it."""
-        at = self.counters
-        at.update += 1
-        at.tokens += next(iter(totals.values()), 0)
         total = at.update / self.fraction if self.fraction else math.inf
         step = ScheduleStep(at.update, self.batches.epoch, total)
-        self.learning_rate = self.options.optimizer.learning_rate * self.schedule(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
-
-    @property
-    def epochs(self) -> float:
-        return epochs_done(self.counters, self.batches)
+        return self.options.optimizer.learning_rate * self.schedule(step)
 
     @property
     def fraction(self) -> float:

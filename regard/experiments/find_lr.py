@@ -1,0 +1,175 @@
+"""A learning rate for a recipe, by the range test of `regard.training.range_test`.
+
+found = find_lr("recipe.toml")
+found.suggestion
+found.picture.save("rates.html")
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from regard.data.in_memory import is_path
+from regard.errors import ConfigError
+from regard.experiments import keywords, runs
+from regard.file_writing import write_text
+from regard.training.options import ScheduleOptions
+from regard.training.progress import Progress, Show, check_show, progress
+from regard.training.range_test import RangeTest, check_range, range_test
+from regard.training.schedules import noam
+from regard.visual.curves import Curves, Series
+
+DIGITS = 2  # of a suggestion: the test says no more
+HIGHEST = 2  # times the first loss: higher ones are drawn there
+PICTURE, FACTS = "find-lr.html", "find-lr.json"
+
+
+@dataclass(frozen=True)
+class FoundRate:
+    """What a range test found for a recipe.
+
+    test: rates and losses.  factor: the schedule's peak, by which it multiplies `learning_rate`: 1
+    but for noam.
+    """
+
+    test: RangeTest
+    factor: float = 1.0
+
+    @property
+    def suggestion(self) -> float | None:
+        """The `learning_rate` to try first; None where the loss never falls."""
+        return self._option(self.test.suggestion)
+
+    @property
+    def steepest(self) -> float | None:
+        """The `learning_rate` where the loss falls fastest."""
+        return self._option(self.test.steepest)
+
+    @property
+    def minimum(self) -> float | None:
+        """The `learning_rate` with the lowest loss: higher ones make the training worse."""
+        return self._option(self.test.minimum)
+
+    def _option(self, rate: float | None) -> float | None:
+        return None if rate is None else float(f"{rate / self.factor:.{DIGITS}g}")
+
+    @cached_property
+    def picture(self) -> Curves:
+        """The loss against the logarithm of the rate, with the suggestion."""
+        means = self.test.smoothed
+        logs = [math.log10(rate) for rate in self.test.rates]
+        most = HIGHEST * means[0] if means else 0.0  # the last ones explode
+        series = [
+            Series(name, tuple((x, min(y, most)) for x, y in zip(logs, ys, strict=True)))
+            for name, ys in (("loss", self.test.losses), ("smoothed", means))
+        ]
+        if (rate := self.test.suggestion) is not None:
+            nearest = min(range(len(logs)), key=lambda i: abs(logs[i] - math.log10(rate)))
+            point = ((math.log10(rate), means[nearest]),)
+            series.append(Series(f"suggestion, {rate:.{DIGITS}g}", point, joined=False))
+        title = "Loss while the learning rate grows"
+        return Curves(tuple(series), title, "log10 of the learning rate", "loss")
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "learning_rate": self.suggestion,
+            "steepest": self.steepest,
+            "minimum": self.minimum,
+            "diverged": self.test.diverged,
+            "rates": list(self.test.rates),
+            "losses": list(self.test.losses),
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Write find-lr.html, a chart, and find-lr.json; the chart's path."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / FACTS, json.dumps(self.facts(), indent=1) + "\n")
+        return self.picture.save(folder / PICTURE)
+
+    def __str__(self) -> str:
+        tried = len(self.test.rates)
+        if self.suggestion is None:
+            return f"no rate is suggested: the loss did not fall in {tried} updates"
+        end = "the loss diverged" if self.test.diverged else "the end of the range"
+        return (
+            "[training.optimizer]\n"
+            f"learning_rate = {self.suggestion!r}\n"
+            f"# The loss falls fastest at {self.steepest:g} and is lowest at {self.minimum:g};\n"
+            f"# {tried} updates, to {end} at {self.test.rates[-1] / self.factor:.{DIGITS}g}."
+        )
+
+    def _repr_html_(self) -> str:
+        return self.picture._repr_html_()
+
+
+def find_lr(
+    recipe: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    start: float = 1e-7,
+    end: float = 10.0,
+    test_updates: int = 100,
+    out: str | Path | None = None,
+    show: Show | Progress = "auto",
+    **options: Any,
+) -> FoundRate:
+    """Suggest a learning rate: train for some updates while the rate grows from `start` to `end`.
+
+    The updates are those of `regard.train` (batches, accumulation, clipping, dropout, optimizer);
+    the recipe's rate, schedule and end have no effect. The test ends early where the loss diverges.
+    No run is written or changed, and the weights are thrown away.
+
+        find_lr("recipe.toml").suggestion
+        find_lr(task="classification", model="a folder", train=dataframe, epochs=3)
+
+    Args:
+        recipe, overrides, show, options: as of `regard.train`.
+        out: a folder for find-lr.html and find-lr.json; None: nothing is written.
+
+    Raises:
+        ConfigError: the range is none, or has fewer than 20 updates.
+        Others as `regard.train`.
+    """
+    check_show(show)
+    check_range(start, end, test_updates)
+    if out is not None and not is_path(out):
+        raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
+    raw = keywords.recipe_of(recipe, overrides, options)
+    schema = runs.schema_of(raw)
+    raw = keywords.with_options_in_sections(raw, schema)
+    runs.checked_recipe(keywords.with_placeholder_paths(raw, schema))
+    with TemporaryDirectory() as folder, closing(progress(show)) as shown:
+        with keywords.data_in_files(raw, schema, Path(folder)) as raw:
+            checked = runs.checked_recipe(raw)
+            with raw.locating(type(checked)):
+                task: Any = runs.plan(checked).task
+                found = range_test(
+                    task,
+                    checked.training,
+                    shown,
+                    seed=checked.seed,
+                    start=start,
+                    end=end,
+                    updates=test_updates,
+                )
+    rate = FoundRate(found, _peak(checked.training.schedule))
+    if out is not None:
+        rate.save(out)
+    return rate
+
+
+def _peak(schedule: ScheduleOptions) -> float:
+    """The largest factor by which a schedule multiplies the rate."""
+    if schedule.name != "noam":
+        return 1.0
+    return noam(schedule.warmup, schedule.d_model, schedule.warmup)

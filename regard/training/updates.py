@@ -1,0 +1,164 @@
+"""One update of the weights: fetch batches, losses, backward, clip, step.
+
+It knows a task by its losses, and nothing about models or text. The loop of a training (`loop`) and
+the learning-rate range test (`range_test`) make their updates here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.ops import WeightCopies, weight_copies
+from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
+from regard.training.compiling import CompiledBlock, compiled_blocks, compiling
+from regard.training.counters_and_rng import Counters
+from regard.training.optimizers import clip, gradient_norm, optimizer, trained
+from regard.training.options import TrainingOptions
+from regard.training.precision import casting
+from regard.training.stop_conditions import epochs_done
+from regard.training.task import Task
+
+
+class NonFiniteError(RegardError):
+    """A loss or a gradient became infinite or not a number; the update was not applied."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An update that was applied: its batches, their losses (sums), and the items of each loss."""
+
+    batches: list[Any]
+    losses: list[dict[str, Tensor]]
+    totals: Mapping[str, int]
+
+
+class Updates(ABC):
+    """A model, its optimizer and its batches, and how an update changes them.
+
+    precision: of matrix products; it is set before the first update.
+    carry: the state after the last batch.  norm: of the last gradient.
+    """
+
+    precision: str
+
+    def __init__(self, task: Task, options: TrainingOptions):
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        self.task, self.options = task, options
+        self.model: nn.Module = task.model
+        self.parameters = list(trained(self.model).values())
+        self.optimizer = optimizer(self.model, options.optimizer)
+        self.device = self.parameters[0].device
+        self.weight_copies = WeightCopies()  # of the weights, for products in bfloat16
+        self.checkpointed, self.compiled = self.blocks()
+        self.batches = task.train_batches()
+        self.counters, self.items = Counters(), task.items
+        self.carry: Any = None
+        self.learning_rate = self.norm = 0.0
+
+    def blocks(self) -> tuple[list[nn.Module], list[CompiledBlock]]:
+        """Those with activation checkpointing, and those that are compiled."""
+        again = self.options.activation_checkpointing
+        if self.options.compile:
+            return [], compiled_blocks(self.model, self.device, checkpointing=again)
+        return blocks_of(self.model) if again else [], []
+
+    @abstractmethod
+    def scheduled_rate(self) -> float:
+        """The learning rate of the update that has just been counted."""
+
+    def apply_update(self) -> Applied:
+        """One step of the optimizer, over `accumulate` batches that weigh like one large one.
+
+        Raises:
+            NonFiniteError: a loss or a gradient became infinite or NaN.
+        """
+        began = time.perf_counter()
+        batches = self.fetch()
+        totals: Counter[str] = Counter()
+        for batch in batches:
+            totals.update(self.task.counts(batch))
+        divisors = self.divisors(totals, len(batches))
+        with weight_copies(self.weight_copies):
+            losses = [self.backward(batch, divisors) for batch in batches]
+            self.check_finite(losses, gradient_norm(self.optimizer))
+            clip(self.optimizer, self.norm, self.options.optimizer.clip)
+            self.advance(totals)
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.counters.seconds += time.perf_counter() - began
+        return Applied(batches, losses, totals)
+
+    def fetch(self) -> list[Any]:
+        """The batches of one update; the last update of an epoch may have fewer."""
+        at = self.counters
+        fetched: list[Any] = []
+        while len(fetched) < self.options.accumulate:
+            epoch = self.batches.epoch
+            fetched.append(next(self.batches))
+            at.epoch_batches = at.epoch_batches + 1 if self.batches.epoch == epoch else 1
+            if at.epoch_batches >= self.batches.batches_per_epoch:
+                break
+        return fetched
+
+    def divisors(self, totals: Mapping[str, int], batches: int) -> dict[str, float]:
+        """What the losses of an update are divided by: their items, or the usual number of them.
+
+        Where all sequences of a batch have one length, batches differ in their number of tokens:
+        divided by its own number, a token of a short sentence would weigh several times as much as
+        one of a long sentence.
+        """
+        usual = self.task.usual
+        return {
+            name: usual[name] * batches if name in usual else max(1, total)
+            for name, total in totals.items()
+        }
+
+    def backward(self, batch: Any, divisors: Mapping[str, float]) -> dict[str, Tensor]:
+        """Add this batch's part of the gradient of the sum over losses of (sum / divisor)."""
+        casts = casting(self.precision, self.device)
+        with casts, compiling(self.compiled), activation_checkpointing(self.checkpointed):
+            losses, self.carry = self.task.losses(batch, self.carry)
+        sums = {name: value for name, (value, _) in losses.items()}
+        objective = sum(value / divisors[name] for name, value in sums.items())
+        objective.backward()  # type: ignore[union-attr]
+        return {name: value.detach() for name, value in sums.items()}
+
+    def check_finite(self, losses: list[dict[str, Tensor]], norm: Tensor) -> None:
+        """Read the gradient's norm and the losses together: the one wait for the device."""
+        everything = norm + sum(value for one in losses for value in one.values())
+        self.norm, total = torch.stack([norm.to(everything), everything]).tolist()
+        if math.isfinite(total):
+            return
+        what, index = f"the norm of the gradient is {self.norm}", len(losses) - 1
+        for i, one in reversed(list(enumerate(losses))):
+            for name, value in one.items():
+                if not value.isfinite():
+                    what, index = f"the loss `{name}` is {float(value)}", i
+        batch = self.counters.epoch_batches - len(losses) + index + 1
+        raise NonFiniteError(
+            f"update {self.counters.update + 1}: {what} at batch {batch} of epoch "
+            f"{self.batches.epoch + 1}. The update was not applied"
+        )
+
+    def advance(self, totals: Mapping[str, int]) -> None:
+        """Count this update, and set the learning rate that belongs to it."""
+        self.counters.update += 1
+        self.counters.tokens += next(iter(totals.values()), 0)
+        self.learning_rate = self.scheduled_rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
+
+    @property
+    def epochs(self) -> float:
+        return epochs_done(self.counters, self.batches)
