@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard import recipe
+from regard.data.in_memory import column_names
+from regard.data.readers import read
 from regard.training import Result
 from regard.training.metrics_log import read_events
 
@@ -64,8 +67,20 @@ class Run:
         return training_curves(self.events)
 
     def evaluate(self, data: Any) -> Any:
-        """The scores of the model on other data: a file, or data in memory."""
+        """The scores of the model on other data: a file, or data in memory.
+
+        Of a table with the columns that the training was told (`columns`), these are read.
+        """
+        columns = self._columns()
+        if columns and {*columns} <= {*column_names(data)}:
+            data = read(data, columns)
         return self.model.evaluate(data)
+
+    def _columns(self) -> tuple[str, ...]:
+        """The columns of texts and target, where the recipe names them all in one option."""
+        data = recipe.read(self.folder / "recipe.toml").tables["data"]
+        columns = () if data.get("target_columns") else data.get("columns", ())
+        return tuple(columns) if all(isinstance(one, str) for one in columns) else ()
 
     def predict(self, texts: Any) -> Any:
         """The model's results for texts."""

@@ -57,6 +57,31 @@ def test_a_run_has_its_folder_scores_curves_and_model(start):
     assert (where / "data/train.jsonl").is_file() and (where / "report.html").is_file()
 
 
+def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):
+    table = FRAME.rename(columns={"text": "review", "label": "stars"}).assign(number=range(24))
+    options = dict(task="classification", model=start, columns=["review", "stars"])
+    run = train(train=table, valid=table, **options)
+    expected = run.model.evaluate(list(zip(TEXTS, LABELS, strict=True)))
+    assert run.evaluate(table) == run.evaluate(table.to_dict("records")) == expected
+    assert run.evaluate(table[["stars", "review"]]) == run.evaluate(FRAME) == expected
+    with pytest.raises(DataError, match="<DataFrame>:3"):
+        run.evaluate(table.assign(review=[*TEXTS[:2], None, *TEXTS[3:]]))
+
+
+def test_a_translator_is_scored_on_the_columns_that_its_training_was_told(start):
+    pairs = pandas.DataFrame({"english": ["a b", "c d"] * 8, "french": ["x y", "z w"] * 8, "id": 1})
+    run = train(
+        task="translation",
+        model={"name": "transformer", "size": "tiny", "d_model": 16},
+        tokenizer={"kind": "characters"},
+        columns=["english", "french"],
+        train=pairs,
+        valid=pairs,
+    )
+    rows = list(zip(pairs["english"], pairs["french"], strict=True))
+    assert run.evaluate(pairs) == run.model.evaluate(rows)
+
+
 def test_the_report_of_a_classifier_has_scores_of_each_label_and_the_confusion(start):
     run = train(
         task="classification", model=start, train=FRAME, valid=0.5, class_weights="balanced"
