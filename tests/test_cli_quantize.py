@@ -71,7 +71,7 @@ def test_wrong_uses_and_former_names_are_one_line_errors(model, tmp_path, words,
     assert not (tmp_path / "new").exists()
 
 
-def test_nothing_is_trained_from_quantized_weights(model, tmp_path):
+def test_training_from_quantized_weights_is_an_error(model, tmp_path):
     regard("quantize", model, tmp_path / "small")
     (tmp_path / "text.txt").write_text("a dog runs\n" * 20)
     (tmp_path / "r.toml").write_text(

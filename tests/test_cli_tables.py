@@ -172,7 +172,7 @@ def test_a_row_without_a_prediction_is_named_by_its_line_and_nothing_is_written(
         (["--file", "odd.jsonl", "--columns", "a", "--out", "out.csv"], "odd.jsonl:1: field 'a'"),
     ],
 )
-def test_what_cannot_be_done_is_an_error_that_says_what_to_do(
+def test_files_and_columns_that_do_not_fit_are_an_error_and_nothing_is_written(
     folders, tmp_path, monkeypatch, words, message
 ):
     monkeypatch.chdir(tmp_path)

@@ -103,7 +103,10 @@ def test_the_recipes_of_the_demo_have_equal_conditions():
 
     hashes: dict[str, str] = {}
     recipes = [read_recipe(path) for path in demo.RECIPES]
-    check_equal({recipe.name: conditions_of(recipe, hashes) for recipe in recipes})
+    conditions = {recipe.name: conditions_of(recipe, hashes) for recipe in recipes}
+    check_equal(conditions)  # raises an error that names a difference
+    first, *others = conditions.values()
+    assert first["budget"]["tokens"] == 800_000 and all(one == first for one in others)
 
 
 def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):

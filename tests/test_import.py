@@ -34,7 +34,7 @@ def test_importing_regard_takes_at_most_a_tenth_of_a_second():
 
 
 @pytest.mark.parametrize("module", ["regard", "regard.cli", "regard.recipe"])
-def test_nothing_heavy_is_imported_before_it_is_used(module):
+def test_importing_the_package_imports_no_torch_numpy_or_tokenizers(module):
     heavy = {"torch", "numpy", "tokenizers", "sacrebleu", "matplotlib", "transformers"}
     assert not modules_after(f"import {module}") & heavy
 

@@ -28,7 +28,7 @@ def test_every_package_that_make_installs_is_pinned():
     assert not needed - PINNED.keys()
 
 
-def test_what_builds_the_documentation_is_pinned():
+def test_packages_that_build_the_documentation_are_pinned():
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     tops = {canonicalize_name(Requirement(text).name) for text in groups["docs"]}
     assert {"sphinx", "myst-nb", "furo", "ipykernel"} <= tops

@@ -28,8 +28,6 @@ from torch import Tensor, nn
 from regard.attention.head_gates import gated
 from regard.attention.multihead import CrossAttention, PackedLinear, SelfAttention
 from regard.errors import CheckpointError, ConfigError
-from regard.layers.low_rank import LowRankLinear
-from regard.layers.quantized import QuantizedMatrix
 from regard.ops import at_least_float32
 from regard.suggest import nearest
 
@@ -259,6 +257,9 @@ def _check_cuttable(model: nn.Module | HasModel) -> None:
     Raises:
         ConfigError: they are quantized, or have low-rank adapters.
     """
+    from regard.layers.low_rank import LowRankLinear  # models that are not pruned need neither
+    from regard.layers.quantized import QuantizedMatrix
+
     for layers in _by_kind(model).values():
         for part in (part for one in layers.values() for part in one.modules()):
             if isinstance(part, LowRankLinear):

@@ -311,7 +311,7 @@ def test_options_that_do_not_fit_the_model(options, message, tmp_path):
         add_adapters(read_model(tmp_path / "base"), AdapterOptions(**options))
 
 
-def test_models_without_adapters(tmp_path):
+def test_recurrent_quantized_and_pruned_models_take_no_adapters(tmp_path):
     config = RecurrentLanguageModel.Config(vocab_size=9, d_model=4)
     with pytest.raises(ConfigError, match="no low-rank adapters for recurrent"):
         add_adapters(RecurrentLanguageModel(config), AdapterOptions())

@@ -44,7 +44,7 @@ def test_every_kind_gives_the_same_rows(kind, data):
 @pytest.mark.parametrize(
     ("kind", "data"), list(kinds()), ids=lambda one: one if type(one) is str else ""
 )
-def test_what_is_written_is_read_again(kind, data, tmp_path):
+def test_rows_written_as_jsonl_are_read_back_in_order_with_equal_values(kind, data, tmp_path):
     assert write_jsonl(data, tmp_path / "rows.jsonl", ("text", "label")) == 3
     found = list(read(tmp_path / "rows.jsonl", ("text", "label")))
     assert found == list(zip(TEXTS, LABELS, strict=True))

@@ -148,8 +148,11 @@ def test_generate_and_look_of_odd_texts_give_a_result_or_an_error(quick, folders
         text = draw.choice([line_of(good(name)), draw.choice(ODD).replace("\x00", ""), "\udcff"])
         as_json = ["--json"] * (draw.random() < 0.5)
         found = run(verb, folders[name], *draw.choice(FLAGS[verb]), *as_json, "--", text)
-        if as_json:
-            parsed(found.stdout)
+        facts = parsed(found.stdout) if as_json else []
+        if as_json:  # an object, or an error and nothing
+            assert len(facts) == (found.exit_code == 0)
+        else:
+            assert found.stdout.strip() or found.exit_code == 2
 
 
 def test_a_verb_that_a_task_lacks_raises_an_error_with_the_right_one(quick, folders, loaded):

@@ -127,6 +127,6 @@ def test_a_task_of_ones_own_has_its_name(tables):
         ("x", type("NoConfig", (RecurrentLanguageModel,), {"Config": None}), "is no dataclass"),
     ],
 )
-def test_what_cannot_be_registered_is_an_error_that_says_why(tables, name, kind, said):
+def test_registering_no_model_or_under_a_taken_name_raises_an_error(tables, name, kind, said):
     with pytest.raises(ConfigError, match=said):
         regard.register(name, kind)

@@ -134,7 +134,7 @@ def test_a_model_is_evaluated_on_the_kinds_of_labels_that_it_was_trained_on(star
 
 
 @pytest.mark.parametrize("group", ["author", 2])
-def test_all_rows_of_a_group_are_on_one_side(start, group):
+def test_a_group_is_either_training_or_validation_data(start, group):
     frame = FRAME.assign(author=[number % 5 for number in range(len(FRAME))])
     data = frame if group == "author" else list(frame.itertuples(False, None))
     run = train(task="classification", model=start, train=data, valid=0.3, group=group)

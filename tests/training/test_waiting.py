@@ -88,6 +88,7 @@ def test_the_loss_of_a_translator_does_not_wait_for_the_device(case):
     targets = batch.target.ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
     hidden = model(batch.source, Sequences.full(batch.target.ids[:, :-1])).hidden
     learn(model.head, hidden, targets, batch.count)
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("case", ENCODERS, ids=name_of)
@@ -105,6 +106,7 @@ def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
     if getattr(encoder, "continues", False):
         words = AuxiliaryLM(encoder.head, 0.5)
         words.loss(encoder.encode(texts), texts, words.count(source(7)))[0].backward()
+    assert all(parameter.grad is not None for parameter in model.heads.parameters())
 
 
 def test_counted_masked_positions_do_not_wait_for_the_device():
@@ -112,7 +114,9 @@ def test_counted_masked_positions_do_not_wait_for_the_device():
     head = encoder.new_head("masked_lm").to("meta")
     targets = torch.full((3, 7), IGNORE)
     targets[0, 2] = targets[2, 4] = 5
-    learn(head, torch.zeros(3, 7, 8, device="meta", requires_grad=True), targets.to("meta"), 2)
+    hidden = torch.zeros(3, 7, 8, device="meta", requires_grad=True)
+    learn(head, hidden, targets.to("meta"), 2)
+    assert hidden.grad is not None and hidden.grad.shape == hidden.shape
 
 
 # ---- batches -----------------------------------------------------------------------------------

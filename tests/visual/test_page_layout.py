@@ -131,7 +131,7 @@ def test_ids_are_unique_links_resolve_and_nothing_is_loaded(name):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_what_is_wide_stands_in_a_container_that_scrolls_and_has_a_name(name):
+def test_wide_pictures_and_tables_stand_in_a_named_container_that_scrolls(name):
     tree = Tree(PAGES[name]())
     for element in [*tree.all("svg"), *tree.all("table")]:
         around = [one for one in element["above"] if "rg-scroll" in (one.get("class") or "")]
