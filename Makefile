@@ -34,7 +34,8 @@ REFERENCE := build/reference
 
 test-reference: $(VENV)/.dev
 	rm -rf $(REFERENCE) && mkdir -p $(REFERENCE)
-	cp -r regard tests tools benchmarks examples recipes docs *.md *.toml Makefile $(PINS) $(REFERENCE)
+	cp -r regard tests tools benchmarks examples recipes docs *.md *.toml Makefile LICENSE NOTICE $(PINS) \
+	  $(REFERENCE)
 	rm -r $(REFERENCE)/regard/kernels $(REFERENCE)/tests/kernels
 	cd $(REFERENCE) && OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
 	  REGARD_SHARED=$(abspath ../shared) $(abspath $(BIN))/python -m pytest -n 2 \

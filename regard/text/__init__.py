@@ -1,4 +1,4 @@
-"""Text -> tokens: six kinds of tokenizer, trained here or read from published files.
+"""Text -> tokens: seven kinds of tokenizer, trained here or read from published files.
 
     from regard import text
     tokenizer = text.train("byte-bpe", lines, vocab_size=8000)
@@ -30,6 +30,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "regard.text.wordpiece:train_likelihood",
         {"split": "punctuation", "clean": True, "isolate_cjk": True},
     ),
+    "unigram": ("regard.text.unigram_training:train", {"split": "whitespace"}),
     "words": ("regard.text.word_level:train", {"split": "whitespace"}),
     "characters": ("regard.text.characters:train", {"split": "characters"}),
 }

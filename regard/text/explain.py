@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from itertools import islice
+from math import exp
+
+import numpy as np
 
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.text import bpe, wordpiece
 from regard.text.merges import Pair, SymbolCodes, code_with_suffix, join, learn_merges
 from regard.text.tokenizer import Tokenizer, text_problem
+from regard.text.unigram import Edge, UnigramModel, model_of, unknown_joined
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,29 @@ class MatchedWord:
 
 
 @dataclass(frozen=True)
+class SegmentedWord:
+    """How the unigram language model encodes a word: the lattice of all segmentations.
+
+    best: the most probable path.  log_likelihood: of the word, over all paths, in nats.
+    """
+
+    word: str
+    edges: tuple[Edge, ...]
+    best: tuple[Edge, ...]
+    log_likelihood: float
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The subwords of the best path; unknown characters side by side are one token."""
+        return tuple(edge.subword for edge in unknown_joined(self.best))
+
+    @property
+    def best_share(self) -> float:
+        """The probability of the best path, given the word."""
+        return exp(sum(edge.score for edge in self.best) - self.log_likelihood)
+
+
+@dataclass(frozen=True)
 class LookedUpWord:
     """A word or character that is an entry of the vocabulary, or unknown."""
 
@@ -176,7 +203,7 @@ def compare(
 
 def encoding(
     tokenizer: Tokenizer, text: str
-) -> list[MergedWord] | list[MatchedWord] | list[LookedUpWord]:
+) -> list[MergedWord] | list[MatchedWord] | list[SegmentedWord] | list[LookedUpWord]:
     """How each word of the text is encoded, in the steps of the tokenizer's kind.
 
     Special tokens written in the text are shown as plain text.
@@ -193,6 +220,10 @@ def encoding(
         return [_merged(word, end, ranks, model) for word in words]
     if model["type"] == "WordPiece":
         return [_matched(word, model) for word in words]
+    if model["type"] == "Unigram":
+        number = np.float32 if tokenizer.kind == "sentencepiece" else float
+        scores = model_of(tokenizer.to_json(), number)
+        return [_segmented(word, scores) for word in words]
     if model["type"] == "WordLevel":
         vocab, unknown = model["vocab"], model["unk_token"]
         return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]
@@ -295,6 +326,11 @@ def _matched(word: str, model: dict) -> MatchedWord:
     return MatchedWord(word, steps, found if len(found) == len(steps) else (model["unk_token"],))
 
 
+def _segmented(word: str, model: UnigramModel) -> SegmentedWord:
+    edges, best = tuple(model.edges(word)), tuple(model.best(word))
+    return SegmentedWord(word, edges, best, model.log_likelihood(word))
+
+
 # ---- as text
 
 
@@ -374,6 +410,21 @@ def _(explained: MatchedWord) -> str:
         tried = step.tried if len(step.tried) < 9 else (*step.tried[:3], "…", *step.tried[-4:])
         lines.append((str(step.start), step.found or "nothing", " ".join(tried)))
     return f"{explained.word} -> {' '.join(explained.tokens)}\n{_columns(lines)}"
+
+
+@render.register
+def _(explained: SegmentedWord) -> str:
+    lines = [("characters", "subword", "log p", "")]
+    for edge in explained.edges:
+        name = edge.subword if edge.known else f"{edge.subword} (unknown)"
+        mark = "best" if edge in explained.best else ""
+        lines.append((f"{edge.start}-{edge.end}", name, f"{edge.score:.3f}", mark))
+    best = sum(edge.score for edge in explained.best)
+    sums = (
+        f"  log p of the best segmentation {best:.3f}, of all {explained.log_likelihood:.3f}: "
+        f"the best one has {explained.best_share:.1%} of the probability"
+    )
+    return f"{explained.word} -> {' '.join(explained.tokens)}\n{_columns(lines)}\n{sums}"
 
 
 @render.register

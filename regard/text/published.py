@@ -8,6 +8,7 @@ Formats:
     vocab.txt          of BERT, one token per line; if one has a capital, the vocabulary is cased
     vocab.json         or encoder.json, with the merges beside it or in `merges`
     RoBERTa's tokens   as text, one per line, with GPT-2's merges in `merges`
+    spiece.model       and other SentencePiece models of the type unigram
 
 The settings beside them are read as `transformers` does: see `regard.text.token_settings`.
 """
@@ -25,14 +26,13 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import DataError, RegardError
-from regard.text import vocab_files
+from regard.text import sentencepiece, vocab_files
 from regard.text.added_tokens import add_from_settings
 from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_fast import assemble
 from regard.text.merges import Pair
 from regard.text.normalize import Preprocessing
 from regard.text.post_processors import processor_of, template_in
-from regard.text.sentencepiece import check_folder, conversion_error, is_model
 from regard.text.special_tokens import roles_of
 from regard.text.templates import Template
 from regard.text.token_settings import AddedTokenSpec, TokenSettings, added_tokens, read_settings
@@ -54,6 +54,7 @@ MODELS = {  # the type of model of each kind that `regard_kind` may name
     "bpe": "BPE",
     "byte-bpe": "BPE",
     "unigram": "Unigram",
+    "sentencepiece": "Unigram",
     "wordpiece": "WordPiece",
     "wordpiece-likelihood": "WordPiece",
     "words": "WordLevel",
@@ -88,8 +89,8 @@ def load(
     """
     path = _main_file(Path(path))
     merges = Path(merges) if merges is not None else None
-    if is_model(path.name):
-        raise conversion_error(path)
+    if sentencepiece.is_model(path.name):
+        return _sentencepiece(path)
     if path.suffix == ".txt":
         first = vocab_files.read_lines(path)[0]
         return _roberta_text_vocab(path, merges) if first == "<s>" else _bert(path, lowercase)
@@ -99,7 +100,8 @@ def load(
         if path.name == "tokenizer.json" or isinstance(content.get("model"), dict):
             return _tokenizer_json(path, text, content)  # in vocab.json "model" is a token
         return _bpe(path, merges)
-    raise DataError(path, None, "is not a known kind of vocabulary.", "Known: .json, .txt, folder.")
+    known = "Known: .json, .txt, .model, folder."
+    raise DataError(path, None, "is not a known kind of vocabulary.", known)
 
 
 def _main_file(path: Path) -> Path:
@@ -108,12 +110,14 @@ def _main_file(path: Path) -> Path:
         return path
     if (path / "tokenizer.json").is_file():
         return path / "tokenizer.json"
-    check_folder(path)
+    merges = any((path / name).is_file() for name in MERGES_NAMES)
+    if not merges and (model := sentencepiece.find_model(path)) is not None:
+        return model
     for name in (*VOCAB_NAMES, "vocab.txt"):
         if (path / name).is_file():
             return path / name
     there = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-    wanted = "tokenizer.json, vocab.json, encoder.json or vocab.txt"
+    wanted = "tokenizer.json, vocab.json, encoder.json, vocab.txt or spiece.model"
     raise DataError(path, None, f"the folder must have {wanted}, but has {there}.")
 
 
@@ -334,6 +338,26 @@ def _lowercases(path: Path, settings: TokenSettings, vocab: Mapping[str, int]) -
             stacklevel=5,
         )
     return True
+
+
+# ---- SentencePiece
+
+
+def _sentencepiece(path: Path) -> LoadedTokenizer:
+    """A SentencePiece model; ids as the class numbers them that files beside it name."""
+    settings = read_settings(path)
+    family = sentencepiece.family_of(path, settings)
+    model = sentencepiece.read(path)
+    if family is None:
+        fast = sentencepiece.pipeline(model)
+        found = _finish(path, fast, "sentencepiece", settings, model.roles)
+        return replace(found, reads_special_tokens=settings.config.split_special_tokens is False)
+    fast = sentencepiece.pipeline(replace(model, pieces=family.pieces(model.pieces, settings)))
+    roles = {**family.roles, **settings.roles}
+    _check_present(path, fast.get_vocab(), settings.class_name or "this", *family.roles.values())
+    parts = [tuple(_id_of(fast, roles[role]) for role in roles_) for roles_ in family.around]
+    fast.post_processor = processor_of(Template.around(*parts), fast.id_to_token)
+    return _finish(path, fast, "sentencepiece", settings, family.roles)
 
 
 # ---- GPT, GPT-2, RoBERTa

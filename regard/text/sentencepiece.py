@@ -1,18 +1,30 @@
-"""Recognizes folders with a SentencePiece model, and says how to convert them.
+"""Reads SentencePiece models of the type unigram, such as `spiece.model`, ids unchanged.
 
-Files of SentencePiece are not supported. `transformers` converts them to tokenizer.json, which is
-supported. Folders of Marian have two such files, one for each language, and a vocabulary.
+A model file is a protocol buffer, `ModelProto` of SentencePiece's sentencepiece_model.proto: the
+pieces with their scores and types, the options of training and those of normalization. `pipeline`
+gives them to the `tokenizers` library; `sentencepiece_encoder` encodes the few texts for which its
+ids are others than SentencePiece's.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from regard.errors import DataError
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from regard.errors import DataError, RegardError
+from regard.text.character_map import CharacterMap
+from regard.text.special_tokens import roles_of
+from regard.text.token_settings import TokenSettings
+from regard.text.unigram import SPACE
 
 MARIAN = ("source.spm", "target.spm")
-# A folder with one of these files has a supported vocabulary.
-READABLE = ("tokenizer.json", "vocab.txt", "encoder.json")
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
 def is_model(name: str) -> bool:
@@ -20,23 +32,289 @@ def is_model(name: str) -> bool:
     return name.endswith((".model", ".spm"))
 
 
-def check_folder(folder: Path) -> None:
-    """Raise an error for a folder whose only vocabulary is a SentencePiece model.
+@dataclass(frozen=True)
+class Piece:
+    """An entry of the vocabulary; its id is its position. type: NORMAL, UNKNOWN and so on."""
+
+    text: str
+    score: float = 0.0
+    type: int = NORMAL
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """What ids depend on in a model file, and the special pieces by role.
+
+    character_map: the precompiled map of the normalizer.
+    dummy_prefix: a text begins with a space, like every word.
+    merge_spaces: spaces at both ends are dropped, and several become one.
+    """
+
+    pieces: list[Piece]
+    character_map: bytes
+    dummy_prefix: bool
+    merge_spaces: bool
+    byte_fallback: bool
+    roles: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of the piece for unknown characters."""
+        ids = [number for number, piece in enumerate(self.pieces) if piece.type == UNKNOWN]
+        return ids[0] if ids else None
+
+
+# ---- the file
+
+
+def read(path: Path) -> SentencePieceModel:
+    """The model in a file.
 
     Raises:
-        DataError: it is; the message says how to convert it.
+        DataError: it is no SentencePiece model, or of a type or with an option that is not
+            supported.
     """
-    merges = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
-    if merges or any((folder / name).is_file() for name in READABLE):
-        return
+    try:
+        message = _Message(path.read_bytes())
+        pieces = [_piece(one) for one in message.messages(1)]
+        trainer, normalizer = message.message(2), message.message(3)
+        kind = TYPES.get(trainer.integer(3, 1), "unknown")
+        model = SentencePieceModel(
+            pieces,
+            normalizer.bytes(2),
+            dummy_prefix=bool(normalizer.integer(3, 1)),
+            merge_spaces=bool(normalizer.integer(4, 1)),
+            byte_fallback=bool(trainer.integer(35, 0)),
+            roles=_roles(pieces, trainer),
+        )
+        CharacterMap(model.character_map)
+    except (IndexError, struct.error, UnicodeDecodeError, TypeError, RegardError) as error:
+        raise DataError(path, None, f"is not a SentencePiece model: {error}.") from None
+    _check(path, model, kind, escaped=bool(normalizer.integer(5, 1)), suffix=trainer.integer(24, 0))
+    return model
+
+
+def _check(path: Path, model: SentencePieceModel, kind: str, *, escaped: bool, suffix: int) -> None:
+    """Raise a DataError for what is not supported."""
+    if not model.pieces or model.unknown_id is None:
+        raise DataError(path, None, "is not a SentencePiece model: it has no unknown piece.")
+    if kind != "unigram":
+        problem = f"is a SentencePiece model of the type {kind}, but only unigram is supported."
+        hint = "Use the tokenizer.json of the same model, which `transformers` writes."
+        raise DataError(path, None, problem, hint)
+    if suffix or not escaped:
+        name = "treat_whitespace_as_suffix" if suffix else "escape_whitespaces"
+        problem = f"has {name} = {str(bool(suffix)).lower()}, which is not supported."
+        raise DataError(path, None, problem)
+    texts = [piece.text for piece in model.pieces]
+    if len(set(texts)) < len(texts):
+        twice = next(text for text in texts if texts.count(text) > 1)
+        raise DataError(path, None, f"has the piece {twice!r} twice.")
+
+
+def _piece(message: _Message) -> Piece:
+    return Piece(message.bytes(1).decode(), message.float(2), message.integer(3, NORMAL))
+
+
+def _roles(pieces: list[Piece], trainer: _Message) -> dict[str, str]:
+    """The special pieces by role: unk, bos, eos and pad by their ids, others by their names."""
+    found = roles_of(piece.text for piece in pieces if piece.type == CONTROL)
+    for role, number, default in (("unk", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1)):
+        index = trainer.integer(number, default)
+        if 0 <= index < len(pieces) and pieces[index].type in (UNKNOWN, CONTROL):
+            found[role] = pieces[index].text
+    return found
+
+
+class _Message:
+    """The fields of a protocol buffer message, by number; the last value of each, or all.
+
+    https://protobuf.dev/programming-guides/encoding/
+    """
+
+    def __init__(self, data: bytes):
+        self.fields: dict[int, list[int | bytes]] = {}
+        for number, value in _fields(data):
+            self.fields.setdefault(number, []).append(value)
+
+    def integer(self, number: int, default: int) -> int:
+        value = self.fields.get(number, [default])[-1]
+        if isinstance(value, bytes):
+            raise TypeError(f"field {number} is not a number")
+        return value
+
+    def bytes(self, number: int) -> bytes:
+        value = self.fields.get(number, [b""])[-1]
+        if isinstance(value, int):
+            raise TypeError(f"field {number} is a number")
+        return value
+
+    def float(self, number: int) -> float:
+        value: float = struct.unpack("<f", self.bytes(number) or bytes(4))[0]
+        return value
+
+    def message(self, number: int) -> _Message:
+        return _Message(self.bytes(number))
+
+    def messages(self, number: int) -> list[_Message]:
+        return [
+            _Message(value) for value in self.fields.get(number, []) if isinstance(value, bytes)
+        ]
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    position = 0
+    while position < len(data):
+        key, position = _variable_integer(data, position)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, position = _variable_integer(data, position)
+            yield number, value
+            continue
+        if kind not in (1, 2, 5):
+            raise IndexError("a field has an unknown type")
+        length = {1: 8, 5: 4}.get(kind, 0)
+        if kind == 2:
+            length, position = _variable_integer(data, position)
+        if position + length > len(data):
+            raise IndexError("it is cut off")
+        yield number, data[position : position + length]
+        position += length
+
+
+def _variable_integer(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 127) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 128:
+            return (value if value < 1 << 63 else value - (1 << 64)), position
+
+
+# ---- the pipeline of the `tokenizers` library
+
+
+def pipeline(model: SentencePieceModel) -> tokenizers.Tokenizer:
+    """A `tokenizers.Tokenizer` with the pieces, the normalization and the decoder of a model.
+
+    Control pieces and unused ones are special tokens there, user-defined ones are added tokens.
+    """
+    vocab = [(piece.text, piece.score) for piece in model.pieces]
+    fast = tokenizers.Tokenizer(models.Unigram(vocab, model.unknown_id, model.byte_fallback))
+    fast.normalizer = normalizers.Sequence(list(_normalizers(model)))
+    if all(SPACE not in piece.text[1:] for piece in model.pieces):
+        fast.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
+    parts: list[decoders.Decoder] = [decoders.Replace(SPACE, " ")]
+    if model.byte_fallback:
+        parts += [decoders.ByteFallback(), decoders.Fuse()]
+    if model.dummy_prefix:
+        parts += [] if model.byte_fallback else [decoders.Fuse()]
+        parts += [decoders.Strip(" ", 1, 0)]
+    fast.decoder = decoders.Sequence(parts)
+    control = [piece.text for piece in model.pieces if piece.type in (CONTROL, UNUSED, UNKNOWN)]
+    fast.add_special_tokens([AddedToken(name, normalized=False) for name in control])
+    own = [piece.text for piece in model.pieces if piece.type == USER_DEFINED]
+    fast.add_tokens([AddedToken(name, normalized=False) for name in own])
+    return fast
+
+
+def _normalizers(model: SentencePieceModel) -> Iterator[normalizers.Normalizer]:
+    if model.character_map:
+        yield normalizers.Precompiled(model.character_map)
+    if model.merge_spaces:
+        yield normalizers.Replace(Regex(r"\A +| +\z"), "")
+        yield normalizers.Replace(Regex(" {2,}"), " ")
+    if model.dummy_prefix:
+        yield normalizers.Prepend(SPACE)
+    yield normalizers.Replace(" ", SPACE)
+    if model.merge_spaces:
+        yield normalizers.Replace(Regex(f"{SPACE}+\\z"), "")
+
+
+# ---- what the tokenizer classes of `transformers` make of a model
+
+
+@dataclass(frozen=True)
+class SentencePieceFamily:
+    """How a tokenizer class of `transformers` numbers the pieces of a model.
+
+    pieces: from those of the file.  roles: the special tokens of the class.
+    around: the roles of the tokens before a text, between two texts and after the last one.
+    """
+
+    pieces: Callable[[list[Piece], TokenSettings], list[Piece]]
+    roles: Mapping[str, str]
+    around: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+
+def _t5_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
+    """With the sentinels <extra_id_99>, ..., <extra_id_0> at the end."""
+    count = 100 if settings.config.extra_ids is None else settings.config.extra_ids
+    return pieces + [Piece(f"<extra_id_{i}>", type=CONTROL) for i in reversed(range(count))]
+
+
+def _xlm_roberta_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
+    """fairseq's four special tokens instead of SentencePiece's three, and <mask> at the end."""
+    first = [Piece(name, type=CONTROL) for name in ("<s>", "<pad>", "</s>")]
+    first.append(Piece("<unk>", type=UNKNOWN))
+    return [*first, *pieces[3:], Piece("<mask>", type=CONTROL)]
+
+
+T5 = SentencePieceFamily(
+    _t5_pieces,
+    {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    ((), ("eos",), ("eos",)),
+)
+XLM_ROBERTA = SentencePieceFamily(
+    _xlm_roberta_pieces,
+    {
+        "bos": "<s>",
+        "eos": "</s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+        "cls": "<s>",
+        "sep": "</s>",
+        "mask": "<mask>",
+    },
+    (("cls",), ("sep", "sep"), ("sep",)),
+)
+FAMILIES = {"T5": T5, "XLMRoberta": XLM_ROBERTA}
+MODEL_TYPES = {"t5": T5, "mt5": T5, "umt5": T5, "xlm-roberta": XLM_ROBERTA}
+
+
+def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None:
+    """The family of the class beside a model file; None: no file names a class.
+
+    Raises:
+        DataError: the class is not supported.
+    """
+    if settings.class_name is not None:
+        family = FAMILIES.get(settings.class_name.removesuffix("Tokenizer"))
+    elif settings.model_type is not None:
+        family = MODEL_TYPES.get(settings.model_type)
+    else:
+        return None
+    if family is None:
+        raise conversion_error(path, settings.class_name or f"a {settings.model_type} model")
+    return family
+
+
+def find_model(folder: Path) -> Path | None:
+    """The SentencePiece model in a folder.
+
+    Raises:
+        DataError: it has those of Marian, one for each language, which are not supported.
+    """
     names = sorted(path.name for path in folder.iterdir() if is_model(path.name))
-    if names:
-        raise conversion_error(folder / next((name for name in MARIAN if name in names), names[0]))
+    if any(name in names for name in MARIAN):
+        raise conversion_error(folder / MARIAN[0], "Marian")
+    return folder / names[0] if names else None
 
 
-def conversion_error(path: Path) -> DataError:
-    """The error for a SentencePiece model, with the steps to convert it to tokenizer.json."""
-    problem = "is a SentencePiece model, which is not supported."
+def conversion_error(path: Path, owner: str) -> DataError:
+    """The error for a model file of a class that is not supported, with how to convert it."""
+    problem = f"is the SentencePiece model of {owner}, which is not supported."
     if path.name in MARIAN:
         hint = (
             "Marian's class in `transformers` does not write a tokenizer.json. Run the Python code "

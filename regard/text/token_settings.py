@@ -53,6 +53,7 @@ class ConfigFields(Fields):
     model_max_length: int | float | None = None
     added_tokens_decoder: dict[str, TokenFields] | None = None
     fast_tokenizer_files: list[str] | None = None
+    extra_ids: int | None = None
 
 
 class ModelFields(Fields):

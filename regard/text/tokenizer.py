@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
@@ -20,6 +20,9 @@ from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
 from regard.text.templates import Template
 from regard.text.tokenizers_calls import call, reason
+
+if TYPE_CHECKING:
+    from regard.text.sentencepiece_encoder import SentencePieceEncoder
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Tokenizer:
     `mask_id`: the id of its special token; None: there is none.
 
     fast: the `tokenizers.Tokenizer` that does the work; owned by this object from now on
-    kind: one of `regard.text.KINDS`, or "unigram" for a published file
+    kind: one of `regard.text.KINDS`, or "sentencepiece" for a published model of that library,
+        whose ids are those of the library
     roles: {"pad": "<pad>", "eos": "</s>", …}, a subset of `ROLES`
     reads_special_tokens: whether "</s>" in a text is the special token (True) or four plain
         characters (False)
@@ -174,6 +178,15 @@ class Tokenizer:
             )
         return [number for number in found if number is not None]
 
+    @cached_property
+    def _exact(self) -> SentencePieceEncoder | None:
+        """Encodes the texts to which the library gives other ids than SentencePiece."""
+        if self.kind != "sentencepiece":
+            return None
+        from regard.text.sentencepiece_encoder import SentencePieceEncoder
+
+        return SentencePieceEncoder(self._fast, self.reads_special_tokens)
+
     # ---- text -> ids -> text
 
     def encode(self, text: str) -> Encoding:
@@ -184,6 +197,8 @@ class Tokenizer:
                 rule that fails on it.
         """
         try:
+            if self._exact is not None and self._exact.differs(text):
+                return self._exact.encode(text)
             found = self._fast.encode(text, add_special_tokens=False)
         except BaseException as error:  # the library's panics are no `Exception`
             raise self._error([text], error) from None
@@ -209,7 +224,13 @@ class Tokenizer:
             rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
         except BaseException as error:
             raise self._error(texts, error) from None
-        return [row.ids for row in rows]
+        exact = self._exact
+        if exact is None:
+            return [row.ids for row in rows]
+        return [
+            exact.encode(text).ids if exact.differs(text) else row.ids
+            for text, row in zip(texts, rows, strict=True)
+        ]
 
     def _error(self, texts: Sequence[object], error: BaseException) -> RegardError:
         """The error for the first text that cannot be encoded, and why."""
@@ -274,7 +295,11 @@ class Tokenizer:
 
     def to_json(self) -> dict[str, Any]:
         """The content of tokenizer.json."""
-        found = json.loads(self._fast.to_str())
+        found: dict[str, Any] = json.loads(self._fast.to_str())
+        if found["model"]["type"] == "Unigram":
+            # The library reads back what it wrote only if numbers have few digits; float32 has 9.
+            vocab = found["model"]["vocab"]
+            found["model"]["vocab"] = [[name, float(f"{score:.9g}")] for name, score in vocab]
         if self.post_processor is not None:
             found["post_processor"] = json.loads(self.post_processor.__getstate__())
         return found

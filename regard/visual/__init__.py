@@ -18,6 +18,7 @@ __all__, __getattr__ = names_of(
         "head_grid": "HeadGrid Panel",
         "heatmap": "Heatmap",
         "inputs": "Inputs",
+        "lattice": "Lattice",
         "picture": "Illustration Note Picture PictureChoice PictureColumn PictureRow",
         "positions_and_masks": "mask_grid position_table sinusoids",
         "report": "ReportSample RunReport",

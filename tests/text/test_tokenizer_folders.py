@@ -179,18 +179,15 @@ def test_clean_up_and_max_length_follow_the_settings(tmp_path):
     assert Tokenizer.load(folder).max_length is None  # "no limit", which needs 100 bits
 
 
-def test_sentencepiece_folders_are_recognized(tmp_path):
-    for name in ("source.spm", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / name).write_bytes(b"\x0a")
-        (folder / "config.json").write_text("{}")
-        if name == "source.spm":
-            (folder / "target.spm").write_bytes(b"\x0a")
-            (folder / "vocab.json").write_text('{"</s>": 0, "a": 1, "<pad>": 2}')
-        hint = "docs/tokenizers.md" if name == "source.spm" else "save_pretrained"
-        with pytest.raises(DataError, match=f"is a SentencePiece model, which is not.*{hint}"):
-            Tokenizer.load(folder)
-        content = json.dumps(tokenizer_json("marian", Random(1)))
-        (folder / "tokenizer.json").write_text(content)
-        assert Tokenizer.load(folder).kind == "unigram"  # once it was converted
+def test_sentencepiece_models_of_marian_are_named_with_how_to_convert_them(tmp_path):
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / name).write_bytes(b"\x0a")
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    (tmp_path / "vocab.json").write_text('{"</s>": 0, "a": 1, "<pad>": 2}')
+    with pytest.raises(
+        DataError, match=r"is the SentencePiece model of Marian.*docs/tokenizers.md"
+    ):
+        Tokenizer.load(tmp_path)
+    content = json.dumps(tokenizer_json("marian", Random(1)))
+    (tmp_path / "tokenizer.json").write_text(content)
+    assert Tokenizer.load(tmp_path).kind == "unigram"  # once it was converted

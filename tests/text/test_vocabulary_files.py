@@ -171,7 +171,7 @@ def test_missing_files_raise_errors_that_name_them(tmp_path):
         Tokenizer.load(tmp_path)
     refused(tmp_path / "vocab.txt.gz", None, "not a known kind")
     (tmp_path / "spiece.model").touch()
-    refused(tmp_path / "spiece.model", None, "SentencePiece model, which is not supported")
+    refused(tmp_path / "spiece.model", None, "is not a SentencePiece model")
 
 
 def test_malformed_vocab_txt_raises_located_errors(tmp_path):

@@ -1,0 +1,165 @@
+"""The unigram language model over subwords: all segmentations of a text, and the best one.
+
+Kudo 2018, "Subword Regularization": subwords are independent, so that a segmentation x_1 ... x_M
+has the probability p(x_1) ... p(x_M). All segmentations of a text are the paths of a lattice, in
+which an edge is a subword. The text is encoded by the best path (equation 4); the probability of
+the text is the sum over all paths (equation 3), which training maximizes by expectation
+maximization.
+
+A character of which no subword begins and ends is unknown: its score lies `UNKNOWN_PENALTY` below
+the smallest one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, inf, log
+from typing import Any
+
+import numpy as np
+
+SPACE = "▁"  # stands for the space before a word, and belongs to the word
+UNKNOWN_PENALTY = 10.0
+USER_DEFINED_SCORE = -0.1
+BYTE_NAME = "<0x[0-9A-F]{2}>"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A subword of the lattice: characters `start` to `end`; score: its logarithmic probability.
+
+    known: whether it is in the vocabulary.
+    """
+
+    start: int
+    end: int
+    subword: str
+    score: float
+    known: bool = True
+
+
+class UnigramModel:
+    """Subwords with logarithmic probabilities.
+
+    scores: subword -> log p(subword)
+    unknown: the score of an unknown character; None: `UNKNOWN_PENALTY` below the smallest score.
+    number: the type in which scores are added: rounding decides between equally probable paths.
+        SentencePiece adds in float32, the `tokenizers` library in float64.
+    """
+
+    def __init__(
+        self,
+        scores: Mapping[str, float],
+        unknown: float | None = None,
+        number: Callable[[float], float | np.floating[Any]] = float,
+    ):
+        self.number = number
+        self.scores = dict(scores)
+        smallest = min(self.scores.values(), default=0.0)
+        self.unknown = smallest - UNKNOWN_PENALTY if unknown is None else unknown
+
+    @cached_property
+    def longest(self) -> int:
+        """The length of the longest subword in characters."""
+        return max(map(len, self.scores), default=1)
+
+    def edges(self, text: str) -> list[Edge]:
+        """The lattice: every subword of the text that is in the vocabulary, by start, then end."""
+        found = []
+        for start in range(len(text)):
+            ends = range(start + 1, min(start + self.longest, len(text)) + 1)
+            subwords = [text[start:end] for end in ends]
+            if not subwords or subwords[0] not in self.scores:
+                found.append(Edge(start, start + 1, text[start], self.unknown, known=False))
+            found += [
+                Edge(start, start + len(subword), subword, self.scores[subword])
+                for subword in subwords
+                if subword in self.scores
+            ]
+        return found
+
+    def best(self, text: str) -> list[Edge]:
+        """The most probable segmentation (equation 4): Viterbi's algorithm.
+
+        Of equal paths the one wins whose last subword begins first.
+        """
+        number = self.number
+        scores = [number(0.0), *[number(-inf)] * len(text)]
+        last: list[Edge | None] = [None] * (len(text) + 1)
+        for edge in self.edges(text):
+            score = scores[edge.start] + number(edge.score)
+            if last[edge.end] is None or score > scores[edge.end]:
+                scores[edge.end], last[edge.end] = score, edge
+        path: list[Edge] = []
+        edge_to = last[len(text)]
+        while edge_to is not None:
+            path.append(edge_to)
+            edge_to = last[edge_to.start]
+        return path[::-1]
+
+    def log_likelihood(self, text: str) -> float:
+        """log P(text), the sum over all segmentations (equation 3), in nats."""
+        return self._forward(text, self.edges(text))[-1]
+
+    def expected_counts(self, text: str) -> dict[str, float]:
+        """How often each subword occurs, in expectation over all segmentations of a text.
+
+        P(edge | text) = alpha(start) p(subword) beta(end) / P(text), the forward-backward
+        algorithm; the E-step of training.
+        """
+        edges = self.edges(text)
+        forward = self._forward(text, edges)
+        backward = [-inf] * len(text) + [0.0]
+        for edge in reversed(edges):
+            backward[edge.start] = _log_add(backward[edge.start], edge.score + backward[edge.end])
+        counts: dict[str, float] = {}
+        for edge in edges:
+            share = exp(forward[edge.start] + edge.score + backward[edge.end] - forward[-1])
+            counts[edge.subword] = counts.get(edge.subword, 0.0) + share
+        return counts
+
+    @staticmethod
+    def _forward(text: str, edges: list[Edge]) -> list[float]:
+        """The logarithmic probability of each prefix of a text."""
+        forward = [0.0] + [-inf] * len(text)
+        for edge in edges:
+            forward[edge.end] = _log_add(forward[edge.end], forward[edge.start] + edge.score)
+        return forward
+
+
+def unknown_joined(path: Iterable[Edge]) -> list[Edge]:
+    """The path with unknown characters side by side as one edge, which has one id."""
+    found: list[Edge] = []
+    for edge in path:
+        if found and not (edge.known or found[-1].known):
+            before = found.pop()
+            subword, score = before.subword + edge.subword, before.score + edge.score
+            edge = Edge(before.start, edge.end, subword, score, known=False)
+        found.append(edge)
+    return found
+
+
+def _log_add(a: float, b: float) -> float:
+    """log(exp(a) + exp(b))"""
+    if a < b:
+        a, b = b, a
+    return a if b == -inf else a + log(1.0 + exp(b - a))
+
+
+def model_of(
+    saved: Mapping[str, Any], number: Callable[[float], float | np.floating[Any]] = float
+) -> UnigramModel:
+    """The subwords in the content of a tokenizer.json of the type Unigram.
+
+    Special tokens are no subwords. A user-defined token, which encoding always takes, has
+    `USER_DEFINED_SCORE`; with `byte_fallback` a subword such as <0x0A> stands for a byte.
+    """
+    added = {token["content"]: token["special"] for token in saved["added_tokens"]}
+    is_byte = re.compile(BYTE_NAME if saved["model"]["byte_fallback"] else "(?!)").fullmatch
+    vocab = saved["model"]["vocab"]
+    normal = {name: score for name, score in vocab if name not in added and not is_byte(name)}
+    own = {name: USER_DEFINED_SCORE for name, special in added.items() if not special}
+    return UnigramModel(normal | own, UnigramModel(normal).unknown, number)

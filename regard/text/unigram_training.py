@@ -1,0 +1,333 @@
+"""Trains the unigram language model over subwords: expectation maximization and pruning.
+
+Kudo 2018, "Subword Regularization", section 3.2, with the constants of SentencePiece: from a large
+vocabulary of frequent substrings, (1) the probabilities of subwords are fitted to the words, (2)
+the subwords are removed whose removal lowers the likelihood least, until the vocabulary is small
+enough. Characters are never removed.
+
+All words are processed side by side, as arrays of the edges of their lattices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from unicodedata import category, name
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from regard.errors import ConfigError
+from regard.text.special_tokens import TrainerInput
+from regard.text.unigram import SPACE
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+
+MOST_SEEDS = 1_000_000  # substrings at the start
+FITS = 2  # steps of expectation maximization before each pruning
+LEAST_COUNT = 0.5  # a subword with a smaller expected count is removed
+KEPT = 0.75  # of the subwords, by one pruning
+SURPLUS = 1.1  # pruning ends at so many times the size; the least probable ones then go, too
+
+
+def train(
+    given: TrainerInput,
+    *,
+    max_subword_length: int = 16,
+    character_coverage: float = 0.9995,
+    split_by_unicode_script: bool = True,
+) -> Tokenizer:
+    """Subwords of words; the space before a word belongs to it, as the character "▁".
+
+    max_subword_length: in characters
+    character_coverage: the share of the texts' characters that are in the vocabulary; rarer
+        characters are unknown
+    split_by_unicode_script: no subword has characters of two scripts, or letters beside digits or
+        punctuation
+
+    Raises:
+        ConfigError: an option is out of range, or `vocab_size` cannot hold the characters.
+    """
+    given.preprocessing.check_split("whitespace")
+    if max_subword_length < 1 or not 0 < character_coverage <= 1:
+        raise ConfigError(
+            "`max_subword_length` must be at least 1 and `character_coverage` above 0 and at most "
+            f"1, but they are {max_subword_length} and {character_coverage}."
+        )
+    unknown = given.special_tokens.index(given.unknown())
+    words = Counter([SPACE])  # which is in every vocabulary
+    words.update(SPACE + word for line in given.words() for word in line)
+    size = given.vocab_size - len(given.special_tokens)
+    characters = covered_characters(words, character_coverage)
+    if len(characters) > size:
+        raise given.too_small(len(characters), "Or lower `character_coverage`.")
+    known = split_at_others(words, characters)
+    scores = learn(known, size, max_subword_length, split_by_unicode_script)
+    special = [(name, 0.0) for name in given.special_tokens]
+    learned = [item for item in scores.items() if item[0] not in given.special_tokens]
+    fast = Tokenizer(models.Unigram([*special, *learned], unknown))
+    if (normalizer := given.preprocessing.normalizer()) is not None:
+        fast.normalizer = normalizer
+    metaspace = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")
+    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    fast.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    return fast
+
+
+def covered_characters(words: Mapping[str, int], coverage: float) -> list[str]:
+    """The most frequent characters that together make up a share of the text, and the space."""
+    counts = Counter({SPACE: 0})
+    for word, count in words.items():
+        for char in word:
+            counts[char] += count
+    total, covered, found = sum(counts.values()), 0, [SPACE]
+    for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= coverage * total:
+            break
+        covered += count
+        found += [char] if char != SPACE else []
+    return found
+
+
+def split_at_others(words: Mapping[str, int], characters: Iterable[str]) -> dict[str, int]:
+    """The parts of words without characters that are not in the list -> their counts."""
+    known, parts = set(characters), Counter[str]()
+    for word, count in words.items():
+        spaced = "".join(char if char in known else " " for char in word)
+        for part in spaced.split(" "):
+            if part:
+                parts[part] += count
+    return dict(parts)
+
+
+def learn(
+    words: Mapping[str, int], size: int, max_length: int = 16, by_script: bool = True
+) -> dict[str, float]:
+    """The subwords of the words with their logarithmic probabilities, the most probable first.
+
+    words: word -> count.  size: the most subwords.  max_length: of a subword, in characters.
+    by_script: whether a subword's characters are of one script.
+    """
+    subwords, scores = _seeds(words, max_length, by_script)
+    counts = np.array(list(words.values()), dtype=np.float64)
+    lattice = Lattices.of(list(words), subwords)
+    while True:
+        for _ in range(FITS):
+            expected = lattice.expected_counts(scores, counts)
+            kept = (expected >= LEAST_COUNT) | lattice.is_character
+            lattice, expected = lattice.with_subwords(kept), expected[kept]
+            # A Dirichlet process prior: few subwords with high counts (Liang and Klein 2007).
+            least = np.maximum(expected, LEAST_COUNT)
+            scores = _digamma(least) - _digamma(least.sum(keepdims=True))
+        if len(lattice.subwords) <= max(int(size * SURPLUS), lattice.is_character.sum()):
+            break
+        target = max(int(size * SURPLUS), int(KEPT * len(lattice.subwords)))
+        kept = _most_useful(lattice, scores, counts, target)
+        lattice, scores = lattice.with_subwords(kept), scores[kept]
+    return _finished(lattice, scores, size)
+
+
+def _finished(lattice: Lattices, scores: Floats, size: int) -> dict[str, float]:
+    """All characters and the most probable subwords."""
+    order = np.lexsort((np.arange(len(scores)), -scores, ~lattice.is_character))[:size]
+    chosen = order[np.lexsort((order, -scores[order]))]
+    return {lattice.subwords[i]: float(f"{scores[i]:.9g}") for i in chosen.tolist()}
+
+
+def _seeds(words: Mapping[str, int], max_length: int, by_script: bool) -> tuple[list[str], Floats]:
+    """All characters, and the substrings with the largest count x length; and log-probabilities.
+
+    A substring is frequent only if its parts are, so substrings of each length are counted that
+    continue frequent ones.
+    """
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for char in word:
+            counts[char] += count
+    found, shorter = dict(counts), dict(counts)
+    for length in range(2, max_length + 1):
+        longer: Counter[str] = Counter()
+        for word, count in words.items():
+            for start in range(len(word) - length + 1):
+                subword = word[start : start + length]
+                if subword[:-1] in shorter and subword[1:] in shorter:
+                    longer[subword] += count
+        # Longer subwords consist of pairs, so the scripts of pairs decide.
+        joined = length > 2 or not by_script
+        shorter = {s: n for s, n in longer.items() if n >= 2 and (joined or _same_script(*s))}
+        found |= shorter
+    ranked = sorted(found, key=lambda s: (len(s) > 1, -found[s] * len(s), s))[:MOST_SEEDS]
+    weights = np.array([found[s] * (len(s) if len(s) > 1 else 1) for s in ranked], dtype=np.float64)
+    return ranked, np.log(weights) - np.log(weights.sum())
+
+
+def _same_script(left: str, right: str) -> bool:
+    return left == SPACE or script(left) == script(right)
+
+
+@cache
+def script(char: str) -> str:
+    """The writing system of a character; of digits, punctuation and symbols: "common".
+
+    Chinese characters and both Japanese syllabaries are one, as in SentencePiece.
+    """
+    if category(char)[0] not in "LM":
+        return "common"
+    first = name(char, "unknown").split(" ", 1)[0]
+    return "CJK" if first in ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA") else first
+
+
+def _most_useful(lattice: Lattices, scores: Floats, counts: Floats, target: int) -> Booleans:
+    """Which subwords stay: characters, and those whose removal lowers the likelihood most.
+
+    Without a subword, the words that it is in are segmented as the subword itself would be. A
+    subword that is less probable than its parts goes first.
+    """
+    used = lattice.best_counts(scores, counts)
+    total = used.sum()
+    parts = Lattices.of(lattice.subwords, lattice.subwords, whole=False)
+    log_used = np.log(np.maximum(used, 1e-300))
+    best, pieces = parts.best_paths(scores)
+    extra = np.zeros(len(used))
+    length = np.zeros(len(used))
+    for subword, piece in pieces:
+        extra[subword] += np.log(np.maximum(used[piece] + used[subword], 1e-300))
+        length[subword] += 1
+    lost = log_used - np.log(total) - (extra - length * np.log(total + used * (length - 1)))
+    loss = np.where(used > 0, used / total * lost, 0.0)
+    kept = lattice.is_character.copy()
+    candidates = np.flatnonzero(~kept & (scores >= best) & (used > 0))
+    order = candidates[np.lexsort((candidates, -loss[candidates]))]
+    kept[order[: max(0, target - int(kept.sum()))]] = True
+    return kept
+
+
+def _digamma(x: Floats) -> Floats:
+    """The derivative of log Gamma, for x > 0: recurrence, then the asymptotic series."""
+    x, shift = x.astype(np.float64), np.zeros_like(x)
+    while (small := x < 7).any():
+        shift -= np.where(small, 1 / x, 0.0)
+        x = np.where(small, x + 1, x)
+    y = 1 / (x * x)
+    series = y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y / 132))))
+    return shift + np.log(x) - 0.5 / x - series
+
+
+@dataclass(frozen=True)
+class Lattices:
+    """The lattices of many words, edge by edge.
+
+    Node `first[w] + i` is in front of character i of word w. Edge e goes from node `start[e]` to
+    node `end[e]` with subword `subword[e]`, in word `word[e]`.
+    """
+
+    subwords: list[str]
+    first: Integers
+    last: Integers
+    word: Integers
+    start: Integers
+    end: Integers
+    subword: Integers
+
+    @classmethod
+    def of(cls, words: list[str], subwords: list[str], whole: bool = True) -> Lattices:
+        """The lattices. whole: whether a subword that is a whole word is an edge."""
+        ids = {subword: number for number, subword in enumerate(subwords)}
+        longest = max(map(len, subwords))
+        edges: list[tuple[int, int, int, int]] = []
+        for number, word in enumerate(words):
+            for start in range(len(word)):
+                for end in range(start + 1, min(start + longest, len(word)) + 1):
+                    found = ids.get(word[start:end])
+                    if found is not None and (whole or end - start < len(word)):
+                        edges.append((number, start, end, found))
+        lengths = np.array([len(word) + 1 for word in words])
+        first = np.cumsum(lengths) - lengths
+        table = np.array(edges, dtype=np.int64).reshape(-1, 4)
+        of_word, starts, ends, of_edge = (table[:, column] for column in range(4))
+        nodes = first[of_word] + starts, first[of_word] + ends
+        return cls(subwords, first, first + lengths - 1, of_word, *nodes, of_edge)
+
+    @property
+    def is_character(self) -> Booleans:
+        """Which subwords are one character."""
+        return np.array([len(subword) == 1 for subword in self.subwords])
+
+    def with_subwords(self, kept: Booleans) -> Lattices:
+        """Without the edges of subwords that are not kept."""
+        subwords = [name for name, keep in zip(self.subwords, kept.tolist(), strict=True) if keep]
+        ids, edges = np.cumsum(kept) - 1, kept[self.subword]
+        parts = (self.word[edges], self.start[edges], self.end[edges], ids[self.subword[edges]])
+        return Lattices(subwords, self.first, self.last, *parts)
+
+    def expected_counts(self, scores: Floats, counts: Floats) -> Floats:
+        """How often each subword occurs in expectation, over all segmentations of all words."""
+        score = scores[self.subword]
+        forward = self._sums(self.start, self.end, score, self.first)
+        backward = self._sums(self.end, self.start, score, self.last)
+        whole = forward[self.last][self.word]
+        share = np.exp(forward[self.start] + score + backward[self.end] - whole)
+        expected = np.zeros(len(self.subwords))
+        np.add.at(expected, self.subword, share * counts[self.word])
+        return expected
+
+    def _sums(self, source: Integers, target: Integers, score: Floats, begin: Integers) -> Floats:
+        """For each node the log-sum over all paths to it, from where each word begins (or ends)."""
+        sums: Floats = np.full(int(self.last[-1]) + 1, -np.inf)
+        sums[begin] = 0.0
+        for edges, groups in _steps(target, np.abs(target - begin[self.word])):
+            values: Floats = sums[source[edges]] + score[edges]
+            highest = np.maximum.reduceat(values, groups)
+            sizes = np.diff(groups, append=len(values))
+            total = np.add.reduceat(np.exp(values - np.repeat(highest, sizes)), groups)
+            sums[target[edges[groups]]] = highest + np.log(total)
+        return sums
+
+    def best_counts(self, scores: Floats, counts: Floats) -> Floats:
+        """How often each subword occurs in the best segmentations of all words."""
+        used = np.zeros(len(self.subwords))
+        for word, subword in self.best_paths(scores)[1]:
+            np.add.at(used, subword, counts[word])
+        return used
+
+    def best_paths(self, scores: Floats) -> tuple[Floats, list[tuple[Integers, Integers]]]:
+        """The best segmentation of each word: its score, and its subwords from last to first.
+
+        Each item of the list holds words and one subword of each; no word is twice in an item.
+        Words without a segmentation have the score -inf.
+        """
+        best = np.full(int(self.last[-1]) + 1, -np.inf)
+        best[self.first] = 0.0
+        chosen = np.full(len(best), -1)
+        for edges, groups in _steps(self.end, self.end - self.first[self.word]):
+            values = best[self.start[edges]] + scores[self.subword[edges]]
+            highest = np.maximum.reduceat(values, groups)
+            sizes = np.diff(groups, append=len(values))
+            is_best = values == np.repeat(highest, sizes)
+            order = np.where(is_best, np.arange(len(values)), len(values))
+            chosen[self.end[edges[groups]]] = edges[np.minimum.reduceat(order, groups)]
+            best[self.end[edges[groups]]] = highest
+        found, node = [], self.last
+        word = np.flatnonzero(best[self.last] > -np.inf)
+        node = self.last[word]
+        while len(word):
+            edge = chosen[node]
+            found.append((word, self.subword[edge]))
+            node = self.start[edge]
+            going = node > self.first[word]
+            word, node = word[going], node[going]
+        return best[self.last], found
+
+
+def _steps(target: Integers, distance: Integers) -> Iterable[tuple[Integers, Integers]]:
+    """The edges in the order of their target's distance: edges, and where each target begins."""
+    order = np.lexsort((target, distance))
+    for edges in np.split(order, np.flatnonzero(np.diff(distance[order])) + 1):
+        if len(edges):
+            changes = np.flatnonzero(np.diff(target[edges])) + 1
+            yield edges, np.concatenate(([0], changes))

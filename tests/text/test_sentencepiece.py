@@ -1,0 +1,233 @@
+"""SentencePiece models give the ids of the `sentencepiece` library."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hard_texts import HARD, SPECIAL_TEXTS, texts
+from hypothesis import HealthCheck, example, given, settings
+
+from regard.errors import DataError, RegardError
+from regard.text import Tokenizer, sentencepiece
+from regard.text.sentencepiece_encoder import SentencePieceEncoder
+
+spm = pytest.importorskip("sentencepiece")
+
+CORPUS = Path(__file__).parents[2] / "README.md"
+PROPERTY = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+OPTIONS = {
+    "default": {},
+    "bytes": {"byte_fallback": True, "character_coverage": 0.98},
+    "user-defined": {
+        "user_defined_symbols": ["<sep>", "a word", "the"],
+        "control_symbols": ["<ctl>"],
+    },
+    "as-it-is": {
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+        "normalization_rule_name": "identity",
+    },
+    "case-folded": {"normalization_rule_name": "nfkc_cf", "pad_id": 3},
+}
+PUBLISHED = {"t5": "vocab/t5/spiece.model", "small": "sentencepiece/test_model.model"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """`trained("bytes")` is a model file, made by the library with these options."""
+    folder = tmp_path_factory.mktemp("sentencepiece")
+
+    @cache
+    def make(name: str, **options) -> Path:
+        spm.SentencePieceTrainer.train(
+            input=str(CORPUS),
+            model_prefix=str(folder / name),
+            vocab_size=600,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            **{"model_type": "unigram", **OPTIONS.get(name, {}), **options},
+        )
+        return folder / f"{name}.model"
+
+    return make
+
+
+@cache
+def both(path):
+    return Tokenizer.load(path), spm.SentencePieceProcessor(model_file=str(path))
+
+
+def odd_texts(path, count):
+    """Texts of words, letters with marks, wide letters, repeated characters and special pieces."""
+    draw = random.Random(str(path.name))
+    ranges = [(1, 0x250), (0x300, 0x370), (0x590, 0x6FF), (0x900, 0x980), (0x1100, 0x1200)]
+    ranges += [(0x2000, 0x2100), (0x3040, 0x3100), (0xAC00, 0xAC50), (0xFF00, 0xFFEF)]
+    known = [piece.text for piece in sentencepiece.read(path).pieces]
+    kinds = [
+        lambda: chr(draw.randrange(*draw.choice(ranges))),
+        lambda: draw.choice(known).replace("▁", " "),
+        lambda: draw.choice("abcde .-") * draw.choice([1, 1, 2, 7]),
+        lambda: draw.choice(["e\u0301\u0302", "\u2581", "ﬁ", "<0x41>", "\u200d", "  ", *known[:8]]),
+    ]
+    return ["".join(draw.choice(kinds)() for _ in range(draw.randrange(12))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_ids_equal_sentencepiece_for_every_option(trained, name):
+    path = trained(name)
+    ours, theirs = both(path)
+    given = [*HARD, *SPECIAL_TEXTS, *odd_texts(path, 400)]
+    assert ours.encode_many(given) == [theirs.encode(text) for text in given]
+    for text in given:
+        assert ours.encode(text).ids == theirs.encode(text)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_ids_of_published_models_equal_sentencepiece(shared, name):
+    path = shared(PUBLISHED[name])
+    ours, theirs = both(path)
+    given = [*HARD, *SPECIAL_TEXTS, *odd_texts(path, 1000)]
+    assert ours.encode_many(given) == [theirs.encode(text) for text in given]
+
+
+@PROPERTY
+@example(text="<pad>")
+@given(text=texts)
+def test_ids_equal_sentencepiece_on_any_text(shared, text):
+    ours, theirs = both(shared(PUBLISHED["t5"]))
+    assert ours.encode(text).ids == theirs.encode(text)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_exact_encoder_normalizes_and_encodes_as_sentencepiece(trained, name):
+    """Also those texts that the `tokenizers` library encodes correctly."""
+    path = trained(name)
+    fast = sentencepiece.pipeline(sentencepiece.read(path))
+    exact, theirs = SentencePieceEncoder(fast), both(path)[1]
+    for text in [*HARD, *SPECIAL_TEXTS, *odd_texts(path, 150)]:
+        assert exact.encode(text).ids == theirs.encode(text)
+        if name != "user-defined":
+            assert exact.normalized(text)[0] == theirs.normalize(text)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "bytes"])
+def test_offsets_are_the_same_from_both_encoders(trained, name):
+    """Of the `tokenizers` library, and of the exact encoder, where their ids are the same."""
+    ours, _ = both(trained(name))
+    exact = ours._exact
+    for text in ["naive ideas", " Two  words ", "ﬁne naïve", *odd_texts(trained(name), 100)]:
+        if not exact.differs(text):
+            assert exact.encode(text).offsets == ours.encode(text).offsets, text
+    spans = [
+        span for text in ("older ideas", "e\u0301\u0302 x") for span in ours.encode(text).offsets
+    ]
+    assert all(start < end for start, end in spans)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_saved_tokenizer_gives_the_same_ids_after_loading(trained, tmp_path, name):
+    path = trained(name)
+    ours, theirs = both(path)
+    ours.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again.fingerprint() == ours.fingerprint() and again.roles == ours.roles
+    given = [*HARD, *SPECIAL_TEXTS, *odd_texts(path, 100)]
+    assert again.encode_many(given) == [theirs.encode(text) for text in given]
+
+
+@pytest.mark.parametrize("name", ["default", "bytes", "user-defined"])
+def test_decoding_equals_sentencepiece_but_for_unknown_characters(trained, name):
+    ours, theirs = both(trained(name))
+    for text in ["the library", "Two  words, 12.5 of them!", "a word<sep>the end"]:
+        ids = ours.encode(text).ids
+        if ours.unk_id not in ids:
+            assert ours.decode(ids) == theirs.decode(ids)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word", "char"])
+def test_models_of_another_type_are_rejected_by_name(trained, kind):
+    path = trained(f"type-{kind}", model_type=kind)
+    with pytest.raises(DataError, match=f"of the type {kind}, but only unigram"):
+        Tokenizer.load(path)
+
+
+def test_spaces_at_the_end_of_words_are_rejected_by_name(trained):
+    path = trained("suffix", treat_whitespace_as_suffix=True)
+    with pytest.raises(DataError, match="treat_whitespace_as_suffix = true"):
+        Tokenizer.load(path)
+
+
+def test_damaged_models_raise_an_error_that_names_the_file(trained, tmp_path):
+    whole, draw, failed = trained("default").read_bytes(), random.Random(1), 0
+    for number in range(150):
+        data = bytearray(whole)
+        if draw.random() < 0.5:
+            data = data[: draw.randrange(len(data))]
+        for _ in range(draw.randrange(1, 6)):
+            if data:
+                data[draw.randrange(min(len(data), 4000))] = draw.randrange(256)
+        path = tmp_path / f"{number}.model"
+        path.write_bytes(data)
+        try:
+            Tokenizer.load(path).encode_many(["a text", *HARD])
+        except RegardError as error:
+            failed += 1
+            assert isinstance(error, DataError) is False or path.name in str(error)
+    assert failed > 50
+
+
+# ---- the classes of transformers
+
+
+CLASSES = {
+    "T5Tokenizer": ("spiece.model", "t5"),
+    "XLMRobertaTokenizer": ("sentencepiece.bpe.model", "xlm-roberta"),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("stated", ["tokenizer_config.json", "config.json"])
+def test_folders_give_the_ids_of_their_class_in_transformers(shared, tmp_path, name, stated):
+    """But for characters that the `tokenizers` library drops and SentencePiece keeps."""
+    from transformers import AutoTokenizer
+
+    file, model_type = CLASSES[name]
+    shutil.copy(shared(PUBLISHED["t5"]), tmp_path / file)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    if stated == "tokenizer_config.json":
+        (tmp_path / stated).write_text(json.dumps({"tokenizer_class": name}))
+        (tmp_path / "config.json").unlink()
+    ours = Tokenizer.load(tmp_path)
+    sentences = [
+        "Hello, world!",
+        "a </s> b",
+        "Straße ﬁne 日本",
+        "<extra_id_0> x",
+        "",
+        " two  spaces ",
+    ]
+    for text in [*sentences, *(text for text in HARD if text.isascii())]:
+        assert ours.encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"], text
+        single = ours.template.single
+        around = [i for i, _ in single[0]] + ours.encode(text).ids + [i for i, _ in single[1]]
+        assert around == theirs(text)["input_ids"]
+    for role in ("bos", "eos", "unk", "pad", "cls", "sep", "mask"):
+        assert ours.roles.get(role) == getattr(theirs, f"{role}_token")
+    assert ours.vocab_size == len(theirs)
+
+
+def test_the_model_of_an_unknown_class_is_rejected_with_how_to_convert_it(trained, tmp_path):
+    shutil.copy(trained("default"), tmp_path / "spiece.model")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLNetTokenizer"}')
+    with pytest.raises(
+        DataError, match=r"of XLNetTokenizer, which is not supported.*AutoTokenizer"
+    ):
+        Tokenizer.load(tmp_path)
