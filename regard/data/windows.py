@@ -17,8 +17,8 @@ import numpy as np
 
 from regard.data.encoder_inputs import EncodedInputs, InputFormat
 from regard.data.token_arrays import TokenArray
+from regard.text.encoding import Encoding
 from regard.text.templates import EncoderInput
-from regard.text.tokenizer import Encoding
 
 OVERLAP = 4  # windows of words overlap by a quarter of their size
 

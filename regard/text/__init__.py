@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from regard.lazy import names_of
 
 if TYPE_CHECKING:
+    from regard.text.encoding import Encoding as Encoding
     from regard.text.normalize import Preprocessing as Preprocessing
-    from regard.text.tokenizer import Encoding as Encoding
     from regard.text.tokenizer import Tokenizer as Tokenizer
 
 # kind: the function that trains it (imported on demand), and how it treats text by default.
@@ -36,7 +36,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 _names, __getattr__ = names_of(
-    __name__, {"normalize": "Preprocessing", "tokenizer": "Encoding Tokenizer", "training": "train"}
+    __name__,
+    {
+        "normalize": "Preprocessing",
+        "encoding": "Encoding",
+        "tokenizer": "Tokenizer",
+        "training": "train",
+    },
 )
 __all__ = ["KINDS", *_names]
 

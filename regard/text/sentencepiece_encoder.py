@@ -18,7 +18,7 @@ import numpy as np
 import tokenizers
 
 from regard.text.character_map import CharacterMap
-from regard.text.tokenizer import Encoding
+from regard.text.encoding import Encoding
 from regard.text.unigram import BYTE_NAME, SPACE, Edge, model_of, unknown_joined
 
 

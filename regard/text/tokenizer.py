@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from operator import index
 from pathlib import Path
@@ -16,6 +15,7 @@ import tokenizers
 from regard.errors import ConfigError, RegardError
 from regard.file_writing import write_text
 from regard.suggest import nearest
+from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
 from regard.text.templates import Template
@@ -23,23 +23,6 @@ from regard.text.tokenizers_calls import call, reason
 
 if TYPE_CHECKING:
     from regard.text.sentencepiece_encoder import SentencePieceEncoder
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """A text as tokens.
-
-    offsets: the (start, end) of each token in characters of the text: `text[start:end]` is its text
-        before lower-casing and the like. Several byte-level tokens of one character all have the
-        offsets of that character; the space before a byte-level token is part of it.
-    """
-
-    ids: list[int]
-    tokens: list[str]
-    offsets: list[tuple[int, int]]
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class Tokenizer:
