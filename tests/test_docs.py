@@ -19,6 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from regard.models import MODELS
+from regard.tasks import TASKS
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(?:\{code-cell\} )?(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
@@ -86,6 +89,17 @@ def test_at_least_as_many_blocks_of_the_pages_run_as_before():
     assert len(python) + len(console) >= BLOCKS_THAT_RUN
 
 
+@pytest.fixture
+def _own_classes():
+    """Forgets the models and tasks that a page registers."""
+    before = dict(MODELS), dict(TASKS)
+    yield
+    for table, entries in zip((MODELS, TASKS), before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
+@pytest.mark.usefixtures("_own_classes")
 @pytest.mark.parametrize("page", RUNNABLE_PAGES, ids=NAMES.get)
 def test_the_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     link_examples(tmp_path)

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -59,11 +60,13 @@ def list_(
     show(rows, "\n".join(f"{row['name']:<{width}}  {row['about']}" for row in rows), as_json)
 
 
-def _about(where: str, of_function: bool, package: str = "") -> str:
+def _about(where: str | type, of_function: bool, package: str = "") -> str:
     """The first line of the docstring of a module, or of the function that "module:name" names.
 
-    The file is parsed and not imported, which would take long.
+    The file is parsed and not imported, which would take long. Of a registered class: its own.
     """
+    if isinstance(where, type):
+        return (getdoc(where) or "").split("\n")[0]
     module, _, name = where.partition(":")
     found = find_spec(module if module.startswith("regard.") else f"{package}.{module}")
     if found is None or found.origin is None:
