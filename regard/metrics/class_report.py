@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from regard.metrics.score import ScoreTable, check_equal
+from regard.metrics.score import ScoreReport, ScoreTable, check_equal
 
 BINS = 15  # of probabilities, as in Guo et al. 2017
 HEAD = ("precision", "recall", "F1", "examples", "predicted")  # of a table, after the labels
@@ -89,7 +89,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class ClassReport:
+class ClassReport(ScoreReport):
     """The predictions of a classifier against targets.
 
     confusion: (O, O), the examples with the target of the row and the prediction of the column.

@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.errors import RegardError
 from regard.metrics.class_report import HEAD, ScoresByLabel
-from regard.metrics.score import Score, ScoreTable, check_any, check_equal
+from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
 from regard.metrics.tags import scheme_of, spans
 
 Sentences = Sequence[Sequence[str]]
@@ -44,7 +44,7 @@ class EntityCounts:
 
 
 @dataclass(frozen=True)
-class EntityReport:
+class EntityReport(ScoreReport):
     """Precision, recall, F1 and the numbers of entities of each type that is predicted or a target,
     and their averages, as conlleval and seqeval give them.
     """

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from regard.metrics.class_report import HEAD, ScoresByLabel, calibration_error
-from regard.metrics.score import Score, ScoreTable, check_any, check_equal
+from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
 
 
 @dataclass(frozen=True)
-class LabelSetReport:
+class LabelSetReport(ScoreReport):
     """The predictions of any number of labels against targets.
 
     labels: precision, recall and F1 of each label, and their averages.

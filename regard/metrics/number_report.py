@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regard.metrics.correlation import Pearson, Spearman
-from regard.metrics.score import Score, ScoreTable, check_any, check_equal
+from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
 
 # field of NumberScores -> what it is
 NAMES = {
@@ -44,7 +44,7 @@ class NumberScores:
 
 
 @dataclass(frozen=True)
-class NumberReport:
+class NumberReport(ScoreReport):
     """Scores of each number, and their means over the numbers."""
 
     numbers: tuple[NumberScores, ...]

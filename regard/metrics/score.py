@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Protocol
 
 from regard.errors import RegardError
@@ -21,15 +22,43 @@ class ScoreTable:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    def __str__(self) -> str:
+        """In columns: the first to the left, the others, which are numbers, to the right."""
+        widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+        lines = (
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            for row in (self.head, *self.rows)
+        )
+        return "\n".join([*lines, *([self.note] if self.note else [])])
+
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        head, *rows = (
+            "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+            for tag, row in (("th", self.head), *(("td", row) for row in self.rows))
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return table + (f"<p>{escape(self.note)}</p>" if self.note else "")
+
 
 class ScoreReport(Protocol):
-    """The scores of each label, of each type of entities, or of each number."""
+    """The scores of each label, of each type of entities, or of each number.
+
+    Prints as its table, which a notebook shows as such.
+    """
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
 
     def table(self) -> ScoreTable:
         """A row for each of them."""
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
+import pandas
 import pytest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
@@ -51,3 +53,16 @@ def test_a_report_is_json_and_needs_as_many_targets_as_predictions():
     assert facts["classes"][0]["label"] == "no" and len(facts["confusion"]) == 4
     with pytest.raises(RegardError, match="5 predictions and 4 targets"):
         ClassReport.of(probabilities, targets[:4], LABELS)
+
+
+def test_a_report_is_a_table_in_a_notebook_and_in_text():
+    probabilities, targets = drawn()
+    labels = ["no", "<b>yes</b>", "a & b", "perhaps not"]
+    report = ClassReport.of(probabilities, targets, labels)
+    (shown,) = pandas.read_html(io.StringIO(report._repr_html_()))
+    printed = pandas.read_csv(io.StringIO(str(report)), sep=r"\s{2,}", engine="python", nrows=4)
+    for table in (shown, printed):
+        assert list(table["label"]) == labels
+        np.testing.assert_allclose(table["F1"], [one.f1 for one in report.classes], atol=5e-4)
+        assert list(table["predicted"]) == [one.predicted for one in report.classes]
+    assert str(report).endswith(f"expected calibration error {report.calibration_error:.3f}")
