@@ -104,12 +104,15 @@ class Verification:
         return self.largest <= self.tolerance and not any(t.different for t in self.tokenizers)
 
 
-def verify(path: str | Path, tolerance: float = TOLERANCE) -> Verification:
+def verify(
+    path: str | Path, tolerance: float = TOLERANCE, device: str | torch.device = "cpu"
+) -> Verification:
     """Compare what we compute from a folder with what `transformers` does, in float32.
 
     Quantized weights, which no other library reads, are given to both as float32.
 
     tolerance: the largest absolute difference that counts as equal.
+    device: where both compute.
 
     Raises:
         MissingExtra: `transformers` is not installed.
@@ -126,9 +129,9 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Verification:
     with TemporaryDirectory() as temporary:
         folder = _comparable(given, Path(temporary), notes)
         config = read_json(folder / CONFIG)
-        ours: Any = read_model(folder).float().eval()
-        theirs = _their_model(transformers, folder, config, notes)
-        batch = _batch(ours.config, config)
+        ours: Any = read_model(folder).float().eval().to(device)
+        theirs = _their_model(transformers, folder, config, notes).to(device)
+        batch = _batch(ours.config, config).to(device)
         order = layout_of(config["model_type"]).in_their_order
         with torch.no_grad():
             layers = _compare_layers(ours, theirs, batch, order, notes)
@@ -228,7 +231,8 @@ def _batch(config: Any, published: Mapping[str, Any]) -> Sequences:
 
 def _rolled(values: Tensor, shifts: Tensor) -> Tensor:
     """(B, T, ...) each sequence moved to the left by its shift, around the end."""
-    sequences, positions = torch.arange(len(values))[:, None], torch.arange(values.size(1))
+    sequences = torch.arange(len(values), device=values.device)[:, None]
+    positions = torch.arange(values.size(1), device=values.device)
     return values[sequences, (positions + shifts[:, None]) % values.size(1)]
 
 

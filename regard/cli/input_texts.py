@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO, Any, cast
 
-from regard.data.files import ending, lines_of
+from regard.data.files import ending, is_file_name, lines_of
 from regard.errors import DataError
 
 STANDARD_INPUT = "standard input"
@@ -62,12 +60,10 @@ def is_blank(text: str | tuple[str, ...]) -> bool:
 
 def hint_at_file(texts: Sequence[str] | None) -> str:
     """A question to ask where one of the texts is the name of a file; "" where none is."""
-    for text in texts or ():
-        with suppress(OSError, ValueError):  # too long for a name; a zero byte
-            if text.strip() and Path(text).is_file():
-                table = ending(text) in TABLES
-                meant = f"--file {text}" if table else f"< {text}, without the name as a text"
-                return f"{text!r} is processed as a text, but is a file. Did you mean {meant}?"
+    for text in filter(is_file_name, texts or ()):
+        table = ending(text) in TABLES
+        meant = f"--file {text}" if table else f"< {text}, without the name as a text"
+        return f"{text!r} is processed as a text, but is a file. Did you mean {meant}?"
     return ""
 
 

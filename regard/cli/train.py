@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument, Option
 
 from regard.cli.console import say, show
-from regard.cli.options import AsJson, Quiet
+from regard.cli.options import AsJson, Device, Quiet
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,12 +25,15 @@ def train(
     recipe: Annotated[Path, Argument(help="A TOML file.")],
     overrides: Overrides = None,
     out: Out = None,
+    device: Device = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print what it would cost.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train what a recipe asks for, in a new run folder."""
     if dry_run:
+        if device is not None:
+            raise ConfigError("--device would be without effect: --dry-run measures on the CPU.")
         from regard.experiments.estimate import estimate
 
         found = estimate(recipe, overrides or ())
@@ -38,13 +41,14 @@ def train(
         return
     from regard.experiments import runs
 
-    run = runs.train(recipe, overrides or (), out=out, show=_progress(quiet))
+    run = runs.train(recipe, overrides or (), out=out, device=device, show=_progress(quiet))
     _show_result(run.folder, run.result, as_json)
 
 
 def resume(
     run: Annotated[Path, Argument(help="A run's folder.")],
     data_root: Annotated[Path | None, Option(help="Where the data was moved to.")] = None,
+    device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +58,8 @@ def resume(
     """
     from regard.experiments import runs
 
-    _show_result(run, runs.resume(run, data_root=data_root, show=_progress(quiet)), as_json)
+    result = runs.resume(run, data_root=data_root, device=device, show=_progress(quiet))
+    _show_result(run, result, as_json)
 
 
 def _progress(quiet: bool) -> Literal["none", "auto"]:
@@ -77,6 +82,7 @@ def find_lr(
     out: Annotated[
         Path | None, Option(help="The folder of the chart; runs/NAME-find-lr without it.")
     ] = None,
+    device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -96,6 +102,7 @@ def find_lr(
         end=end,
         test_updates=updates,
         out=folder,
+        device=device,
         show=_progress(quiet),
     )
     show(found.facts(), str(found), as_json)
@@ -107,6 +114,7 @@ def cross_validate(
     overrides: Overrides = None,
     folds: Annotated[int, Option(help="How many parts of the training data.")] = 5,
     out: Annotated[Path | None, Option(help="The folder; runs/NAME-folds without it.")] = None,
+    device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -116,7 +124,8 @@ def cross_validate(
     """
     from regard.experiments.cross_validation import cross_validate as run
 
-    found = run(recipe, overrides or (), folds=folds, out=out, show=_progress(quiet))
+    given = overrides or ()
+    found = run(recipe, given, folds=folds, out=out, device=device, show=_progress(quiet))
     if as_json:
         show(found.facts(), "", as_json)
     else:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def verify(
     model: ModelFolder,
     tolerance: Annotated[float, Option(help="The largest difference that passes.")] = 1e-4,
+    device: Annotated[str, Option(help="Where both compute: cpu, cuda, cuda:1.")] = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Compare a model's hidden states with those of transformers, layer by layer.
@@ -26,8 +27,9 @@ def verify(
     texts. Exit code 2 where a difference exceeds the tolerance, or ids differ.
     """
     from regard.checkpoints.verify import verify as compared
+    from regard.tasks.folders import device_for
 
-    report = compared(model, tolerance)
+    report = compared(model, tolerance, device_for(device))
     if as_json:
         facts = asdict(report) | {"largest": report.largest, "equal": report.equal}
         show(facts, "", as_json)

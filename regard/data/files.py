@@ -162,6 +162,14 @@ def ending(path: str | Path) -> str:
     return name.suffix.lower()
 
 
+def is_file_name(text: str) -> bool:
+    """Whether a text is the name of a file that exists."""
+    try:
+        return bool(text.strip()) and Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name; a zero byte
+        return False
+
+
 def check_file(path: Path) -> None:
     """Raise a DataError unless the path is a file; offers the nearest name that exists."""
     try:

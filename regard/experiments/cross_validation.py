@@ -31,6 +31,7 @@ from regard.experiments.compare.conditions import check_same_run
 from regard.experiments.run_folder import Run
 from regard.file_writing import write_text
 from regard.recipe import RawRecipe
+from regard.tasks.folders import device_for
 from regard.training import Interrupted
 from regard.training.callbacks import Callback, check_callbacks
 from regard.training.progress import Progress, Show, check_show
@@ -140,6 +141,7 @@ def cross_validate(
     *,
     folds: int = 5,
     out: str | Path | None = None,
+    device: str | None = None,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
     **options: Any,
@@ -153,8 +155,8 @@ def cross_validate(
     where it was stopped, and repeats no finished run.
 
     Args:
-        recipe, overrides, show, callbacks, options: as of `regard.train`; `valid` of the recipe is
-            replaced.
+        recipe, overrides, device, show, callbacks, options: as of `regard.train`; `valid` of the
+            recipe is replaced.
         folds: how many, at least 2.
         out: the folder; None: runs/NAME-folds.
 
@@ -170,6 +172,7 @@ def cross_validate(
         raise ConfigError(
             f"`folds` must be a whole number, at least {LEAST}, but is {folds!r:.60}."
         )
+    device_for(device)  # raises an error before anything is written
     raw, folder = _recipe(recipe, overrides, options, folds, out)
     recipes = [_with_fold(raw, fold, folds) for fold in range(1, folds + 1)]
     folders = [folder / f"fold-{fold}" for fold in range(1, folds + 1)]
@@ -177,7 +180,8 @@ def cross_validate(
         check_same_run(where, runs.checked_recipe(one))
     try:
         trained = [
-            _run(one, where, show, callbacks) for one, where in zip(recipes, folders, strict=True)
+            _run(one, where, device, show, callbacks)
+            for one, where in zip(recipes, folders, strict=True)
         ]
     except Interrupted as stopped:
         left = "The same cross-validation goes on with it, and with the folds that are left."
@@ -224,10 +228,16 @@ def _with_fold(raw: RawRecipe, fold: int, folds: int) -> RawRecipe:
     return replace(raw, tables={**raw.tables, "data": data})
 
 
-def _run(raw: RawRecipe, folder: Path, show: Show | Progress, callbacks: Sequence[Callback]) -> Run:
+def _run(
+    raw: RawRecipe,
+    folder: Path,
+    device: str | None,
+    show: Show | Progress,
+    callbacks: Sequence[Callback],
+) -> Run:
     """The run of one fold: read where it is finished, else resumed or trained."""
     if (folder / RESULT).exists():
         return Run(folder, read_result(folder))
     if (folder / "recipe.toml").exists():
-        return Run(folder, runs.resume(folder, show=show, callbacks=callbacks))
-    return runs.run_plan(raw, runs.begin(raw, folder), folder, show, callbacks)
+        return Run(folder, runs.resume(folder, device=device, show=show, callbacks=callbacks))
+    return runs.run_plan(raw, runs.begin(raw, folder, device), folder, show, callbacks)

@@ -120,6 +120,7 @@ def find_lr(
     end: float = 10.0,
     test_updates: int = 100,
     out: str | Path | None = None,
+    device: str | None = None,
     show: Show | Progress = "auto",
     **options: Any,
 ) -> FoundRate:
@@ -133,7 +134,7 @@ def find_lr(
         find_lr(task="classification", model="a folder", train=dataframe, epochs=3)
 
     Args:
-        recipe, overrides, show, options: as of `regard.train`.
+        recipe, overrides, device, show, options: as of `regard.train`.
         out: a folder for find-lr.html and find-lr.json; None: nothing is written.
 
     Raises:
@@ -152,7 +153,7 @@ def find_lr(
         with keywords.data_in_files(raw, schema, Path(folder)) as raw:
             checked = runs.checked_recipe(raw)
             with raw.locating(type(checked)):
-                task: Any = runs.plan(checked).task
+                task: Any = runs.plan(checked, device=device).task
                 found = range_test(
                     task,
                     checked.training,

@@ -66,15 +66,17 @@ class Run:
 
         return training_curves(self.events)
 
-    def evaluate(self, data: Any) -> Any:
-        """The scores of the model on other data: a file, or data in memory.
+    def evaluate(self, data: Any, **options: Any) -> Any:
+        """The scores of the model on other data: a reader, or data in memory.
 
         Of a table with the columns that the training was told (`columns`), these are read.
+
+        options: of the task's `evaluate`, such as `columns` of a table.
         """
-        columns = self._columns()
-        if columns and {*columns} <= {*column_names(data)}:
-            data = read(data, columns)
-        return self.model.evaluate(data)
+        own = () if "columns" in options else self._columns()
+        if own and {*own} <= {*column_names(data)}:
+            data = read(data, own)
+        return self.model.evaluate(data, **options)
 
     def _columns(self) -> tuple[str, ...]:
         """The columns of texts and target, where the recipe names them all in one option."""

@@ -49,7 +49,7 @@ from regard.recipe import (
 from regard.schema import checked
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
-from regard.tasks.folders import device, load, save
+from regard.tasks.folders import device_for, load, save
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
@@ -314,10 +314,14 @@ def build_tokenizer(recipe: Any) -> Tokenizer:
     return Tokenizer.load(open_folder(recipe.model.path).tokenizer_path)
 
 
-def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> TrainingPlan:
+def plan(
+    recipe: Any, tokenizer: Tokenizer | None = None, device: str | None = None
+) -> TrainingPlan:
     """Read the data, learn the tokenizer unless it is given, and build the model from the seed.
 
     A warning tells what of the data is left out or truncated.
+
+    device: as in `train`.
 
     Raises:
         ConfigError, DataError, CheckpointError: the recipe, the data or the folder to start from is
@@ -330,7 +334,7 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> TrainingPlan:
     model = build_model(recipe.model, tokenizer)
     if not kind.trains(type(model)) and not isinstance(model, EncoderWithHeads):
         raise ConfigError(f"[model] {type(model).__name__} cannot learn the task {recipe.task}.")
-    model = model.to(device())
+    model = model.to(device_for(device))
     made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
     adapt(made.task, made.lora, model)
     for note in made.task.notes():
@@ -346,6 +350,7 @@ def train(
     overrides: Sequence[str] = (),
     *,
     out: str | Path | None = None,
+    device: str | None = None,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
     **options: Any,
@@ -363,6 +368,7 @@ def train(
         overrides: `dotted.name=value`, as on the command line.
         out: the folder of the run; None: runs/NAME, and runs/NAME-2 where options in Python find a
             run there.
+        device: "cpu", "cuda", "cuda:1"; None: a GPU, if there is one. It is no part of the recipe.
         show: the progress: "auto", "bar", "lines", "none" or a `regard.training.progress.Progress`.
         callbacks: are told what happens; see `regard.training.Callback`.
         options: the options of a recipe: sections as mappings, or single options by name. `train`,
@@ -376,6 +382,7 @@ def train(
     """
     check_show(show)
     check_callbacks(callbacks)
+    device_for(device)  # raises an error before anything is written
     raw = keywords.recipe_of(recipe, overrides, options)
     schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
@@ -384,19 +391,21 @@ def train(
     ).name  # before anything is written
     folder = _new_folder(raw, name, out)
     with keywords.data_in_files(raw, schema, folder) as raw:
-        made = begin(raw, folder)
+        made = begin(raw, folder, device)
     return run_plan(raw, made, folder, show, callbacks)
 
 
-def begin(raw: RawRecipe, folder: Path) -> TrainingPlan:
+def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPlan:
     """Write the recipe and the tokenizer of a new run into its folder; the plan of its training.
+
+    device: as in `train`.
 
     Raises:
         ConfigError, DataError: as `train`.
     """
     checked = checked_recipe(raw)
     with raw.locating(type(checked)):
-        made = plan(checked)
+        made = plan(checked, device=device)
         made.task.check_test(checked)
         _check_new(folder)  # reading data takes long: another process may have been quicker
         folder.mkdir(parents=True, exist_ok=True)
@@ -464,6 +473,7 @@ def resume(
     folder: str | Path,
     *,
     data_root: str | Path | None = None,
+    device: str | None = None,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
 ) -> Result:
@@ -473,7 +483,7 @@ def resume(
 
     data_root: the folder of the data, if it has moved. Each file that recipe.toml records is
         searched there by the end of its path, and must have the recorded checksum.
-    show, callbacks: as in `train`.
+    device, show, callbacks: as in `train`.
 
     Raises:
         CheckpointError: the folder is not a run, or its files are damaged.
@@ -487,14 +497,18 @@ def resume(
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)):
-        made = _plan_of_run(folder, raw, recipe, data_root)
+        made = _plan_of_run(folder, raw, recipe, data_root, device)
         published, defaults = made.is_published, made.defaults()
         verb = partial(training.resume, published=published, defaults=defaults)
         return _train(verb, made, folder, show, callbacks)
 
 
 def _plan_of_run(
-    folder: Path, raw: RawRecipe, recipe: Any, data_root: str | Path | None
+    folder: Path,
+    raw: RawRecipe,
+    recipe: Any,
+    data_root: str | Path | None,
+    device: str | None,
 ) -> TrainingPlan:
     """The plan of an existing run, its data at the recorded paths or under `data_root`."""
     recorded = checked(
@@ -505,14 +519,14 @@ def _plan_of_run(
     if data_root is None and gone and (folder / keywords.FOLDER).is_dir():
         data_root = folder  # which holds data that were in memory, and has moved
     if data_root is not None:
-        made = plan(relocate_data(recipe, recorded, Path(data_root)), tokenizer)
+        made = plan(relocate_data(recipe, recorded, Path(data_root)), tokenizer, device)
         return replace(made, recorded=(recipe, recorded))
     if gone:
         problem = f"the data of this run is no longer there: {', '.join(gone)}."
         hint = f"If it has moved, say where to: regard resume {folder} --data-root DIR"
         hint += f", or regard.resume({str(folder)!r}, data_root=DIR)."
         raise DataError(folder, None, problem, hint)
-    return plan(recipe, tokenizer)
+    return plan(recipe, tokenizer, device)
 
 
 def holds_tokenizer(folder: Path) -> bool:

@@ -180,12 +180,16 @@ class Classification(EncoderTask):
         """The texts of rows of one text or two and their target, and the targets (N,)."""
         return texts_and_targets(rows, self.target)
 
-    def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
+    def evaluate(
+        self, rows: RowReader | Iterable[Sequence[str]], *, columns: Sequence[int | str] = ()
+    ) -> list[Score]:
         """The metrics of the predictions for rows of one text or two and their label.
 
         The first score has a `ClassReport`.
+
+        columns: of texts and label in a table, where their names do not say which they are.
         """
-        scores, targets = scores_and_targets(self, rows)
+        scores, targets = scores_and_targets(self, self.with_columns(rows, columns))
         report = self._report(scores, targets)
         found = self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
         return [replace(found[0], report=report), *found[1:]]

@@ -127,6 +127,7 @@ class EmbedsTexts(TaskVerbs, ABC):
             ConfigError: the model has no such layers, or there is no such pooling.
             RegardError: a text is longer than the model reads and `too_long` is "error".
         """
+        inputs.warn_if_file(texts)
         embedder = Embedder.of(self.text_encoder(), **options)
         one = isinstance(texts, str)
         found = list(embedder.chunks([texts] if one else inputs.as_list(texts), too_long))

@@ -77,15 +77,20 @@ class Embedding(EncoderTask):
         return [VectorPrediction(tuple(row)) for row in vectors.tolist()]
 
     def evaluate(
-        self, rows: RowReader | Iterable[Sequence[Any]], *, too_long: TooLong = "truncate"
+        self,
+        rows: RowReader | Iterable[Sequence[Any]],
+        *,
+        columns: Sequence[int | str] = (),
+        too_long: TooLong = "truncate",
     ) -> list[Score]:
         """Pearson's and Spearman's correlation of cosines with judgements.
 
-        rows: (text, text, number).
+        rows: (text, text, number).  columns: of a table.
 
         Raises:
             DataError: a row has no number in its third field.
         """
+        rows = self.with_columns(rows, columns)
         rows = rows if isinstance(rows, RowReader) else read(rows)
         numbered = list(rows.numbered())
         wanted = [_number(row, rows.file_of(0), line) for line, row in numbered]
@@ -111,7 +116,7 @@ def _number(row: Sequence[Any], file: str, line: int) -> float:
             file,
             line,
             f"has {len(row)} fields, but these must be two texts and how alike they are.",
-            "Name the three columns, such as --columns 5,6,4.",
+            "Name the three columns, such as 5,6,4.",
         )
     try:
         wanted = float(row[2])

@@ -35,7 +35,16 @@ from regard.recipe import Recipe, RecipePath
 from regard.tasks.batching import Latest, TooLong, device_of, training_layout, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
-from regard.tasks.inputs import as_list, is_single, text_or_pair, too_long_error, warn_of_truncation
+from regard.tasks.inputs import (
+    as_list,
+    as_rows,
+    checked_columns,
+    is_single,
+    text_or_pair,
+    too_long_error,
+    warn_if_file,
+    warn_of_truncation,
+)
 from regard.tasks.pair_order import BothOrders, GivenOrder, PairOrder
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import DataSection, FoldOption, Share, TokenizerSection
@@ -175,6 +184,7 @@ class EncoderTask(EmbedsTexts):
 
         A text is a str, a pair a tuple of two.
         """
+        warn_if_file(texts)
         if self.is_one(texts):
             return self.predictions([texts], too_long=too_long)[0].result
         return [one.result for one in self.predictions(texts, too_long=too_long)]
@@ -372,6 +382,14 @@ class EncoderTask(EmbedsTexts):
         """The examples of a file that a user names."""
         return read(files[0], tuple(columns) or self.columns)
 
+    def with_columns(self, rows: Any, columns: Sequence[int | str]) -> Any:
+        """The rows to evaluate: of a table the columns that are named, otherwise as they are.
+
+        Raises:
+            ConfigError: the task reads no columns, or `columns` is no list.
+        """
+        return self.rows_to_evaluate([as_rows(rows)], checked_columns(columns)) if columns else rows
+
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first validation rows, otherwise training rows: (text, prediction, target)."""
         rows = recipe.data.samples()
@@ -537,7 +555,7 @@ def no_columns(columns: Sequence[Any]) -> None:
         ConfigError: there are some.
     """
     if columns:
-        raise ConfigError("--columns would be without effect: records go by name. Leave it out.")
+        raise ConfigError("`columns` would be without effect: records go by name. Leave it out.")
 
 
 def beginning(text: str) -> str:

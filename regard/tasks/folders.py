@@ -90,7 +90,7 @@ def load(
             "them. Quantize the folder that they come from, or leave `quantize` out."
         )
     dtype = quantize or folder.dtype
-    target = _device_for(dtype, device)
+    target = device_for(device, dtype)
     with folder.located(), releasing() if dtype else nullcontext():
         model = _model_on(folder, target).to(target).eval()
         task = _task_of(folder, model)
@@ -105,8 +105,8 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _device_for(dtype: Weights | None, wanted: str | None) -> torch.device:
-    """The device for a model with weights of this type.
+def device_for(wanted: str | None, dtype: Weights | None = None) -> torch.device:
+    """The device of this name, or the default one, for a model with weights of this type.
 
     Raises:
         ConfigError: there is no such device, or such weights are not for it.

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from regard.data.encoder_inputs import Texts
+from regard.data.files import is_file_name
 from regard.data.in_memory import is_table, text_rows
-from regard.errors import RegardError, TextError
+from regard.errors import ConfigError, RegardError, TextError
 from regard.text.tokenizer import text_problem
 
 
@@ -137,6 +138,38 @@ def warn_of_truncation(
     """
     said = f"{cut:,} of {total:,} {what} were cut to {limit:,} tokens"
     warnings.warn(f"{said}, which is what this model reads", stacklevel=stacklevel)
+
+
+def checked_columns(columns: Any) -> tuple[int | str, ...]:
+    """The names or numbers of columns.
+
+    Raises:
+        ConfigError: this is no list of them.
+    """
+    names = columns if isinstance(columns, list | tuple) else ()
+    if not names or not all(isinstance(name, str | int) for name in names):
+        raise ConfigError(
+            f"`columns` must be a list, such as ['text', 'label'], but is {_shown(columns)}."
+        )
+    return tuple(names)
+
+
+def as_rows(data: Any) -> Any:
+    """Data in memory; an iterator, which could be read only once, as a list."""
+    return list(data) if isinstance(data, Iterator) else data
+
+
+def warn_if_file(text: Any, stacklevel: int = 3) -> None:
+    """Warn where one text is the name of a file: its contents may have been meant.
+
+    stacklevel: of the user's call, counted from here.
+    """
+    if isinstance(text, str) and is_file_name(text):
+        warnings.warn(
+            f"{text!r} is processed as a text, but is a file. For what it holds, read it first and "
+            "give its lines, or a column of the table.",
+            stacklevel=stacklevel,
+        )
 
 
 def _shown(given: Any) -> str:

@@ -38,7 +38,7 @@ from regard.recipe import Options, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_likelihood
-from regard.tasks.inputs import checked_text, checked_texts
+from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.prompts import fitted_prompts, prompt_capacity, warn_of_context_ends
 from regard.tasks.sections import (
@@ -320,6 +320,7 @@ class LanguageModeling(EmbedsTexts):
             RegardError: a prompt is too long.
         """
         if isinstance(prompts, str):
+            warn_if_file(prompts)
             return self.generate([prompts], too_long=too_long, **options)[0]
         prompts = checked_texts(prompts)
         if too_long == "truncate" and (cut := self.over_limit(prompts, **options)):

@@ -245,13 +245,16 @@ class MultiLabel(EncoderTask):
             found.append(LabelsPrediction(likely, named))
         return found
 
-    def evaluate(self, rows: RowReader | Iterable[Any]) -> list[Score]:
+    def evaluate(
+        self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
+    ) -> list[Score]:
         """Micro-F1, macro-F1 and subset accuracy; the first score has a `LabelSetReport`.
 
         rows: of one text or two and their labels, as a list or with the separator of the training
             data; or a table with a column of 0 and 1 for each label, under its name.
+        columns: of texts and labels in a table, where their names do not say which they are.
         """
-        return self.class_report(rows).scores()
+        return self._report(*scores_and_targets(self, self.with_columns(rows, columns))).scores()
 
     def class_report(self, rows: RowReader | Iterable[Any]) -> LabelSetReport:
         """Scores of each label, averages and calibration; rows as of `evaluate`."""

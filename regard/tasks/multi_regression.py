@@ -176,13 +176,16 @@ class MultiRegression(EncoderTask):
         rows = self.text_scores(self.encoded(texts, too_long)).tolist()
         return [NumbersPrediction(dict(zip(self.labels, row, strict=True))) for row in rows]
 
-    def evaluate(self, rows: RowReader | Iterable[Any]) -> list[Score]:
+    def evaluate(
+        self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
+    ) -> list[Score]:
         """Mean errors and correlations; the first score has a `NumberReport`, number by number.
 
         rows: of one text or two and a list of their numbers; or a table with a column for each
             number, under its name.
+        columns: of texts and numbers in a table, where their names do not say which they are.
         """
-        return self._report(*scores_and_targets(self, rows)).scores()
+        return self._report(*scores_and_targets(self, self.with_columns(rows, columns))).scores()
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows as of `evaluate`, and their numbers, (N, O)."""

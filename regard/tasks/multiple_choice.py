@@ -288,8 +288,14 @@ class MultipleChoice(encoding.EncoderTask):
         lengths = [one.length for one in self._encoded_once(self.checked(questions))]
         return {i: length for i, length in enumerate(lengths) if limit and length > limit}
 
-    def evaluate(self, rows: RecordReader[ChoiceQuestion] | Iterable[Any]) -> list[Score]:
+    def evaluate(
+        self,
+        rows: RecordReader[ChoiceQuestion] | Iterable[Any],
+        *,
+        columns: Sequence[int | str] = (),
+    ) -> list[Score]:
         """The accuracy of the predictions for questions whose answer is known."""
+        rows = self.with_columns(rows, columns)
         questions = list(rows if isinstance(rows, RecordReader) else read_choices(rows))
         self.warn_if_truncated(questions)
         metric = Accuracy()

@@ -338,12 +338,15 @@ class QuestionAnswering(encoding.EncoderTask):
 
     # ---- scores
 
-    def evaluate(self, rows: RecordReader[Question] | Iterable[Any]) -> list[Score]:
+    def evaluate(
+        self, rows: RecordReader[Question] | Iterable[Any], *, columns: Sequence[int | str] = ()
+    ) -> list[Score]:
         """F1 and exact match of the answers.
 
         rows: of `read_squad`, or records as it reads them. Where some questions have no answer, the
             score is that of SQuAD 2.0, with the best thresholds.
         """
+        rows = self.with_columns(rows, columns)
         questions = list(rows if isinstance(rows, RecordReader) else read_squad(rows))
         if long := self._long(questions):
             warnings.warn(

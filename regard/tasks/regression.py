@@ -121,9 +121,14 @@ class Regression(EncoderTask):
         """The texts of rows of one text or two and their target, and the targets (N,)."""
         return texts_and_targets(rows, number_in)
 
-    def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
-        """The metrics of the predictions for rows of one text or two and their number."""
-        scores, targets = scores_and_targets(self, rows)
+    def evaluate(
+        self, rows: RowReader | Iterable[Sequence[str]], *, columns: Sequence[int | str] = ()
+    ) -> list[Score]:
+        """The metrics of the predictions for rows of one text or two and their number.
+
+        columns: of texts and number in a table, where their names do not say which they are.
+        """
+        scores, targets = scores_and_targets(self, self.with_columns(rows, columns))
         return self.metrics.scores(scores[:, 0].tolist(), targets.tolist())
 
     def settings(self) -> dict[str, Any]:

@@ -299,11 +299,17 @@ class Tagging(encoding.EncoderTask):
 
     # ---- scores
 
-    def evaluate(self, rows: RecordReader[TaggedSentence] | Iterable[Any]) -> list[Score]:
+    def evaluate(
+        self,
+        rows: RecordReader[TaggedSentence] | Iterable[Any],
+        *,
+        columns: Sequence[int | str] = (),
+    ) -> list[Score]:
         """The score of the predicted tags.
 
-        rows: of `read_conll`, or pairs (words, tags).
+        rows: of `read_conll`, or pairs (words, tags).  columns: the numbers of words and tags.
         """
+        rows = self.with_columns(rows, columns)
         rows = rows if isinstance(rows, RecordReader) else read_conll(rows)
         read = LearnedSentences.of(rows, self.entities)
         unknown = sorted(set(read.labels) - set(self.labels))
@@ -338,7 +344,7 @@ class Tagging(encoding.EncoderTask):
         except ValueError:
             given = ",".join(map(str, columns))
             raise ConfigError(
-                f"--columns must be the numbers of words and tags, such as 0,3, but is {given}."
+                f"`columns` must be the numbers of words and tags, such as 0,3, but is {given}."
             ) from None
         return read_conll(files[0], words=words, tags=tags)
 

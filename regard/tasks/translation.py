@@ -38,7 +38,13 @@ from regard.tasks.batching import (
     saves_padding,
 )
 from regard.tasks.finite_checks import NonFiniteScores
-from regard.tasks.inputs import checked_texts, warn_of_truncation
+from regard.tasks.inputs import (
+    as_rows,
+    checked_columns,
+    checked_texts,
+    warn_if_file,
+    warn_of_truncation,
+)
 from regard.tasks.sections import (
     DataSection,
     DecodingRecipe,
@@ -282,6 +288,7 @@ class Translation(TaskVerbs):
             options: how to decode, by name (`beams=4`), where not as the model's own method.
         """
         if isinstance(texts, str):
+            warn_if_file(texts)
             return self.translate([texts], too_long=too_long, **options)[0]
         texts = checked_texts(texts)
         found = self.hypotheses(texts, too_long=too_long, **options)
@@ -315,12 +322,19 @@ class Translation(TaskVerbs):
         return over_limit(texts, self._source_column())
 
     def evaluate(
-        self, pairs: RowReader | Iterable[Sequence[str]], **options: Any
+        self,
+        pairs: RowReader | Iterable[Sequence[str]],
+        *,
+        columns: Sequence[int | str] = (),
+        **options: Any,
     ) -> tuple[list[Score], list[str]]:
         """BLEU and chrF of the translations of the first fields against the second; and the
         translations.
+
+        columns: of sources and references in a table.
         """
-        sources, references = fields_of(pairs)
+        chosen = read(as_rows(pairs), checked_columns(columns)) if columns else pairs
+        sources, references = fields_of(chosen)
         if cut := self.over_limit(sources):
             limit = self.model.config.max_length
             warn_of_truncation(len(cut), len(sources), "sources", limit)

@@ -392,3 +392,14 @@ def test_the_peak_of_a_small_process_is_not_that_of_its_parent():
     small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(small.stdout) < 400 << 20 < peak_memory()
     del ballast
+
+
+def test_the_folder_of_a_run_is_no_recipe_and_the_error_says_what_to_do(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/recipe.toml").write_text("")
+    for recipes in ([tmp_path / "run"], [tmp_path / "run", tmp_path / "other.toml"]):
+        with pytest.raises(ConfigError, match="is a run, and `compare` trains recipes") as said:
+            compare(recipes, out=tmp_path / "out")
+        assert f"regard compare {tmp_path}/run/recipe.toml OTHER.toml" in str(said.value)
+        assert f"regard evaluate {tmp_path}/run" in str(said.value)
+    assert not (tmp_path / "out").exists()

@@ -185,7 +185,7 @@ def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_p
     ):
         assert message in run("evaluate", model, *words).stderr
     said = run("evaluate", folders["question-answering"], "--data", table, "--columns", "0").stderr
-    assert "--columns would be without effect" in said
+    assert "`columns` would be without effect" in said
     said = run("evaluate", folders["language-modeling"], "--data", table, "--window", "0").stderr
     assert "`window` must be at least 1" in said
 

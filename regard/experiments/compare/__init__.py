@@ -98,6 +98,7 @@ def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str,
     """The recipes and their files, by the names of their runs."""
     named: dict[str, tuple[Path, Any]] = {}
     for path in map(Path, recipes):
+        _check_no_run(path)
         recipe = read_recipe(path, overrides)
         name = name_of_run(path, recipe.name)
         if name in named:
@@ -109,6 +110,17 @@ def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str,
     if not named:
         raise ConfigError("`recipes` must name at least one recipe, but is empty.")
     return named
+
+
+def _check_no_run(path: Path) -> None:
+    """Raises ConfigError for the folder of a run, which is no recipe; it says what to do."""
+    if (path / "recipe.toml").exists():
+        raise ConfigError(
+            f"{path} is a run, and `compare` trains recipes under equal conditions. Its own recipe "
+            f"can be one of them: regard compare {path / 'recipe.toml'} OTHER.toml. Scores and "
+            f"curves of the run alone are in {path / 'report.html'}; regard evaluate {path} scores "
+            "it again."
+        )
 
 
 def _shared(named: Mapping[str, tuple[Path, Any]]) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""Where a training computes: `device` of train, resume, find_lr, cross_validate and verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import regard
+from regard.cli import app
+from regard.errors import ConfigError
+
+RECIPE = """
+task = "classification"
+[data]
+train = "rows.tsv"
+valid = 0.25
+batch_size = 4
+[tokenizer]
+kind = "wordpiece"
+[model]
+name = "bert"
+d_model = 8
+d_ff = 8
+heads = 2
+layers = 1
+[training]
+updates = 2
+threads = 1
+"""
+WRONG = ["cuda:99", "gpu", "meta", ""]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{text} {n}\t{text}\n" for n in range(8) for text in ("good", "bad")]
+    Path("rows.tsv").write_text("".join(rows))
+    Path("small.toml").write_text(RECIPE)
+
+
+VERBS = {
+    "train": lambda device: regard.train("small.toml", device=device, show="none"),
+    "find_lr": lambda device: regard.find_lr("small.toml", device=device, show="none"),
+    "cross_validate": lambda device: regard.cross_validate(
+        "small.toml", folds=2, device=device, show="none"
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_device_that_is_named_computes(monkeypatch, verb):
+    """The default, a GPU on machines that have one, is then not asked for."""
+
+    def default():
+        raise AssertionError("the default")
+
+    monkeypatch.setattr("regard.tasks.folders.device", default)
+    with pytest.raises(AssertionError, match="the default"):
+        VERBS[verb](None)
+    VERBS[verb]("cpu")
+
+
+@pytest.mark.parametrize("device", WRONG)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_device_that_is_not_here_is_an_error_and_nothing_is_written(verb, device):
+    with pytest.raises(ConfigError, match=f"There is no device '{device}' here"):
+        VERBS[verb](device)
+    assert not Path("runs").exists()
+
+
+def test_the_device_is_no_part_of_a_run():
+    run = regard.train("small.toml", device="cpu", out="a", show="none")
+    assert "device =" not in (run.folder / "recipe.toml").read_text()
+    other = regard.train("small.toml", out="b", show="none")
+    one, two = (Path(f"{name}/model/model.safetensors").read_bytes() for name in "ab")
+    assert other.scores == run.scores
+    if not torch.cuda.is_available():
+        assert one == two
+    assert regard.resume("a", device="cpu", show="none") == run.result
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "small.toml"],
+        ["find-lr", "small.toml"],
+        ["cross-validate", "small.toml", "--folds", "2"],
+        ["resume", "run"],
+        ["verify", "run"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_take_a_device(command):
+    regard.train("small.toml", out="run", show="none")
+    if command[0] == "resume":
+        Path("run/result.json").unlink()
+    ran = CliRunner().invoke(app, [*command, "--device", "cuda:99"])
+    assert ran.exit_code == 2 and "There is no device 'cuda:99' here" in ran.stderr
+    ran = CliRunner().invoke(app, [*command, "--device", "cpu"])
+    assert ran.exit_code == 0, ran.output
+
+
+def test_a_dry_run_takes_no_device():
+    ran = CliRunner().invoke(app, ["train", "small.toml", "--dry-run", "--device", "cpu"])
+    assert ran.exit_code == 2 and "--device would be without effect" in ran.stderr

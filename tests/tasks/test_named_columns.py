@@ -1,0 +1,117 @@
+"""`evaluate(columns=...)`, and the warning where one text is the name of a file."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from every_task import MAKERS, lines, make
+from typer.testing import CliRunner
+
+import regard
+from regard.cli import app
+from regard.errors import ConfigError, RegardError
+from regard.tasks.inputs import warn_if_file
+
+pandas = pytest.importorskip("pandas")
+
+TEXTS = lines(12)
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    folders = make(tmp_path_factory.mktemp("folders"))
+    return {name: regard.load(folder) for name, folder in folders.items()}
+
+
+# task -> the target of a row
+TARGETS = {
+    "classification": lambda n: ["no", "perhaps", "yes"][n % 3],
+    "regression": lambda n: n / 3,
+    "multi-label-classification": lambda n: [["old"], ["sunny", "warm"]][n % 2],
+    "multi-regression": lambda n: [n / 2, 1.0],
+    "translation": lambda n: TEXTS[-n],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("order", ["frame", "mappings", "tuples", "iterator"])
+def test_named_columns_score_as_rows_do(tasks, name, order):
+    rows = [(text, TARGETS[name](n)) for n, text in enumerate(TEXTS)]
+    frame = pandas.DataFrame(
+        {"id": range(12), "stars": [row[1] for row in rows], "review": [row[0] for row in rows]}
+    )
+    tables = {
+        "frame": (frame, ["review", "stars"]),
+        "mappings": (frame.to_dict("records"), ["review", "stars"]),
+        "tuples": (list(frame.itertuples(False, None)), [2, 1]),
+        "iterator": (iter(frame.to_dict("records")), ("review", "stars")),
+    }
+    table, columns = tables[order]
+    found = tasks[name].evaluate(table, columns=columns)
+    assert repr(found) == repr(tasks[name].evaluate(rows))  # NaN, too
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_named_columns_of_pairs_to_embed(tasks):
+    rows = [(a, b, n) for n, (a, b) in enumerate(zip(TEXTS, TEXTS[1:], strict=False))]
+    frame = pandas.DataFrame(rows, columns=["a", "b", "c"])[["c", "a", "b"]]
+    task = tasks["embedding"]
+    assert task.evaluate(frame, columns=["a", "b", "c"]) == task.evaluate(rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("columns", ["review,stars", 3, {"review"}, [None], object()])
+def test_columns_that_are_no_list_raise_an_error(tasks, columns):
+    for name in TARGETS:
+        with pytest.raises(ConfigError, match="`columns` must be a list"):
+            tasks[name].evaluate([("a", "b")], columns=columns)
+
+
+def test_columns_that_are_not_there_raise_an_error(tasks):
+    frame = pandas.DataFrame({"text": TEXTS, "label": ["yes"] * 12})
+    with pytest.raises(RegardError, match="gone"):
+        tasks["classification"].evaluate(frame, columns=["text", "gone"])
+
+
+@pytest.mark.parametrize("name", ["question-answering", "multiple-choice"])
+def test_tasks_of_records_have_no_columns(tasks, name):
+    with pytest.raises(ConfigError, match="`columns` would be without effect"):
+        tasks[name].evaluate([{"id": "1"}], columns=["a", "b"])
+
+
+# ---- names of files
+
+SINGLE = [name for name in MAKERS if name not in ("question-answering", "multiple-choice")]
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_one_text_that_is_the_name_of_a_file_is_a_warning(tasks, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text("text\na warm mat\n")
+    task = tasks[name]
+    text = "data.csv [MASK]" if name == "fill-mask" else "data.csv"
+    if name == "next-sentence":
+        return  # it reads pairs
+    Path(text).write_text("")
+    with pytest.warns(UserWarning, match="is processed as a text, but is a file") as said:
+        task.predict(text)
+    assert said[0].filename == __file__ or name in ("tagging", "embedding")
+
+
+@pytest.mark.parametrize("text", ["a warm mat", "", " ", "a" * 5000, "a\0b", "."])
+def test_other_texts_are_no_warning(text):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_file(text)
+
+
+def test_the_command_asks_the_same(tmp_path, monkeypatch, tasks):
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text("text\na warm mat\n")
+    regard.save(tasks["classification"], "model")
+    ran = CliRunner().invoke(app, ["predict", "model", "data.csv"])
+    assert ran.exit_code == 0 and "is processed as a text, but is a file" in ran.stderr
+    assert "--file data.csv" in ran.stderr
