@@ -22,6 +22,7 @@ MODELS: dict[str, Any] = {
     "gpt": "regard.models.gpt:GPT",
     "bert": "regard.models.bert:Bert",
     "roberta": "regard.models.roberta:Roberta",
+    "xlm-roberta": "regard.models.xlm_roberta:XlmRoberta",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
     "features": "regard.models.features:Features",

@@ -33,6 +33,7 @@ GPT = dict(vocab_size=V, n_embd=12, n_layer=2, n_head=3, n_positions=20)
 SIZES = {
     "bert": BODY | dict(max_position_embeddings=20, type_vocab_size=3),
     "roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
+    "xlm-roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
     "distilbert": dict(
         vocab_size=V, dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=20
     ),

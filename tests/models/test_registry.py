@@ -51,6 +51,7 @@ TINY: dict[str, list[dict]] = {
     "gpt2": [GPT, dict(GPT, d_ff=12, output="own", scaled=False, scaled_by_layer=True)],
     "bert": [BERT, dict(BERT, segments=3)],
     "roberta": [BERT],
+    "xlm-roberta": [BERT],
     "distilbert": [BERT],
     "features": [
         dict(inside=BERT, choice="mix", d_model=8, dropout=0.3),

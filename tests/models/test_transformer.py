@@ -167,7 +167,7 @@ def test_interleave_turns_halves_of_sines_and_cosines_into_pairs():
         ("marian", "activation_function", "gelu_new"),
         ("marian", "decoder_ffn_dim", 21),
         ("pegasus", "decoder_attention_heads", 4),
-        ("marian", "eos_token_id", [2, 3]),
+        ("marian", "eos_token_id", "2"),
         ("marian", "num_hidden_layers", 9),
         ("marian", "quantization_config", {"bits": 4}),
     ],

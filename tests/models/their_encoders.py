@@ -15,6 +15,7 @@ from regard.checkpoints.formats.bert import BERT
 from regard.checkpoints.formats.distilbert import DISTILBERT
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.checkpoints.formats.roberta import ROBERTA
+from regard.checkpoints.formats.xlm_roberta import XLM_ROBERTA
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
 
@@ -55,6 +56,9 @@ FAMILIES = {
     "bert": Family("Bert", BERT, dict(BODY, max_position_embeddings=T), 2),
     "roberta": Family(
         "Roberta", ROBERTA, dict(BODY, max_position_embeddings=T + 5, type_vocab_size=3), 3
+    ),
+    "xlm-roberta": Family(
+        "XLMRoberta", XLM_ROBERTA, dict(BODY, max_position_embeddings=T + 5, type_vocab_size=1), 1
     ),
     "distilbert": Family(
         "DistilBert", DISTILBERT,

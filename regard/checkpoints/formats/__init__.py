@@ -33,8 +33,11 @@ LAYOUTS = {
     "openai-gpt": "regard.checkpoints.formats.gpt:GPT_LAYOUT",
     "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",
     "roberta": "regard.checkpoints.formats.roberta:ROBERTA",
+    "xlm-roberta": "regard.checkpoints.formats.xlm_roberta:XLM_ROBERTA",
     "distilbert": "regard.checkpoints.formats.distilbert:DISTILBERT",
 }
+# Types whose tensors are those of another type: only the architecture tells them apart.
+NAMED_ALIKE = {"xlm-roberta"}  # as "roberta"
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
 
 
@@ -63,7 +66,8 @@ def infer_model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
     layouts = {name: layout_of(name) for name in LAYOUTS}
     architecture = (config.get("architectures") or [""])[0]
     named = [name for name, one in layouts.items() if architecture in one.known_architectures]
-    counts = {name: layouts[name].recognized(tensors) for name in named or layouts}
+    others = [name for name in layouts if name not in NAMED_ALIKE]
+    counts = {name: layouts[name].recognized(tensors) for name in named or others}
     best = [name for name, count in counts.items() if count and count == max(counts.values())]
     if len(best) == 1:
         return best[0]

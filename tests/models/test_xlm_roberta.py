@@ -1,0 +1,85 @@
+"""XLM-R, and BERT with its tokenizer, as multilingual sentence encoders are published."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from their_encoders import transformers
+
+import regard
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.xlm_roberta import PUBLISHED, SIZES, XlmRoberta, XlmRobertaConfig
+
+TEXTS = ["Ein Haus am See", "a house", "une maison près du lac, là-bas", ""]
+
+
+@pytest.mark.parametrize(("size", "exact"), [("base", 278_043_648), ("large", 559_890_432)])
+def test_xlm_roberta_has_the_parameters_of_the_released_models(size, exact):
+    options = SIZES[size]
+    with torch.device("meta"):
+        encoder = XlmRoberta(XlmRobertaConfig(250_002, **options))
+        ours = EncoderWithHeads(encoder, {"pooler": encoder.new_head("pooler")})
+        theirs = transformers.XLMRobertaModel(
+            transformers.XLMRobertaConfig(
+                vocab_size=250_002,
+                hidden_size=options["d_model"],
+                intermediate_size=options["d_ff"],
+                num_attention_heads=options["heads"],
+                num_hidden_layers=options["layers"],
+                max_position_embeddings=514,
+                type_vocab_size=1,
+            )
+        )
+    for model in (ours, theirs):
+        assert sum(parameter.numel() for parameter in model.parameters()) == exact
+    assert f"{exact:,}" in PUBLISHED[size]["parameters"][1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """`folder("Bert", "Model")`: tiny random weights beside a tokenizer of XLM-R's kind."""
+
+    def make(family, ending):
+        letters = sorted({char for text in TEXTS for char in text if char != " "})
+        subwords = ["▁", "▁Haus", "▁house", "▁maison", "son", "ein", *letters]
+        special = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+        scores = [(subword, -1.0 - i / 10) for i, subword in enumerate(subwords)]
+        tokenizer = transformers.XLMRobertaTokenizer(vocab=[*special, *scores, ("<mask>", 0.0)])
+        sizes = dict(
+            hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3
+        )
+        config = getattr(transformers, f"{family}Config")(
+            vocab_size=len(tokenizer), pad_token_id=1, max_position_embeddings=70, **sizes
+        )
+        torch.manual_seed(0)
+        model = getattr(transformers, family + ending)(config).eval()
+        model.save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+        return model, tokenizer
+
+    return make
+
+
+@pytest.mark.parametrize("family", ["XLMRoberta", "Bert"])
+def test_texts_have_the_vectors_of_transformers(folder, tmp_path, family):
+    model, tokenizer = folder(family, "Model")
+    given = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**given).last_hidden_state
+    keep = given["attention_mask"][:, :, None]
+    wanted = (hidden * keep).sum(1) / keep.sum(1)
+    task = regard.load(tmp_path)
+    found = torch.as_tensor(task.embed(TEXTS, pooling="mean", normalize=False))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+def test_a_saved_model_is_of_the_same_type(folder, tmp_path):
+    model, _ = folder("XLMRoberta", "ForMaskedLM")
+    task = regard.load(tmp_path)
+    regard.save(task, tmp_path / "saved")
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "saved")
+    assert type(again) is type(model)
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], tensor)
+    found = regard.load(tmp_path / "saved").predict("a <mask>")
+    assert found == task.predict("a <mask>") != "a <mask>"
