@@ -17,8 +17,8 @@ class XlmRobertaConfig(RobertaConfig):
 
 
 _PARAMETERS = (
-    "Conneau et al. 2020, the model sizes in its appendix, rounded; with 250,002 tokens the encoder and its pooler have "
-    "278,043,648 and 559,890,432"
+    "Conneau et al. 2020, the model sizes in its appendix, rounded; with 250,002 tokens the encoder "
+    "and its pooler have 278,043,648 and 559,890,432"
 )
 PUBLISHED = {
     "base": {"parameters": (270e6, _PARAMETERS)},
