@@ -17,7 +17,7 @@ class XlmRobertaConfig(RobertaConfig):
 
 
 _PARAMETERS = (
-    "Conneau et al. 2020, the model sizes in its appendix, rounded; with 250,002 tokens the encoder "
+    "Conneau et al. 2020, the sizes in its appendix, rounded; with 250,002 tokens the encoder "
     "and its pooler have 278,043,648 and 559,890,432"
 )
 PUBLISHED = {
