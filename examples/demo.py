@@ -60,8 +60,8 @@ UNSEEN = (
 LOOKED_AT = ("I haven't finished my lunch.", "What are you doing in my office?", *UNSEEN[:2])
 SEARCHED = UNSEEN[-1]
 ALIGNMENT = (
-    "A row is a word to be said, a column a word of the sentence: the darker the cell, the more "
-    "the model looks at that word while it says this one.",
+    "A row is a word to be said, a column a word of the sentence: the stronger the colour, the "
+    "more the model looks at that word while it says this one.",
 )
 EVERY_HEAD = ("Every head of the Transformer. Choose the sentence, the attention and the layer.",)
 PROMPT = ("I'm tired of waiting.", "Je suis")  # a sentence, and how its translation begins

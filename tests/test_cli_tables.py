@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,45 @@ def test_rows_are_read_in_parts_of_constant_size(folders, tmp_path, monkeypatch)
     source = table(tmp_path / "in.jsonl", text=[""] * 5)
     done("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
     assert rows(tmp_path / "out.csv") == [{"text": "", "prediction": ""}] * 5
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("word", ["cat", ""])
+def test_memory_does_not_grow_with_the_rows(folders, tmp_path, ending, word):
+    """Peaks of Python's memory; `predict` is a stub, since a model costs time."""
+
+    def predict(chunk):
+        results = [{"text": "yes", "probabilities": {"no": 0.25, "yes": 0.75}} for _ in chunk.texts]
+        return results, None
+
+    def peak(count: int) -> int:
+        more = [f"{number} {'x' * 400}" for number in range(count)]  # a file of many blocks
+        source = table(tmp_path / f"in.{ending}", text=[word] * count, more=more)
+        gc.collect()
+        tracemalloc.start()
+        out = tmp_path / f"out.{ending}"
+        assert predict_file.predict_file(task, predict, source, ("text",), out) == count
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    task = load(folders["classification"])
+    peak(2_000)
+    few, many = peak(4_000), peak(16_000)
+    assert many < 1.2 * few
+
+
+def test_a_parquet_file_has_few_row_groups(folders, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(predict_file, "MAX_TEXTS", 2)
+    source = table(tmp_path / "in.csv", text=["the cat"] * 9)
+    call = ("predict", folders["classification"], "--file", source, "--out", tmp_path / "o.parquet")
+    done(*call)
+    assert parquet.ParquetFile(tmp_path / "o.parquet").num_row_groups == 1
+    monkeypatch.setattr(predict_file, "ROW_GROUP", 1)
+    done(*call)
+    assert parquet.ParquetFile(tmp_path / "o.parquet").num_row_groups == 5
+    assert [row["text"] for row in rows(tmp_path / "o.parquet")] == ["the cat"] * 9
 
 
 def test_a_row_without_a_prediction_is_named_by_its_line_and_nothing_is_written(folders, tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]  # a row by column
 Predict = Callable[[Chunk], tuple[list[Record], DataError | None]]  # as `LinePredictor.predict`
+ROW_GROUP = 1 << 20  # bytes of the rows that are written to a Parquet file at once
 OF_EVERY_LINE = ("number", "source", "text", "truncated")  # fields of any task's results
 
 
@@ -94,9 +95,10 @@ def _predicted(
 ) -> Iterator[list[Record]]:
     """The rows with their predictions. All of them have the same columns of predictions.
 
-    Rows before the first that has a text wait for it, since its prediction names the columns.
+    The prediction of the first text names the columns. Chunks of rows before it, which have no
+    text, are read again then, so that no more than a chunk is in memory.
     """
-    waiting, names = list[tuple[Record, Record]](), list[str]()
+    passed, names = 0, list[str]()
     for chunk in chunks_of_table(path, columns, task):
         results, error = predict(chunk)
         if error is not None:
@@ -105,14 +107,22 @@ def _predicted(
             {} if is_blank(text) else prediction_columns(result)
             for text, result in zip(chunk.texts, results, strict=True)
         ]
-        waiting += zip(chunk.records, added, strict=True)
         if not names and (names := list(next(filter(None, added), {}))):
             _check_new(chunk, names)
+            yield from _without_text(islice(chunks_of_table(path, columns, task), passed), names)
         if names:
-            yield [{**record, **dict.fromkeys(names), **more} for record, more in waiting]
-            waiting = []
-    if waiting:
-        yield [{**record, "prediction": None} for record, _ in waiting]
+            rows = zip(chunk.records, added, strict=True)
+            yield [{**record, **dict.fromkeys(names), **more} for record, more in rows]
+        else:
+            passed += 1
+    if not names:
+        yield from _without_text(chunks_of_table(path, columns, task), ["prediction"])
+
+
+def _without_text(chunks: Iterable[TableChunk], names: Sequence[str]) -> Iterator[list[Record]]:
+    """The rows of chunks, with nothing in the columns of predictions."""
+    for chunk in chunks:
+        yield [{**record, **dict.fromkeys(names)} for record in chunk.records]
 
 
 def prediction_columns(result: Mapping[str, Any]) -> Record:
@@ -267,7 +277,11 @@ def _cell(value: Any) -> str:
 
 
 class ParquetWriter(TableWriter):
-    """Parquet; columns have the types of a Parquet input, or of the first rows."""
+    """Parquet; columns have the types of a Parquet input, or of the first rows.
+
+    Rows wait in Arrow tables until they are a row group of `ROW_GROUP` bytes: the file's footer,
+    which is in memory until the end, describes every group.
+    """
 
     writer: Any = None
 
@@ -278,6 +292,7 @@ class ParquetWriter(TableWriter):
             raise MissingExtra("pyarrow", "data", "Writing Parquet") from error
         self.pyarrow = pyarrow
         self.path.touch()
+        self.waiting: list[Any] = []
         return self
 
     def write(self, rows: Sequence[Record]) -> None:
@@ -285,10 +300,16 @@ class ParquetWriter(TableWriter):
             if self.writer is None:
                 self.schema = self._schema(rows)
                 self.writer = self.pyarrow.parquet.ParquetWriter(self.path, self.schema)
-            self.writer.write_table(self.pyarrow.Table.from_pylist(list(rows), self.schema))
+            self.waiting.append(self.pyarrow.Table.from_pylist(list(rows), self.schema))
+            if sum(table.nbytes for table in self.waiting) >= ROW_GROUP:
+                self._write_waiting()
         except (self.pyarrow.ArrowException, TypeError, OverflowError) as error:
             problem = f"has values whose type differs from that of the first rows: {error}."
             raise DataError(self.source, None, problem, "Write --out answers.jsonl.") from None
+
+    def _write_waiting(self) -> None:
+        self.writer.write_table(self.pyarrow.concat_tables(self.waiting).combine_chunks())
+        self.waiting = []
 
     def _schema(self, rows: Sequence[Record]) -> Any:
         pyarrow = self.pyarrow
@@ -302,6 +323,8 @@ class ParquetWriter(TableWriter):
 
     def __exit__(self, *error: object) -> None:
         if self.writer is not None:
+            if self.waiting and error[0] is None:
+                self._write_waiting()
             self.writer.close()
 
 
