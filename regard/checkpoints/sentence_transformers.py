@@ -24,7 +24,9 @@ from regard.text import Tokenizer
 CONFIG, MODULES, POOLING, NORMALIZE = "config.json", "modules.json", "1_Pooling", "2_Normalize"
 TRANSFORMER, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json"
 # Names of the first of these files in old releases, of the model types that there are here.
-OLD_TRANSFORMER = ("sentence_roberta_config.json", "sentence_distilbert_config.json")
+OLD_TRANSFORMER = tuple(
+    f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "xlm-roberta")
+)
 PACKAGE = "sentence_transformers"
 
 AnyFields = TypeVar("AnyFields", bound=Fields)

@@ -176,8 +176,9 @@ def test_fields_that_change_no_vector_are_ignored_and_the_unknown_ones_named(tmp
         assert read_pooling(tmp_path) == Pooling(("max",), True, 9)
 
 
-def test_the_limit_of_a_folder_of_an_old_release_is_read(tmp_path):
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "xlm-roberta"])
+def test_the_limit_of_a_folder_of_an_old_release_is_read(tmp_path, name):
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
     write_sentence_transformers(tmp_path, Pooling(max_length=9), 16)
-    (tmp_path / "sentence_bert_config.json").rename(tmp_path / "sentence_roberta_config.json")
+    (tmp_path / "sentence_bert_config.json").rename(tmp_path / f"sentence_{name}_config.json")
     assert read_pooling(tmp_path) == Pooling(max_length=9)
