@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from regard import recipe
 from regard.data.in_memory import column_names
-from regard.data.readers import read
 from regard.training import Result
 from regard.training.metrics_log import read_events
 
@@ -75,7 +74,7 @@ class Run:
         """
         own = () if "columns" in options else self._columns()
         if own and {*own} <= {*column_names(data)}:
-            data = read(data, own)
+            options["columns"] = own
         return self.model.evaluate(data, **options)
 
     def _columns(self) -> tuple[str, ...]:
