@@ -136,10 +136,11 @@ def say(message: str) -> None:
     typer.echo(message, err=True)
 
 
-def say_truncated(counts: Counter[str], limit: int | None) -> None:
-    """Say how many of the texts were truncated, where any were."""
+def say_truncated(counts: Counter[str], limit: int | None, what: str = "texts") -> None:
+    """Say how many of the texts, or of what they are called, were truncated, where any were."""
     if counts["truncated"]:
-        say(f"{counts['truncated']:,} of {counts['texts']:,} texts were cut to {limit:,} tokens")
+        said = f"{counts['truncated']:,} of {counts['texts']:,} {what}"
+        say(f"{said} were cut to {limit:,} tokens")
 
 
 def say_unfinished(counts: Counter[str]) -> None:

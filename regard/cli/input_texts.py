@@ -46,9 +46,13 @@ class Chunk:
         """The line of one of these texts, from 1."""
         return self.first + index + 1
 
-    def too_long(self, index: int, tokens: int, limit: int | None) -> DataError:
-        """The error for a text beyond the model's limit."""
-        problem = f"has {tokens:,} tokens, but this model reads at most {limit:,}."
+    def too_long(self, index: int, tokens: int, limit: int | None, what: str = "text") -> DataError:
+        """The error for a text beyond the model's limit.
+
+        what: "text", or what of it has so many tokens, such as "question".
+        """
+        counted = "" if what == "text" else f"a {what} of "
+        problem = f"has {counted}{tokens:,} tokens, but this model reads at most {limit:,}."
         hint = "Shorten it, or cut its end with --too-long truncate."
         return self.error(index, problem, hint)
 

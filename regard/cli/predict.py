@@ -68,7 +68,7 @@ def predict(
             console.emit("".join(map(form, results)))
             if error is not None:
                 raise error
-    console.say_truncated(predictor.counts, predictor.limit)
+    console.say_truncated(predictor.counts, predictor.limit, f"{task.limited}s")
     console.say_unfinished(predictor.counts)
     console.say_acceptance(acceptance)
 
@@ -117,9 +117,8 @@ class LinePredictor:
 
     @property
     def limit(self) -> int | None:
-        """The most tokens that a text may have; None: any number."""
-        format = self.task.input_format
-        return self.task.model.config.max_length if format is None else format.max_length
+        """The most tokens that a text, or the question of one, may have; None: any number."""
+        return self.task.token_limit(**self.decoding)
 
     def predict(self, chunk: Chunk) -> tuple[list[Result], DataError | None]:
         """The results of the lines before the first without a prediction, and the error for it."""
@@ -134,7 +133,7 @@ class LinePredictor:
                     return self._results(chunk, dict(zip(filled, found, strict=True)), long), error
                 first, tokens = min(long.items())
                 end = filled[first]
-                error = chunk.too_long(end, tokens, self.limit)
+                error = chunk.too_long(end, tokens, self.limit, self.task.limited)
             except TextError as problem:
                 end = filled[problem.index]
                 error = chunk.error(end, problem.problem, problem.hint)

@@ -358,9 +358,13 @@ class LanguageModeling(EmbedsTexts):
 
     def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""
-        most = prompt_capacity(self.context, options)
+        most = self.token_limit(**options)
         lengths = map(len, self._prompts(checked_texts(prompts)))
         return {i: n for i, n in enumerate(lengths) if most is not None and n > most}
+
+    def token_limit(self, **options: Any) -> int | None:
+        """The most tokens of a prompt after which `max_tokens` fit into the context."""
+        return prompt_capacity(self.context, options)
 
     def stream(
         self, prompt: str = "", *, too_long: TooLong = "error", **options: Any

@@ -102,6 +102,7 @@ class QuestionAnswering(encoding.EncoderTask):
     reads_pairs = True
     Recipe = QuestionsRecipe
     items = "windows"
+    limited = "question"
     goal = ("f1", "max")
     metric_names = ("f1", "exact")
 
@@ -260,6 +261,10 @@ class QuestionAnswering(encoding.EncoderTask):
         Contexts of any length are read, in windows.
         """
         return self._long(self.checked(texts))
+
+    def token_limit(self, **options: Any) -> int | None:
+        """The most tokens of a question."""
+        return self.question_tokens
 
     def _long(self, questions: Sequence[Question]) -> dict[int, int]:
         long: dict[int, int] = {}

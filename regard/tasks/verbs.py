@@ -69,6 +69,7 @@ class TaskVerbs:
     decodes: whether it generates texts; the others have `predictions`.
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
+    limited: what `over_limit` counts the tokens of.
     usual: how many items of a loss a batch has on average, where the objective divides by that.
     aux_lm: a second objective, the prediction of the next token, where training has it.
     input_format: how texts become encoder inputs; None where the task has no encoder.
@@ -83,6 +84,7 @@ class TaskVerbs:
     decodes: ClassVar[bool]
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
+    limited: ClassVar[str] = "text"
     usual: Mapping[str, float] = MappingProxyType({})
     aux_lm: Any = None
     input_format: InputFormat | None = None
@@ -133,6 +135,16 @@ class TaskVerbs:
             f"<{self.name}: {described(self.model)}{size}; tokenizer: {tokenizer}; "
             f"commands: {', '.join(self.verbs)}>"
         )
+
+    def token_limit(self, **options: Any) -> int | None:
+        """The most tokens of a text that `over_limit` does not report; None: any number.
+
+        options: as of `over_limit`.
+        """
+        if self.input_format is not None:
+            return self.input_format.max_length
+        limit: int | None = self.model.config.max_length
+        return limit
 
     def notes(self) -> list[str]:
         """What of the data was left out or truncated."""

@@ -113,6 +113,36 @@ def test_predict_writes_one_line_for_each_line_of_input(quick, folders, name):
     assert parsed(run("predict", folders[name], "--json", "").stdout)[0]["text"] == ""
 
 
+def of_words(name: str, count: int) -> str:
+    """What a model of a task is asked, with so many words in what has a limit."""
+    words = " ".join(["cat"] * count)
+    return {
+        "fill-mask": f"[MASK] {words}",
+        "next-sentence": f"the cat\t{words}",
+        "question-answering": f"{words}\tthe old cat sat",
+        "multiple-choice": json.dumps({"question": words, "choices": ["a", "b"]}),
+    }.get(every_task.task_of(name), words)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_limit_that_an_error_names_is_the_one_that_applies(quick, folders, loaded, name):
+    limit = ["--max-tokens", 3] if loaded[name].decodes else []
+    for count in range(1, 2 * every_task.LIMIT):
+        said = run("predict", folders[name], of_words(name, count), *limit).stderr
+        if said.startswith("error"):
+            break
+    else:
+        return  # texts of any length
+    tokens, most = re.search(
+        r"has .*?(\d+) tokens, but this model reads at most (\d+)", said
+    ).groups()
+    assert int(tokens) == int(most) + 1
+    flags = [*limit, "--too-long", "truncate"]
+    said = run("predict", folders[name], of_words(name, count), *flags).stderr
+    what = "questions" if name == "question-answering" else "texts"
+    assert f"1 of 1 {what} were cut to {most} tokens" in said
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_odd_texts_give_a_result_or_an_error_with_their_line(quick, folders, seed):
     draw = random.Random(seed)
