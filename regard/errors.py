@@ -73,3 +73,11 @@ class MissingExtra(RegardError):
             f"{purpose} needs `{package}`, which is not installed. "
             f"Install it with: pip install 'regard[{extra}]'"
         )
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value as a message shows it, at most so many characters; its type where it has no text."""
+    try:
+        return repr(value)[:most]
+    except Exception:  # nested too deeply, or an object with a faulty `__repr__`
+        return f"a {type(value).__name__}"

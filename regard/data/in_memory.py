@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, shown
 from regard.file_writing import replacing, sync
 
 
@@ -73,10 +73,11 @@ def _library(data: Any) -> str:
 
 
 def _no_rows(data: Any) -> DataError:
-    problem = f"must be a table or a list of rows, but is {data!r:.80}."
+    problem = f"must be a table or a list of rows, but is {shown(data)}."
     return DataError(name_of(data), None, problem)
 
 
+GROUPED = ("DataFrameGroupBy", "SeriesGroupBy", "GroupBy")  # of pandas and polars
 _TABLES = {
     *("DataFrame", "LazyFrame", "Dataset", "IterableDataset", "DatasetDict", "IterableDatasetDict")
 }
@@ -85,6 +86,7 @@ _HINTS = {
     "DatasetDict": ("holds several datasets.", "Give one of them, such as data['train']."),
     "IterableDatasetDict": ("holds several datasets.", "Give one of them, such as data['train']."),
     "Table": ("is a table of Arrow.", "Give a DataFrame: data.to_pandas()."),
+    **dict.fromkeys(GROUPED, ("is grouped rows.", "Give the DataFrame that they are from.")),
     "Series": ("is one column, without labels.", "Give the DataFrame that it is from."),
     "set": ("has no order, so that a training could not be repeated.", "Give a list."),
     "frozenset": ("has no order, so that a training could not be repeated.", "Give a list."),
@@ -149,8 +151,9 @@ def _rows_of_columns(data: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
     names = _unique(map(str, data), data)
     for name, values in zip(names, data.values(), strict=True):
         no_column = isinstance(values, str | bytes | Mapping) or is_table(values)
+        no_column = no_column or _has_no_axis(values)
         if no_column or not (isinstance(values, Sized) and isinstance(values, Iterable)):
-            problem = f"must have a list of values as column {name!r}, but has {values!r:.60}."
+            problem = f"must have a list of values as column {name!r}, but has {shown(values, 60)}."
             raise DataError(name_of(data), None, problem)
     lengths = {name: len(values) for name, values in zip(names, data.values(), strict=True)}
     if len({*lengths.values()}) > 1:
@@ -292,10 +295,9 @@ def write_jsonl(data: Any, path: Path, columns: Sequence[str | int] = (), where:
         CheckpointError: the disk refuses.
     """
     where = where or name_of(data)
-    encode = json.JSONEncoder(ensure_ascii=False).encode
-    names = tuple(map(str, columns))
+    names, library = tuple(map(str, columns)), _library(data)
     lines = (
-        encode(_record(row, names, _Place(where, number, _library(data)))) + "\n"
+        _json_line(row, names, _Place(where, number, library))
         for number, row in enumerate(rows(data), 1)
     )
     return _write(lines, path, where, "row")
@@ -344,7 +346,7 @@ def _only_text(row: Any, where: str, number: int) -> str:
     if isinstance(fields, str):
         return fields
     hint = "Give one column, such as data['text']." if isinstance(row, Mapping) else ""
-    raise DataError(where, number, f"must be a text, but is {row!r:.80}.", hint)
+    raise DataError(where, number, f"must be a text, but is {shown(row)}.", hint)
 
 
 @dataclass(frozen=True)
@@ -358,6 +360,17 @@ class _Place:
     def error(self, problem: str, hint: str = "") -> DataError:
         """The error for this row."""
         return DataError(self.where, self.row, problem, hint)
+
+
+def _json_line(row: Any, columns: Sequence[str], place: _Place) -> str:
+    """The columns of a row as a line of JSON."""
+    try:
+        return _ENCODER.encode(_record(row, columns, place)) + "\n"
+    except RecursionError:
+        raise place.error("has lists in lists, too deep to be written.") from None
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def _record(row: Any, columns: Sequence[str], place: _Place) -> dict[str, Any]:
@@ -396,7 +409,7 @@ def _by_name(row: Any, columns: Sequence[str], place: _Place) -> Mapping[Any, An
     if isinstance(row, Mapping):
         return row
     if isinstance(row, str | bytes) or not isinstance(row, Sequence):
-        raise place.error(f"must be a mapping or a sequence of fields, but is {row!r:.80}.")
+        raise place.error(f"must be a mapping or a sequence of fields, but is {shown(row)}.")
     if named := [name for name in columns if not name.isdecimal()]:
         problem = f"is a {type(row).__name__}, whose fields have no names."
         raise place.error(problem, f"The column {named[0]!r} is wanted: give mappings.")
@@ -420,18 +433,40 @@ def plain_scalar(value: Any) -> Any:
         return None
     if isinstance(value, bool | np.bool_):
         return str(bool(value))
-    if isinstance(value, Tensor) and not value.ndim or _is_numeric(value):
-        return plain_scalar(value.tolist())
+    if _has_no_axis(value) or _is_numeric(value):
+        plain = _as_list(value)
+        return value if plain is value else plain_scalar(plain)
     return value
 
 
 def list_as_json(value: Any) -> Any:
-    """A list, an array or a set as the JSON text of its items; others as `plain_scalar` does."""
-    value = plain_scalar(value)
-    if isinstance(value, Mapping | str | bytes) or not isinstance(value, Iterable):
+    """A list, an array or a set as the JSON text of its items; others as `plain_scalar` does.
+
+    A list that JSON does not have, since it contains itself, stays a list.
+    """
+    value = _as_list(plain_scalar(value))
+    if isinstance(value, Mapping | str | bytes | Tensor) or not isinstance(value, Iterable):
         return value
-    items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-    return json.dumps([plain_scalar(item) for item in items], default=repr)
+    try:
+        items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        return json.dumps([plain_scalar(item) for item in items], default=shown)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _has_no_axis(value: Any) -> bool:
+    """Whether this is a tensor or an array with one number, of shape ()."""
+    return isinstance(value, Tensor | np.ndarray) and not value.ndim
+
+
+def _as_list(value: Any) -> Any:
+    """A tensor, an array or a scalar of NumPy as Python has it; what has no such form as it is."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        try:
+            return value.tolist()
+        except (RuntimeError, NotImplementedError):  # a sparse tensor, one without data
+            return value
+    return value
 
 
 def _is_numeric(value: Any) -> bool:
@@ -443,13 +478,14 @@ def _is_numeric(value: Any) -> bool:
 def _plain(value: Any, name: str, place: _Place) -> Any:
     """A value of a column as JSON has it. True becomes "True", since labels are texts."""
     value = plain_scalar(value)
+    value = _as_list(value) if isinstance(value, Tensor) else value
     if isinstance(value, float) and not math.isfinite(value):
         raise place.error(f"has a number in column {name!r} that is not finite: {value}.")
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(one, name, place) for key, one in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, bytes | np.generic):
+    if isinstance(value, Iterable) and not isinstance(value, bytes | np.generic | Tensor):
         return [_plain(one, name, place) for one in value]
-    problem = f"has a {type(value).__name__} in column {name!r}: {value!r:.60}."
+    problem = f"has a {type(value).__name__} in column {name!r}: {shown(value, 60)}."
     raise place.error(problem, "It must be text, a number or a list: convert it, as str() does.")

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from regard.metrics.score import ScoreReport, ScoreTable, check_equal
+from regard.metrics.score import ScoreReport, ScoreTable, check_any, check_equal
 
 BINS = 15  # of probabilities, as in Guo et al. 2017
 HEAD = ("precision", "recall", "F1", "examples", "predicted")  # of a table, after the labels
@@ -108,9 +108,10 @@ class ClassReport(ScoreReport):
         """From probabilities (N, O) and the index of each target, (N,).
 
         Raises:
-            RegardError: there are not as many targets as predictions.
+            RegardError: there are no examples, or not as many targets as predictions.
         """
         check_equal(probabilities, targets, "predictions", "targets")
+        check_any(len(targets), "A report by class")
         predicted = probabilities.argmax(1)
         confusion = np.zeros((len(labels), len(labels)), dtype=int)
         np.add.at(confusion, (targets, predicted), 1)

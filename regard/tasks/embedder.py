@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from regard.data.encoder_inputs import EncodedInputs, InputFormat
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, TextError
+from regard.errors import ConfigError, TextError, shown
 from regard.layers.pooling import KINDS, Pooling
 from regard.layers.scalar_mix import Choice, choice_of
 from regard.models.protocols import Encoder, Model
@@ -180,9 +180,9 @@ class EmbedsTexts(TaskVerbs, ABC):
             RegardError: an item is not a text, or is longer than the model reads.
         """
         if not isinstance(query, str):
-            raise ConfigError(f"`query` must be a text, but is {query!r:.80}.")
+            raise ConfigError(f"`query` must be a text, but is {shown(query)}.")
         if not isinstance(k, int) or k < 1:
-            raise ConfigError(f"`k` must be a whole number of 1 or more, but is {k!r:.80}.")
+            raise ConfigError(f"`k` must be a whole number of 1 or more, but is {shown(k)}.")
         given = inputs.as_list(texts)
         cosines = self.similarity([query], given, too_long=too_long, **options)[0]  # (N,)
         best = np.argsort(-cosines, kind="stable")[:k]
@@ -303,7 +303,7 @@ def as_words(given: Any, index: int) -> list[str]:
 
 def as_text(given: Any, index: int) -> str:
     """A text that a user gives, checked to be a string."""
-    return inputs.checked_text(given, index, f"Give texts as strings, but this is {given!r:.80}.")
+    return inputs.checked_text(given, index, f"Give texts as strings, but this is {shown(given)}.")
 
 
 def _with_template(ids: list[int], input_format: InputFormat) -> EncoderInput:

@@ -12,8 +12,8 @@ from typing import Any
 
 from regard.data.encoder_inputs import Texts
 from regard.data.files import is_file_name
-from regard.data.in_memory import is_table, text_rows
-from regard.errors import ConfigError, RegardError, TextError
+from regard.data.in_memory import GROUPED, is_table, text_rows
+from regard.errors import ConfigError, RegardError, TextError, shown
 from regard.text.tokenizer import text_problem
 
 
@@ -52,12 +52,13 @@ def iterate(texts: Any) -> Iterator[Any]:
     """
     if is_table(texts):
         return iter(text_rows(texts))
-    if not isinstance(texts, str | bytes | bytearray | memoryview | Mapping | Set):
+    grouped = type(texts).__name__ in GROUPED
+    if not grouped and not isinstance(texts, str | bytes | bytearray | memoryview | Mapping | Set):
         try:
             return iter(texts)
         except TypeError:
             pass
-    raise RegardError(f"Give a list of texts, [text], but this is {_shown(texts)}.")
+    raise RegardError(f"Give a list of texts, [text], but this is {shown(texts)}.")
 
 
 def checked_text(given: Any, index: int, hint: str = "") -> str:
@@ -69,7 +70,7 @@ def checked_text(given: Any, index: int, hint: str = "") -> str:
         TextError: it is not a str, or cannot be encoded.
     """
     if not isinstance(given, str):
-        raise TextError(index, f"must be a str, but is {_shown(given)}.", hint)
+        raise TextError(index, f"must be a str, but is {shown(given)}.", hint)
     if not given.isascii() and (problem := text_problem(given)):
         raise TextError(index, f"cannot be encoded: {problem}")
     return str(given)  # converts numpy.str_
@@ -85,7 +86,7 @@ def text_or_pair(given: Any, index: int) -> Texts:
         return (checked_text(given, index),)
     parts = as_strings(given)
     if parts is None or len(parts) not in (1, 2):
-        problem = f"must be a text, or a pair of texts (a, b), but is {_shown(given)}."
+        problem = f"must be a text, or a pair of texts (a, b), but is {shown(given)}."
         raise TextError(index, problem)
     return tuple(checked_text(part, index) for part in parts)
 
@@ -101,7 +102,7 @@ def text_or_words(given: Any, index: int) -> str | list[str]:
     words = as_strings(given)
     if words is None:
         hint = "Give a text, or its words as a list."
-        raise TextError(index, f"is neither text nor words, but {_shown(given)}.", hint)
+        raise TextError(index, f"is neither text nor words, but {shown(given)}.", hint)
     return [checked_text(word, index) for word in words]
 
 
@@ -149,7 +150,7 @@ def checked_columns(columns: Any) -> tuple[int | str, ...]:
     names = columns if isinstance(columns, list | tuple) else ()
     if not names or not all(isinstance(name, str | int) for name in names):
         raise ConfigError(
-            f"`columns` must be a list, such as ['text', 'label'], but is {_shown(columns)}."
+            f"`columns` must be a list, such as ['text', 'label'], but is {shown(columns)}."
         )
     return tuple(names)
 
@@ -170,7 +171,3 @@ def warn_if_file(text: Any, stacklevel: int = 3) -> None:
             "give its lines, or a column of the table.",
             stacklevel=stacklevel,
         )
-
-
-def _shown(given: Any) -> str:
-    return f"{given!r:.80}"

@@ -24,7 +24,7 @@ from regard.data.batches import moved
 from regard.data.encoder_inputs import EncodedInputs, InputBatch
 from regard.data.token_arrays import ReadReport
 from regard.data.windows import ContextWindows, EncodedContext, concatenated
-from regard.errors import TextError
+from regard.errors import TextError, shown
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
@@ -392,9 +392,9 @@ def _question(index: int, pair: Any) -> Question:
         hint = "Give pairs of two texts, (question, context)"
         raise TextError(
             index,
-            f"must be a question and its context, but is {pair!r:.80}.",
+            f"must be a question and its context, but is {shown(pair)}.",
             f"{hint}.",
-            said=f"{hint}, but item {index} is {pair!r:.80}.",
+            said=f"{hint}, but item {index} is {shown(pair)}.",
         )
     question, context = (checked_text(text, index) for text in texts)
     return Question(str(index), context=context, question=question)
