@@ -12,13 +12,15 @@ from regard.errors import ConfigError
 
 
 def init(
-    task: Annotated[str, Argument(help="What to train: see regard list tasks.")],
+    task: Annotated[str, Argument(help="What to train, or how its name begins.")],
     out: Annotated[Path | None, Argument(metavar="FILE", help="Default: TASK.toml.")] = None,
 ) -> None:
     """Write a recipe with every option of a task, its default and what it means."""
-    from regard.experiments.template import recipe_template
+    from regard.experiments.template import recipe_template, trained_tasks
     from regard.file_writing import write_text
 
+    begun = [name for name in trained_tasks() if name.startswith(task)]
+    task = begun[0] if len(begun) == 1 else task
     text, out = recipe_template(task), out or Path(f"{task}.toml")
     if out.exists():
         raise ConfigError(f"{out} is there already. Name another file: regard init {task} FILE")

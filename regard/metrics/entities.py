@@ -12,7 +12,14 @@ from typing import Any
 
 from regard.errors import RegardError
 from regard.metrics.class_report import HEAD, ScoresByLabel
-from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
+from regard.metrics.score import (
+    Score,
+    ScoreReport,
+    ScoreTable,
+    check_any,
+    check_equal,
+    has_length,
+)
 from regard.metrics.tags import scheme_of, spans
 
 Sentences = Sequence[Sequence[str]]
@@ -133,7 +140,8 @@ class EntityF1:
         return EntityScore("entity F1", counts.f1, signature, counts.target, 4, **parts)
 
     def _add(self, predicted: Sequence[str], target: Sequence[str]) -> None:
-        if isinstance(predicted, str) or isinstance(target, str):
+        listed = has_length(predicted) and has_length(target)
+        if isinstance(predicted, str) or isinstance(target, str) or not listed:
             raise RegardError("`predictions` and `targets` must be lists of sentences' tags.")
         if len(predicted) != len(target):
             raise RegardError(

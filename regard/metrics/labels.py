@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError
+from regard.errors import RegardError, shown
 from regard.metrics.score import Score, check_any, check_equal
 from regard.suggest import nearest
 
@@ -43,7 +44,8 @@ class Accuracy:
             self.count += int(torch.count_nonzero(kept))
             return
         check_equal(predictions, targets, "predictions", "targets")
-        pairs = [pair for pair in zip(predictions, targets, strict=True) if pair[1] != IGNORE]
+        several = ((_one(p), _one(t)) for p, t in zip(predictions, targets, strict=True))
+        pairs = [pair for pair in several if pair[1] != IGNORE]
         self.right += sum(bool(found == wanted) for found, wanted in pairs)
         self.count += len(pairs)
 
@@ -193,10 +195,19 @@ def _f1(right: int, found: int, wanted: int) -> float:
 
 def _plain(label: Any) -> Hashable:
     """Numbers of torch and numpy as Python's, which are equal where the labels are."""
-    label = label.item() if hasattr(label, "item") else label
+    label = _one(label)
     if not isinstance(label, Hashable):
         raise RegardError(f"A label must be a name or a number, but one is {label!r}.")
     return label
+
+
+def _one(label: Any) -> Any:
+    """A number of torch or numpy as Python's; other labels as they are."""
+    if not isinstance(label, Tensor | np.ndarray | np.generic):
+        return label
+    if isinstance(label, Tensor | np.ndarray) and math.prod(label.shape) != 1:
+        raise RegardError(f"A label must be a name or a number, but one is {shown(label)}.")
+    return label.item()
 
 
 def _check_shapes(predictions: Tensor, targets: Tensor) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Protocol
 
-from regard.errors import RegardError
+from regard.errors import RegardError, shown
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,20 @@ class Metric(Protocol):
     def result(self) -> Any: ...
 
 
+def has_length(value: object) -> bool:
+    """Whether this is a list, an array or the like; a tensor or an array of shape () is none."""
+    try:
+        len(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
+
+
 def check_equal(first: Sized, second: Sized, what: str, others: str) -> None:
-    """Raise RegardError for columns of unequal length."""
+    """Raise RegardError for columns of unequal length, and for what has no length."""
+    for column, name in ((first, what), (second, others)):
+        if not has_length(column):
+            raise RegardError(f"The {name} must be a list, but are {shown(column)}.")
     if len(first) != len(second):
         raise RegardError(
             f"There must be as many {what} as {others}, but there are {len(first)} {what} and "

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from regard.errors import RegardError
-from regard.metrics.score import Score, check_any, check_equal
+from regard.errors import RegardError, shown
+from regard.metrics.score import Score, check_any, check_equal, has_length
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -80,7 +80,7 @@ class SQuAD:
         check_equal(predictions, answers, "predictions", "questions")
         for at, (prediction, given) in enumerate(zip(predictions, answers, strict=True)):
             _check(at, prediction, given)
-            if not given:
+            if not len(given):
                 raise RegardError(
                     f"Question {at} has no answer: questions without one are version 2.0's, "
                     "which SQuAD2 scores."
@@ -207,10 +207,10 @@ class SQuAD2:
         exact, f1 = _raw(prediction, [text for text in given if normalize(text)] or [""])
         f1 = max(exact, f1)  # nothing equals nothing; version 1.1 sees no shared word there
         if score is not None:
-            self._given.append((score, bool(given), bool(prediction), exact, f1))
+            self._given.append((score, len(given) > 0, bool(prediction), exact, f1))
             if score > self.threshold:
-                exact = f1 = float(not given)
-        (self._has if given else self._none).add(exact, f1)
+                exact = f1 = float(not len(given))
+        (self._has if len(given) else self._none).add(exact, f1)
 
     def _best(self) -> dict[str, float]:
         """The best values, and the largest scores for "no answer" that still mean an answer.
@@ -245,16 +245,18 @@ def _signature(version: str, count: int, **counts: int) -> str:
 
 def _check(at: int, prediction: str, answers: Sequence[str]) -> None:
     if not isinstance(prediction, str):
-        raise RegardError(f"Prediction {at} must be a string, but is {prediction!r}.")
-    if isinstance(answers, str):
-        raise RegardError(f"The answers of question {at} must be a list, but are {answers!r}.")
+        raise RegardError(f"Prediction {at} must be a string, but is {shown(prediction)}.")
+    listed = not isinstance(answers, str) and has_length(answers)
+    if not listed or not all(isinstance(answer, str) for answer in answers):
+        said = shown(answers)
+        raise RegardError(f"The answers of question {at} must be a list of texts, but are {said}.")
 
 
 def _check_complete(answers: Mapping[str, object], given: Mapping[str, object], what: str) -> None:
     missing = [name for name in answers if name not in given]
     if missing:
-        shown = ", ".join([*missing[:3], *(["…"] if len(missing) > 3 else [])])
+        named = ", ".join([*missing[:3], *(["…"] if len(missing) > 3 else [])])
         raise RegardError(
-            f"{len(missing)} of {len(answers)} questions have no {what}: {shown}. Every question "
+            f"{len(missing)} of {len(answers)} questions have no {what}: {named}. Every question "
             "needs one; the prediction that there is no answer is the empty string."
         )

@@ -252,7 +252,7 @@ def test_invalid_predictions_and_answers_raise_errors():
             metric.add(["x"], [["x"], ["y"]])
         with pytest.raises(RegardError, match="Prediction 1 must be a string, but is None"):
             metric.add(["x", None], [["x"], ["y"]])
-        with pytest.raises(RegardError, match="question 0 must be a list, but are 'x'"):
+        with pytest.raises(RegardError, match="question 0 must be a list of texts, but are 'x'"):
             metric.add(["x"], ["x"])
     with pytest.raises(RegardError, match="Question 1 has no answer: .*SQuAD2"):
         SQuAD().add(["x", ""], [["x"], []])

@@ -1,0 +1,54 @@
+"""Every metric on input of every kind: a score, or an error with a message."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import RegardError
+from regard.metrics import METRICS, bleu, chrf, metric_class
+
+ODD = [
+    torch.tensor(3), torch.tensor(1.5), np.float32(2), np.array("x"), np.array(2), 3, None, "text",
+    ["a"], [1], [1.0], [None], [["O"]], [["B-X"]], [[1]], torch.tensor([1]), torch.zeros(2, 2),
+    {"a": 1}, {1}, b"x", [torch.tensor(1)], [np.float32(1)], object(), [["a"], ["b"]], ["a", "b"],
+    [math.nan], [], [{}],
+]  # fmt: skip
+NAMES = sorted({*METRICS} - {"perplexity"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_of_any_kind_give_a_score_or_an_error(name):
+    for given in itertools.product(ODD, ODD):
+        metric = metric_class(name)(*(["1"] if name == "f1" else []))
+        try:
+            metric.add(*given)
+            assert isinstance(metric.result().value, float)
+        except RegardError as error:
+            assert len(str(error)) > 15
+
+
+@pytest.mark.parametrize("score", [bleu, chrf])
+def test_hypotheses_of_any_kind_give_a_score_or_an_error(score):
+    for given in itertools.product(ODD, ODD):
+        try:
+            assert 0 <= score(*given).value <= 100
+        except RegardError as error:
+            assert len(str(error)) > 15
+    with pytest.raises(RegardError, match=r"The hypotheses must be a list, but are tensor\(3\)"):
+        score(torch.tensor(3), ["a"])
+
+
+@pytest.mark.parametrize("name", ["accuracy", "macro-f1", "matthews"])
+def test_scalars_of_torch_and_numpy_are_the_labels_that_they_hold(name):
+    plain, targets = [1, 0, 1, 1], [1, 0, 0, 1]
+    kept = metric_class(name)()
+    kept.add(plain, targets)
+    for kind in (torch.tensor, np.int64, np.array):
+        metric = metric_class(name)()
+        metric.add([kind(one) for one in plain], targets)
+        assert metric.result() == kept.result()
