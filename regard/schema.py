@@ -104,6 +104,46 @@ def parse_json(
         ) from None
 
 
+class _UnusualJson(Exception):
+    """A JSON text that `decode_json` reads with error messages."""
+
+
+def _unique_keys(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(items)
+    if len(found) < len(items):
+        raise _UnusualJson
+    return found
+
+
+def _finite_number(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise _UnusualJson
+    return value
+
+
+def _integer_of_64_bits(number: str) -> int:
+    if len(number) > 18:
+        raise _UnusualJson
+    return int(number)
+
+
+# One decoder for many texts: `json.loads` makes one for each.
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_keys,
+    parse_float=_finite_number,
+    parse_int=_integer_of_64_bits,
+    parse_constant=_finite_number,
+)
+
+
+def json_line(text: str, where: str, error: ErrorOf) -> Any:
+    """As `decode_json` with surrogates, in half of the time where nothing is wrong."""
+    try:
+        return _DECODER.decode(text)
+    except (_UnusualJson, ValueError, RecursionError):
+        return decode_json(text, where, error, surrogates=True)
+
+
 def decode_json(
     text: str,
     where: str,

@@ -22,7 +22,7 @@ from difflib import get_close_matches
 from itertools import chain, compress
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from regard.data.files import (
 )
 from regard.data.in_memory import list_as_json, name_of, plain_scalar, rows
 from regard.errors import ConfigError, DataError, MissingExtra
-from regard.schema import decode_json
+from regard.schema import json_line
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -500,7 +500,7 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
         return DataError(path, line, message.removeprefix("JSON: "))
 
     try:
-        return decode_json(text, "JSON", wrong, surrogates=True)  # `text_of` names the field
+        return json_line(text, "JSON", wrong)  # `text_of` names fields with half a surrogate pair
     except json.JSONDecodeError as error:
         problem = f"is not JSON: {error.msg} at character {error.colno}."
         hint = "A JSONL file holds one whole object on each line." if line else ""
@@ -508,7 +508,7 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
 
 
 def picked(
-    record: Mapping[str, Any],
+    record: Mapping[Any, Any],
     fields: Sequence[Field],
     location: Location,
     plain: Callable[[Any], Any] = lambda value: value,
@@ -524,6 +524,9 @@ def picked(
     if not fields:
         problem = "has fields by name, but none was chosen."
         raise DataError(*location, problem, f"Name some of: {', '.join(map(str, record))}.")
+    values = tuple(map(record.get, fields))
+    if all(type(value) is str and value.isascii() for value in values):  # the usual case, quickly
+        return cast(Row, values)
     return tuple(
         text_of(
             name,

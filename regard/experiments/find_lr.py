@@ -131,7 +131,7 @@ def find_lr(
     No run is written or changed, and the weights are thrown away.
 
         find_lr("recipe.toml").suggestion
-        find_lr(task="classification", model="a folder", train=dataframe, epochs=3)
+        find_lr(task="classification", model="a folder", train=dataframe)
 
     Args:
         recipe, overrides, device, show, options: as of `regard.train`.
@@ -145,6 +145,8 @@ def find_lr(
     check_range(start, end, test_updates)
     if out is not None and not is_path(out):
         raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
+    if recipe is None and not {"training", "epochs", "updates"} & options.keys():
+        options["updates"] = test_updates  # the length has no effect, but a recipe must state it
     raw = keywords.recipe_of(recipe, overrides, options)
     schema = runs.schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)

@@ -6,6 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -73,9 +74,13 @@ class DataSection(Options):
         """The examples of "train", "valid" or "test": a reader."""
         if part == "test" or not self.splits_train:
             return self.read(getattr(self, part), part)
-        examples = self.read(self.train, "train")
-        chosen = self.split(examples)
-        return examples.only(chosen if part == "valid" else ~chosen)
+        chosen = self.validation_rows
+        return self.read(self.train, "train").only(chosen if part == "valid" else ~chosen)
+
+    @cached_property
+    def validation_rows(self) -> np.ndarray:
+        """Which of the training examples are validation data, (N,) bool; they are read for it."""
+        return self.split(self.read(self.train, "train"))
 
     def split(self, examples: Any) -> np.ndarray:
         """Which of the training examples are validation data, (N,) bool."""
