@@ -2,10 +2,10 @@
 
     add_adapters(model, AdapterOptions(rank=8, targets=("query", "value")))
     write_adapter(folder, model, options, base="org/name")
-    model = read_adapter(folder, read_adapter_config(folder), base_model)
+    model = read_adapter(read_adapter_config(folder), read_adapter_tensors(folder), base)
 
-A folder holds the factors A and B of each adapted layer, whole tensors of what is new (the head),
-and the name of the model to which they belong.
+A folder holds the factors A and B of each adapted layer, the complete tensors of new modules (the
+head), and the name of the base model.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from regard.file_writing import write_text
 from regard.layers.low_rank import LowRankUpdate
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import described
-from regard.models.adapters import adapted, freeze, insert, merged
+from regard.models.adapters import adapted_layers, freeze_base, insert_updates, merged
 from regard.schema import Fields, read_json
 from regard.suggest import nearest
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-BEFORE = "base_model.model."  # before every name of a tensor
-A, B = ".lora_A.weight", ".lora_B.weight"
-WRAPPERS = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")  # in names of biases
-ALL = "all-linear"
-# how the name of an architecture ends -> peft's word for what it is for
-TASKS = {
+NAME_PREFIX = "base_model.model."  # of every tensor's name
+A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
+# parts of tensor names that name a module of `peft` around the adapted one
+WRAPPER_PARTS = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
+ALL_LINEAR = "all-linear"
+# how the name of an architecture ends -> `task_type` of adapter_config.json
+TASK_TYPES = {
     "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
     "ForQuestionAnswering": "QUESTION_ANS",
@@ -51,25 +52,31 @@ TASKS = {
     "MTModel": "SEQ_2_SEQ_LM",
     "ForConditionalGeneration": "SEQ_2_SEQ_LM",
 }
-HEADS = ("classifier", "score", "qa_outputs")  # modules that peft saves as a whole unasked
-# Further fields of adapter_config.json that act in training alone, describe, or whose effect is in
-# the tensors. Any other field that is set asks for another computation.
-HARMLESS = {
+# modules that `peft` saves completely by default
+HEAD_MODULES = ("classifier", "score", "qa_outputs")
+# Further fields of adapter_config.json that do not change the result: they act only in training,
+# describe, or their effect is in the tensors. Any other field that is set is an error.
+FIELDS_WITHOUT_EFFECT = {
     *("inference_mode", "peft_version", "rank_pattern", "lora_dropout", "target_modules"),
     *("exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"),
     *("fan_in_fan_out", "bias", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
     *("megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
     "ensure_weight_tying",
 }
-STARTS = (True, False, "gaussian", "orthogonal", "eva")  # that leave the model's own weights alone
+# values of `init_lora_weights` that keep the base weights
+INITIALIZATIONS = (True, False, "gaussian", "orthogonal", "eva")
 
 
 @dataclass(frozen=True)
 class AdapterOptions:
-    """rank: r.  alpha: the update is scaled by alpha / r.  dropout: of its input, in training.
+    """The options of low-rank adapters.
 
-    targets: published names of linear layers, or how these end ("query"), or "all-linear"; none:
-        the query and value projections (Hu et al. 2021, section 4.2).
+    rank: r.
+    alpha: B A is multiplied by alpha / r.
+    dropout: the dropout probability of the input of A, in training.
+    targets: the layers that get adapters: published names of linear layers, the ends of such names
+        ("query"), or "all-linear"; (): the query and value projections (Hu et al. 2021, section
+        4.2).
     """
 
     rank: int = 8
@@ -103,15 +110,15 @@ class AdapterConfig(Fields):
 
 
 def add_adapters(
-    model: nn.Module, options: AdapterOptions, also: Iterable[nn.Parameter] = ()
+    model: nn.Module, options: AdapterOptions, also_trained: Iterable[nn.Parameter] = ()
 ) -> None:
-    """Give a model adapters, in place: they and the model's heads are trained, the rest is frozen.
+    """Add adapters to a model, in place: they and its heads are trained, all else is frozen.
 
-    also: further parameters that are trained.
+    also_trained: further parameters that are trained.
 
     Raises:
-        ConfigError: the model is no Transformer, or quantized or pruned; it has no such layers; the
-            rank is larger than a layer.
+        ConfigError: the model is not a Transformer, is quantized or pruned, or has no layer that
+            `targets` names; or the rank is larger than a side of a layer's matrix.
     """
     layout = _layout(model)
     updates: dict[str, dict[str, LowRankUpdate]] = defaultdict(dict)
@@ -125,17 +132,17 @@ def add_adapters(
         scale = options.alpha / options.rank
         update = _update(model, projection, options.rank, scale, options.dropout)
         updates[projection.layer][projection.label] = update
-    insert(model, updates)
-    freeze(model)
-    for parameter in also:
+    insert_updates(model, updates)
+    freeze_base(model)
+    for parameter in also_trained:
         parameter.requires_grad_()
 
 
 def _layout(model: nn.Module) -> Layout:
-    """How a model that can have adapters is published.
+    """The published layout of a model that can have adapters.
 
     Raises:
-        ConfigError: it cannot have any.
+        ConfigError: the model cannot have adapters.
     """
     if any(isinstance(part, QuantizedMatrix) for part in model.modules()):
         raise ConfigError(
@@ -146,32 +153,32 @@ def _layout(model: nn.Module) -> Layout:
     if layout is None:
         kinds = ", ".join(kind for kind in LAYOUTS)
         raise ConfigError(
-            f"There are no low-rank adapters for {described(model)}: only for Transformers that "
-            f"`transformers` has, too ({kinds})."
+            f"Low-rank adapters cannot be added to {described(model)}: only to Transformers that "
+            f"`transformers` has too ({kinds})."
         )
     config: Any = model.config
     if config.pruned:
         raise ConfigError(
-            "A model with pruned heads cannot have adapters: `peft` has no pruned heads. Begin "
-            "with the model before it was pruned."
+            "A model with pruned heads cannot have adapters: `peft` does not support pruned heads. "
+            "Start from the model before it was pruned."
         )
     return layout
 
 
 def _targeted(found: Sequence[Projection], targets: Sequence[str]) -> list[Projection]:
-    """The projections that targets name.
+    """The projections that `targets` names.
 
     Raises:
-        ConfigError: a target names none.
+        ConfigError: a target names no projection.
     """
     for target in targets:
-        if target != ALL and not any(_is_named(one, target) for one in found):
+        if target != ALL_LINEAR and not any(_is_named(one, target) for one in found):
             known = list(dict.fromkeys(one.label for one in found))
             raise ConfigError(
-                f"`targets`: the model has no linear layer {target!r}, but {', '.join(known)}, or "
-                f"{ALL} for all of them. {nearest(target, known)}"
+                f"`targets`: the model has no linear layer {target!r}. It has {', '.join(known)}; "
+                f"{ALL_LINEAR!r} names all of them. {nearest(target, known)}"
             )
-    return [one for one in found if any(t == ALL or _is_named(one, t) for t in targets)]
+    return [one for one in found if any(t == ALL_LINEAR or _is_named(one, t) for t in targets)]
 
 
 def _is_named(projection: Projection, target: str) -> bool:
@@ -189,25 +196,29 @@ def _update(
 
 
 def write_adapter(folder: Path, model: nn.Module, options: AdapterOptions, base: str) -> None:
-    """Write the adapters of a model, and whole what is trained beside them, as `peft` reads them.
+    """Write the adapters of a model, and the modules trained beside them, in the format of `peft`.
 
-    base: the folder, or the name on the hub (perhaps NAME@REVISION), of the model without them.
+    base: the folder of the base model, or its name on the hub: NAME or NAME@REVISION.
 
     Raises:
-        CheckpointError: the disk refuses.
+        ConfigError: the model cannot have adapters.
+        CheckpointError: the files cannot be written.
     """
     plain = merged(model)
     layout = _layout(plain)
     tensors: dict[str, Tensor] = {}
-    chosen = _adapted(layout, model)
+    chosen = _adapted_projections(layout, model)
     for projection, update in chosen:
-        a, b = projection.theirs(update.A.detach(), update.B.detach())
-        tensors |= {f"{BEFORE}{projection.name}{A}": a, f"{BEFORE}{projection.name}{B}": b}
+        a, b = projection.to_published(update.A.detach(), update.B.detach())
+        tensors |= {
+            f"{NAME_PREFIX}{projection.name}{A_SUFFIX}": a,
+            f"{NAME_PREFIX}{projection.name}{B_SUFFIX}": b,
+        }
     published = layout.names_of(plain).write(plain.state_dict())
     modules = _new_modules(layout, model)
     for name, tensor in published.items():
         if any(name.startswith(f"{module}.") for module in modules):
-            tensors[BEFORE + name] = tensor
+            tensors[NAME_PREFIX + name] = tensor
     name, _, revision = base.partition("@") if not Path(base).exists() else (base, "", "")
     config = _config(layout, plain, options, [one for one, _ in chosen])
     config |= {"base_model_name_or_path": name, "revision": revision or None}
@@ -217,11 +228,13 @@ def write_adapter(folder: Path, model: nn.Module, options: AdapterOptions, base:
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
 
 
-def _adapted(layout: Layout, model: nn.Module) -> list[tuple[Projection, LowRankUpdate]]:
+def _adapted_projections(
+    layout: Layout, model: nn.Module
+) -> list[tuple[Projection, LowRankUpdate]]:
     """The adapted projections of a model and their updates."""
     layers = {
-        name: {update.rows.start: update for update in layer.parts()}
-        for name, layer in adapted(model).items()
+        name: {update.rows.start: update for update in layer.ordered_updates()}
+        for name, layer in adapted_layers(model).items()
     }
     return [
         (projection, layers[projection.layer][projection.rows.start])
@@ -231,7 +244,7 @@ def _adapted(layout: Layout, model: nn.Module) -> list[tuple[Projection, LowRank
 
 
 def _new_modules(layout: Layout, model: nn.Module) -> list[str]:
-    """Published names of the modules that are trained as a whole."""
+    """Published names of the modules whose own parameters are trained."""
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     plain = merged(model)
     modules = []
@@ -239,7 +252,7 @@ def _new_modules(layout: Layout, model: nn.Module) -> list[str]:
         if trained & {*ours}:
             for name in theirs:
                 first = name.split(".")[0]
-                modules.append(first if first in HEADS else name.rpartition(".")[0])
+                modules.append(first if first in HEAD_MODULES else name.rpartition(".")[0])
     return list(dict.fromkeys(modules))
 
 
@@ -247,7 +260,9 @@ def _config(
     layout: Layout, plain: nn.Module, options: AdapterOptions, chosen: Sequence[Projection]
 ) -> dict[str, Any]:
     architecture = layout.architecture_of(plain)
-    task = next((word for ending, word in TASKS.items() if architecture.endswith(ending)), None)
+    task = next(
+        (word for ending, word in TASK_TYPES.items() if architecture.endswith(ending)), None
+    )
     kind = {"base_model_class": architecture, "parent_library": "transformers"}
     targets = options.targets or layout.adapted
     return {
@@ -257,7 +272,7 @@ def _config(
         "r": options.rank,
         "lora_alpha": int(options.alpha) if options.alpha == int(options.alpha) else options.alpha,
         "lora_dropout": options.dropout,
-        "target_modules": [one.name for one in chosen] if ALL in targets else list(targets),
+        "target_modules": [one.name for one in chosen] if ALL_LINEAR in targets else list(targets),
         "fan_in_fan_out": any(one.transposed for one in chosen),
         "bias": "none",
         "inference_mode": True,
@@ -276,8 +291,8 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     """adapter_config.json of a folder.
 
     Raises:
-        ConfigError: it is damaged, is of another kind of adapter, or asks for what is not computed
-            here.
+        ConfigError: the file is damaged, describes another kind of adapter, or sets a field that is
+            not supported.
     """
     where = folder / CONFIG
     found: AdapterConfig = read_json(where, AdapterConfig, error=ConfigError)
@@ -287,14 +302,16 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
             f"{found.peft_type!r}."
         )
     for name, value in (found.model_extra or {}).items():
-        if name not in HARMLESS and value not in (None, False, [], {}, ""):
+        if name not in FIELDS_WITHOUT_EFFECT and value not in (None, False, [], {}, ""):
             raise ConfigError(
-                f"{where}: `{name}` is {value!r:.80}, which asks for an adapter that this library "
-                "does not compute."
+                f"{where}: `{name}` is {value!r:.80}, which is not supported. Train the adapter "
+                "without this option."
             )
     if found.alpha_pattern:
-        raise ConfigError(f"{where}: `alpha_pattern` must be empty: one `lora_alpha` is read.")
-    if found.init_lora_weights not in STARTS:
+        raise ConfigError(
+            f"{where}: `alpha_pattern` is not supported: all layers have one `lora_alpha`."
+        )
+    if found.init_lora_weights not in INITIALIZATIONS:
         raise ConfigError(
             f"{where}: `init_lora_weights` is {found.init_lora_weights!r}, which changes the base "
             "model's own weights. Save the adapter from `peft` as an ordinary one."
@@ -303,10 +320,10 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
 
 
 def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of an adapter's folder, without what `peft` has before their names.
+    """The tensors in the folder of an adapter, by name without the prefix of `peft`.
 
     Raises:
-        CheckpointError: there are none, or the file is damaged.
+        CheckpointError: the folder has no file of tensors, or it is damaged.
     """
     path = folder / WEIGHTS
     if not path.exists() and (folder / PICKLED).exists():
@@ -315,75 +332,78 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
         tensors = read_tensors(path)
     check_finite(tensors)
     return {
-        WRAPPERS.sub("", name.removeprefix(BEFORE)): tensor
+        WRAPPER_PARTS.sub("", name.removeprefix(NAME_PREFIX)): tensor
         for name, tensor in tensors.items()
-        if ".original_module." not in name  # the base's own, where biases are trained
+        if ".original_module." not in name  # of the base model, where biases are trained
     }
 
 
 def read_adapter(
-    about: AdapterConfig,
+    adapter_config: AdapterConfig,
     tensors: Mapping[str, Tensor],
     base: nn.Module,
-    config: Mapping[str, Any] | None = None,
+    model_config: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """A base model with an adapter, merged: the updates are added to its matrices.
+    """A base model with an adapter merged into it: B A is added to the matrices.
 
-    tensors: those of `read_adapter_tensors`.
-    config: config.json of the adapted model; None: as of the base.
+    tensors: as `read_adapter_tensors` returns them.
+    model_config: config.json of the adapted model; None: that of the base model.
 
     Raises:
         ConfigError: the base model cannot have adapters.
         CheckpointError: the tensors do not fit the model.
     """
     layout = _layout(base)
-    whole = {name: t for name, t in tensors.items() if not name.endswith((A, B))}
+    complete = {name: t for name, t in tensors.items() if not name.endswith((A_SUFFIX, B_SUFFIX))}
     with SkipInit():
-        adapted = layout.with_architecture(base, _architecture(about, layout, base), whole)
-    own, published = layout.write(adapted)
-    own |= _replaced(layout, base, adapted, published, whole)
-    model = from_published(config or own, published)
+        architecture = _architecture(adapter_config, layout, base)
+        with_heads = layout.with_architecture(base, architecture, complete)
+    config, published = layout.write(with_heads)
+    config |= _replace_tensors(layout, base, with_heads, published, complete)
+    model = from_published(model_config or config, published)
     updates: dict[str, dict[str, LowRankUpdate]] = defaultdict(dict)
     for projection, a, b in _factors(layout, model, tensors):
         rank = a.size(0)
-        scale = about.lora_alpha / (math.sqrt(rank) if about.use_rslora else rank)
+        root = adapter_config.use_rslora
+        scale = adapter_config.lora_alpha / (math.sqrt(rank) if root else rank)
         update = _update(model, projection, rank, scale)
         with torch.no_grad():
-            for parameter, factor in zip((update.A, update.B), projection.ours(a, b), strict=True):
+            factors = projection.from_published(a, b)
+            for parameter, factor in zip((update.A, update.B), factors, strict=True):
                 parameter.copy_(factor)
         updates[projection.layer][projection.label] = update
-    insert(model, updates)
+    insert_updates(model, updates)
     return merged(model)
 
 
-def _architecture(about: AdapterConfig, layout: Layout, base: nn.Module) -> str:
-    """The architecture in which an adapter was trained; the base's where nothing says so."""
+def _architecture(config: AdapterConfig, layout: Layout, base: nn.Module) -> str:
+    """The architecture that an adapter was trained for; that of the base if no field names one."""
     own = layout.architecture_of(base)
-    endings = tuple(ending for ending, word in TASKS.items() if word == about.task_type)
+    endings = tuple(ending for ending, word in TASK_TYPES.items() if word == config.task_type)
     if endings:
         return own if own.endswith(endings) else layout.family + endings[0]
-    named = (about.auto_mapping or {}).get("base_model_class")
+    named = (config.auto_mapping or {}).get("base_model_class")
     return named if isinstance(named, str) else own
 
 
-def _replaced(
+def _replace_tensors(
     layout: Layout,
     base: nn.Module,
     model: nn.Module,
     published: dict[str, Tensor],
-    whole: Mapping[str, Tensor],
+    complete: Mapping[str, Tensor],
 ) -> dict[str, Any]:
-    """Replace published tensors of a model, in place, by those that an adapter's file has whole.
+    """Replace published tensors of a model, in place, by the complete ones of an adapter's file.
 
     Returns the fields of config.json that change.
 
     Raises:
-        CheckpointError: one has no place in the model, or a new head lacks a tensor.
+        CheckpointError: the model has no tensor of this name, or a new head lacks a tensor.
     """
     problems = Problems("the adapter does not fit its base model")
     bare = {name.removeprefix(layout.prefix): name for name in published}
     before = {name.removeprefix(layout.prefix) for name in layout.write(base)[1]}
-    found = {name.removeprefix(layout.prefix): tensor for name, tensor in whole.items()}
+    found = {name.removeprefix(layout.prefix): tensor for name, tensor in complete.items()}
     names = layout.names_of(model)
     problems.add("extra", *(n for n in found if n not in bare and n not in names.duplicates))
     problems.add("missing", *(n for n in bare if n not in before and n not in found))
@@ -401,14 +421,16 @@ def _factors(
     """The adapted projections of a model with their A (r, K) and B (N, r), as published.
 
     Raises:
-        CheckpointError: a layer is not in the model, lacks a factor, or has another size.
+        CheckpointError: the model lacks a layer, a layer lacks a factor, or shapes differ.
     """
     problems = Problems("the adapter does not fit its base model")
     known = {one.name.removeprefix(layout.prefix): one for one in projections_of(layout, model)}
     found = []
-    for name in dict.fromkeys(n.removesuffix(A).removesuffix(B) for n in tensors if "lora_" in n):
+    for name in dict.fromkeys(
+        n.removesuffix(A_SUFFIX).removesuffix(B_SUFFIX) for n in tensors if "lora_" in n
+    ):
         projection = known.get(name.removeprefix(layout.prefix))
-        a, b = tensors.get(name + A), tensors.get(name + B)
+        a, b = tensors.get(name + A_SUFFIX), tensors.get(name + B_SUFFIX)
         if projection is None or a is None or b is None:
             problems.add("extra" if projection is None else "without one of A and B", name)
             continue

@@ -1,7 +1,8 @@
-"""The linear layers of a published model, and where their numbers lie in the matrices of ours.
+"""The linear layers of a published model, and the rows and columns of our matrices that they are.
 
-A packed matrix of ours holds several of theirs, and the Transformer's dimensions have another order
-here. Both follow from the name table: its transforms are applied to the indices of a matrix.
+A packed matrix of this library holds several published ones, and the published Transformer has its
+dimensions in another order. Both follow from the table of names: its transforms are applied to the
+indices of a matrix.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from regard.layers.linear import Linear
 class Projection:
     """A linear layer under its published name.
 
-    layer: the name of ours that computes it, perhaps together with others.
-    outputs (N,): the row of our matrix for each of its outputs.
-    inputs (K,): the column of our matrix for each of its inputs.
-    transposed: whether its matrix is published as (in, out), as that of GPT-2's Conv1D is.
+    layer: the name of our layer that computes it, in a packed layer together with others.
+    outputs: (N,), for each of its outputs the row of our matrix.
+    inputs: (K,), for each of its inputs the column of our matrix.
+    transposed: whether its matrix is published as (in, out), like that of GPT-2's Conv1D.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Projection:
 
     @property
     def rows(self) -> slice:
-        """The rows of our matrix that it has."""
+        """The rows of our matrix that compute its outputs."""
         first = int(self.outputs.min())
         return slice(first, first + len(self.outputs))
 
@@ -44,19 +45,19 @@ class Projection:
         """The last part of its name, such as "query"."""
         return self.name.rpartition(".")[2]
 
-    def ours(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Published factors A (r, K) and B (N, r) in the order of our matrix."""
+    def from_published(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Published factors A (r, K) and B (N, r) in the order of our matrix's dimensions."""
         inputs, outputs = self.inputs.argsort(), self.outputs.argsort()
         return a[:, inputs.to(a.device)], b[outputs.to(b.device)]
 
-    def theirs(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """The inverse of `ours`."""
+    def to_published(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of `from_published`."""
         outputs = self.outputs - self.rows.start
         return a[:, self.inputs.to(a.device)], b[outputs.to(b.device)]
 
 
 def projections_of(layout: Layout, model: nn.Module) -> list[Projection]:
-    """The linear layers of a model, those of heads left out."""
+    """The linear layers of a model without those of its heads."""
     tensors = model.state_dict()
     return [
         projection

@@ -27,17 +27,18 @@ from regard.training.range_test import RangeTest, check_range, range_test
 from regard.training.schedules import noam
 from regard.visual.curves import Curves, Series
 
-DIGITS = 2  # of a suggestion: the test says no more
-HIGHEST = 2  # times the first loss: higher ones are drawn there
+DIGITS = 2  # significant digits of a suggestion
+HIGHEST = 2  # losses above so many times the first one are drawn at this height
 PICTURE, FACTS = "find-lr.html", "find-lr.json"
 
 
 @dataclass(frozen=True)
 class FoundRate:
-    """What a range test found for a recipe.
+    """The result of a range test for a recipe.
 
-    test: rates and losses.  factor: the schedule's peak, by which it multiplies `learning_rate`: 1
-    but for noam.
+    test: the rates and losses.
+    factor: the largest factor by which the recipe's schedule multiplies `learning_rate`: 1 for all
+        schedules but noam.
     """
 
     test: RangeTest
@@ -55,7 +56,7 @@ class FoundRate:
 
     @property
     def minimum(self) -> float | None:
-        """The `learning_rate` with the lowest loss: higher ones make the training worse."""
+        """The `learning_rate` with the lowest loss; with higher ones the loss grows."""
         return self._option(self.test.minimum)
 
     def _option(self, rate: float | None) -> float | None:
@@ -79,7 +80,7 @@ class FoundRate:
         return Curves(tuple(series), title, "log10 of the learning rate", "loss")
 
     def facts(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The contents of find-lr.json."""
         return {
             "learning_rate": self.suggestion,
             "steepest": self.steepest,
@@ -90,7 +91,7 @@ class FoundRate:
         }
 
     def save(self, folder: str | Path) -> Path:
-        """Write find-lr.html, a chart, and find-lr.json; the chart's path."""
+        """Write find-lr.html, a chart, and find-lr.json; returns the path of the chart."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / FACTS, json.dumps(self.facts(), indent=1) + "\n")
@@ -99,7 +100,7 @@ class FoundRate:
     def __str__(self) -> str:
         tried = len(self.test.rates)
         if self.suggestion is None:
-            return f"no rate is suggested: the loss did not fall in {tried} updates"
+            return f"no learning rate is suggested: the loss did not fall in {tried} updates"
         end = "the loss diverged" if self.test.diverged else "the end of the range"
         return (
             "[training.optimizer]\n"
@@ -127,18 +128,20 @@ def find_lr(
     """Suggest a learning rate: train for some updates while the rate grows from `start` to `end`.
 
     The updates are those of `regard.train` (batches, accumulation, clipping, dropout, optimizer);
-    the recipe's rate, schedule and end have no effect. The test ends early where the loss diverges.
-    No run is written or changed, and the weights are thrown away.
+    the recipe's learning rate, schedule and limits (`epochs`, `updates`) have no effect. The test
+    ends early if the loss diverges. No run is written or changed, and the weights are discarded.
 
         find_lr("recipe.toml").suggestion
         find_lr(task="classification", model="a folder", train=dataframe)
 
     Args:
-        recipe, overrides, device, show, options: as of `regard.train`.
+        recipe, overrides, device, show, options: as for `regard.train`.
+        start, end: the learning rates of the first and the last update.
+        test_updates: the number of updates.
         out: a folder for find-lr.html and find-lr.json; None: nothing is written.
 
     Raises:
-        ConfigError: the range is none, or has fewer than 20 updates.
+        ConfigError: not 0 < start < end < infinity, or `test_updates` is less than 20.
         Others as `regard.train`.
     """
     check_show(show)

@@ -1,6 +1,6 @@
-"""[model.lora] of a recipe: low-rank adapters (Hu et al. 2021) of a folder's model are trained.
+"""[model.lora] of a recipe: low-rank adapters (Hu et al. 2021) of a pre-trained model are trained.
 
-Of a finished run, model/ holds the model with its adapters merged, and adapter/ the adapters alone.
+A finished run has the model with merged adapters in model/, and the adapters alone in adapter/.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from regard.recipe import Options
 from regard.tasks.folders import save_adapter
 from regard.tasks.verbs import TaskVerbs
 
-ADAPTER = "adapter"  # the folder of a run, beside model/
+ADAPTER = "adapter"  # a folder in a run's folder, beside model/
 
 
 class LoraSection(Options):
-    """[model.lora]: the folder's weights are frozen; adapters and a head are trained."""
+    """[model.lora]: low-rank adapters and the head are trained, other weights are frozen."""
 
     rank: int = Field(default=AdapterOptions.rank, ge=1)
+    """r, the number of rows of A and of columns of B."""
     alpha: float = Field(default=AdapterOptions.alpha, gt=0)
-    """An update is scaled by alpha / rank."""
+    """The product B A is multiplied by alpha / rank."""
     dropout: float = Field(default=AdapterOptions.dropout, ge=0, lt=1)
-    """Of the inputs of the adapters."""
+    """The dropout probability of the inputs of A, in training."""
     targets: tuple[str, ...] = AdapterOptions.targets
-    """Published names of linear layers, or how they end; []: the query and value projections."""
+    """The layers that get adapters: published names of linear layers, the ends of such names
+    ("query"), or "all-linear"; []: the query and value projections."""
 
     def options(self) -> AdapterOptions:
         """The options of the adapters."""
@@ -37,10 +39,10 @@ class LoraSection(Options):
 
 
 def adapt(task: HasModel, section: LoraSection | None, base: Any) -> None:
-    """Give the model of a task the adapters that a recipe asks for, if it does.
+    """Add the adapters of a recipe to the model of a task; without the section, do nothing.
 
-    base: the model from which the task was made. Where the task has added special tokens, the
-        embedding is trained, too.
+    base: the model from which the task was made. If the task has added special tokens to its
+        vocabulary, the embedding is trained too.
 
     Raises:
         ConfigError: the model cannot have these adapters.
@@ -48,24 +50,26 @@ def adapt(task: HasModel, section: LoraSection | None, base: Any) -> None:
     if section is None:
         return
     model: Any = task.model
-    grown = model.config.vocab_size != base.config.vocab_size
+    has_new_tokens = model.config.vocab_size != base.config.vocab_size
     try:
-        add_adapters(model, section.options(), [model.encoder.embedding.weight] if grown else ())
+        add_adapters(
+            model, section.options(), [model.encoder.embedding.weight] if has_new_tokens else ()
+        )
     except ConfigError as error:
         raise ConfigError(f"[model.lora] {error}") from None
 
 
-def publish_adapter(task: TaskVerbs, section: LoraSection, base: str, folder: Path) -> None:
-    """Write adapter/ of a run.
+def write_run_adapter(task: TaskVerbs, section: LoraSection, base: str, folder: Path) -> None:
+    """Write adapter/ into the folder of a run.
 
-    base: the folder, or the name on the hub, that the training started from.  folder: the run.
+    base: the folder, or the name on the hub, of the model that the training started from.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: the files cannot be written.
     """
     save_adapter(task, folder / ADAPTER, section.options(), base)
 
 
-def is_published(section: LoraSection | None, folder: Path) -> bool:
-    """Whether a run has its adapter/, where its recipe asks for one."""
+def has_run_adapter(section: LoraSection | None, folder: Path) -> bool:
+    """Whether the folder of a run has adapter/, or its recipe has no adapters."""
     return section is None or holds_adapter(folder / ADAPTER)

@@ -26,7 +26,7 @@ from regard.data.in_memory import is_path
 from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
-from regard.experiments.lora import LoraSection, adapt, is_published, publish_adapter
+from regard.experiments.lora import LoraSection, adapt, has_run_adapter, write_run_adapter
 from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_folder import Run
 from regard.models import MODELS, model_class, name_of
@@ -277,11 +277,11 @@ class TrainingPlan:
         """Write model/ of a run, which is `folder`, and adapter/ where the model has adapters."""
         save(self.task, folder)
         if self.lora is not None:
-            publish_adapter(self.task, self.lora, self.recipe.model.path, folder.parent)
+            write_run_adapter(self.task, self.lora, self.recipe.model.path, folder.parent)
 
     def is_published(self, folder: Path) -> bool:
         """Whether model/ of a run, which is `folder`, and what stands beside it are complete."""
-        return _is_published(self.task, folder) and is_published(self.lora, folder.parent)
+        return _is_published(self.task, folder) and has_run_adapter(self.lora, folder.parent)
 
     def identity(self) -> dict[str, Any]:
         """What may not change between a run and its resumption."""

@@ -2,8 +2,9 @@
 
 y = W x + b + (alpha / r) B A x
 
-W and b are frozen. A (r, K) starts random and B (N, r) at zero, so that training starts from the
-layer as it was. B A can be added to W afterwards, and the layer is a plain one again.
+W (N, K) and b (N,) are frozen. A (r, K) has random initial values and B (N, r) is zero at first, so
+training starts from the function of the layer. After training, (alpha / r) B A can be added to W:
+the result is a plain layer.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ class LowRankUpdate(nn.Module):
     """(alpha / r) B A dropout(x), the update of some rows of a matrix W.
 
     Args:
-        like: W, whose type and device A and B get.
-        rows: which rows of W, the outputs of the projection that is adapted.
+        weight: W (rows, K), whose dtype and device A and B get.
+        rows: the rows of W that are updated: the outputs of one projection.
         rank: r.
         scale: alpha / r.
-        dropout: of the input, in training.
+        dropout: the dropout probability of the input, in training.
     """
 
-    def __init__(self, like: Tensor, rows: slice, rank: int, *, scale: float, dropout: float = 0.0):
+    def __init__(
+        self, weight: Tensor, rows: slice, rank: int, *, scale: float, dropout: float = 0.0
+    ):
         super().__init__()
         self.rows, self.scale = rows, scale
         self.dropout = Dropout(dropout)
-        self.A = nn.Parameter(like.new_empty(rank, like.size(1)))
-        self.B = nn.Parameter(like.new_zeros(rows.stop - rows.start, rank))
-        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # the bound 1 / sqrt(K), as of `nn.Linear`
+        self.A = nn.Parameter(weight.new_empty(rank, weight.size(1)))
+        self.B = nn.Parameter(weight.new_zeros(rows.stop - rows.start, rank))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # bound 1 / sqrt(K), as in `nn.Linear`
 
     @property
     def rank(self) -> int:
@@ -59,12 +62,12 @@ class LowRankUpdate(nn.Module):
 class LowRankLinear(nn.Module):
     """A `Linear` with low-rank updates.
 
-    A packed matrix has several projections one below the other; each may have an update of its own,
+    A packed matrix holds the rows of several projections; each projection may have its own update,
     which is added to the outputs of its rows.
 
     Args:
         base: the layer.
-        updates: of its projections, by name; their rows do not overlap.
+        updates: the updates of its projections, by name; their rows do not overlap.
     """
 
     def __init__(self, base: Linear, updates: Mapping[str, LowRankUpdate]):
@@ -77,26 +80,26 @@ class LowRankLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) -> (..., N)"""
         y, parts, end = self.base(x), [], 0
-        for update in self.parts():
+        for update in self.ordered_updates():
             rows = update.rows
             parts += [y[..., end : rows.start], y[..., rows] + update(x)]
             end = rows.stop
         return torch.cat([*parts, y[..., end:]], -1)
 
-    def parts(self) -> list[LowRankUpdate]:
+    def ordered_updates(self) -> list[LowRankUpdate]:
         """The updates in the order of their rows."""
         return list(self.updates.values())  # type: ignore[arg-type]
 
     @torch.no_grad()
     def merged(self) -> Linear:
-        """A new plain layer, its matrix W + (alpha / r) B A."""
+        """A new plain layer with the matrix W + (alpha / r) B A."""
         made = copy.deepcopy(self.base)
-        for update in self.parts():
+        for update in self.ordered_updates():
             made.weight[update.rows] += update.delta()
         return made
 
-    def like(self, base: Linear) -> LowRankLinear:
-        """New updates as this layer has them around another layer of the same size."""
+    def new_around(self, base: Linear) -> LowRankLinear:
+        """Another layer of the same size with new updates of the same rows, ranks and options."""
         made = {
             name: LowRankUpdate(
                 base.weight,
@@ -105,6 +108,6 @@ class LowRankLinear(nn.Module):
                 scale=update.scale,
                 dropout=update.dropout.probability,
             )
-            for name, update in zip(self.updates, self.parts(), strict=True)
+            for name, update in zip(self.updates, self.ordered_updates(), strict=True)
         }
         return LowRankLinear(base, made)

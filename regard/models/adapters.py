@@ -1,8 +1,8 @@
-"""A model with low-rank adapters: `LowRankLinear` in the places of `Linear`.
+"""A model with low-rank adapters: `LowRankLinear` replaces `Linear`.
 
-    insert(model, {"blocks.0.attention.query_key_value": {"query": update}})
-    freeze(model)               the adapters and new parts alone are trained
-    plain = merged(model)       the same function, without adapters
+    insert_updates(model, {"blocks.0.attention.query_key_value": {"query": update}})
+    freeze_base(model)          only the adapters and the heads are trained
+    plain = merged(model)       the same function without adapters
 
 `regard.checkpoints.adapters` chooses the layers by their published names.
 """
@@ -20,23 +20,26 @@ from regard.layers.low_rank import LowRankLinear, LowRankUpdate
 from regard.models.encoder_with_heads import EncoderWithHeads
 
 
-def insert(model: nn.Module, updates: Mapping[str, Mapping[str, LowRankUpdate]]) -> None:
-    """Give layers low-rank updates, in place: name of the layer -> name of an update -> itself."""
+def insert_updates(model: nn.Module, updates: Mapping[str, Mapping[str, LowRankUpdate]]) -> None:
+    """Add low-rank updates to layers, in place.
+
+    updates: name of a layer -> name of a projection in it -> its update.
+    """
     for name, found in updates.items():
         layer = model.get_submodule(name)
         assert isinstance(layer, Linear)
         _replace(model, name, LowRankLinear(layer, found))
 
 
-def adapted(model: nn.Module) -> dict[str, LowRankLinear]:
+def adapted_layers(model: nn.Module) -> dict[str, LowRankLinear]:
     """The layers of a model that have low-rank updates, by name."""
     return {name: m for name, m in model.named_modules() if isinstance(m, LowRankLinear)}
 
 
-def freeze(model: nn.Module) -> None:
-    """Train the updates and the heads of an encoder alone.
+def freeze_base(model: nn.Module) -> None:
+    """Freeze all parameters but those of low-rank updates and of an encoder's heads, in place.
 
-    A head that shares its matrix with the embedding comes out of pre-training, and is frozen, too.
+    A head that shares its matrix with the embedding was pre-trained, and is frozen too.
     """
     trained: set[int] = set()
     if isinstance(model, EncoderWithHeads):
@@ -45,18 +48,18 @@ def freeze(model: nn.Module) -> None:
         for head in model.heads.values():
             own = {id(parameter) for parameter in head.parameters()}
             trained |= own if own.isdisjoint(body) else set()
-    for layer in adapted(model).values():
+    for layer in adapted_layers(model).values():
         trained |= {id(parameter) for parameter in layer.updates.parameters()}
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in trained)
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """The same model without adapters; itself if it has none.
+    """A model that computes the same without adapters; the given model if it has none.
 
-    The updates are added to copies of the matrices. All other parameters are those of the model.
+    The updates are added to copies of the matrices; all other parameters are shared.
     """
-    if not (layers := adapted(model)):
+    if not (layers := adapted_layers(model)):
         return model
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     made: nn.Module = copy.deepcopy(model, shared)  # type: ignore[arg-type]
@@ -65,15 +68,15 @@ def merged(model: nn.Module) -> nn.Module:
     return made
 
 
-def insert_like(model: nn.Module, other: nn.Module) -> None:
-    """Give a model new adapters where another of the same configuration has some, in place.
+def insert_updates_like(model: nn.Module, other: nn.Module) -> None:
+    """Add new adapters to a model where another of the same configuration has some, in place.
 
-    Parameters that the other does not train are frozen.
+    Parameters that are frozen in the other are frozen.
     """
-    for name, layer in adapted(other).items():
+    for name, layer in adapted_layers(other).items():
         base = model.get_submodule(name)
         assert isinstance(base, Linear)
-        _replace(model, name, layer.like(base))
+        _replace(model, name, layer.new_around(base))
     trained = {name: parameter.requires_grad for name, parameter in other.named_parameters()}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trained[name])

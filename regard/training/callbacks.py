@@ -1,11 +1,11 @@
-"""Callbacks: objects whose methods are called while a training runs, to log, draw or stop it.
+"""Callbacks: objects whose methods are called during a training, to log, draw or stop it.
 
-class Stop(Callback):
+class StopWhenDiverged(Callback):
     def on_validation(self, update, scores):
         if scores["loss"] > 10:
             raise RuntimeError("diverged")
 
-regard.train("recipe.toml", callbacks=[Stop()])
+regard.train("recipe.toml", callbacks=[StopWhenDiverged()])
 """
 
 from __future__ import annotations
@@ -21,47 +21,50 @@ from regard.training.result import Result
 
 @dataclass(frozen=True)
 class Update:
-    """An update that was applied: its number, from 1, and what it was computed with.
+    """An update of the weights that was applied.
 
-    norm: of the gradient, before clipping.
+    number: from 1.
+    epochs: how many epochs of the training data are done, such as 1.5.
+    learning_rate: the rate of this update.
+    gradient_norm: the norm of the gradient before clipping.
     """
 
     number: int
     epochs: float
     learning_rate: float
-    norm: float
+    gradient_norm: float
 
 
 class Callback:
-    """Base of callbacks; a subclass defines those of these methods that it needs.
+    """Base class of callbacks; a subclass overrides the methods that it needs.
 
-    A callback may read everything. A run resumes exactly, and repeats to the last bit, as long as
-    callbacks do not change the model, the options or the batches, and draw random numbers only from
-    generators of their own. An exception ends the training: what was saved stays, and
-    `regard.resume` goes on from the last checkpoint.
+    A callback may read everything. A run can be resumed exactly and repeated bit for bit as long as
+    its callbacks do not change the model, the options or the batches, and draw random numbers only
+    from their own generators. An exception ends the training; its checkpoints stay, and
+    `regard.resume` continues from the last one.
     """
 
     def on_update(self, update: Update) -> None:
-        """After each update."""
+        """Called after each update."""
 
     def on_log(self, update: int, values: Mapping[str, Any]) -> None:
-        """With each line of metrics.jsonl: numbers by name, such as "train/loss"."""
+        """Called for each line of metrics.jsonl: values by name, such as "train/loss"."""
 
     def on_validation(self, update: int, scores: Mapping[str, float]) -> None:
-        """After each validation: scores by the names of the metrics."""
+        """Called after each validation: scores by the names of the metrics."""
 
     def on_checkpoint(self, path: Path) -> None:
-        """After a checkpoint was written into this folder."""
+        """Called after a checkpoint was written: `path` is its folder."""
 
     def on_end(self, result: Result) -> None:
-        """After the last update, when the final weights are in model/."""
+        """Called at the end, when the final weights are in model/."""
 
 
 def check_callbacks(callbacks: object) -> None:
-    """Check what `regard.train` is given, before anything is written.
+    """Check the `callbacks` of `regard.train` before anything is written.
 
     Raises:
-        ConfigError: it is no list of callbacks.
+        ConfigError: it is not a list of callbacks.
     """
     if not isinstance(callbacks, list | tuple):
         raise ConfigError(f"`callbacks` must be a list, [callback], but is {callbacks!r:.80}.")
@@ -74,7 +77,7 @@ def check_callbacks(callbacks: object) -> None:
 
 
 class Callbacks(Callback):
-    """Several callbacks as one, in their order."""
+    """Several callbacks as one; they are called in their order."""
 
     def __init__(self, callbacks: Sequence[Callback] = ()):
         self.callbacks = tuple(callbacks)

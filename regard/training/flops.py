@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.layers.linear import Linear
-from regard.models.adapters import adapted, insert_like
+from regard.models.adapters import adapted_layers, insert_updates_like
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled
 from regard.models.features import Features
 from regard.models.protocols import Generator
@@ -32,7 +32,7 @@ def twin(model: nn.Module, device: str) -> Any:
             encoder: Any = type(model.encoder)
             made = assembled(encoder(model.config), model.outputs())
             made.labels = model.labels
-    insert_like(made, model)
+    insert_updates_like(made, model)
     return made
 
 
@@ -87,7 +87,7 @@ def _without_targets(head: Any, tokens: int) -> Iterator[None]:
 def _frozen_products(model: nn.Module) -> Iterator[list[int]]:
     """The FLOPs of each product with a frozen matrix of a model with adapters, inside."""
     found: list[int] = []
-    layers = model.modules() if adapted(model) else ()
+    layers = model.modules() if adapted_layers(model) else ()
     hooks = [
         layer.register_forward_hook(
             lambda one, inputs, _: found.append(2 * inputs[0].numel() * one.out_features)

@@ -1,9 +1,9 @@
-"""Callbacks that send curves to Weights & Biases and MLflow; each needs an extra of its own.
+"""Callbacks that send logged values to Weights & Biases or MLflow; each needs its own extra.
 
     regard.train("recipe.toml", callbacks=[WandbLogger(project="films")])
 
 TensorBoard is an option of recipes, `training.tensorboard`. A resumed run repeats the updates after
-its checkpoint, and sends their values again, under the same update.
+its last checkpoint and sends their values again, with the same numbers of updates.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from regard.training.result import Result
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The values that a curve can show."""
+    """The values that are numbers, by name."""
     return {name: value for name, value in values.items() if type(value) in (int, float)}
 
 
 class WandbLogger(Callback):
-    """Curves and the final scores, in a run of Weights & Biases.
+    """Sends logged values and the final scores to a run of Weights & Biases.
 
     Args:
-        options: of `wandb.init`: project, name, config, mode ...
+        options: arguments of `wandb.init`: project, name, config, mode ...
 
     Raises:
         MissingExtra: wandb is not installed.
@@ -49,10 +49,10 @@ class WandbLogger(Callback):
 
 
 class MLflowLogger(Callback):
-    """Curves and the final scores, in a run of MLflow.
+    """Sends logged values and the final scores to a run of MLflow.
 
     Args:
-        options: of `mlflow.start_run`: run_name, experiment_id, tags ...
+        options: arguments of `mlflow.start_run`: run_name, experiment_id, tags ...
 
     Raises:
         MissingExtra: mlflow is not installed.

@@ -1,8 +1,8 @@
 """The learning-rate range test (Smith 2017, section 3.3): the loss while the rate grows.
 
 The rate grows exponentially from update to update (Smith: linearly; exponentially as in fastai),
-with the optimizer, clipping, accumulation and dropout of the training. What is suggested follows
-two rules of fastai:
+with the optimizer, clipping, accumulation and dropout of the training. The suggestion is the lower
+one of two rates, which are rules of fastai:
 
     steepest        the rate at which the smoothed loss falls fastest over the logarithm of the rate
     minimum / 10    a tenth of the rate with the lowest smoothed loss
@@ -25,21 +25,22 @@ from regard.training.options import TrainingOptions
 from regard.training.precision import resolve
 from regard.training.progress import Progress, Status
 from regard.training.task import Task
-from regard.training.updates import Applied, NonFiniteError, Updates
+from regard.training.updates import AppliedUpdate, NonFiniteError, Updates
 
-LEAST_UPDATES = 20
-SMOOTHING = 0.98  # of the mean loss: fastai's
-DIVERGED = 4.0  # times the lowest smoothed loss so far: fastai's
-LEFT_OUT = 10, 5  # a tenth of the updates at the start, and the last five: fastai's
-FALL = 1e-3  # of the loss: what falls less says nothing
+MIN_UPDATES = 20
+SMOOTHING = 0.98  # the decay of the moving average: fastai's
+DIVERGENCE = 4.0  # the test ends at so many times the lowest smoothed loss: fastai's
+SKIPPED_START = 10  # the first 1/10 of the updates is not considered: fastai's
+SKIPPED_END = 5  # nor are the last five updates: fastai's
+MIN_FALL = 1e-3  # relative: if the loss falls less, nothing is suggested
 
 
 @dataclass(frozen=True)
 class RangeTest:
     """The rate and the loss of each update; the loss is the mean over the update's items.
 
-    updates: how many there would have been.
-    diverged: whether the test stopped because the loss grew or was not finite.
+    updates: the number of updates that the test was to have.
+    diverged: whether the test stopped early because the loss grew or was not finite.
     """
 
     rates: tuple[float, ...]
@@ -55,7 +56,7 @@ class RangeTest:
     @property
     def steepest(self) -> float | None:
         """The rate at which the smoothed loss falls fastest; None where it never falls."""
-        rates, losses = self._judged()
+        rates, losses = self._considered()
         slopes = [
             (after - before) / math.log(rates[i + 1] / rates[i])
             for i, (before, after) in enumerate(zip(losses, losses[1:], strict=False))
@@ -65,7 +66,7 @@ class RangeTest:
     @property
     def minimum(self) -> float | None:
         """The rate with the lowest smoothed loss; None where the loss never falls."""
-        rates, losses = self._judged()
+        rates, losses = self._considered()
         return rates[losses.index(min(losses))] if losses else None
 
     @property
@@ -75,20 +76,20 @@ class RangeTest:
             return None
         return min(self.minimum / 10, self.steepest)
 
-    def _judged(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Rates and smoothed losses without the first, which say little, and the last few.
+    def _considered(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Rates and smoothed losses without the first tenth and the last few updates.
 
-        Empty where the loss does not fall.
+        Both are empty if the loss does not fall.
         """
-        part, last = LEFT_OUT
-        chosen = slice(self.updates // part, max(0, len(self.rates) - last))
+        start, end = self.updates // SKIPPED_START, max(0, len(self.rates) - SKIPPED_END)
+        chosen = slice(start, end)
         rates, losses = self.rates[chosen], self.smoothed[chosen]
-        falls = losses and min(losses) < (1 - FALL) * losses[0]
+        falls = losses and min(losses) < (1 - MIN_FALL) * losses[0]
         return (rates, losses) if falls else ((), ())
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
-    """m_u / (1 - b^u) with m_u = b m_(u-1) + (1 - b) loss_u, for u from 1."""
+    """The bias-corrected moving average: m_u / (1 - b^u), m_u = b m_(u-1) + (1 - b) loss_u."""
     mean, found = 0.0, []
     for update, loss in enumerate(losses, 1):
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
@@ -115,17 +116,17 @@ def check_range(start: float, end: float, updates: int) -> None:
     """Check the options of a range test.
 
     Raises:
-        ConfigError: they are no range, or there are too few updates.
+        ConfigError: not 0 < start < end < infinity, or there are too few updates.
     """
     if not 0 < start < end < math.inf:
         raise ConfigError(
             f"`start` and `end` must be positive rates, `start` the lower one, but are {start:g} "
             f"and {end:g}."
         )
-    if updates < LEAST_UPDATES:
+    if updates < MIN_UPDATES:
         raise ConfigError(
-            f"`test_updates` must be at least {LEAST_UPDATES}, but is {updates}: fewer losses say "
-            "nothing."
+            f"`test_updates` must be at least {MIN_UPDATES}, but is {updates}: too few losses "
+            "give no curve."
         )
 
 
@@ -142,38 +143,41 @@ def range_test(
     """Train `task.model` while the learning rate grows; nothing is written.
 
     Args:
-        options: of the training; its learning rate, schedule and end have no effect.
-        start, end: the rates of the first and the last update.
+        options: the options of the training; the learning rate, the schedule and the limits of the
+            training have no effect.
+        seed: the seed of the random numbers.
+        start, end: the learning rates of the first and the last update.
+        updates: the number of updates, if the loss does not diverge.
 
     Raises:
         ConfigError: see `check_range`.
     """
     check_range(start, end, updates)
     torch.manual_seed(seed)
-    made = GrowingRate(task, options, start, end, updates)
-    made.precision = resolve(options.precision, task, made.batches, made.device)
-    made.model.train()
+    updating = GrowingRate(task, options, start, end, updates)
+    updating.precision = resolve(options.precision, task, updating.batches, updating.device)
+    updating.model.train()
     rates: list[float] = []
     losses: list[float] = []
     shown, diverged = time.monotonic(), False
     while not diverged and len(rates) < updates:
         try:
-            losses.append(_mean(made.apply_update()))
+            losses.append(_mean(updating.apply_update()))
         except NonFiniteError:
             diverged = True
             break
-        rates.append(made.learning_rate)
+        rates.append(updating.learning_rate)
         means = smoothed(losses)
-        diverged = means[-1] > DIVERGED * min(means)
+        diverged = means[-1] > DIVERGENCE * min(means)
         if time.monotonic() - shown > progress.every:
             shown = time.monotonic()
-            progress.show(_status(made, means[-1]))
-    made.model.eval()
+            progress.show(_status(updating, means[-1]))
+    updating.model.eval()
     return RangeTest(tuple(rates), tuple(losses), updates, diverged)
 
 
-def _mean(applied: Applied) -> float:
-    """The sum over losses of the mean of each over its items."""
+def _mean(applied: AppliedUpdate) -> float:
+    """The sum of the losses, each averaged over its items."""
     sums: dict[str, float] = {}
     for one in applied.losses:
         for name, value in one.items():
@@ -181,9 +185,9 @@ def _mean(applied: Applied) -> float:
     return sum(value / max(1, applied.totals[name]) for name, value in sums.items())
 
 
-def _status(made: GrowingRate, loss: float) -> Status:
-    at = made.counters
-    done = at.update / made.updates
+def _status(updating: GrowingRate, loss: float) -> Status:
+    at = updating.counters
+    done = at.update / updating.updates
     rate, left = at.tokens / max(1e-9, at.seconds), at.seconds * (1 - done) / done
-    so_far = (at.update, made.epochs, done, rate, loss, made.learning_rate, left)
-    return Status(*so_far, items=made.items)
+    so_far = (at.update, updating.epochs, done, rate, loss, updating.learning_rate, left)
+    return Status(*so_far, items=updating.items)

@@ -1,7 +1,7 @@
-"""One update of the weights: fetch batches, losses, backward, clip, step.
+"""One update of the weights: fetch batches, compute losses, backward, clip, step.
 
-It knows a task by its losses, and nothing about models or text. The loop of a training (`loop`) and
-the learning-rate range test (`range_test`) make their updates here.
+`Updates` uses a task only through its losses and batches. The training loop (`loop.Loop`) and the
+learning-rate range test (`range_test.GrowingRate`) inherit from it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ class NonFiniteError(RegardError):
 
 
 @dataclass(frozen=True)
-class Applied:
-    """An update that was applied: its batches, their losses (sums), and the items of each loss."""
+class AppliedUpdate:
+    """An update that was applied.
+
+    losses: for each batch the sum of each loss over its items, by the names of the losses.
+    totals: the number of items (tokens, examples) of each loss in all batches.
+    """
 
     batches: list[Any]
     losses: list[dict[str, Tensor]]
@@ -43,10 +47,11 @@ class Applied:
 
 
 class Updates(ABC):
-    """A model, its optimizer and its batches, and how an update changes them.
+    """A model, its optimizer and its batches, and the update that changes them.
 
-    precision: of matrix products; it is set before the first update.
-    carry: the state after the last batch.  norm: of the last gradient.
+    precision: that of matrix products; it is set before the first update.
+    carry: the task's state after the last batch, which it gets with the next one.
+    norm: the norm of the last gradient before clipping.
     """
 
     precision: str
@@ -67,17 +72,17 @@ class Updates(ABC):
         self.learning_rate = self.norm = 0.0
 
     def blocks(self) -> tuple[list[nn.Module], list[CompiledBlock]]:
-        """Those with activation checkpointing, and those that are compiled."""
-        again = self.options.activation_checkpointing
+        """The blocks with activation checkpointing, and the compiled blocks."""
+        checkpointing = self.options.activation_checkpointing
         if self.options.compile:
-            return [], compiled_blocks(self.model, self.device, checkpointing=again)
-        return blocks_of(self.model) if again else [], []
+            return [], compiled_blocks(self.model, self.device, checkpointing=checkpointing)
+        return blocks_of(self.model) if checkpointing else [], []
 
     @abstractmethod
     def scheduled_rate(self) -> float:
-        """The learning rate of the update that has just been counted."""
+        """The learning rate of update `counters.update`."""
 
-    def apply_update(self) -> Applied:
+    def apply_update(self) -> AppliedUpdate:
         """One step of the optimizer, over `accumulate` batches that weigh like one large one.
 
         Raises:
@@ -97,7 +102,7 @@ class Updates(ABC):
             self.optimizer.step()
         self.optimizer.zero_grad()
         self.counters.seconds += time.perf_counter() - began
-        return Applied(batches, losses, totals)
+        return AppliedUpdate(batches, losses, totals)
 
     def fetch(self) -> list[Any]:
         """The batches of one update; the last update of an epoch may have fewer."""
@@ -112,7 +117,7 @@ class Updates(ABC):
         return fetched
 
     def divisors(self, totals: Mapping[str, int], batches: int) -> dict[str, float]:
-        """What the losses of an update are divided by: their items, or the usual number of them.
+        """The divisor of each loss of an update: the number of its items, or the average number.
 
         Where all sequences of a batch have one length, batches differ in their number of tokens:
         divided by its own number, a token of a short sentence would weigh several times as much as
@@ -135,7 +140,11 @@ class Updates(ABC):
         return {name: value.detach() for name, value in sums.items()}
 
     def check_finite(self, losses: list[dict[str, Tensor]], norm: Tensor) -> None:
-        """Read the gradient's norm and the losses together: the one wait for the device."""
+        """Read the norm of the gradient and the losses together: the only wait for the device.
+
+        Raises:
+            NonFiniteError: one of them is infinite or NaN.
+        """
         everything = norm + sum(value for one in losses for value in one.values())
         self.norm, total = torch.stack([norm.to(everything), everything]).tolist()
         if math.isfinite(total):

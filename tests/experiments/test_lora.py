@@ -13,7 +13,7 @@ from regard.checkpoints.store import read_tensors
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.estimate import estimate
-from regard.models.adapters import adapted
+from regard.models.adapters import adapted_layers
 from regard.training.interrupt import Interrupted
 from regard.training.loop import Loop
 
@@ -96,7 +96,7 @@ def test_both_folders_of_a_run_give_the_same_answers(place):
         *("tokenizer.json", "tokenizer_config.json"),
     ]
     whole, adapter = runs.load("run"), runs.load("run/adapter")
-    assert not adapted(whole.model) and not adapted(adapter.model)
+    assert not adapted_layers(whole.model) and not adapted_layers(adapter.model)
     assert adapter.labels == ("no", "yes") and adapter.name == "classification"
     same_answers(whole, adapter)
     before, after = tensors("base/model", "model"), tensors("run/model", "model")
@@ -384,5 +384,5 @@ updates = 1
     Path("lora.toml").write_text(
         f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nupdates = 1\n'
     )
-    with pytest.raises(ConfigError, match="no low-rank adapters for recurrent"):
+    with pytest.raises(ConfigError, match="adapters cannot be added to recurrent"):
         runs.train("lora.toml", out="run", show="none")

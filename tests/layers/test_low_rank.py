@@ -44,7 +44,9 @@ def test_outputs_are_those_of_the_changed_matrix(rows, bias):
     base = PackedLinear(5, 4, parts=3, bias=bias)
     layer, x = adapted(base, *rows), torch.randn(2, 3, 5)
     weight = base.weight.detach().clone()
-    for part, update in zip(sorted(rows, key=lambda one: one.start), layer.parts(), strict=True):
+    for part, update in zip(
+        sorted(rows, key=lambda one: one.start), layer.ordered_updates(), strict=True
+    ):
         weight[part] += 1.5 * (update.B @ update.A).detach()
     expected = F.linear(x, weight, base.bias)
     torch.testing.assert_close(layer(x), expected, **SAME)
@@ -59,7 +61,7 @@ def test_dropout_zeroes_inputs_of_the_update_alone():
     torch.manual_seed(0)
     base = Linear(1, 3)
     layer, x = adapted(base, slice(0, 3), dropout=0.25), torch.ones(400, 1)
-    full = F.linear(x, layer.parts()[0].delta()) / 0.75
+    full = F.linear(x, layer.ordered_updates()[0].delta()) / 0.75
     added = layer.train()(x) - base(x)
     kept = added.abs().sum(1) > 1e-6
     torch.testing.assert_close(added[kept], full[kept], atol=1e-5, rtol=1e-4)

@@ -43,7 +43,7 @@ def test_callbacks_are_told_all_that_happens_in_order(tmp_path):
     seen = Recorder()
     result = train(Toy(), options(), tmp_path / "run", show="none", callbacks=[seen])
     assert [one.number for one in seen.of("update")] == list(range(1, 34))
-    assert all(one.norm > 0 and one.learning_rate > 0 for one in seen.of("update"))
+    assert all(one.gradient_norm > 0 and one.learning_rate > 0 for one in seen.of("update"))
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
     assert [{"update": update, **values} for update, values in seen.of("log")] == lines
     assert [update for update, _ in seen.of("validation")] == [6, 12, 18, 24, 30, 33, 33]
