@@ -1,10 +1,10 @@
-"""The character map of a SentencePiece model: which characters are replaced by which.
+"""The character map of a SentencePiece model: strings of characters and their replacements.
 
-A precompiled map is a trie over UTF-8 bytes and a pool of replacements. The longest prefix of the
-rest of a text that is a key is replaced; a character that begins no key is kept (Kudo and
-Richardson 2018, "SentencePiece", section 3.2). The trie is a double array, in the format of the
-library Darts-clone: a unit holds the label of the byte that leads to it, the offset of its children
-and whether a key ends at it.
+A precompiled map is a trie over the UTF-8 bytes of the keys, and a pool of replacements. From left
+to right, the longest key at each position is replaced; a character at which no key begins is kept
+(Kudo and Richardson 2018, "SentencePiece", section 3.2). The trie is a double array, in the format
+of the library Darts-clone: a unit holds the label of the byte that leads to it, the offset of its
+children and whether a key ends at it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HAS_KEY = 1 << 8
 class CharacterMap:
     """Replaces characters as SentencePiece does.
 
-    compiled: `precompiled_charsmap` of the model; empty: nothing is replaced.
+    compiled: `precompiled_charsmap` of the model; if it is empty, nothing is replaced.
 
     Raises:
-        RegardError: it is damaged.
+        RegardError: the map is damaged.
     """
 
     def __init__(self, compiled: bytes):
@@ -41,8 +41,11 @@ class CharacterMap:
             self.units.byteswap()
         self.replacements = compiled[4 + size :]
 
-    def longest(self, text: bytes, start: int = 0) -> tuple[int, str] | None:
-        """The longest key at `start`: its length in bytes and what replaces it."""
+    def longest_key(self, text: bytes, start: int = 0) -> tuple[int, str] | None:
+        """The longest key in UTF-8 bytes at the index `start`: its length and its replacement.
+
+        It is None if no key begins there. The length is in bytes.
+        """
         if not self.units:
             return None
         found, node = None, self._children(0)
@@ -56,7 +59,7 @@ class CharacterMap:
         return found
 
     def _children(self, node: int) -> int:
-        """The index that, combined with a byte, is the child of a node."""
+        """The base of the children of a node: base XOR byte is the index of the child."""
         unit = self.units[node]
         return node ^ (unit >> 10) << ((unit & 1 << 9) >> 6)
 
@@ -65,16 +68,16 @@ class CharacterMap:
         return self.replacements[start:end].decode(errors="replace")
 
     def is_key(self, text: str) -> bool:
-        """Whether all of the text is one key."""
+        """Whether the whole text is a key."""
         data = text.encode()
-        found = self.longest(data)
+        found = self.longest_key(data)
         return found is not None and found[0] == len(data)
 
     def pieces(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """What replaces each part of a text, with the part's first character and the one behind."""
+        """For each part of a text its replacement, and the span [start, end) of its characters."""
         data, position, start = text.encode(), 0, 0
         while start < len(text):
-            length, replacement = self.longest(data, position) or (0, text[start])
+            length, replacement = self.longest_key(data, position) or (0, text[start])
             length = length or len(text[start].encode())
             end = start + len(data[position : position + length].decode())
             yield replacement, start, end

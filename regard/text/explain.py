@@ -221,9 +221,9 @@ def encoding(
     if model["type"] == "WordPiece":
         return [_matched(word, model) for word in words]
     if model["type"] == "Unigram":
-        number = np.float32 if tokenizer.kind == "sentencepiece" else float
-        scores = model_of(tokenizer.to_json(), number)
-        return [_segmented(word, scores) for word in words]
+        dtype = np.float32 if tokenizer.kind == "sentencepiece" else float
+        unigram = model_of(tokenizer.to_json(), dtype)
+        return [_segmented(word, unigram) for word in words]
     if model["type"] == "WordLevel":
         vocab, unknown = model["vocab"], model["unk_token"]
         return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]

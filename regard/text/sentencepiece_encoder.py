@@ -1,8 +1,9 @@
 """Encodes texts exactly as SentencePiece does, in plain Python.
 
-The `tokenizers` library runs the same pieces much faster, but gives some texts other ids: it drops
-combining marks behind a character that the character map replaces, finds the names of control
-pieces in a text, and rounds scores otherwise where segmentations are equally probable.
+The `tokenizers` library is much faster with the same vocabulary, but gives some texts other ids: it
+drops combining marks after a character that the character map replaces, encodes names of control
+pieces in a text as special tokens, and rounds scores differently, which decides between equally
+probable segmentations.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from regard.text.unigram import BYTE_NAME, SPACE, Edge, model_of, unknown_joined
 class SentencePieceEncoder:
     """Encodes a text exactly as SentencePiece does, from the parts of a `tokenizers.Tokenizer`.
 
-    fast: what `pipeline` has made, or the same read from a file.
-    reads_special_tokens: whether the pipeline encodes texts with the names of special tokens.
+    fast: as `sentencepiece.pipeline` makes it, or the same read from a file.
+    reads_special_tokens: whether names of special tokens in a text are encoded as special tokens;
+        SentencePiece encodes them as plain text.
     """
 
     def __init__(self, fast: tokenizers.Tokenizer, reads_special_tokens: bool = False):
@@ -34,21 +36,21 @@ class SentencePieceEncoder:
         saved = json.loads(fast.to_str())
         steps = {step["type"]: step for step in saved["normalizer"]["normalizers"]}
         compiled = steps.get("Precompiled", {}).get("precompiled_charsmap", "")
-        self.characters = CharacterMap(base64.b64decode(compiled))
+        self.character_map = CharacterMap(base64.b64decode(compiled))
         self.normalize = fast.normalizer.normalize_str
         self.dummy_prefix = "Prepend" in steps
         self.merge_spaces = fast.normalizer.normalize_str("a  a").count(SPACE + SPACE) == 0
         self.byte_fallback: bool = saved["model"]["byte_fallback"]
         self.unknown_id: int = saved["model"]["unk_id"]
-        self.ids = {name: number for number, (name, _) in enumerate(saved["model"]["vocab"])}
+        self.ids = {name: index for index, (name, _) in enumerate(saved["model"]["vocab"])}
         added = {token["content"]: token["special"] for token in saved["added_tokens"]}
         self.user_defined = [name for name, special in added.items() if not special]
         names = [re.escape(name) for name in sorted(added, key=len, reverse=True)]
         self.names = re.compile("|".join([*names, *([BYTE_NAME] if self.byte_fallback else [])]))
         self.model = model_of(saved, np.float32)
 
-    def differs(self, text: str) -> bool:
-        """Whether the pipeline may encode a text otherwise than SentencePiece."""
+    def may_differ(self, text: str) -> bool:
+        """Whether the `tokenizers` library may give a text other ids than SentencePiece."""
         if self.names.search(text) is not None:
             return not self.reads_special_tokens
         if REPEATED.search(text) is not None:
@@ -60,17 +62,17 @@ class SentencePieceEncoder:
         return self.names.search(self.normalize(text)) is not None  # "＜s＞" becomes "<s>"
 
     def _joined(self, text: str, index: int) -> bool:
-        """Whether a character joins the one before it, and the map has a key that begins there.
+        """Whether a character joins the one before it, and a key of the map begins at either.
 
-        The pipeline looks up only all characters that are joined, or each by itself.
+        The `tokenizers` library looks up only the joined characters as a whole, or each alone.
         """
         if not joins(text[index]):
             return False
         pair = text[max(index - 1, 0) : index + 1]
-        return any(self.characters.longest(part.encode()) for part in (pair, text[index]))
+        return any(self.character_map.longest_key(part.encode()) for part in (pair, text[index]))
 
     def encode(self, text: str) -> Encoding:
-        """The ids, tokens and offsets."""
+        """The ids, tokens and offsets of a text."""
         normalized, spans = self.normalized(text)
         ids: list[int] = []
         tokens: list[str] = []
@@ -90,7 +92,7 @@ class SentencePieceEncoder:
         return path if self.byte_fallback else unknown_joined(path)
 
     def normalized(self, text: str) -> tuple[str, list[tuple[int, int]]]:
-        """The normalized text, and for each character the span of the text that it stands for."""
+        """The normalized text, and for each of its characters the span of `text` it stands for."""
         chars: list[tuple[str, tuple[int, int]]] = []
         for new, start, end in self._pieces(text):
             for char in new:
@@ -106,7 +108,7 @@ class SentencePieceEncoder:
         return "".join(char for char, _ in chars).replace(" ", SPACE), [span for _, span in chars]
 
     def _pieces(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """Each part of the text as the map replaces it, with its span.
+        """The replacement of each part of the text, and the part's span.
 
         User-defined pieces are kept as they are.
         """
@@ -115,18 +117,19 @@ class SentencePieceEncoder:
             if found.group(1):
                 yield found.group(), *found.span()
                 continue
-            for new, start, end in self.characters.pieces(found.group()):
+            for new, start, end in self.character_map.pieces(found.group()):
                 yield new, start + found.start(), end + found.start()
 
 
 NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-# Its segmentations have equal probabilities, and SentencePiece's rounding decides: "--" + "-".
+# Repeated characters have equally probable segmentations ("--" + "-", "-" + "--"), between which
+# the rounding of SentencePiece decides.
 REPEATED = re.compile(r"([^ ]{1,3}?)\1\1")
 
 
 @cache
 def joins(char: str) -> bool:
-    """Whether a character may join the one before it: marks, joiners, parts of syllables."""
+    """Whether a character may join the one before it: marks, joiners, parts of Hangul syllables."""
     syllables = ("\u1100", "\u11ff"), ("\ua960", "\ua97f"), ("\ud7b0", "\ud7ff")
     return (
         category(char) in ("Mn", "Mc", "Me", "Cf", "Sk")

@@ -180,7 +180,7 @@ class Tokenizer:
                 rule that fails on it.
         """
         try:
-            if self._exact is not None and self._exact.differs(text):
+            if self._exact is not None and self._exact.may_differ(text):
                 return self._exact.encode(text)
             found = self._fast.encode(text, add_special_tokens=False)
         except BaseException as error:  # the library's panics are no `Exception`
@@ -211,7 +211,7 @@ class Tokenizer:
         if exact is None:
             return [row.ids for row in rows]
         return [
-            exact.encode(text).ids if exact.differs(text) else row.ids
+            exact.encode(text).ids if exact.may_differ(text) else row.ids
             for text, row in zip(texts, rows, strict=True)
         ]
 

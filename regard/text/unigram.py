@@ -6,8 +6,8 @@ which an edge is a subword. The text is encoded by the best path (equation 4); t
 the text is the sum over all paths (equation 3), which training maximizes by expectation
 maximization.
 
-A character of which no subword begins and ends is unknown: its score lies `UNKNOWN_PENALTY` below
-the smallest one.
+A character that is not in the vocabulary is unknown: its score is `UNKNOWN_PENALTY` less than the
+smallest score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-SPACE = "▁"  # stands for the space before a word, and belongs to the word
+SPACE = "▁"  # replaces the space before a word, as the first character of the word
 UNKNOWN_PENALTY = 10.0
 USER_DEFINED_SCORE = -0.1
 BYTE_NAME = "<0x[0-9A-F]{2}>"
@@ -29,8 +29,10 @@ BYTE_NAME = "<0x[0-9A-F]{2}>"
 
 @dataclass(frozen=True)
 class Edge:
-    """A subword of the lattice: characters `start` to `end`; score: its logarithmic probability.
+    """A subword in the lattice of a text.
 
+    start, end: it is `text[start:end]`.
+    score: its logarithmic probability in nats.
     known: whether it is in the vocabulary.
     """
 
@@ -44,9 +46,9 @@ class Edge:
 class UnigramModel:
     """Subwords with logarithmic probabilities.
 
-    scores: subword -> log p(subword)
-    unknown: the score of an unknown character; None: `UNKNOWN_PENALTY` below the smallest score.
-    number: the type in which scores are added: rounding decides between equally probable paths.
+    scores: subword -> log p(subword) in nats.
+    unknown: the score of an unknown character; None: the smallest score - `UNKNOWN_PENALTY`.
+    dtype: the type in which scores are added: rounding decides between equally probable paths.
         SentencePiece adds in float32, the `tokenizers` library in float64.
     """
 
@@ -54,23 +56,23 @@ class UnigramModel:
         self,
         scores: Mapping[str, float],
         unknown: float | None = None,
-        number: Callable[[float], float | np.floating[Any]] = float,
+        dtype: Callable[[float], float | np.floating[Any]] = float,
     ):
-        self.number = number
+        self.dtype = dtype
         self.scores = dict(scores)
         smallest = min(self.scores.values(), default=0.0)
         self.unknown = smallest - UNKNOWN_PENALTY if unknown is None else unknown
 
     @cached_property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """The length of the longest subword in characters."""
         return max(map(len, self.scores), default=1)
 
     def edges(self, text: str) -> list[Edge]:
-        """The lattice: every subword of the text that is in the vocabulary, by start, then end."""
+        """The lattice: all subwords of the text, and its unknown characters, by start, then end."""
         found = []
         for start in range(len(text)):
-            ends = range(start + 1, min(start + self.longest, len(text)) + 1)
+            ends = range(start + 1, min(start + self.max_length, len(text)) + 1)
             subwords = [text[start:end] for end in ends]
             if not subwords or subwords[0] not in self.scores:
                 found.append(Edge(start, start + 1, text[start], self.unknown, known=False))
@@ -84,13 +86,13 @@ class UnigramModel:
     def best(self, text: str) -> list[Edge]:
         """The most probable segmentation (equation 4): Viterbi's algorithm.
 
-        Of equal paths the one wins whose last subword begins first.
+        Of equally probable paths it is the one whose last subword is the longest.
         """
-        number = self.number
-        scores = [number(0.0), *[number(-inf)] * len(text)]
+        dtype = self.dtype
+        scores = [dtype(0.0), *[dtype(-inf)] * len(text)]
         last: list[Edge | None] = [None] * (len(text) + 1)
         for edge in self.edges(text):
-            score = scores[edge.start] + number(edge.score)
+            score = scores[edge.start] + dtype(edge.score)
             if last[edge.end] is None or score > scores[edge.end]:
                 scores[edge.end], last[edge.end] = score, edge
         path: list[Edge] = []
@@ -131,7 +133,7 @@ class UnigramModel:
 
 
 def unknown_joined(path: Iterable[Edge]) -> list[Edge]:
-    """The path with unknown characters side by side as one edge, which has one id."""
+    """The path with each run of unknown characters as one edge, which gets one id."""
     found: list[Edge] = []
     for edge in path:
         if found and not (edge.known or found[-1].known):
@@ -150,16 +152,18 @@ def _log_add(a: float, b: float) -> float:
 
 
 def model_of(
-    saved: Mapping[str, Any], number: Callable[[float], float | np.floating[Any]] = float
+    saved: Mapping[str, Any], dtype: Callable[[float], float | np.floating[Any]] = float
 ) -> UnigramModel:
-    """The subwords in the content of a tokenizer.json of the type Unigram.
+    """The unigram language model in the contents of a tokenizer.json of the type Unigram.
 
-    Special tokens are no subwords. A user-defined token, which encoding always takes, has
-    `USER_DEFINED_SCORE`; with `byte_fallback` a subword such as <0x0A> stands for a byte.
+    Special tokens are not subwords, nor are the names of bytes, such as <0x0A>, with
+    `byte_fallback`. A user-defined token has the score `USER_DEFINED_SCORE`.
+
+    dtype: see `UnigramModel`.
     """
     added = {token["content"]: token["special"] for token in saved["added_tokens"]}
     is_byte = re.compile(BYTE_NAME if saved["model"]["byte_fallback"] else "(?!)").fullmatch
     vocab = saved["model"]["vocab"]
     normal = {name: score for name, score in vocab if name not in added and not is_byte(name)}
     own = {name: USER_DEFINED_SCORE for name, special in added.items() if not special}
-    return UnigramModel(normal | own, UnigramModel(normal).unknown, number)
+    return UnigramModel(normal | own, UnigramModel(normal).unknown, dtype)

@@ -1,11 +1,11 @@
 """Trains the unigram language model over subwords: expectation maximization and pruning.
 
-Kudo 2018, "Subword Regularization", section 3.2, with the constants of SentencePiece: from a large
-vocabulary of frequent substrings, (1) the probabilities of subwords are fitted to the words, (2)
-the subwords are removed whose removal lowers the likelihood least, until the vocabulary is small
-enough. Characters are never removed.
+Kudo 2018, "Subword Regularization", section 3.2, with the constants of SentencePiece. Training
+starts with a large vocabulary of frequent substrings and repeats two steps until it is small enough:
+(1) expectation maximization fits the probabilities of the subwords to the words; (2) the subwords
+whose removal lowers the likelihood least are removed. Single characters are never removed.
 
-All words are processed side by side, as arrays of the edges of their lattices.
+All words are processed together, as arrays of the edges of their lattices.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-MOST_SEEDS = 1_000_000  # substrings at the start
-FITS = 2  # steps of expectation maximization before each pruning
-LEAST_COUNT = 0.5  # a subword with a smaller expected count is removed
-KEPT = 0.75  # of the subwords, by one pruning
-SURPLUS = 1.1  # pruning ends at so many times the size; the least probable ones then go, too
+SEED_SIZE = 1_000_000  # the most substrings at the start
+EM_STEPS = 2  # of expectation maximization before each pruning
+MIN_COUNT = 0.5  # a subword with a smaller expected count is removed
+SHRINKING_FACTOR = 0.75  # the share of the subwords that one pruning keeps
+# pruning ends at so many times the wanted size; then the least probable subwords are removed
+SURPLUS = 1.1
 
 
 def train(
@@ -42,13 +43,13 @@ def train(
     character_coverage: float = 0.9995,
     split_by_unicode_script: bool = True,
 ) -> Tokenizer:
-    """Subwords of words; the space before a word belongs to it, as the character "▁".
+    """Train a unigram tokenizer. A word includes the space before it, as the character "▁".
 
     max_subword_length: in characters
-    character_coverage: the share of the texts' characters that are in the vocabulary; rarer
+    character_coverage: the share of the characters of the texts that the vocabulary covers; rarer
         characters are unknown
-    split_by_unicode_script: no subword has characters of two scripts, or letters beside digits or
-        punctuation
+    split_by_unicode_script: no subword has characters of two scripts, or letters together with
+        digits or punctuation
 
     Raises:
         ConfigError: an option is out of range, or `vocab_size` cannot hold the characters.
@@ -80,7 +81,7 @@ def train(
 
 
 def covered_characters(words: Mapping[str, int], coverage: float) -> list[str]:
-    """The most frequent characters that together make up a share of the text, and the space."""
+    """The space, and the most frequent characters that together are this share of the text."""
     counts = Counter({SPACE: 0})
     for word, count in words.items():
         for char in word:
@@ -95,7 +96,7 @@ def covered_characters(words: Mapping[str, int], coverage: float) -> list[str]:
 
 
 def split_at_others(words: Mapping[str, int], characters: Iterable[str]) -> dict[str, int]:
-    """The parts of words without characters that are not in the list -> their counts."""
+    """The parts of words between characters that are not in the list -> their counts."""
     known, parts = set(characters), Counter[str]()
     for word, count in words.items():
         spaced = "".join(char if char in known else " " for char in word)
@@ -110,40 +111,43 @@ def learn(
 ) -> dict[str, float]:
     """The subwords of the words with their logarithmic probabilities, the most probable first.
 
-    words: word -> count.  size: the most subwords.  max_length: of a subword, in characters.
-    by_script: whether a subword's characters are of one script.
+    words: word -> count.
+    size: the greatest number of subwords.
+    max_length: the length of the longest subword, in characters.
+    by_script: whether all characters of a subword must have one script.
     """
     subwords, scores = _seeds(words, max_length, by_script)
     counts = np.array(list(words.values()), dtype=np.float64)
-    lattice = Lattices.of(list(words), subwords)
+    lattices = Lattices.of(list(words), subwords)
     while True:
-        for _ in range(FITS):
-            expected = lattice.expected_counts(scores, counts)
-            kept = (expected >= LEAST_COUNT) | lattice.is_character
-            lattice, expected = lattice.with_subwords(kept), expected[kept]
-            # A Dirichlet process prior: few subwords with high counts (Liang and Klein 2007).
-            least = np.maximum(expected, LEAST_COUNT)
-            scores = _digamma(least) - _digamma(least.sum(keepdims=True))
-        if len(lattice.subwords) <= max(int(size * SURPLUS), lattice.is_character.sum()):
+        for _ in range(EM_STEPS):
+            expected = lattices.expected_counts(scores, counts)
+            kept = (expected >= MIN_COUNT) | lattices.is_character
+            lattices, expected = lattices.with_subwords(kept), expected[kept]
+            # A Dirichlet process prior, which favours few subwords (Liang and Klein 2007).
+            floored = np.maximum(expected, MIN_COUNT)
+            scores = _digamma(floored) - _digamma(floored.sum(keepdims=True))
+        if len(lattices.subwords) <= max(int(size * SURPLUS), lattices.is_character.sum()):
             break
-        target = max(int(size * SURPLUS), int(KEPT * len(lattice.subwords)))
-        kept = _most_useful(lattice, scores, counts, target)
-        lattice, scores = lattice.with_subwords(kept), scores[kept]
-    return _finished(lattice, scores, size)
+        target = max(int(size * SURPLUS), int(SHRINKING_FACTOR * len(lattices.subwords)))
+        kept = _subwords_to_keep(lattices, scores, counts, target)
+        lattices, scores = lattices.with_subwords(kept), scores[kept]
+    return _final_vocabulary(lattices, scores, size)
 
 
-def _finished(lattice: Lattices, scores: Floats, size: int) -> dict[str, float]:
-    """All characters and the most probable subwords."""
-    order = np.lexsort((np.arange(len(scores)), -scores, ~lattice.is_character))[:size]
+def _final_vocabulary(lattices: Lattices, scores: Floats, size: int) -> dict[str, float]:
+    """All characters and the most probable subwords, `size` together, with their scores."""
+    order = np.lexsort((np.arange(len(scores)), -scores, ~lattices.is_character))[:size]
     chosen = order[np.lexsort((order, -scores[order]))]
-    return {lattice.subwords[i]: float(f"{scores[i]:.9g}") for i in chosen.tolist()}
+    return {lattices.subwords[i]: float(f"{scores[i]:.9g}") for i in chosen.tolist()}
 
 
 def _seeds(words: Mapping[str, int], max_length: int, by_script: bool) -> tuple[list[str], Floats]:
-    """All characters, and the substrings with the largest count x length; and log-probabilities.
+    """The initial subwords and their logarithmic probabilities.
 
-    A substring is frequent only if its parts are, so substrings of each length are counted that
-    continue frequent ones.
+    They are all characters, and the substrings with the largest count x length. A substring is
+    frequent only if its parts are, so longer substrings are counted only where both parts that are
+    one character shorter are frequent.
     """
     counts: Counter[str] = Counter()
     for word, count in words.items():
@@ -157,11 +161,11 @@ def _seeds(words: Mapping[str, int], max_length: int, by_script: bool) -> tuple[
                 subword = word[start : start + length]
                 if subword[:-1] in shorter and subword[1:] in shorter:
                     longer[subword] += count
-        # Longer subwords consist of pairs, so the scripts of pairs decide.
-        joined = length > 2 or not by_script
-        shorter = {s: n for s, n in longer.items() if n >= 2 and (joined or _same_script(*s))}
+        # A longer subword consists of pairs that were checked.
+        checked = length > 2 or not by_script
+        shorter = {s: n for s, n in longer.items() if n >= 2 and (checked or _same_script(*s))}
         found |= shorter
-    ranked = sorted(found, key=lambda s: (len(s) > 1, -found[s] * len(s), s))[:MOST_SEEDS]
+    ranked = sorted(found, key=lambda s: (len(s) > 1, -found[s] * len(s), s))[:SEED_SIZE]
     weights = np.array([found[s] * (len(s) if len(s) > 1 else 1) for s in ranked], dtype=np.float64)
     return ranked, np.log(weights) - np.log(weights.sum())
 
@@ -172,7 +176,7 @@ def _same_script(left: str, right: str) -> bool:
 
 @cache
 def script(char: str) -> str:
-    """The writing system of a character; of digits, punctuation and symbols: "common".
+    """The script of a character; "common" for digits, punctuation and symbols.
 
     Chinese characters and both Japanese syllabaries are one, as in SentencePiece.
     """
@@ -182,15 +186,16 @@ def script(char: str) -> str:
     return "CJK" if first in ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA") else first
 
 
-def _most_useful(lattice: Lattices, scores: Floats, counts: Floats, target: int) -> Booleans:
-    """Which subwords stay: characters, and those whose removal lowers the likelihood most.
+def _subwords_to_keep(lattices: Lattices, scores: Floats, counts: Floats, target: int) -> Booleans:
+    """True for the `target` subwords to keep: characters, and those whose removal costs most.
 
-    Without a subword, the words that it is in are segmented as the subword itself would be. A
-    subword that is less probable than its parts goes first.
+    Without a subword, words use the best segmentation of the subword into others instead. The cost
+    is the decrease of the likelihood. A subword that is less probable than that segmentation is
+    removed.
     """
-    used = lattice.best_counts(scores, counts)
+    used = lattices.best_counts(scores, counts)
     total = used.sum()
-    parts = Lattices.of(lattice.subwords, lattice.subwords, whole=False)
+    parts = Lattices.of(lattices.subwords, lattices.subwords, whole=False)
     log_used = np.log(np.maximum(used, 1e-300))
     best, pieces = parts.best_paths(scores)
     extra = np.zeros(len(used))
@@ -200,7 +205,7 @@ def _most_useful(lattice: Lattices, scores: Floats, counts: Floats, target: int)
         length[subword] += 1
     lost = log_used - np.log(total) - (extra - length * np.log(total + used * (length - 1)))
     loss = np.where(used > 0, used / total * lost, 0.0)
-    kept = lattice.is_character.copy()
+    kept = lattices.is_character.copy()
     candidates = np.flatnonzero(~kept & (scores >= best) & (used > 0))
     order = candidates[np.lexsort((candidates, -loss[candidates]))]
     kept[order[: max(0, target - int(kept.sum()))]] = True
@@ -220,10 +225,13 @@ def _digamma(x: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Lattices:
-    """The lattices of many words, edge by edge.
+    """The lattices of W words with E edges together.
 
-    Node `first[w] + i` is in front of character i of word w. Edge e goes from node `start[e]` to
-    node `end[e]` with subword `subword[e]`, in word `word[e]`.
+    Node `first[w] + i` is before character i of word w; `last[w]` is the node after its end. Edge e
+    of word `word[e]` goes from node `start[e]` to node `end[e]` with the subword
+    `subwords[subword[e]]`.
+
+    first, last: (W,).  word, start, end, subword: (E,).
     """
 
     subwords: list[str]
@@ -236,7 +244,7 @@ class Lattices:
 
     @classmethod
     def of(cls, words: list[str], subwords: list[str], whole: bool = True) -> Lattices:
-        """The lattices. whole: whether a subword that is a whole word is an edge."""
+        """The lattices of words. whole: whether a subword that is a whole word is an edge."""
         ids = {subword: number for number, subword in enumerate(subwords)}
         longest = max(map(len, subwords))
         edges: list[tuple[int, int, int, int]] = []
@@ -255,18 +263,21 @@ class Lattices:
 
     @property
     def is_character(self) -> Booleans:
-        """Which subwords are one character."""
+        """(S,), true for subwords of one character."""
         return np.array([len(subword) == 1 for subword in self.subwords])
 
     def with_subwords(self, kept: Booleans) -> Lattices:
-        """Without the edges of subwords that are not kept."""
+        """The lattices without the subwords that are not kept, (S,), and their edges."""
         subwords = [name for name, keep in zip(self.subwords, kept.tolist(), strict=True) if keep]
         ids, edges = np.cumsum(kept) - 1, kept[self.subword]
         parts = (self.word[edges], self.start[edges], self.end[edges], ids[self.subword[edges]])
         return Lattices(subwords, self.first, self.last, *parts)
 
     def expected_counts(self, scores: Floats, counts: Floats) -> Floats:
-        """How often each subword occurs in expectation, over all segmentations of all words."""
+        """The expected count (S,) of each subword over all segmentations of all words: the E-step.
+
+        scores: (S,), logarithmic probabilities.  counts: (W,), of the words.
+        """
         score = scores[self.subword]
         forward = self._sums(self.start, self.end, score, self.first)
         backward = self._sums(self.end, self.start, score, self.last)
@@ -277,10 +288,10 @@ class Lattices:
         return expected
 
     def _sums(self, source: Integers, target: Integers, score: Floats, begin: Integers) -> Floats:
-        """For each node the log-sum over all paths to it, from where each word begins (or ends)."""
+        """For each node the log-sum-exp of the scores of all paths to it from `begin`, (W,)."""
         sums: Floats = np.full(int(self.last[-1]) + 1, -np.inf)
         sums[begin] = 0.0
-        for edges, groups in _steps(target, np.abs(target - begin[self.word])):
+        for edges, groups in _by_distance(target, np.abs(target - begin[self.word])):
             values: Floats = sums[source[edges]] + score[edges]
             highest = np.maximum.reduceat(values, groups)
             sizes = np.diff(groups, append=len(values))
@@ -289,22 +300,22 @@ class Lattices:
         return sums
 
     def best_counts(self, scores: Floats, counts: Floats) -> Floats:
-        """How often each subword occurs in the best segmentations of all words."""
+        """The count (S,) of each subword in the best segmentations of all words."""
         used = np.zeros(len(self.subwords))
         for word, subword in self.best_paths(scores)[1]:
             np.add.at(used, subword, counts[word])
         return used
 
     def best_paths(self, scores: Floats) -> tuple[Floats, list[tuple[Integers, Integers]]]:
-        """The best segmentation of each word: its score, and its subwords from last to first.
+        """The best segmentation of each word: its score (W,), and its subwords from last to first.
 
-        Each item of the list holds words and one subword of each; no word is twice in an item.
+        Each item of the list holds the indices of words and of one subword of each of them.
         Words without a segmentation have the score -inf.
         """
         best = np.full(int(self.last[-1]) + 1, -np.inf)
         best[self.first] = 0.0
         chosen = np.full(len(best), -1)
-        for edges, groups in _steps(self.end, self.end - self.first[self.word]):
+        for edges, groups in _by_distance(self.end, self.end - self.first[self.word]):
             values = best[self.start[edges]] + scores[self.subword[edges]]
             highest = np.maximum.reduceat(values, groups)
             sizes = np.diff(groups, append=len(values))
@@ -319,13 +330,15 @@ class Lattices:
             edge = chosen[node]
             found.append((word, self.subword[edge]))
             node = self.start[edge]
-            going = node > self.first[word]
-            word, node = word[going], node[going]
+            unfinished = node > self.first[word]
+            word, node = word[unfinished], node[unfinished]
         return best[self.last], found
 
 
-def _steps(target: Integers, distance: Integers) -> Iterable[tuple[Integers, Integers]]:
-    """The edges in the order of their target's distance: edges, and where each target begins."""
+def _by_distance(target: Integers, distance: Integers) -> Iterable[tuple[Integers, Integers]]:
+    """The edges by the distance of their target, one distance at a time: their indices, sorted by
+    target, and the positions where the edges of each target begin.
+    """
     order = np.lexsort((target, distance))
     for edges in np.split(order, np.flatnonzero(np.diff(distance[order])) + 1):
         if len(edges):

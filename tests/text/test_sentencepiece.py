@@ -123,7 +123,7 @@ def test_offsets_are_the_same_from_both_encoders(trained, name):
     ours, _ = both(trained(name))
     exact = ours._exact
     for text in ["naive ideas", " Two  words ", "ﬁne naïve", *odd_texts(trained(name), 100)]:
-        if not exact.differs(text):
+        if not exact.may_differ(text):
             assert exact.encode(text).offsets == ours.encode(text).offsets, text
     spans = [
         span for text in ("older ideas", "e\u0301\u0302 x") for span in ours.encode(text).offsets
