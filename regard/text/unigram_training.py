@@ -1,9 +1,9 @@
 """Trains the unigram language model over subwords: expectation maximization and pruning.
 
 Kudo 2018, "Subword Regularization", section 3.2, with the constants of SentencePiece. Training
-starts with a large vocabulary of frequent substrings and repeats two steps until it is small enough:
-(1) expectation maximization fits the probabilities of the subwords to the words; (2) the subwords
-whose removal lowers the likelihood least are removed. Single characters are never removed.
+starts with a large vocabulary of frequent substrings and repeats two steps until it is small
+enough: (1) expectation maximization fits the probabilities of the subwords to the words; (2) the
+subwords whose removal lowers the likelihood least are removed. Single characters are never removed.
 
 All words are processed together, as arrays of the edges of their lattices.
 """
