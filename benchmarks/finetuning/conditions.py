@@ -35,7 +35,9 @@ class Columns:
 
 @dataclass(frozen=True)
 class Task:
-    """Files under the data folder; `columns` is None for words and tags in CoNLL's shape.
+    """Files under the data folder, or in an archive there: "archive.zip:file".
+
+    `columns` is None for words and tags in CoNLL's shape.
 
     `labels` is empty for a regression. `rows`: train on the first of a fixed shuffle only.
     """
@@ -50,6 +52,7 @@ class Task:
     seeds: tuple[int, ...] = (1, 2, 3)
 
 
+QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 ENTITIES = ("PER", "ORG", "LOC", "MISC")
 COLA, STSB, CONLL = "glue/CoLA/raw", "glue/STS-B/original", "conll2003"
 
@@ -87,6 +90,13 @@ TASKS = {
         epochs=1,
         rows=20_000,
         seeds=(1,),
+    ),
+    "trec": Task(
+        train="nltk/qc.zip:qc/train.txt",
+        tests={"test": ("nltk/qc.zip:qc/test.txt",)},
+        measures=("accuracy",),
+        columns=Columns(texts=(1,), label=0),
+        labels=QUESTIONS,
     ),
     "conll": Task(
         train=f"{CONLL}/eng.train",

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZipFile
 
 from benchmarks.finetuning.conditions import Columns, Task
 
@@ -24,6 +25,8 @@ def read(task: Task, files: tuple[str, ...], data: Path) -> list[Row]:
     """All rows of the files, one file after the other."""
     if task.columns is None:
         return [each for file in files for each in _sentences(data / file)]
+    if ".zip:" in files[0]:
+        return [each for file in files for each in _questions(*str(data / file).split(":"))]
     numbers = not task.labels
     return [each for file in files for each in _rows(data / file, task.columns, numbers)]
 
@@ -53,6 +56,18 @@ def _rows(file: Path, columns: Columns, numbers: bool) -> Iterator[Row]:
         fields = line.split("\t")
         label: Label = float(fields[columns.label]) if numbers else fields[columns.label]
         yield Row(tuple(fields[at] for at in columns.texts), label)
+
+
+def _questions(archive: str, file: str) -> Iterator[Row]:
+    """TREC's questions, "NUM:dist How far is it", of which the class before the colon is the label.
+
+    The files are in Latin-1.
+    """
+    with ZipFile(archive) as opened:
+        lines = opened.read(file).decode("latin-1").splitlines()
+    for line in lines:
+        kind, _, question = line.partition(" ")
+        yield Row((question,), kind.partition(":")[0])
 
 
 def _sentences(file: Path) -> Iterator[Row]:

@@ -33,6 +33,12 @@ class Run:
         """The folder, so that a run is a path: `regard.resume(run)`, `regard.load(run)`."""
         return str(self.folder)
 
+    def __repr__(self) -> str:
+        """The folder, how the training ended, and its scores."""
+        scores = self.result.labelled_scores().items()
+        said = [f"{name} {value:.4g}" for name, value in scores if value is not None]
+        return f"Run({str(self.folder)!r}: {', '.join([self.result.reason, *said])})"
+
     def __iter__(self) -> Iterator[Any]:
         return iter((self.folder, self.result))
 

@@ -55,6 +55,8 @@ def test_a_run_has_its_folder_scores_curves_and_model(start):
     right = sum(a == b for a, b in zip(run.predict(TEXTS), LABELS, strict=True))
     assert run.evaluate(FRAME)[0].value == pytest.approx(right / len(TEXTS))
     assert (where / "data/train.jsonl").is_file() and (where / "report.html").is_file()
+    accuracy = f"valid accuracy {run.scores['accuracy']:.4g}"
+    assert repr(run).startswith(f"Run({str(run.folder)!r}: ") and accuracy in repr(run)
 
 
 def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):
