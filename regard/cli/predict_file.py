@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from regard.cli.console import to_json
 from regard.cli.input_texts import MAX_TEXTS, Chunk, is_blank
-from regard.data.in_memory import text_columns
+from regard.data.in_memory import text_columns_among
 from regard.data.readers import Location, found, read_records, text_of
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.file_writing import replacing, sync
@@ -183,7 +183,7 @@ def chunks_of_table(path: Path, columns: Sequence[str], task: TaskVerbs) -> Iter
 
 
 def _known_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
-    if found := text_columns(list(record)):
+    if found := text_columns_among(list(record)):
         return found
     raise ConfigError(
         f"{path} has the columns {', '.join(record)}, and their names do not say which of them are "

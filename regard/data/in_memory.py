@@ -25,12 +25,12 @@ from regard.file_writing import replacing, sync
 
 
 def is_path(value: object) -> bool:
-    """Whether this names a file, and is no data itself."""
+    """Whether this is a path, and not data."""
     return isinstance(value, str | PathLike)
 
 
-def name_of(data: object) -> str:
-    """What errors call data that have no file: "<DataFrame>"."""
+def source_name(data: object) -> str:
+    """The name of data in memory in errors, where a file would have its path: "<DataFrame>"."""
     return f"<{type(data).__name__}>"
 
 
@@ -42,7 +42,7 @@ def rows(data: Any) -> Iterator[Any]:
             from column to values, or another iterable of rows.
 
     Raises:
-        DataError: it is none of these, or two columns have the same name.
+        DataError: the data are none of these, or two columns have the same name.
     """
     library, kind = _library(data), type(data).__name__
     if library == "pandas" and kind == "DataFrame":
@@ -50,7 +50,7 @@ def rows(data: Any) -> Iterator[Any]:
     if library == "polars" and kind == "DataFrame":
         return data.iter_rows(named=True)
     if kind in _HINTS:
-        raise DataError(name_of(data), None, *_HINTS[kind])
+        raise DataError(source_name(data), None, *_HINTS[kind])
     if library == "datasets" and kind in ("Dataset", "IterableDataset"):
         return _with_class_names(data)
     if isinstance(data, np.ndarray):
@@ -74,7 +74,7 @@ def _library(data: Any) -> str:
 
 def _no_rows(data: Any) -> DataError:
     problem = f"must be a table or a list of rows, but is {shown(data)}."
-    return DataError(name_of(data), None, problem)
+    return DataError(source_name(data), None, problem)
 
 
 GROUPED = ("DataFrameGroupBy", "SeriesGroupBy", "GroupBy")  # of pandas and polars
@@ -82,7 +82,7 @@ _TABLES = {
     *("DataFrame", "LazyFrame", "Dataset", "IterableDataset", "DatasetDict", "IterableDatasetDict")
 }
 _HINTS = {
-    "LazyFrame": ("is not computed yet.", "Give `frame.collect()`."),
+    "LazyFrame": ("is not computed yet.", "Give data.collect()."),
     "DatasetDict": ("holds several datasets.", "Give one of them, such as data['train']."),
     "IterableDatasetDict": ("holds several datasets.", "Give one of them, such as data['train']."),
     "Table": ("is a table of Arrow.", "Give a DataFrame: data.to_pandas()."),
@@ -96,22 +96,22 @@ _HINTS = {
 def _rows_of_pandas(frame: Any) -> Iterator[dict[str, Any]]:
     if frame.columns.nlevels > 1:
         problem = "has columns with names of several levels (a MultiIndex)."
-        hint = "Name each by one text: data.columns = ['_'.join(map(str, n)) for n in data.columns]"
-        raise DataError(name_of(frame), None, problem, hint)
-    names = _unique(map(str, frame.columns), frame)
+        hint = "Give each one name: data.columns = ['_'.join(map(str, n)) for n in data.columns]"
+        raise DataError(source_name(frame), None, problem, hint)
+    names = _unique_names(map(str, frame.columns), frame)
     return (dict(zip(names, row, strict=True)) for row in frame.itertuples(False, None))
 
 
-def _unique(names: Iterable[str], data: Any) -> list[str]:
+def _unique_names(names: Iterable[str], data: Any) -> list[str]:
     """The names as a list.
 
     Raises:
-        DataError: a name occurs twice, so that it does not say which column is meant.
+        DataError: a name occurs twice.
     """
     counts = Counter(names)
     if twice := [name for name, count in counts.items() if count > 1]:
         problem = f"has several columns with the name {twice[0]!r}."
-        raise DataError(name_of(data), None, problem, "Rename or drop all but one of them.")
+        raise DataError(source_name(data), None, problem, "Rename or drop all but one of them.")
     return list(counts)
 
 
@@ -148,41 +148,41 @@ def _rows_of_array(array: np.ndarray) -> Iterator[Any]:
 
 
 def _rows_of_columns(data: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
-    names = _unique(map(str, data), data)
+    names = _unique_names(map(str, data), data)
     for name, values in zip(names, data.values(), strict=True):
         no_column = isinstance(values, str | bytes | Mapping) or is_table(values)
         no_column = no_column or _has_no_axis(values)
         if no_column or not (isinstance(values, Sized) and isinstance(values, Iterable)):
             problem = f"must have a list of values as column {name!r}, but has {shown(values, 60)}."
-            raise DataError(name_of(data), None, problem)
+            raise DataError(source_name(data), None, problem)
     lengths = {name: len(values) for name, values in zip(names, data.values(), strict=True)}
     if len({*lengths.values()}) > 1:
         problem = f"has columns of different lengths: {lengths}."
-        raise DataError(name_of(data), None, problem)
+        raise DataError(source_name(data), None, problem)
     return (dict(zip(names, row, strict=True)) for row in zip(*data.values(), strict=True))
 
 
 def column_names(data: Any) -> list[str]:
-    """The names of the columns; [] where rows have none.
+    """The names of the columns; [] if the rows have no names, or the data are an iterator.
 
-    An iterator is not touched: it could not be read again.
+    (An iterator could not be read again.)
     """
     if is_path(data) or isinstance(data, Iterator):
         return []
     if type(data).__name__ == "DataFrame" and not len(data):
         return list(map(str, data.columns))
-    first = _named(next(islice(rows(data), 1), None))
+    first = _with_names(next(islice(rows(data), 1), None))
     return list(map(str, first)) if isinstance(first, Mapping) else []
 
 
-def _named(row: Any) -> Any:
-    """A row; of a dataclass or a named tuple as a mapping."""
+def _with_names(row: Any) -> Any:
+    """A row; a dataclass or a named tuple becomes a mapping."""
     if is_dataclass(row) and not isinstance(row, type):
         return asdict(row)
     return dict(row._asdict()) if hasattr(row, "_asdict") else row
 
 
-# Names of columns that say what they hold.
+# Names of columns by which targets and texts are found.
 TARGETS = ("label", "labels", "class", "target", "score")
 TEXTS = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
@@ -190,20 +190,22 @@ TEXTS = (
 )
 
 
-def known_columns(data: Any, besides: Sequence[str | int] = ()) -> tuple[str | int, ...]:
-    """The columns of texts and of their target, by their names; all fields of rows without names.
+def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | int, ...]:
+    """The columns of the texts, then that of the target, found by their names.
+
+    Of rows without names they are the indices of all fields.
 
     Args:
-        besides: columns that are neither.
+        excluded: columns that are neither texts nor target.
 
     Raises:
-        ConfigError: the names do not say which columns they are.
+        ConfigError: the names do not tell which columns they are.
     """
-    names = [name for name in column_names(data) if name not in besides]
+    names = [name for name in column_names(data) if name not in excluded]
     if not names:
         first = next(iter(rows(data)), ())
         count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
-        return tuple(index for index in range(count) if index not in besides)
+        return tuple(index for index in range(count) if index not in excluded)
     targets = [name for name in names if name in TARGETS]
     texts = next((one for one in TEXTS if {*one} <= {*names}), ())
     if len(targets) == 1 and (texts or len(names) == 2):
@@ -213,41 +215,43 @@ def known_columns(data: Any, besides: Sequence[str | int] = ()) -> tuple[str | i
         return tuple(names)
     if len(names) == 1:
         raise ConfigError(
-            f"Give texts and their target: {name_of(data)} has one column only, {names[0]}."
+            f"Give texts and their target: {source_name(data)} has one column only, {names[0]}."
         )
     raise ConfigError(
-        f"{name_of(data)} has the columns {', '.join(names)}, and their names do not say which of "
-        "them are the text and its target. Rename them, to text (or sentence1 and sentence2) and "
-        f"label, or, in a training, name them in this order: columns={names[:2]}."
+        f"{source_name(data)} has the columns {', '.join(names)}, and their names do not say which "
+        "of them are the text and its target. Rename them, to text (or sentence1 and sentence2) "
+        f"and label, or, in a training, name them in this order: columns={names[:2]}."
     )
 
 
-def known_texts(data: Any, besides: Sequence[str | int]) -> tuple[str | int, ...]:
-    """The columns of one text or two; all other fields of rows without names.
+def infer_text_columns(data: Any, excluded: Sequence[str | int]) -> tuple[str | int, ...]:
+    """The columns of one text or two, found by their names.
+
+    Of rows without names they are the indices of all fields that are not excluded.
 
     Args:
-        besides: the columns of targets, and others that are no texts.
+        excluded: the columns of targets, and others that are not texts.
 
     Raises:
-        ConfigError: the names do not say which columns they are.
+        ConfigError: the names do not tell which columns they are.
     """
     names = column_names(data)
     if not names:
         first = next(iter(rows(data)), ())
         count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
-        return tuple(index for index in range(count) if index not in besides)
-    rest = [name for name in names if name not in besides]
-    if texts := text_columns(rest):
+        return tuple(index for index in range(count) if index not in excluded)
+    rest = [name for name in names if name not in excluded]
+    if texts := text_columns_among(rest):
         return texts
     raise ConfigError(
-        f"{name_of(data)} has the columns {', '.join(names)}, and their names do not say which of "
-        "them are texts. Rename one to text (or two to sentence1 and sentence2) or, in a training, "
-        f"name them: columns={rest[:1]}."
+        f"{source_name(data)} has the columns {', '.join(names)}, and their names do not say which "
+        "of them are texts. Rename one to text (or two to sentence1 and sentence2) or, in a "
+        f"training, name them: columns={rest[:1]}."
     )
 
 
-def text_columns(names: Sequence[str]) -> tuple[str, ...]:
-    """The columns of texts among these names, without a target; () where they do not say so."""
+def text_columns_among(names: Sequence[str]) -> tuple[str, ...]:
+    """The columns of one text or two among these names; () if the names do not tell."""
     rest = [name for name in names if name not in TARGETS]
     if len(rest) == 1:
         return tuple(rest)
@@ -255,19 +259,19 @@ def text_columns(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def text_rows(data: Any) -> list[Any]:
-    """The texts of a table, without a target: a text a row, or a tuple of two.
+    """The texts of a table without the target: for each row a text, or a tuple of two.
 
     Raises:
-        ConfigError: which columns hold texts does not follow from their names.
+        ConfigError: the names of the columns do not tell which hold texts.
     """
     names = column_names(data)
-    texts = text_columns(names)
+    texts = text_columns_among(names)
     if not names:
-        raise ConfigError(f"Give texts: {name_of(data)} has no column of texts.")
+        raise ConfigError(f"Give texts: {source_name(data)} has no column of texts.")
     if not texts:
         raise ConfigError(
-            f"Give texts: {name_of(data)} has the columns {', '.join(names)}, and their names do "
-            "not say which of them are texts. Give one column: data['text']."
+            f"Give texts: {source_name(data)} has the columns {', '.join(names)}, and their names "
+            "do not say which of them are texts. Give one column: data['text']."
         )
     found = [tuple(row[name] for name in texts) for row in rows(data)]
     return found if len(texts) > 1 else [text for (text,) in found]
@@ -281,48 +285,48 @@ def is_table(data: Any) -> bool:
 # ------------------------------------------------------------------------------------- files
 
 
-def write_jsonl(data: Any, path: Path, columns: Sequence[str | int] = (), where: str = "") -> int:
-    """Write the rows of data as JSON lines, completely or not at all; the number of rows.
+def write_jsonl(data: Any, path: Path, columns: Sequence[str | int] = (), source: str = "") -> int:
+    """Write the rows of data as JSON lines, completely or not at all; returns their number.
 
     Args:
-        columns: those that are written, none of which may lack a value; (): all of them. A nested
-            field is named `outer.inner`. A number counts the fields of a row that is a sequence,
-            which is written under that number.
-        where: how errors call the data.
+        columns: the columns to write, none of which may lack a value; (): all of them. A nested
+            field is named `outer.inner`. An index names a field of a row that is a sequence; the
+            index is then the name of the column in the file.
+        source: the name of the data in errors.
 
     Raises:
         DataError: a value is missing, or cannot be written as JSON; there are no rows.
-        CheckpointError: the disk refuses.
+        CheckpointError: the file cannot be written.
     """
-    where = where or name_of(data)
+    source = source or source_name(data)
     names, library = tuple(map(str, columns)), _library(data)
     lines = (
-        _json_line(row, names, _Place(where, number, library))
+        _json_line(row, names, _Place(source, number, library))
         for number, row in enumerate(rows(data), 1)
     )
-    return _write(lines, path, where, "row")
+    return _write(lines, path, source, "row")
 
 
-def write_lines(data: Any, path: Path, where: str = "") -> int:
-    """Write texts as running text, one after the other on lines of their own; their number.
+def write_lines(data: Any, path: Path, source: str = "") -> int:
+    """Write texts as running text, each on its own line; returns their number.
 
     Args:
         data: a list or a Series of texts, or a table with one column.
-        where: how errors call the data.
+        source: the name of the data in errors.
 
     Raises:
         DataError: a row is not a text; there are no rows.
-        CheckpointError: the disk refuses.
+        CheckpointError: the file cannot be written.
     """
-    where = where or name_of(data)
+    source = source or source_name(data)
     texts = data if type(data).__name__ == "Series" else rows(data)
     lines = (
-        _only_text(row, where, number).rstrip("\n") + "\n" for number, row in enumerate(texts, 1)
+        _text_of_row(row, source, number).rstrip("\n") + "\n" for number, row in enumerate(texts, 1)
     )
-    return _write(lines, path, where, "text")
+    return _write(lines, path, source, "text")
 
 
-def _write(lines: Iterable[str], path: Path, where: str, unit: str) -> int:
+def _write(lines: Iterable[str], path: Path, source: str, unit: str) -> int:
     count = 0
     with replacing(path) as temporary:
         with temporary.open("w", encoding="utf-8", newline="\n") as file:
@@ -332,40 +336,44 @@ def _write(lines: Iterable[str], path: Path, where: str, unit: str) -> int:
                 except UnicodeEncodeError:
                     problem = "has half of a surrogate pair, which is no character."
                     hint = "Repair the program that wrote it."
-                    raise DataError(where, count, problem, hint) from None
+                    raise DataError(source, count, problem, hint) from None
         if not count:
-            raise DataError(where, None, f"is empty: it has not one {unit}.")
+            raise DataError(source, None, f"is empty: it has not one {unit}.")
         sync(temporary)
     return count
 
 
-def _only_text(row: Any, where: str, number: int) -> str:
+def _text_of_row(row: Any, source: str, number: int) -> str:
     fields = list(row.values()) if isinstance(row, Mapping) else row
     if isinstance(fields, Sequence) and not isinstance(fields, str) and len(fields) == 1:
         fields = fields[0]
     if isinstance(fields, str):
         return fields
     hint = "Give one column, such as data['text']." if isinstance(row, Mapping) else ""
-    raise DataError(where, number, f"must be a text, but is {shown(row)}.", hint)
+    raise DataError(source, number, f"must be a text, but is {shown(row)}.", hint)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a value is, for errors: the data, the row, from 1, and the library of the data."""
+    """The place of a value, for errors.
 
-    where: str
+    source: the name of the data in errors.  row: from 1.
+    library: the library of the data, such as "pandas", by which a hint is chosen.
+    """
+
+    source: str
     row: int
     library: str
 
     def error(self, problem: str, hint: str = "") -> DataError:
         """The error for this row."""
-        return DataError(self.where, self.row, problem, hint)
+        return DataError(self.source, self.row, problem, hint)
 
 
 def _json_line(row: Any, columns: Sequence[str], place: _Place) -> str:
     """The columns of a row as a line of JSON."""
     try:
-        return _ENCODER.encode(_record(row, columns, place)) + "\n"
+        return _ENCODER.encode(_json_record(row, columns, place)) + "\n"
     except RecursionError:
         raise place.error("has lists in lists, too deep to be written.") from None
 
@@ -373,9 +381,9 @@ def _json_line(row: Any, columns: Sequence[str], place: _Place) -> str:
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
-def _record(row: Any, columns: Sequence[str], place: _Place) -> dict[str, Any]:
-    """The columns of a row, or without any all of them, as JSON has them."""
-    row = _by_name(row, columns, place)
+def _json_record(row: Any, columns: Sequence[str], place: _Place) -> dict[str, Any]:
+    """These columns of a row as values of JSON; without `columns` all of them."""
+    row = _as_mapping(row, columns, place)
     wanted = [name if name in row else name.partition(".")[0] for name in columns] or [*row]
     for name in wanted:
         if name not in row:
@@ -383,29 +391,29 @@ def _record(row: Any, columns: Sequence[str], place: _Place) -> dict[str, Any]:
             hint = f"It has: {', '.join(map(str, row))}."
             raise place.error(f"has no column {name!r}.", hint + _meant(close))
         if columns and _is_missing(row[name]):
-            hint = _DROP.get(place.library, "Leave such rows out.").format(name)
+            hint = _DROP_HINTS.get(place.library, "Leave such rows out.").format(name)
             raise place.error(f"has no value in column {name!r}.", hint)
-    return {str(name): _plain(row[name], name, place) for name in wanted}
+    return {str(name): _json_value(row[name], name, place) for name in wanted}
 
 
 def _meant(close: Sequence[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-_DROP = {
+_DROP_HINTS = {
     "pandas": "Drop such rows first: data.dropna(subset=[{!r}]).",
     "polars": "Drop such rows first: data.drop_nulls([{0!r}]), or drop_nans([{0!r}]).",
     "datasets": "Drop such rows first: data.filter(lambda row: row[{!r}] is not None).",
 }
 
 
-def _by_name(row: Any, columns: Sequence[str], place: _Place) -> Mapping[Any, Any]:
-    """A row as a mapping; the fields of a sequence have their numbers as names.
+def _as_mapping(row: Any, columns: Sequence[str], place: _Place) -> Mapping[Any, Any]:
+    """A row as a mapping; the fields of a sequence have their indices as names.
 
     Raises:
-        DataError: it is one value, or columns are named that a sequence does not have.
+        DataError: the row is a single value, or a sequence that lacks one of the columns.
     """
-    row = row if type(row) in (dict, tuple, list) else _named(row)
+    row = row if type(row) in (dict, tuple, list) else _with_names(row)
     if isinstance(row, Mapping):
         return row
     if isinstance(row, str | bytes) or not isinstance(row, Sequence):
@@ -426,7 +434,10 @@ def _is_missing(value: Any) -> bool:
 
 
 def plain_scalar(value: Any) -> Any:
-    """A number or a truth value as training data have it; None if it is missing."""
+    """A number or a Boolean as a plain Python value; None if it is missing.
+
+    True becomes "True", since labels are texts.
+    """
     if type(value) is str:
         return value
     if _is_missing(value):
@@ -470,13 +481,13 @@ def _as_list(value: Any) -> Any:
 
 
 def _is_numeric(value: Any) -> bool:
-    """Whether this is of NumPy, and of a type that Python has, too: times are not."""
+    """Whether this is a NumPy scalar whose type Python also has (a time is not)."""
     known = isinstance(value, np.generic) and value.dtype.kind in "biufU"
     return known and value.dtype != np.longdouble
 
 
-def _plain(value: Any, name: str, place: _Place) -> Any:
-    """A value of a column as JSON has it. True becomes "True", since labels are texts."""
+def _json_value(value: Any, name: str, place: _Place) -> Any:
+    """A value of a column as a value of JSON."""
     value = plain_scalar(value)
     value = _as_list(value) if isinstance(value, Tensor) else value
     if isinstance(value, float) and not math.isfinite(value):
@@ -484,8 +495,8 @@ def _plain(value: Any, name: str, place: _Place) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(one, name, place) for key, one in value.items()}
+        return {str(key): _json_value(one, name, place) for key, one in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, bytes | np.generic | Tensor):
-        return [_plain(one, name, place) for one in value]
+        return [_json_value(one, name, place) for one in value]
     problem = f"has a {type(value).__name__} in column {name!r}: {shown(value, 60)}."
     raise place.error(problem, "It must be text, a number or a list: convert it, as str() does.")

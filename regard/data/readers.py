@@ -35,7 +35,7 @@ from regard.data.files import (
     open_bytes,
     whole_lines_of,
 )
-from regard.data.in_memory import list_as_json, name_of, plain_scalar, rows
+from regard.data.in_memory import list_as_json, plain_scalar, rows, source_name
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.schema import json_line
 
@@ -385,7 +385,7 @@ class ItemReader(RowReader):
         self._spent = False
 
     def file_of(self, field: int) -> str:
-        return name_of(self.items)
+        return source_name(self.items)
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
         return ((i, self._row((self.file_of(0), i), item)) for i, item in self.whole())

@@ -202,7 +202,7 @@ def _recipe(
     """The recipe of all folds, its data in files, and the folder of the runs."""
     if options.get("valid") is not None or "valid" in (options.get("data") or {}):
         raise _valid_given()
-    raw = keywords.recipe_of(path, overrides, options)
+    raw = keywords.recipe_from_keywords(path, overrides, options)
     if any(key.split(".")[:2] == ["data", "valid"] for key in raw.overrides):
         raise _valid_given()
     schema = runs.schema_of(raw)
@@ -213,7 +213,7 @@ def _recipe(
         raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
     folder = Path("runs") / f"{name}-folds" if out is None else Path(out)
     begun = any(folder.glob("fold-*/recipe.toml"))
-    return keywords.data_kept(raw, schema, folder, begun), folder
+    return keywords.data_in_shared_files(raw, schema, folder, begun), folder
 
 
 def _valid_given() -> ConfigError:

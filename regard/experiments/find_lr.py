@@ -150,7 +150,7 @@ def find_lr(
         raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
     if recipe is None and not {"training", "epochs", "updates"} & options.keys():
         options["updates"] = test_updates  # the length has no effect, but a recipe must state it
-    raw = keywords.recipe_of(recipe, overrides, options)
+    raw = keywords.recipe_from_keywords(recipe, overrides, options)
     schema = runs.schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
     runs.checked_recipe(keywords.with_placeholder_paths(raw, schema))

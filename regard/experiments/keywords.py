@@ -1,11 +1,11 @@
-"""Recipes given as keywords in Python, with data in memory instead of files.
+"""Recipes from keyword arguments in Python, with data in memory instead of files.
 
     regard.train(task="classification", model="microsoft/MiniLM-L12-H384-uncased",
                  train=dataframe, valid=0.1, epochs=3, learning_rate=5e-5)
 
-A keyword is a section (`training={"epochs": 3}`), or the name of an option, which goes into the
-section that has it. Data in memory are written into the folder of the run, so that it resumes,
-reports and is repeated like every other run.
+A keyword is the name of a section (`training={"epochs": 3}`) or of an option, which is put into the
+section that has it. Data in memory are written into the folder of the run, so that the run can be
+resumed and repeated like every other.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import numpy as np
 
 from regard.data.in_memory import (
     column_names,
+    infer_columns,
+    infer_text_columns,
     is_path,
-    known_columns,
-    known_texts,
-    name_of,
+    source_name,
     write_jsonl,
     write_lines,
 )
@@ -36,20 +36,24 @@ from regard.schema import joined_with_or
 from regard.suggest import nearest
 
 PARTS = ("train", "valid", "test")
-FOLDER = "data"  # of a run folder: data that were in memory
+DATA_FOLDER = "data"  # in a run's folder; holds data that were in memory
 
 
-def recipe_of(
+def recipe_from_keywords(
     path: str | Path | None, overrides: Sequence[str], keywords: Mapping[str, Any]
 ) -> RawRecipe:
-    """The recipe of a file, or an empty one, with what keywords add to it.
+    """The recipe of a file, or an empty one, with the values of keywords in its tables.
 
-    Data in memory stay where the paths of files belong: see `data_in_files`.
+    Data in memory stay in the place of the paths of files; `data_in_files` replaces them.
+
+    Raises:
+        ConfigError: `path` is not a path, a keyword has a value that no recipe can have, or the
+            model is missing.
     """
     if path is not None and not is_path(path):
         raise ConfigError(
-            f"The first argument is the path of a recipe, but is {name_of(path)}. Data are given "
-            "by name: train=..."
+            f"The first argument is the path of a recipe, but is {source_name(path)}. Data are "
+            "given by name: train=..."
         )
     if isinstance(overrides, str):
         raise ConfigError(f"`overrides` must be a list, but is {overrides!r}.")
@@ -57,7 +61,7 @@ def recipe_of(
     tables = {**raw.tables}
     for name, value in keywords.items():
         if value is not None:
-            tables[name] = _merged(tables.get(name), _plain(name, value))
+            tables[name] = _merged(tables.get(name), _recipe_value(name, value))
     if isinstance(tables.get("model"), str):
         tables["model"] = {"path": tables["model"]}
     if path is None and not isinstance(tables.get("model", {}), Mapping):
@@ -71,8 +75,8 @@ def recipe_of(
     return replace(raw, tables=tables, keywords=tuple(keywords))
 
 
-def _plain(name: str, value: Any) -> Any:
-    """The value of an option as a recipe has it; data in memory as they are, iterators as lists.
+def _recipe_value(name: str, value: Any) -> Any:
+    """The value of an option as a TOML value; data in memory unchanged, but iterators as lists.
 
     Raises:
         ConfigError: a recipe cannot have this value.
@@ -82,15 +86,15 @@ def _plain(name: str, value: Any) -> Any:
     if name in PARTS:
         return list(value) if isinstance(value, Iterator) else value
     if isinstance(value, Mapping):
-        return {str(key): _plain(str(key), one) for key, one in value.items()}
+        return {str(key): _recipe_value(str(key), one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(name, one) for one in value]
+        return [_recipe_value(name, one) for one in value]
     if isinstance(value, PathLike):
         return str(value)
     if value is None or isinstance(value, str | int | float):
         return value
     raise ConfigError(
-        f"`{name}` must be text, a number, a list or a mapping, but is {name_of(value)}."
+        f"`{name}` must be text, a number, a list or a mapping, but is {source_name(value)}."
     )
 
 
@@ -109,28 +113,32 @@ def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
     top, tables = names_in(schema, ""), dict(raw.tables)
     for name in {*top} & {*raw.keywords} & {*sections_of(schema)}:
         if name in tables and not isinstance(tables[name], Mapping):
-            said = f"`{name}` is a section: write {name}={{...}}, but it is {tables[name]!r:.60}."
-            raise ConfigError(said)
+            message = f"`{name}` is a section, {name}={{...}}, but it is {tables[name]!r:.60}."
+            raise ConfigError(message)
     for name in [name for name in raw.keywords if name not in top and name in tables]:
         section = _section_with(name, schema)
-        _put(tables, [*section.split("."), name], tables.pop(name))
+        _set_option(tables, [*section.split("."), name], tables.pop(name))
     if raw.path is None:
         given = {*tables, *(key.partition(".")[0] for key in raw.overrides)}
-        for section, what in _NEEDED.items():
+        for section, what in _REQUIRED_SECTIONS.items():
             if section not in given:
                 raise ConfigError(what)
     return replace(raw, tables=tables)
 
 
-# section -> the error where neither a keyword nor an override is in it
-_NEEDED = {
+# section -> the error if neither a keyword nor an override is in it
+_REQUIRED_SECTIONS = {
     "data": "Give the training data: train=... (a DataFrame, a list of rows, or a file).",
     "training": "Say how long the training lasts: epochs=3, for instance, or updates=1000.",
 }
 
 
 def _section_with(name: str, schema: Any) -> str:
-    """The dotted name of the section that has an option: of several the outermost."""
+    """The dotted name of the section that has an option; of several sections the outermost.
+
+    Raises:
+        ConfigError: no section has it, or several equally deep ones have it.
+    """
     found = [section for section in sections_of(schema) if name in names_in(schema, section)]
     depth = min((section.count(".") for section in found), default=0)
     outermost = [section for section in found if section.count(".") == depth]
@@ -143,7 +151,7 @@ def _section_with(name: str, schema: Any) -> str:
     raise ConfigError(f"no section has an option `{name}`. {nearest(name, dict.fromkeys(known))}")
 
 
-def _put(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _set_option(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for section in path[:-1]:
         tables[section] = tables = {**tables.get(section, {})}
     tables[path[-1]] = value
@@ -152,104 +160,108 @@ def _put(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:
 # -------------------------------------------------------------------------------- data in memory
 
 
-def parts_in_memory(raw: RawRecipe, section: Any) -> dict[str, Any]:
+def parts_in_memory(raw: RawRecipe, data_section: Any) -> dict[str, Any]:
     """The parts of the data that are in memory: "train", "valid", "test"."""
-    if not {"data", *PARTS} & {*raw.keywords}:  # of a file, which names files
+    if not {"data", *PARTS} & {*raw.keywords}:  # all data are named in the recipe's file
         return {}
     data = raw.tables.get("data", {})
     parts = {part: data[part] for part in PARTS if part in data}
-    return {part: rows for part, rows in parts.items() if not _names_files(rows, section)}
+    return {part: rows for part, rows in parts.items() if not _names_files(rows, data_section)}
 
 
 def with_placeholder_paths(raw: RawRecipe, schema: Any) -> RawRecipe:
     """The recipe with paths where data in memory are, so that its options can be checked."""
-    section = section_class(schema, "data")
-    paths = {part: _path(Path(part), section) for part in parts_in_memory(raw, section)}
+    data_section = section_class(schema, "data")
+    paths = {
+        part: _path_option(Path(part), data_section) for part in parts_in_memory(raw, data_section)
+    }
     if not paths:
         return raw
     return replace(raw, tables={**raw.tables, "data": {**raw.tables["data"], **paths}})
 
 
-def _path(path: Path, section: Any) -> Any:
-    """A path as the section names it."""
-    return [str(path.absolute())] if section.several_files else str(path.absolute())
+def _path_option(path: Path, data_section: Any) -> Any:
+    """A path as the value of an option of [data]."""
+    return [str(path.absolute())] if data_section.several_files else str(path.absolute())
 
 
-def _names_files(value: Any, section: Any) -> bool:
-    """Whether this says which files to read, or which part of the training data."""
-    several = section.several_files and isinstance(value, list | tuple)
+def _names_files(value: Any, data_section: Any) -> bool:
+    """Whether this is a path, several paths, or a part of the training data to validate on."""
+    several = data_section.several_files and isinstance(value, list | tuple)
     return is_path(value) or _splits_train(value) or several and all(map(is_path, value))
 
 
 def _splits_train(value: Any) -> bool:
-    """Whether this is a share, 0.1, or a fold, {"fold": 1, "of": 5}; a column has a list."""
+    """Whether this is a share, 0.1, or a fold, {"fold": 1, "of": 5}, and not a table of columns."""
     fold = isinstance(value, Mapping) and value and all(type(n) is int for n in value.values())
     return isinstance(value, int | float) or bool(fold)
 
 
 @contextmanager
 def data_in_files(raw: RawRecipe, schema: Any, folder: Path) -> Iterator[RawRecipe]:
-    """The recipe with data in memory written to files of the run, which replace them.
+    """The recipe with the paths of files instead of data in memory, which are written to them.
 
-    If the body raises an error, what was written is removed.
+    If the body of the `with` statement raises an error, the files are removed.
 
     Args:
-        schema: of the recipe; [data] says what its files look like.
-        folder: of the run.
+        schema: that of the recipe; its [data] tells the format of the files.
+        folder: the folder of the run.
 
     Raises:
         DataError: the data have no rows, or a row lacks a value.
-        ConfigError: which columns are to be read does not follow from their names.
+        ConfigError: the names of the columns do not tell which to read.
     """
-    section = section_class(schema, "data")
-    parts = parts_in_memory(raw, section)
+    data_section = section_class(schema, "data")
+    parts = parts_in_memory(raw, data_section)
     if not parts:
         yield raw
         return
     data, existed = dict(raw.tables["data"]), folder.exists()
-    data |= _columns(data, next(iter(parts.values())), section)
-    names: dict[str, str] = {}  # path -> how errors call the data that it holds
+    data |= _column_options(data, next(iter(parts.values())), data_section)
+    sources: dict[str, str] = {}  # path -> the name of its data in errors
     try:
         for part, rows in parts.items():
-            path = _file(folder, part, section)
-            names[str(path)] = where = f"{part}={name_of(rows)}"
-            _write(rows, path, _written_columns(data, part), where, section)
-            data[part] = _path(path, section)
+            path = _data_file(folder, part, data_section)
+            sources[str(path)] = source = f"{part}={source_name(rows)}"
+            _write(rows, path, _written_columns(data, part), source, data_section)
+            data[part] = _path_option(path, data_section)
         yield replace(raw, tables={**raw.tables, "data": data})
     except BaseException as error:
-        shutil.rmtree(folder / FOLDER if existed else folder, ignore_errors=True)
-        if isinstance(error, DataError) and error.path in names:  # a file that is removed
-            where = names[error.path]
-            raise DataError(where, error.line, error.problem, error.hint) from None
+        shutil.rmtree(folder / DATA_FOLDER if existed else folder, ignore_errors=True)
+        if isinstance(error, DataError) and error.path in sources:  # a file that is removed
+            source = sources[error.path]
+            raise DataError(source, error.line, error.problem, error.hint) from None
         raise
 
 
-def data_kept(raw: RawRecipe, schema: Any, folder: Path, begun: bool) -> RawRecipe:
-    """The recipe with data in memory in files of a folder that several runs share.
+def data_in_shared_files(raw: RawRecipe, schema: Any, folder: Path, has_runs: bool) -> RawRecipe:
+    """As `data_in_files`, with files in a folder that several runs share.
 
-    begun: whether runs have read these files: they must then hold the same data.
+    has_runs: whether runs have read the files, which must then hold the same data.
 
     Raises:
-        ConfigError: they hold other data.  Others as `data_in_files`.
+        ConfigError: the files hold other data.  Other errors as `data_in_files`.
     """
-    section = section_class(schema, "data")
-    parts = parts_in_memory(raw, section)
+    data_section = section_class(schema, "data")
+    parts = parts_in_memory(raw, data_section)
     if not parts:
         return raw
-    new, kept = folder / "new", {part: _file(folder, part, section) for part in parts}
+    new, kept = folder / "new", {part: _data_file(folder, part, data_section) for part in parts}
     with _without_empty(folder), data_in_files(raw, schema, new) as written:
         for part, path in kept.items():
-            fresh = _file(new, part, section)
-            if begun and not (path.exists() and filecmp.cmp(fresh, path, shallow=False)):
+            fresh = _data_file(new, part, data_section)
+            if has_runs and not (path.exists() and filecmp.cmp(fresh, path, shallow=False)):
                 raise ConfigError(
                     f"{folder} was started with other data: {path} differs from `{part}`. Give the "
                     "same data, remove the folder, or choose another one (`out`, --out)."
                 )
         for part, path in kept.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _file(new, part, section).replace(path)
+            _data_file(new, part, data_section).replace(path)
         shutil.rmtree(new)
-    data = written.tables["data"] | {part: _path(path, section) for part, path in kept.items()}
+    data = written.tables["data"] | {
+        part: _path_option(path, data_section) for part, path in kept.items()
+    }
     return replace(raw, tables={**raw.tables, "data": data})
 
 
@@ -264,23 +276,23 @@ def _without_empty(folder: Path) -> Iterator[None]:
         raise
 
 
-def _file(folder: Path, part: str, section: Any) -> Path:
+def _data_file(folder: Path, part: str, data_section: Any) -> Path:
     """Where a part of the data is written in a folder."""
-    path = (folder / FOLDER / part).absolute()
-    return path.with_suffix(".txt" if section.running_text else ".jsonl")
+    path = (folder / DATA_FOLDER / part).absolute()
+    return path.with_suffix(".txt" if data_section.running_text else ".jsonl")
 
 
-def _write(rows: Any, path: Path, columns: Sequence[str], where: str, section: Any) -> None:
-    if section.running_text:
-        write_lines(rows, path, where)
+def _write(rows: Any, path: Path, columns: Sequence[str], source: str, data_section: Any) -> None:
+    if data_section.running_text:
+        write_lines(rows, path, source)
     else:
-        write_jsonl(rows, path, columns, where)
+        write_jsonl(rows, path, columns, source)
 
 
 def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
-    """The columns that are written of a part; [] are all of them.
+    """The columns of a part of the data that are written; []: all of them.
 
-    Groups are read only of the training data, of which `valid` is a part.
+    The column of groups is needed only where `valid` is a part of the training data.
     """
     group = data.get("group") if part == "train" and _splits_train(data.get("valid")) else None
     columns = data.get("columns", [])
@@ -288,16 +300,16 @@ def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
     return [*columns, *(besides if columns else [])]
 
 
-def _columns(data: Mapping[str, Any], first: Any, section: Any) -> dict[str, Any]:
-    """The options that name columns, by name; {} where the section has no such options.
+def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> dict[str, Any]:
+    """The options that name columns, by name; {} if the section has no such options.
 
     Args:
-        first: one of the parts that are in memory.
+        first: the first part of the data that is in memory.
 
     Raises:
-        ConfigError: the columns were not named, and their names do not say which they are.
+        ConfigError: the columns are not given, and their names do not tell which they are.
     """
-    if section.running_text or "columns" not in section.model_fields:
+    if data_section.running_text or "columns" not in data_section.model_fields:
         return {}
     names, group = column_names(first), data.get("group")
     given = data.get("columns")
@@ -309,7 +321,7 @@ def _columns(data: Mapping[str, Any], first: Any, section: Any) -> dict[str, Any
     targets = data.get("target_columns", [])
     besides = [*targets, *([] if group is None else [group])]
     besides += [by_name(one) for one in besides]
-    known = known_texts if targets else known_columns
+    known = infer_text_columns if targets else infer_columns
     found = known(first, besides) if given is None else given
     options: dict[str, Any] = {"columns": [by_name(one) for one in found]} if found else {}
     options |= {"target_columns": [by_name(one) for one in targets]} if targets else {}

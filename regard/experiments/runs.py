@@ -383,7 +383,7 @@ def train(
     check_show(show)
     check_callbacks(callbacks)
     device_for(device)  # raises an error before anything is written
-    raw = keywords.recipe_of(recipe, overrides, options)
+    raw = keywords.recipe_from_keywords(recipe, overrides, options)
     schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
     name = checked_recipe(

@@ -11,15 +11,15 @@ import numpy as np
 
 from regard.metrics.score import ScoreReport, ScoreTable, check_any, check_equal
 
-BINS = 15  # of probabilities, as in Guo et al. 2017
-HEAD = ("precision", "recall", "F1", "examples", "predicted")  # of a table, after the labels
+BINS = 15  # of the calibration error, as in Guo et al. 2017
+COLUMNS = ("precision", "recall", "F1", "examples", "predicted")  # of a table, after "label"
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Scores of one label; those whose denominator is 0 are 0.
+    """The scores of one label. A score whose denominator is 0 is 0.
 
-    predicted, targets: how many examples have this label.
+    predicted, targets: the number of examples with this label as prediction, and as target.
     """
 
     label: str
@@ -30,27 +30,27 @@ class ClassScores:
     targets: int
 
     @classmethod
-    def of(cls, label: str, right: int, predicted: int, targets: int) -> ClassScores:
-        """From how often the label was predicted rightly, was predicted, and is the target."""
+    def of(cls, label: str, correct: int, predicted: int, targets: int) -> ClassScores:
+        """The scores from the numbers of correct predictions, of predictions and of targets."""
         both = predicted + targets
         return ClassScores(
             label,
-            right / predicted if predicted else 0.0,
-            right / targets if targets else 0.0,
-            2 * right / both if both else 0.0,
+            correct / predicted if predicted else 0.0,
+            correct / targets if targets else 0.0,
+            2 * correct / both if both else 0.0,
             predicted,
             targets,
         )
 
-    def shares(self) -> tuple[float, float, float]:
+    def precision_recall_f1(self) -> tuple[float, float, float]:
         """Precision, recall and F1."""
         return self.precision, self.recall, self.f1
 
     def cells(self) -> list[str]:
-        """The row of a table with the columns `HEAD` after the label."""
+        """The row of a table with the columns `COLUMNS` after the label."""
         return [
             self.label,
-            *(f"{value:.3f}" for value in self.shares()),
+            *(f"{value:.3f}" for value in self.precision_recall_f1()),
             f"{self.targets:,}",
             f"{self.predicted:,}",
         ]
@@ -60,7 +60,7 @@ class ClassScores:
 class ScoresByLabel:
     """Scores of each label, or of each type of entities, and their averages.
 
-    micro: of all labels together.  macro: the means over the labels.
+    micro: the scores of all labels counted together.  macro: the means over the labels.
     """
 
     classes: tuple[ClassScores, ...]
@@ -69,18 +69,19 @@ class ScoresByLabel:
 
     @classmethod
     def of(cls, counts: Mapping[str, tuple[int, int, int]]) -> Self:
-        """From (right, predicted, targets) of each label, in this order."""
+        """From (correct, predicted, targets) of each label, in this order."""
         classes = tuple(ClassScores.of(label, *numbers) for label, numbers in counts.items())
-        right, predicted, targets = (sum(n[i] for n in counts.values()) for i in range(3))
-        micro = ClassScores.of("micro average", right, predicted, targets)
+        correct, predicted, targets = (sum(n[i] for n in counts.values()) for i in range(3))
+        micro = ClassScores.of("micro average", correct, predicted, targets)
         precision, recall, f1 = (
-            _mean([values[i] for values in map(ClassScores.shares, classes)]) for i in range(3)
+            _mean([values[i] for values in map(ClassScores.precision_recall_f1, classes)])
+            for i in range(3)
         )
         macro = ClassScores("macro average", precision, recall, f1, predicted, targets)
         return cls(classes, micro, macro)
 
     def rows(self) -> list[list[str]]:
-        """The rows of a table with the columns `HEAD` after the label."""
+        """The rows of a table with the columns `COLUMNS` after the label."""
         return [one.cells() for one in (*self.classes, self.micro, self.macro)]
 
 
@@ -115,8 +116,8 @@ class ClassReport(ScoreReport):
         predicted = probabilities.argmax(1)
         confusion = np.zeros((len(labels), len(labels)), dtype=int)
         np.add.at(confusion, (targets, predicted), 1)
-        right, found, wanted = np.diag(confusion), confusion.sum(0), confusion.sum(1)
-        counts = zip(labels, right.tolist(), found.tolist(), wanted.tolist(), strict=True)
+        correct, found, wanted = np.diag(confusion), confusion.sum(0), confusion.sum(1)
+        counts = zip(labels, correct.tolist(), found.tolist(), wanted.tolist(), strict=True)
         classes = tuple(ClassScores.of(*numbers) for numbers in counts)
         error = calibration_error(probabilities.max(1), predicted == targets)
         return cls(classes, tuple(map(tuple, confusion.tolist())), error)
@@ -129,13 +130,13 @@ class ClassReport(ScoreReport):
         """A row for each label."""
         note = f"expected calibration error {self.calibration_error:.3f}"
         rows = [one.cells() for one in self.classes]
-        return ScoreTable("Scores of each label", note, ("label", *HEAD), rows)
+        return ScoreTable("Scores of each label", note, ("label", *COLUMNS), rows)
 
 
-def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """The expected calibration error of probabilities (N,) and whether each was right, (N,)."""
+def calibration_error(confidence: np.ndarray, correct: np.ndarray) -> float:
+    """The expected calibration error of probabilities (N,) and whether each was correct, (N,)."""
     if not len(confidence):
         return 0.0
     bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)  # (low, high]
-    gaps = np.bincount(bins, weights=right - confidence, minlength=BINS)
+    gaps = np.bincount(bins, weights=correct - confidence, minlength=BINS)
     return float(np.abs(gaps).sum() / len(confidence))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from regard.errors import RegardError
-from regard.metrics.class_report import HEAD, ScoresByLabel
+from regard.metrics.class_report import COLUMNS, ScoresByLabel
 from regard.metrics.score import (
     Score,
     ScoreReport,
@@ -65,7 +65,7 @@ class EntityReport(ScoreReport):
 
     def table(self) -> ScoreTable:
         """A row for each type, and one for each average."""
-        return ScoreTable("Scores of each type", "", ("type", *HEAD), self.types.rows())
+        return ScoreTable("Scores of each type", "", ("type", *COLUMNS), self.types.rows())
 
 
 @dataclass(frozen=True, kw_only=True)

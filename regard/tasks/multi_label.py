@@ -23,7 +23,7 @@ from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
 from regard.errors import ConfigError, DataError
 from regard.metrics import Score
-from regard.metrics.label_sets import LabelSetReport, best_threshold
+from regard.metrics.multi_label import MultiLabelReport, best_threshold
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.suggest import nearest
@@ -60,7 +60,7 @@ THRESHOLD = 0.5
 YES_OR_NO = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
 
 
-class LabelSetsData(SeveralTargetsData):
+class MultiLabelData(SeveralTargetsData):
     """[data]: tables of one text or two and their labels: a list in one column, or a column with 0
     or 1 for each label.
     """
@@ -83,7 +83,7 @@ class MultiLabelObjective(TextObjective):
     others."""
 
 
-class LabelsSection(Options):
+class MultiLabelSection(Options):
     """[labels]"""
 
     threshold: Annotated[float, Field(ge=0, le=1)] | Literal["fitted"] = THRESHOLD
@@ -91,7 +91,7 @@ class LabelsSection(Options):
     micro-F1 on the validation data."""
 
 
-class LabelSetEvaluation(Options):
+class MultiLabelEvaluation(Options):
     """[evaluation]"""
 
     goal: Literal["micro-f1", "macro-f1", "subset-accuracy"] = "micro-f1"
@@ -101,14 +101,14 @@ class LabelSetEvaluation(Options):
 class MultiLabelRecipe(SeveralTargetsRecipe):
     """A recipe's sections besides [model] and [training]."""
 
-    data: LabelSetsData
+    data: MultiLabelData
     objective: MultiLabelObjective = MultiLabelObjective()
-    labels: LabelsSection = LabelsSection()
-    evaluation: LabelSetEvaluation = LabelSetEvaluation()
+    labels: MultiLabelSection = MultiLabelSection()
+    evaluation: MultiLabelEvaluation = MultiLabelEvaluation()
 
 
 @dataclass(frozen=True)
-class LabelsPrediction(Prediction):
+class MultiLabelPrediction(Prediction):
     """The labels at least as probable as the threshold, and the probability of each label."""
 
     labels: list[str]
@@ -121,13 +121,13 @@ class LabelsPrediction(Prediction):
 class MultiLabel(EncoderTask):
     """Any number of labels for a text, or for a pair.
 
-    labels: in the order of the head's scores.  threshold: see `LabelsSection`.
-    separator: see `LabelSetsData`; of data to evaluate.
+    labels: in the order of the head's scores.  threshold: see `MultiLabelSection`.
+    separator: see `MultiLabelData`; of data to evaluate.
     """
 
     name = "multi-label-classification"
     head = "classes"
-    prediction_type = LabelsPrediction
+    prediction_type = MultiLabelPrediction
     reads_pairs = True
     Recipe = MultiLabelRecipe
     metric_names = ("micro-f1", "macro-f1", "subset-accuracy", "loss")
@@ -230,25 +230,25 @@ class MultiLabel(EncoderTask):
         loss = float(F.binary_cross_entropy_with_logits(scores, valid.targets))
         return {**self._report(scores, valid.targets).values(), "loss": loss}
 
-    def _report(self, scores: Tensor, targets: Tensor) -> LabelSetReport:
+    def _report(self, scores: Tensor, targets: Tensor) -> MultiLabelReport:
         shares = scores.sigmoid().numpy()
-        return LabelSetReport.of(shares, _as_bool(targets), self.labels, self.threshold)
+        return MultiLabelReport.of(shares, _as_bool(targets), self.labels, self.threshold)
 
     def predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
-    ) -> list[LabelsPrediction]:
+    ) -> list[MultiLabelPrediction]:
         """The labels of each text or pair, with the probabilities of all labels."""
         found = []
         for shares in self.text_scores(self.encoded(texts, too_long)).sigmoid().tolist():
             named = dict(zip(self.labels, shares, strict=True))
             likely = [label for label, share in named.items() if share >= self.threshold]
-            found.append(LabelsPrediction(likely, named))
+            found.append(MultiLabelPrediction(likely, named))
         return found
 
     def evaluate(
         self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
     ) -> list[Score]:
-        """Micro-F1, macro-F1 and subset accuracy; the first score has a `LabelSetReport`.
+        """Micro-F1, macro-F1 and subset accuracy; the first score has a `MultiLabelReport`.
 
         rows: of one text or two and their labels, as a list or with the separator of the training
             data; or a table with a column of 0 and 1 for each label, under its name.
@@ -256,7 +256,7 @@ class MultiLabel(EncoderTask):
         """
         return self._report(*scores_and_targets(self, self.with_columns(rows, columns))).scores()
 
-    def class_report(self, rows: RowReader | Iterable[Any]) -> LabelSetReport:
+    def class_report(self, rows: RowReader | Iterable[Any]) -> MultiLabelReport:
         """Scores of each label, averages and calibration; rows as of `evaluate`."""
         return self._report(*scores_and_targets(self, rows))
 
@@ -282,7 +282,7 @@ class MultiLabel(EncoderTask):
         return published_labels(self.labels, "multi_label_classification")
 
 
-def labels_of(data: LabelSetsData) -> list[str]:
+def labels_of(data: MultiLabelData) -> list[str]:
     """The labels in the order of their columns, or those of the training rows, sorted.
 
     Raises:

@@ -15,7 +15,7 @@ from regard.data import RowReader
 from regard.data.encoder_inputs import Texts
 from regard.errors import DataError
 from regard.metrics import Score
-from regard.metrics.number_report import NumberReport
+from regard.metrics.multi_regression import MultiRegressionReport
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.tasks.batching import TooLong
@@ -48,7 +48,7 @@ from regard.text import Tokenizer
 DIRECTIONS = {"mse": "min", "mae": "min", "pearson": "max", "spearman": "max"}
 
 
-class NumbersData(SeveralTargetsData):
+class MultiRegressionData(SeveralTargetsData):
     """[data]: tables of one text or two and their numbers: a list in one column, or a column for
     each number.
     """
@@ -58,7 +58,7 @@ class NumbersData(SeveralTargetsData):
         return partial(_numbers, tuple(map(str, self.target_columns)))
 
 
-class NumbersEvaluation(Options):
+class MultiRegressionEvaluation(Options):
     """[evaluation]"""
 
     goal: Literal["mse", "mae", "pearson", "spearman"] = "mse"
@@ -69,12 +69,12 @@ class NumbersEvaluation(Options):
 class MultiRegressionRecipe(SeveralTargetsRecipe):
     """A recipe's sections besides [model] and [training]."""
 
-    data: NumbersData
-    evaluation: NumbersEvaluation = NumbersEvaluation()
+    data: MultiRegressionData
+    evaluation: MultiRegressionEvaluation = MultiRegressionEvaluation()
 
 
 @dataclass(frozen=True)
-class NumbersPrediction(Prediction):
+class MultiRegressionPrediction(Prediction):
     """The numbers of a text or of a pair, by name."""
 
     numbers: dict[str, float]
@@ -91,7 +91,7 @@ class MultiRegression(EncoderTask):
 
     name = "multi-regression"
     head = "classes"
-    prediction_type = NumbersPrediction
+    prediction_type = MultiRegressionPrediction
     reads_pairs = True
     Recipe = MultiRegressionRecipe
     metric_names = tuple(DIRECTIONS)
@@ -151,7 +151,9 @@ class MultiRegression(EncoderTask):
 
     def shown_target(self, field: str) -> str:
         """The numbers by name."""
-        return str(NumbersPrediction(dict(zip(self.labels, numbers_in(field, "", 0), strict=True))))
+        return str(
+            MultiRegressionPrediction(dict(zip(self.labels, numbers_in(field, "", 0), strict=True)))
+        )
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
         """The sum over examples of the mean of their numbers' squared errors, and the number of
@@ -166,20 +168,20 @@ class MultiRegression(EncoderTask):
         """Errors and correlations on the validation data, means over the numbers."""
         return self._report(self.text_scores(valid.inputs), valid.targets).values()
 
-    def _report(self, scores: Tensor, targets: Tensor) -> NumberReport:
-        return NumberReport.of(scores.numpy(), targets.numpy(), self.labels)
+    def _report(self, scores: Tensor, targets: Tensor) -> MultiRegressionReport:
+        return MultiRegressionReport.of(scores.numpy(), targets.numpy(), self.labels)
 
     def predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
-    ) -> list[NumbersPrediction]:
+    ) -> list[MultiRegressionPrediction]:
         """The numbers of each text or pair."""
         rows = self.text_scores(self.encoded(texts, too_long)).tolist()
-        return [NumbersPrediction(dict(zip(self.labels, row, strict=True))) for row in rows]
+        return [MultiRegressionPrediction(dict(zip(self.labels, row, strict=True))) for row in rows]
 
     def evaluate(
         self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
     ) -> list[Score]:
-        """Mean errors and correlations; the first score has a `NumberReport`, number by number.
+        """Mean errors and correlations; the first score has a `MultiRegressionReport`.
 
         rows: of one text or two and a list of their numbers; or a table with a column for each
             number, under its name.
@@ -209,7 +211,7 @@ class MultiRegression(EncoderTask):
 ONE_NUMBER = 'For one number say task = "regression".'
 
 
-def names_of(data: NumbersData) -> list[str]:
+def names_of(data: MultiRegressionData) -> list[str]:
     """The names of the numbers: those of their columns; LABEL_0 and so on where rows have lists.
 
     Raises:

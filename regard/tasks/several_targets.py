@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.data import RowReader, read
-from regard.data.in_memory import column_names, known_columns, known_texts
+from regard.data.in_memory import column_names, infer_columns, infer_text_columns
 from regard.errors import ConfigError, DataError
 from regard.recipe import Options
 from regard.tasks.sections import differing
@@ -115,9 +115,9 @@ def rows_to_score(
         return rows
     rows = list(rows) if isinstance(rows, Iterator) else rows
     if {*labels} <= {*column_names(rows)}:
-        texts = known_texts(rows, besides=labels)
+        texts = infer_text_columns(rows, excluded=labels)
         return MergedColumns(read(rows, (*texts, *labels)), len(labels), make_list)
-    columns = known_columns(rows)
+    columns = infer_columns(rows)
     return read(rows, columns, lists=columns[-1:])
 
 

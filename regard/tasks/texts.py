@@ -21,7 +21,7 @@ from regard.data.batches import moved
 from regard.data.datasets.glue import GlueReader, read_glue
 from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
-from regard.data.in_memory import column_names, known_columns
+from regard.data.in_memory import column_names, infer_columns
 from regard.data.splits import Fold, group_folds, group_split, stratified_folds, stratified_split
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
@@ -367,7 +367,7 @@ def texts_and_targets(
     """
     if not isinstance(rows, RowReader):
         rows = list(rows) if isinstance(rows, Iterator) else rows
-        rows = read(rows, known_columns(rows) if column_names(rows) else ())
+        rows = read(rows, infer_columns(rows) if column_names(rows) else ())
     texts, targets = [], []
     for line, row in rows.numbered():
         if len(row) not in (2, 3):

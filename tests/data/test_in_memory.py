@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.data import read
-from regard.data.in_memory import known_columns, rows, text_rows, write_jsonl, write_lines
+from regard.data.in_memory import infer_columns, rows, text_rows, write_jsonl, write_lines
 from regard.errors import ConfigError, DataError
 
 pandas = pytest.importorskip("pandas")
@@ -162,7 +162,7 @@ def test_a_lazy_frame_and_a_series_raise_an_error_that_says_what_to_give():
     ],
 )
 def test_columns_are_known_by_their_names(names, columns):
-    assert known_columns(pandas.DataFrame([list("abcd")[: len(names)]], columns=names)) == columns
+    assert infer_columns(pandas.DataFrame([list("abcd")[: len(names)]], columns=names)) == columns
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_columns_are_known_by_their_names(names, columns):
 )
 def test_columns_that_are_not_known_raise_an_error_with_their_names(names):
     with pytest.raises(ConfigError, match=f"{', '.join(names)}, and their names do not.*columns="):
-        known_columns(pandas.DataFrame([[1, 2, 3]], columns=names))
+        infer_columns(pandas.DataFrame([[1, 2, 3]], columns=names))
 
 
 def test_a_table_with_one_column_has_no_target():
     with pytest.raises(ConfigError, match="texts and their target: <DataFrame> has one column"):
-        known_columns(pandas.DataFrame({"text": TEXTS}))
+        infer_columns(pandas.DataFrame({"text": TEXTS}))
 
 
 def test_a_table_without_rows_has_no_texts():

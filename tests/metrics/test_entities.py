@@ -47,15 +47,21 @@ def check(metric, found, wanted, **how):
     score = metric.result()
     if not score.types:
         assert (score.value, score.precision, score.recall) == (0, 0, 0)
-        assert score.report.types.macro.shares() == (0, 0, 0) == score.report.types.micro.shares()
+        assert (
+            score.report.types.macro.precision_recall_f1()
+            == (0, 0, 0)
+            == score.report.types.micro.precision_recall_f1()
+        )
         return
     averages, types = seqeval(found, wanted, **how)
     assert (score.precision, score.recall, score.value) == pytest.approx(averages["micro"][:3])
     report = score.report.types
     for name, one in (("micro", report.micro), ("macro", report.macro)):
-        assert (*one.shares(), one.targets) == pytest.approx(averages[name], abs=1e-12)
+        assert (*one.precision_recall_f1(), one.targets) == pytest.approx(averages[name], abs=1e-12)
     for one in report.classes:
-        assert (*one.shares(), one.targets) == pytest.approx(types[one.label], abs=1e-12)
+        assert (*one.precision_recall_f1(), one.targets) == pytest.approx(
+            types[one.label], abs=1e-12
+        )
         assert one.predicted == score.types[one.label].predicted
     assert score.types.keys() == types.keys()
     for name, counts in score.types.items():

@@ -11,8 +11,8 @@ import scipy.stats
 import sklearn.metrics
 
 from regard.errors import RegardError
-from regard.metrics.label_sets import LabelSetReport, best_threshold
-from regard.metrics.number_report import NumberReport
+from regard.metrics.multi_label import MultiLabelReport, best_threshold
+from regard.metrics.multi_regression import MultiRegressionReport
 
 LABELS = ["old", "warm", "never", "always", "rare"]
 
@@ -36,22 +36,22 @@ def naive_f1(right: int, found: int, wanted: int) -> float:
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 0.9])
 def test_scores_of_sets_of_labels_are_those_of_scikit_learn(threshold):
     probabilities, targets = drawn()
-    report = LabelSetReport.of(probabilities, targets, LABELS, threshold)
+    report = MultiLabelReport.of(probabilities, targets, LABELS, threshold)
     found = probabilities >= threshold
     each = sklearn.metrics.precision_recall_fscore_support(targets, found, zero_division=0)
-    ours = [(*one.shares(), one.targets) for one in report.labels.classes]
+    ours = [(*one.precision_recall_f1(), one.targets) for one in report.labels.classes]
     np.testing.assert_allclose(np.array(ours).T, np.array(each), atol=1e-12)
     for name, one in (("micro", report.labels.micro), ("macro", report.labels.macro)):
         theirs = sklearn.metrics.precision_recall_fscore_support(
             targets, found, average=name, zero_division=0
         )
-        assert one.shares() == pytest.approx(theirs[:3], abs=1e-12)
+        assert one.precision_recall_f1() == pytest.approx(theirs[:3], abs=1e-12)
     assert report.subset_accuracy == sklearn.metrics.accuracy_score(targets, found)
 
 
 def test_scores_of_sets_of_labels_are_the_naive_formulas():
     probabilities, targets = drawn(seed=1)
-    report = LabelSetReport.of(probabilities, targets, LABELS, 0.5)
+    report = MultiLabelReport.of(probabilities, targets, LABELS, 0.5)
     counts = np.zeros((5, 3), int)
     exact = 0
     for shares, wanted in zip(probabilities.tolist(), targets.tolist(), strict=True):
@@ -76,7 +76,7 @@ def test_scores_of_sets_of_labels_are_the_naive_formulas():
 
 def test_the_calibration_error_of_each_label_is_the_formula():
     probabilities, targets = drawn(300, 2, 9)
-    report = LabelSetReport.of(probabilities, targets, LABELS, 0.5)
+    report = MultiLabelReport.of(probabilities, targets, LABELS, 0.5)
     for label, error in enumerate(report.calibration_errors):
         expected = 0.0
         for low in range(15):
@@ -95,10 +95,11 @@ def test_the_best_threshold_has_the_largest_micro_f1_of_all(seed, dtype):
     probabilities = probabilities.astype(dtype)
     tries = [*np.unique(probabilities).tolist(), 1.1]
     values = [
-        LabelSetReport.of(probabilities, targets, LABELS, one).values()["micro-f1"] for one in tries
+        MultiLabelReport.of(probabilities, targets, LABELS, one).values()["micro-f1"]
+        for one in tries
     ]
     best = best_threshold(probabilities, targets)
-    found = LabelSetReport.of(probabilities, targets, LABELS, best).values()["micro-f1"]
+    found = MultiLabelReport.of(probabilities, targets, LABELS, best).values()["micro-f1"]
     assert found == max(values)
 
 
@@ -108,7 +109,7 @@ def test_the_best_threshold_without_any_target_is_a_half():
     assert best_threshold(np.zeros((0, 3)), np.zeros((0, 3), bool)) == 0.5
     neighbours = np.array([[0.5, np.nextafter(np.float32(0.5), np.float32(1))]], np.float32)
     best = best_threshold(neighbours, np.array([[False, True]]))
-    assert LabelSetReport.of(
+    assert MultiLabelReport.of(
         neighbours, np.array([[False, True]]), ["a", "b"], best
     ).subset_accuracy
 
@@ -117,7 +118,7 @@ def test_scores_of_numbers_are_those_of_scipy_and_their_means():
     generator = np.random.default_rng(3)
     targets = generator.normal(size=(40, 3)) * [1, 10, 100]
     predicted = targets + generator.normal(size=(40, 3)) * [0.5, 20, 30]
-    report = NumberReport.of(predicted.astype(np.float32), targets, ["a", "b", "c"])
+    report = MultiRegressionReport.of(predicted.astype(np.float32), targets, ["a", "b", "c"])
     means = np.zeros(4)
     for column, one in enumerate(report.numbers):
         found, wanted = predicted.astype(np.float32).astype(float)[:, column], targets[:, column]
@@ -137,15 +138,15 @@ def test_scores_of_numbers_are_those_of_scipy_and_their_means():
 def test_correlations_with_constant_targets_are_nan_and_errors_are_not():
     predicted, targets = np.arange(6.0).reshape(3, 2), np.ones((3, 2))
     targets[:, 1] = [1, 2, 3]
-    report = NumberReport.of(predicted, targets, ["flat", "b"])
+    report = MultiRegressionReport.of(predicted, targets, ["flat", "b"])
     assert math.isnan(report.numbers[0].pearson) and report.numbers[1].pearson == pytest.approx(1)
     assert math.isnan(report.values()["pearson"]) and math.isfinite(report.values()["mse"])
 
 
 def test_no_examples_and_unequal_lengths_raise_an_error():
     for kind in (
-        lambda a, b: LabelSetReport.of(a, b, ["x", "y"], 0.5),
-        lambda a, b: NumberReport.of(a, b, ["x", "y"]),
+        lambda a, b: MultiLabelReport.of(a, b, ["x", "y"], 0.5),
+        lambda a, b: MultiRegressionReport.of(a, b, ["x", "y"]),
     ):
         with pytest.raises(RegardError, match="nothing was added"):
             kind(np.zeros((0, 2)), np.zeros((0, 2), bool))

@@ -15,7 +15,7 @@ from tiny_folders import FAMILIES, GPTS, folder, their_scores
 import regard
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
-from regard.metrics.label_sets import best_threshold
+from regard.metrics.multi_label import best_threshold
 from regard.tasks.multi_label import pos_weight
 from regard.training import Callback
 

@@ -1,6 +1,6 @@
-"""Sets of labels against target sets: F1, subset accuracy, each label's scores and calibration.
+"""Scores of multi-label classification: F1, subset accuracy, and the calibration of each label.
 
-Labels are in columns: entry (i, l) is true if example i has label l.
+In arrays (N, L), entry (i, l) belongs to example i and label l.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from regard.metrics.class_report import HEAD, ScoresByLabel, calibration_error
+from regard.metrics.class_report import COLUMNS, ScoresByLabel, calibration_error
 from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
 
 
 @dataclass(frozen=True)
-class LabelSetReport(ScoreReport):
-    """The predictions of any number of labels against targets.
+class MultiLabelReport(ScoreReport):
+    """The predicted labels of examples, any number each, against their targets.
 
     labels: precision, recall and F1 of each label, and their averages.
     calibration_errors: the expected calibration error of each label: its probability against
         whether an example has it, sum over bins of (n_b / N) |share_b - probability_b|.
-    subset_accuracy: the share of examples whose labels are all right.
-    threshold: a label at least as probable as this is predicted.
+    subset_accuracy: the share of examples of which all labels are correct.
+    threshold: the labels whose probability is at least this are predicted.
+    examples: N, the number of examples.
     """
 
     labels: ScoresByLabel
@@ -35,8 +36,8 @@ class LabelSetReport(ScoreReport):
     @classmethod
     def of(
         cls, probabilities: np.ndarray, targets: np.ndarray, labels: Sequence[str], threshold: float
-    ) -> LabelSetReport:
-        """From probabilities (N, L), and which labels each example has, (N, L) bool.
+    ) -> MultiLabelReport:
+        """The report for probabilities (N, L) and targets (N, L) bool: the labels of each example.
 
         Raises:
             RegardError: there are no examples, or not as many targets as predictions.
@@ -44,14 +45,14 @@ class LabelSetReport(ScoreReport):
         check_equal(probabilities, targets, "predictions", "targets")
         check_any(len(targets), "F1 of sets of labels")
         probabilities = probabilities.astype(np.float64)  # else the threshold is rounded
-        found = probabilities >= threshold
-        columns = zip((found & targets).sum(0), found.sum(0), targets.sum(0), strict=True)
+        predicted = probabilities >= threshold
+        columns = zip((predicted & targets).sum(0), predicted.sum(0), targets.sum(0), strict=True)
         counts = {
-            label: (int(right), int(predicted), int(wanted))
-            for label, (right, predicted, wanted) in zip(labels, columns, strict=True)
+            label: (int(correct), int(found), int(wanted))
+            for label, (correct, found, wanted) in zip(labels, columns, strict=True)
         }
         errors = map(calibration_error, probabilities.T, targets.T)
-        exact = float((found == targets).all(1).mean())
+        exact = float((predicted == targets).all(1).mean())
         return cls(ScoresByLabel.of(counts), tuple(errors), exact, threshold, len(targets))
 
     def values(self) -> dict[str, float]:
@@ -84,23 +85,23 @@ class LabelSetReport(ScoreReport):
         errors = [*(f"{error:.3f}" for error in self.calibration_errors), "", ""]
         rows = [[*row, error] for row, error in zip(self.labels.rows(), errors, strict=True)]
         note = f"subset accuracy {self.subset_accuracy:.3f}, threshold {self.threshold:.3g}"
-        head = ("label", *HEAD, "calibration error")
+        head = ("label", *COLUMNS, "calibration error")
         return ScoreTable("Scores of each label", note, head, rows)
 
 
 def best_threshold(probabilities: np.ndarray, targets: np.ndarray) -> float:
-    """The threshold with the largest micro-F1; of several the largest, 0.5 without any target.
+    """The threshold with the largest micro-F1; of several the largest; 0.5 without any target.
 
-    It is half-way between two probabilities that occur, or the smallest of them.
+    It is the mean of two neighbouring probabilities, or the smallest probability.
 
     probabilities: (N, L).  targets: (N, L) bool.
     """
     order = np.argsort(-probabilities.ravel(), kind="stable")
     ranked = probabilities.ravel()[order].astype(np.float64)
-    right = targets.ravel()[order].cumsum()
-    if not len(right) or not right[-1]:
+    correct = targets.ravel()[order].cumsum()
+    if not len(correct) or not correct[-1]:
         return 0.5
-    f1 = 2 * right / (np.arange(1, len(right) + 1) + right[-1])
+    f1 = 2 * correct / (np.arange(1, len(correct) + 1) + correct[-1])
     lower = np.append(ranked[1:], -np.inf)
     f1[ranked == lower] = -1  # equal probabilities are predicted together
     best = int(f1.argmax())

@@ -1,4 +1,4 @@
-"""Several predicted numbers against targets: errors and correlations of each, and their means."""
+"""Scores of regression to several numbers: errors and correlations of each, and their means."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from regard.metrics.correlation import Pearson, Spearman
 from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
 
-# field of NumberScores -> what it is
+# field of RegressionScores -> name of the score
 NAMES = {
     "mse": "mean squared error",
     "mae": "mean absolute error",
@@ -22,8 +22,8 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class NumberScores:
-    """Scores of one number. A correlation is NaN where predictions or targets are constant."""
+class RegressionScores:
+    """The scores of one number. A correlation is NaN if predictions or targets are constant."""
 
     label: str
     mse: float
@@ -32,8 +32,8 @@ class NumberScores:
     spearman: float
 
     @classmethod
-    def of(cls, label: str, predicted: np.ndarray, targets: np.ndarray) -> NumberScores:
-        """From predictions and targets, (N,)."""
+    def of(cls, label: str, predicted: np.ndarray, targets: np.ndarray) -> RegressionScores:
+        """The scores of predictions and targets, (N,)."""
         errors = predicted - targets
         correlations = []
         for metric in (Pearson(), Spearman()):
@@ -44,16 +44,18 @@ class NumberScores:
 
 
 @dataclass(frozen=True)
-class NumberReport(ScoreReport):
-    """Scores of each number, and their means over the numbers."""
+class MultiRegressionReport(ScoreReport):
+    """The scores of each number, and their means over the numbers."""
 
-    numbers: tuple[NumberScores, ...]
-    mean: NumberScores
+    numbers: tuple[RegressionScores, ...]
+    mean: RegressionScores
     examples: int
 
     @classmethod
-    def of(cls, predicted: np.ndarray, targets: np.ndarray, labels: Sequence[str]) -> NumberReport:
-        """From predictions and targets, (N, K), of numbers with these names.
+    def of(
+        cls, predicted: np.ndarray, targets: np.ndarray, labels: Sequence[str]
+    ) -> MultiRegressionReport:
+        """The report for predictions and targets, (N, K); `labels` are the names of the K numbers.
 
         Raises:
             RegardError: there are no examples, or not as many targets as predictions.
@@ -61,9 +63,9 @@ class NumberReport(ScoreReport):
         check_equal(predicted, targets, "predictions", "targets")
         check_any(len(targets), "Mean squared error")
         columns = zip(labels, predicted.T.astype(float), targets.T.astype(float), strict=True)
-        numbers = tuple(NumberScores.of(*column) for column in columns)
+        numbers = tuple(RegressionScores.of(*column) for column in columns)
         means = (math.fsum(getattr(one, name) for one in numbers) / len(numbers) for name in NAMES)
-        return cls(numbers, NumberScores("mean", *means), len(targets))
+        return cls(numbers, RegressionScores("mean", *means), len(targets))
 
     def values(self) -> dict[str, float]:
         """The means by the names of the scores."""
