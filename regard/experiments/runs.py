@@ -516,7 +516,7 @@ def _plan_of_run(
     )
     tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
     gone = missing_files(recorded)
-    if data_root is None and gone and (folder / keywords.FOLDER).is_dir():
+    if data_root is None and gone and (folder / keywords.DATA_FOLDER).is_dir():
         data_root = folder  # which holds data that were in memory, and has moved
     if data_root is not None:
         made = plan(relocate_data(recipe, recorded, Path(data_root)), tokenizer, device)

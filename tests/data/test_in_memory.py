@@ -145,7 +145,7 @@ def test_rows_in_memory_are_read_as_the_file_that_is_written_of_them(tmp_path):
 
 
 def test_a_lazy_frame_and_a_series_raise_an_error_that_says_what_to_give():
-    with pytest.raises(DataError, match=r"is not computed yet. Give `frame.collect\(\)`"):
+    with pytest.raises(DataError, match=r"is not computed yet. Give data.collect\(\)"):
         rows(polars.LazyFrame(COLUMNS))
     with pytest.raises(DataError, match="is one column, without labels"):
         rows(pandas.Series(TEXTS))
