@@ -113,7 +113,9 @@ def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
     top, tables = names_in(schema, ""), dict(raw.tables)
     for name in {*top} & {*raw.keywords} & {*sections_of(schema)}:
         if name in tables and not isinstance(tables[name], Mapping):
-            message = f"`{name}` is a section, {name}={{...}}, but it is {tables[name]!r:.60}."
+            message = (
+                f"`{name}` is a section: write {name}={{...}}, but it is {tables[name]!r:.60}."
+            )
             raise ConfigError(message)
     for name in [name for name in raw.keywords if name not in top and name in tables]:
         section = _section_with(name, schema)
