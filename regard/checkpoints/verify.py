@@ -289,7 +289,9 @@ class _Encoders:
         base = inspect.signature(theirs.base_model.forward).parameters
         # Whether their embeddings count positions from the ids.
         self.counts_positions = any(
-            hasattr(part, "create_position_ids_from_input_ids") for part in theirs.modules()
+            hasattr(part, f"create_position_ids_from_{what}")
+            for part in theirs.modules()
+            for what in ("input_ids", "inputs_embeds")
         )
         self.may_pad_left = self.counts_positions or "position_ids" in base
         if theirs.config.pad_token_id is None:

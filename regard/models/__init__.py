@@ -23,6 +23,7 @@ MODELS: dict[str, Any] = {
     "bert": "regard.models.bert:Bert",
     "roberta": "regard.models.roberta:Roberta",
     "xlm-roberta": "regard.models.xlm_roberta:XlmRoberta",
+    "mpnet": "regard.models.mpnet:Mpnet",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
     "features": "regard.models.features:Features",

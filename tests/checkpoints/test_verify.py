@@ -34,6 +34,7 @@ SIZES = {
     "bert": BODY | dict(max_position_embeddings=20, type_vocab_size=3),
     "roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
     "xlm-roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
+    "mpnet": BODY | dict(max_position_embeddings=22),
     "distilbert": dict(
         vocab_size=V, dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=20
     ),

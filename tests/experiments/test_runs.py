@@ -131,10 +131,10 @@ def test_a_member_of_an_archive_is_trained_on_and_has_its_checksum(workdir):
 def test_a_run_started_meanwhile_by_another_process_is_not_overwritten(workdir, monkeypatch):
     plan = runs.plan
 
-    def slow(recipe):
+    def slow(recipe, **options):
         Path("run").mkdir()
         Path("run/recipe.toml").write_text("of another process")
-        return plan(recipe)
+        return plan(recipe, **options)
 
     monkeypatch.setattr(runs, "plan", slow)
     with pytest.raises(ConfigError, match="holds a run already"):

@@ -52,6 +52,7 @@ TINY: dict[str, list[dict]] = {
     "bert": [BERT, dict(BERT, segments=3)],
     "roberta": [BERT],
     "xlm-roberta": [BERT],
+    "mpnet": [BERT],
     "distilbert": [BERT],
     "features": [
         dict(inside=BERT, choice="mix", d_model=8, dropout=0.3),

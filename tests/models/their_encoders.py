@@ -14,6 +14,7 @@ from regard.checkpoints.formats import from_published
 from regard.checkpoints.formats.bert import BERT
 from regard.checkpoints.formats.distilbert import DISTILBERT
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
+from regard.checkpoints.formats.mpnet import MPNET
 from regard.checkpoints.formats.roberta import ROBERTA
 from regard.checkpoints.formats.xlm_roberta import XLM_ROBERTA
 from regard.data.batches import Sequences
@@ -60,6 +61,7 @@ FAMILIES = {
     "xlm-roberta": Family(
         "XLMRoberta", XLM_ROBERTA, dict(BODY, max_position_embeddings=T + 5, type_vocab_size=1), 1
     ),
+    "mpnet": Family("MPNet", MPNET, dict(BODY, max_position_embeddings=T + 2), 0),
     "distilbert": Family(
         "DistilBert", DISTILBERT,
         dict(
@@ -125,7 +127,7 @@ def ask(model: nn.Module, texts: Sequences, left: bool = False, pad: int = 0) ->
     if left:
         moved = (torch.arange(T) - (T - texts.lengths[:, None])) % T
         given = {name: values.gather(1, moved) for name, values in given.items()}
-    if "Roberta" in type(model).__name__:
+    if any(name in type(model).__name__ for name in ("Roberta", "MPNet")):
         del given["position_ids"]  # they come from the ids
     if "MultipleChoice" in type(model).__name__:
         flat = "position_ids" if "Distil" in type(model).__name__ else ""

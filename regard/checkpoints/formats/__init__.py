@@ -34,6 +34,7 @@ LAYOUTS = {
     "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",
     "roberta": "regard.checkpoints.formats.roberta:ROBERTA",
     "xlm-roberta": "regard.checkpoints.formats.xlm_roberta:XLM_ROBERTA",
+    "mpnet": "regard.checkpoints.formats.mpnet:MPNET",
     "distilbert": "regard.checkpoints.formats.distilbert:DISTILBERT",
 }
 # Types whose tensors are those of another type: only the architecture tells them apart.
