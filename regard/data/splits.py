@@ -1,7 +1,7 @@
 """Validation data taken from the training data: at random, by class, or by group.
 
 A split is a share of the rows, drawn once. Folds are disjoint parts that together are all rows:
-each is the validation data of one training, the others are what it learns from.
+each is the validation data of one training, whose training data are the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FoldIndices = np.ndarray  # (N,) int: for each row its fold, from 0
 
 @dataclass(frozen=True)
 class Fold:
-    """The fold `fold`, from 1, of `of` folds."""
+    """Fold number `fold`, from 1, of `of` folds."""
 
     fold: int
     of: int
@@ -30,26 +30,27 @@ class Fold:
 
 
 def random_split(count: int, share: float, seed: int) -> Mask:
-    """True for the rows of the validation data: a share of `count` rows drawn without replacement.
+    """A mask (N,), true for the validation data: a random share of N = `count` rows.
 
     Raises:
-        ConfigError: one of the two sides would have no row.
+        ConfigError: no row would be left for the training or for the validation.
     """
     order = np.random.default_rng(seed).permutation(count)
     chosen = np.zeros(count, dtype=bool)
-    chosen[order[: _part(count, share)]] = True
-    return _both_sides(chosen, share)
+    chosen[order[: _rows_of_share(count, share)]] = True
+    return _checked_mask(chosen, share)
 
 
 def stratified_split(classes: Sequence[Hashable], share: float, seed: int) -> Mask:
-    """As `random_split`, each class with its share of the rows, as nearly as whole rows allow.
+    """As `random_split`, with this share of the rows of each class; `classes`: (N,), of the rows.
 
-    The rows that rounding down leaves over go to the classes with the largest remainders.
+    Numbers of rows are rounded down; the rows that are missing then come from the classes with the
+    largest remainders.
     """
-    members = _members(classes)
+    members = _rows_by_name(classes)
     parts = {name: len(rows) * share for name, rows in members.items()}
     counts = {name: int(part) for name, part in parts.items()}
-    left = _part(len(classes), share) - sum(counts.values())
+    left = _rows_of_share(len(classes), share) - sum(counts.values())
     by_remainder = sorted(parts, key=lambda name: counts[name] - parts[name])
     for name in by_remainder[: max(0, left)]:
         counts[name] += 1
@@ -57,19 +58,19 @@ def stratified_split(classes: Sequence[Hashable], share: float, seed: int) -> Ma
     chosen = np.zeros(len(classes), dtype=bool)
     for name, rows in members.items():
         chosen[generator.permutation(rows)[: counts[name]]] = True
-    return _both_sides(chosen, share)
+    return _checked_mask(chosen, share)
 
 
 def group_split(groups: Sequence[Hashable], share: float, seed: int) -> Mask:
-    """As `random_split`, but all rows of a group are on one side, such as those of one author.
+    """As `random_split`, but all rows of a group, such as those of one author, stay together.
 
-    Groups are drawn until the validation data have their share of the rows; one is left to train
-    on.
+    Groups are drawn until the validation data have their share of the rows; at least one group is
+    left for the training. `groups`: (N,), of the rows.
 
     Raises:
         ConfigError: there is only one group.
     """
-    members = _members(groups)
+    members = _rows_by_name(groups)
     if len(members) == 1:
         raise ConfigError(
             "[data] `group` names a column with one group only, whose rows cannot be on two sides. "
@@ -81,40 +82,40 @@ def group_split(groups: Sequence[Hashable], share: float, seed: int) -> Mask:
         if chosen.sum() >= share * len(groups):
             break
         chosen[members[names[index]]] = True
-    return _both_sides(chosen, share)
+    return _checked_mask(chosen, share)
 
 
 def random_folds(count: int, folds: int, seed: int) -> FoldIndices:
-    """Rows in random order, dealt one after the other: sizes differ by one at most.
+    """The fold of each row: rows in random order, round robin, so sizes differ by one at most.
 
     Raises:
         ConfigError: there are fewer rows than folds.
     """
     _check_enough(count, "rows", folds)
-    return _dealt(np.random.default_rng(seed).permutation(count), folds)
+    return _round_robin(np.random.default_rng(seed).permutation(count), folds)
 
 
 def stratified_folds(classes: Sequence[Hashable], folds: int, seed: int) -> FoldIndices:
-    """As `random_folds`, and the rows of each class in two folds differ by one at most too.
+    """As `random_folds`; the numbers of rows of a class in two folds differ by one at most too.
 
-    The rows are dealt class by class, each class in random order.
+    The rows are distributed round robin, class by class, each class in random order.
     """
     _check_enough(len(classes), "rows", folds)
     generator = np.random.default_rng(seed)
-    order = [generator.permutation(rows) for rows in _members(classes).values()]
-    return _dealt(np.concatenate(order), folds)
+    order = [generator.permutation(rows) for rows in _rows_by_name(classes).values()]
+    return _round_robin(np.concatenate(order), folds)
 
 
 def group_folds(groups: Sequence[Hashable], folds: int, seed: int) -> FoldIndices:
-    """All rows of a group are in one fold; folds have about equal numbers of rows.
+    """Folds of about equal size; all rows of a group are in one fold.
 
-    Groups go, the largest first and equally large ones in random order, to the fold that has the
-    fewest rows.
+    Each group, the largest first and equally large ones in random order, is put into the fold that
+    has the fewest rows.
 
     Raises:
         ConfigError: there are fewer groups than folds.
     """
-    members = list(_members(groups).values())
+    members = list(_rows_by_name(groups).values())
     _check_enough(len(members), "groups", folds)
     order = np.random.default_rng(seed).permutation(len(members)).tolist()
     found, sizes = np.zeros(len(groups), dtype=int), [0] * folds
@@ -126,19 +127,19 @@ def group_folds(groups: Sequence[Hashable], folds: int, seed: int) -> FoldIndice
 
 
 def consecutive_folds(count: int, folds: int) -> FoldIndices:
-    """Rows that follow one another: of running text, whose lines belong together."""
+    """Folds of consecutive rows, for running text, whose lines belong together."""
     _check_enough(count, "rows", folds)
     return np.arange(count) * folds // count
 
 
 def last_split(count: int, share: float) -> Mask:
-    """True for the last rows: of running text, whose lines belong together."""
-    chosen = np.arange(count) >= count - _part(count, share)
-    return _both_sides(chosen, share)
+    """As `random_split`, but the last rows, for running text, whose lines belong together."""
+    chosen = np.arange(count) >= count - _rows_of_share(count, share)
+    return _checked_mask(chosen, share)
 
 
-def _dealt(order: np.ndarray, folds: int) -> FoldIndices:
-    """Rows in this order, the first to fold 0, the next to fold 1, and so on in a circle."""
+def _round_robin(order: np.ndarray, folds: int) -> FoldIndices:
+    """The fold of each row: rows in this order, the first in fold 0, the next in fold 1, ..."""
     found = np.empty(len(order), dtype=int)
     found[order] = np.arange(len(order)) % folds
     return found
@@ -153,18 +154,18 @@ def _check_enough(count: int, what: str, folds: int) -> None:
         )
 
 
-def _part(count: int, share: float) -> int:
+def _rows_of_share(count: int, share: float) -> int:
     return max(1, round(count * share))
 
 
-def _members(names: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+def _rows_by_name(names: Sequence[Hashable]) -> dict[Hashable, list[int]]:
     found: dict[Hashable, list[int]] = {}
     for index, name in enumerate(names):
         found.setdefault(name, []).append(index)
     return found
 
 
-def _both_sides(chosen: Mask, share: float) -> Mask:
+def _checked_mask(chosen: Mask, share: float) -> Mask:
     if chosen.all() or not chosen.any():
         raise ConfigError(
             f"[data] `valid` is {share:g} of {len(chosen)} rows, which leaves no row "

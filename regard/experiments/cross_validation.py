@@ -40,7 +40,7 @@ from regard.visual.page import fragment
 from regard.visual.report import RunReport
 from regard.visual.table import Table
 
-LEAST = 2  # folds
+MIN_FOLDS = 2
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class CrossValidation:
         return Table.of(head, rows, f"{len(self.runs)} folds")
 
     def facts(self) -> dict[str, Any]:
-        """Plain values, for cross-validation.json."""
+        """The contents of cross-validation.json."""
         scores = {
             name: {"mean": self.mean[name], "sd": self.sd[name], "folds": list(values)}
             for name, values in self.scores.items()
         }
-        plain = {name: _plain(score) for name, score in scores.items()}
+        plain = {name: _json_score(score) for name, score in scores.items()}
         return {
             "folds": len(self.runs),
             "scores": plain,
@@ -112,7 +112,7 @@ def _sd(values: Sequence[float]) -> float:
     return stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
-def _plain(score: dict[str, Any]) -> dict[str, Any]:
+def _json_score(score: dict[str, Any]) -> dict[str, Any]:
     """The same with None for what is not finite."""
 
     def finite(value: float) -> float | None:
@@ -168,9 +168,9 @@ def cross_validate(
     """
     check_show(show)
     check_callbacks(callbacks)
-    if type(folds) is not int or folds < LEAST:
+    if type(folds) is not int or folds < MIN_FOLDS:
         raise ConfigError(
-            f"`folds` must be a whole number, at least {LEAST}, but is {folds!r:.60}."
+            f"`folds` must be a whole number, at least {MIN_FOLDS}, but is {folds!r:.60}."
         )
     device_for(device)  # raises an error before anything is written
     raw, folder = _recipe(recipe, overrides, options, folds, out)

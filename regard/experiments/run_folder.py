@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """What `regard.train` gives. `folder, result = run` are its two parts.
+    """A finished training, as `regard.train` returns it.
 
-    A run is a path, that of its folder: `regard.resume(run)`.
+    It can be unpacked, `folder, result = run`, and is a path, that of its folder:
+    `regard.load(run)`.
 
-    folder: see `regard.train`.  result: how the training ended.
+    folder: the folder of the run.
+    result: how the training ended, with its scores.
     """
 
     folder: Path
@@ -51,12 +53,12 @@ class Run:
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """Those of the last validation, by the names of the metrics."""
+        """The scores of the last validation, by the names of the metrics."""
         return self.result.scores
 
     @property
     def test_scores(self) -> dict[str, float | None]:
-        """Those of the recipe's test data, by the names that `regard evaluate` prints."""
+        """The scores on the recipe's test data, by the names that `regard evaluate` prints."""
         return self.result.test_scores
 
     @cached_property
@@ -74,9 +76,14 @@ class Run:
     def evaluate(self, data: Any, **options: Any) -> Any:
         """The scores of the model on other data: a reader, or data in memory.
 
-        Of a table with the columns that the training was told (`columns`), these are read.
+        If a table has the columns that the recipe names (`columns`), these are read.
 
-        options: of the task's `evaluate`, such as `columns` of a table.
+        Args:
+            options: arguments of the task's `evaluate`, such as `columns`.
+
+        Raises:
+            DataError: the data cannot be read.
+            ConfigError: the names of the columns do not tell which to read.
         """
         own = () if "columns" in options else self._columns()
         if own and {*own} <= {*column_names(data)}:
@@ -84,13 +91,13 @@ class Run:
         return self.model.evaluate(data, **options)
 
     def _columns(self) -> tuple[str, ...]:
-        """The columns of texts and target, where the recipe names them all in one option."""
+        """The columns of texts and target, if the recipe names them; else ()."""
         data = recipe.read(self.folder / "recipe.toml").tables["data"]
         columns = () if data.get("target_columns") else data.get("columns", ())
         return tuple(columns) if all(isinstance(one, str) for one in columns) else ()
 
     def predict(self, texts: Any) -> Any:
-        """The model's results for texts."""
+        """The predictions of the model for one text or several, as `run.model.predict`."""
         return self.model.predict(texts)
 
     def _repr_html_(self) -> str:

@@ -1,6 +1,6 @@
-"""A recipe to begin with: every option of a task with its default and what it means.
+"""Templates of recipes: every option of a task with its default and its meaning.
 
-Options that have to be chosen are set; all others are comments, with their defaults.
+Options without a usable default are set; all others are comments with their defaults.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from regard.models import model_class
 from regard.recipe import dumps, names_in, parse, section_class, sections_of
 from regard.tasks import TASKS, task_class
 
-WIDTH = 96  # characters of a line
-NOT_SET = (PydanticUndefined, dataclasses.MISSING, None)
-# task -> the ending of its files
-FILES = {
+WIDTH = 96  # of a line, in characters
+NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
+# task -> the ending of its data files; tsv for all others
+FILE_ENDINGS = {
     "language-modeling": "txt",
     "tagging": "conll",
     "question-answering": "json",
     "multiple-choice": "json",
 }
-MODELS = {"translation": "transformer-prenorm", "language-modeling": "gpt2"}  # of random weights
-# The others start from the weights of a folder, with the usual options of fine-tuning.
+# task -> the model that is trained from random weights
+RANDOM_MODELS = {"translation": "transformer-prenorm", "language-modeling": "gpt2"}
+# All other tasks fine-tune the model of a folder, with the usual options.
 FINE_TUNING = {
     "model": {"path": "path/to/model"},
     "training": {
@@ -49,22 +50,22 @@ def trained_tasks() -> list[str]:
 
 
 def recipe_template(task: str) -> str:
-    """A recipe for a task as text: valid TOML, and complete once its paths name files.
+    """A recipe for a task, as TOML; only its paths have to be changed.
 
     Raises:
-        ConfigError: there is no such task, or it is not trained.
+        ConfigError: there is no such task, or it cannot be trained.
     """
     if task_class(task).Recipe is None:
         raise ConfigError(
-            f"Nothing trains the task {task!r}. Trained are {', '.join(trained_tasks())}."
+            f"The task {task!r} cannot be trained. These can: {', '.join(trained_tasks())}."
         )
-    chosen = _chosen(task)
-    schema = schema_of(parse(dumps(chosen)))
+    preset = _preset_options(task)
+    schema = schema_of(parse(dumps(preset)))
     head = (
         f"A recipe for {task}: set the paths, then  regard train FILE --dry-run\n"
-        "Paths are relative to this file. What stands behind # is the default of an option."
+        "Paths are relative to this file. An option after # is not set; it shows the default."
     )
-    lines = [*_comment(head), "", *_section(schema, "", chosen)]
+    lines = [*_comment(head), "", *_section_lines(schema, "", preset)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -72,53 +73,53 @@ def sections_with(option: str) -> list[str]:
     """The dotted names of an option in the recipes of all tasks, the outermost first."""
     found = dict[str, None]()
     for task in trained_tasks():
-        schema = schema_of(parse(dumps(_chosen(task))))
+        schema = schema_of(parse(dumps(_preset_options(task))))
         for section in sections_of(schema):
             if option in names_in(schema, section):
                 found[f"{section}.{option}"] = None
     return sorted(found, key=lambda name: name.count("."))
 
 
-def _chosen(task: str) -> dict[str, Any]:
-    """The options that are set."""
-    ending = FILES.get(task, "tsv")
+def _preset_options(task: str) -> dict[str, Any]:
+    """The options that the template sets."""
+    ending = FILE_ENDINGS.get(task, "tsv")
     several = ["train.tsv"] if task == "translation" else f"train.{ending}"
-    chosen = {"task": task, "data": {"train": several, "valid": 0.1}}
-    if task in MODELS:
-        return {**chosen, "model": {"name": MODELS[task]}, "training": {"epochs": 10}}
-    return {**chosen, **FINE_TUNING}
+    preset = {"task": task, "data": {"train": several, "valid": 0.1}}
+    if task in RANDOM_MODELS:
+        return {**preset, "model": {"name": RANDOM_MODELS[task]}, "training": {"epochs": 10}}
+    return {**preset, **FINE_TUNING}
 
 
-def _section(schema: Any, section: str, chosen: Mapping[str, Any]) -> Iterator[str]:
+def _section_lines(schema: Any, section: str, preset: Mapping[str, Any]) -> Iterator[str]:
     """The lines of a section, and of the sections in it."""
     kind = section_class(schema, section) if section else schema
-    about, inner = _docstrings(_documented(kind, chosen)), list[str]()
+    docstrings, inner = _docstrings(_documented_class(kind, preset)), list[str]()
     for name in names_in(schema, section):
         key = f"{section}.{name}" if section else name
         if names_in(schema, key):
             inner.append(name)
             continue
-        yield from _comment(about.get(name, ""))
-        yield from _option(name, kind, chosen)
+        yield from _comment(docstrings.get(name, ""))
+        yield from _option_lines(name, kind, preset)
         yield ""
     for name in inner:
         key = f"{section}.{name}" if section else name
-        given = chosen.get(name, {})
-        absent = "# " if _default(kind, name) is None else ""  # a section that changes the training
+        given = preset.get(name, {})
+        absent = "# " if _default(kind, name) is None else ""
         yield from _comment(_first_paragraph(section_class(schema, key)).removeprefix(f"[{key}]"))
         yield f"{absent}[{key}]"
-        yield from _section(schema, key, given)
+        yield from _section_lines(schema, key, given)
 
 
-def _option(name: str, kind: Any, chosen: Mapping[str, Any]) -> Iterator[str]:
-    """The line of an option, after one with the values that it can have."""
+def _option_lines(name: str, kind: Any, preset: Mapping[str, Any]) -> Iterator[str]:
+    """The line of an option, after a comment with its possible values, if they are few."""
     if choices := _choices(_type(kind, name)):
         yield from _comment("One of " + ", ".join(f'"{one}"' for one in choices) + ".")
-    if name in chosen:
-        yield dumps({name: chosen[name]}).rstrip()
+    if name in preset:
+        yield dumps({name: preset[name]}).rstrip()
         return
     default = _default(kind, name)
-    if isinstance(default, Mapping) or any(default is one for one in NOT_SET):
+    if isinstance(default, Mapping) or any(default is one for one in NO_DEFAULT):
         yield f"# {name} =    (not set)"
     else:
         yield "# " + dumps({name: default}).rstrip()
@@ -147,10 +148,10 @@ def _default(kind: Any, name: str) -> Any:
     return field.default
 
 
-def _documented(kind: Any, chosen: Mapping[str, Any]) -> Any:
-    """The class that describes the options: for a model of random weights, its `Config`."""
-    name: Any = chosen.get("name")
-    return model_class(name).Config if name in MODELS.values() else kind
+def _documented_class(kind: Any, preset: Mapping[str, Any]) -> Any:
+    """The class with the docstrings of the options; for random weights the model's `Config`."""
+    name: Any = preset.get("name")
+    return model_class(name).Config if name in RANDOM_MODELS.values() else kind
 
 
 def _first_paragraph(kind: Any) -> str:
@@ -159,12 +160,12 @@ def _first_paragraph(kind: Any) -> str:
 
 @cache
 def _docstrings(kind: type) -> dict[str, str]:
-    """The text under each field of a class and of its bases, by the field's name."""
+    """The docstring under each field of a class and of its bases, by the name of the field."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         try:
             (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except (OSError, TypeError):  # made at run time, or in C
+        except (OSError, TypeError):  # a class made at run time, or in C, has no source
             continue
         body = tree.body if isinstance(tree, ast.ClassDef) else []
         for field, below in zip(body, body[1:], strict=False):

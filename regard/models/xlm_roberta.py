@@ -1,7 +1,7 @@
 """XLM-R: "Unsupervised Cross-lingual Representation Learning at Scale" (Conneau et al. 2020).
 
-RoBERTa, trained on text in 100 languages, with 250,002 subwords of a unigram language model instead
-of bytes. The network is RoBERTa's.
+The network is RoBERTa's. It was trained on text in 100 languages, with 250,002 subwords of a
+unigram language model instead of byte-level BPE.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The output of a training in a notebook: a progress bar and curves, drawn again as it runs."""
+"""The output of a training in a notebook: a progress bar and curves, redrawn while it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.training.progress import Status
 from regard.visual.page import fragment
 from regard.visual.report import training_curves
 
-DRAWN = 2.0  # seconds between two drawings of the curves
+CURVES_EVERY = 2.0  # seconds between two drawings of the curves
 
 
 def in_notebook() -> bool:
@@ -23,7 +23,10 @@ def in_notebook() -> bool:
 
 
 class NotebookProgress(Callback):
-    """A `Progress` and a `Callback`: what it shows is one output, which it replaces."""
+    """A `Progress` and a `Callback` with one output, which is replaced as the training runs.
+
+    every: seconds between two calls of `show`.
+    """
 
     every = 0.5
 
@@ -34,12 +37,12 @@ class NotebookProgress(Callback):
         self._events: list[dict[str, Any]] = []
         self._messages: list[str] = []
         self._status, self._curves = "starting", ""
-        self._fraction, self._updates, self._ended = 0.0, 0, False
-        self._drawn, self._shown = 0.0, time.monotonic()  # when that was last
+        self._fraction, self._updates, self._finished = 0.0, 0, False
+        self._curves_at, self._shown_at = 0.0, time.monotonic()  # times of the last drawing
         self._output = display(HTML(self.html()), display_id=True)
 
     def html(self) -> str:
-        """What is shown now."""
+        """The HTML that is shown now."""
         said = "".join(f"<div>{escape(message)}</div>" for message in self._messages[-3:])
         bar = f'<progress max="1" value="{self._fraction:.4f}" aria-label="training"></progress>'
         return fragment(f"<div>{bar} {escape(self._status)}</div>{said}{self._curves}")
@@ -49,25 +52,25 @@ class NotebookProgress(Callback):
     def show(self, status: Status) -> None:
         """See `Progress`."""
         self._fraction, self._status = status.fraction, str(status)
-        self._update()
+        self._refresh()
 
     def say(self, message: str) -> None:
-        """See `Progress`; messages that come fast are shown together."""
+        """See `Progress`; messages within `every` seconds are shown together."""
         self._messages.append(message)
-        if time.monotonic() - self._shown > self.every:
-            self._update()
+        if time.monotonic() - self._shown_at > self.every:
+            self._refresh()
 
     def warn(self, message: str) -> None:
         """See `Progress`."""
         self._messages.append(f"Warning: {message}")
-        self._update()
+        self._refresh()
 
     def close(self) -> None:
         """See `Progress`."""
-        how = "finished after" if self._ended else "stopped at"
+        how = "finished after" if self._finished else "stopped at"
         self._status = f"{how} update {self._updates:,}" if self._updates else how.split()[0]
-        self._draw()
-        self._update()
+        self._draw_curves()
+        self._refresh()
 
     # ---- callbacks
 
@@ -78,18 +81,18 @@ class NotebookProgress(Callback):
     def on_log(self, update: int, values: Mapping[str, Any]) -> None:
         """See `Callback`."""
         self._events.append({"update": update, **values})
-        if time.monotonic() - self._drawn > DRAWN:
-            self._draw()
+        if time.monotonic() - self._curves_at > CURVES_EVERY:
+            self._draw_curves()
 
     def on_end(self, result: object) -> None:
         """See `Callback`."""
-        self._fraction, self._ended = 1.0, True
+        self._fraction, self._finished = 1.0, True
 
-    def _draw(self) -> None:
+    def _draw_curves(self) -> None:
         charts = training_curves(self._events).body() if self._events else ""
         self._curves = f'<div class="rg-charts">{charts}</div>'
-        self._drawn = time.monotonic()
+        self._curves_at = time.monotonic()
 
-    def _update(self) -> None:
+    def _refresh(self) -> None:
         self._output.update(self._html(self.html()))
-        self._shown = time.monotonic()
+        self._shown_at = time.monotonic()
