@@ -68,7 +68,7 @@ def test_every_option_is_there_with_its_description(tmp_path, model, task):
 
 def test_tasks_that_are_not_trained_or_not_known_are_an_error():
     for task in sorted(TASKS.keys() - {*trained_tasks()}):
-        with pytest.raises(ConfigError, match="Trained are translation, language-modeling"):
+        with pytest.raises(ConfigError, match="These can: translation, language-modeling"):
             recipe_template(task)
     with pytest.raises(ConfigError, match="classification"):
         recipe_template("clasification")
