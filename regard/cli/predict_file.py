@@ -1,6 +1,6 @@
 """Prediction for the rows of a table: a copy of the table with the predictions as columns.
 
-in and out      CSV, TSV, JSONL, Parquet, as the ending of each file says
+formats         CSV, TSV, JSONL and Parquet, by the endings of the files
 memory          that of a thousand rows
 """
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 Record = dict[str, Any]  # a row by column
 Predict = Callable[[Chunk], tuple[list[Record], DataError | None]]  # as `LinePredictor.predict`
 ROW_GROUP = 1 << 20  # bytes of the rows that are written to a Parquet file at once
-OF_EVERY_LINE = ("number", "source", "text", "truncated")  # fields of any task's results
+COMMON_FIELDS = ("number", "source", "text", "truncated")  # fields of the results of all tasks
 
 
 def check_output(file: Path, out: Path | None) -> Path:
-    """The file to write, if it can be written.
+    """The path of the output file.
 
     Raises:
-        ConfigError: there is none, it has another ending, or it is the file that is read.
+        ConfigError: no path is given, its ending is not supported, or it is the input file.
     """
     if out is None:
         raise ConfigError(
@@ -52,10 +52,10 @@ def _ending(file: Path) -> str:
 
 
 def check_columns(task: TaskVerbs, columns: Sequence[str], path: Path) -> None:
-    """Check that a task reads a text of so many columns.
+    """Check that a task predicts from a table with this number of columns of texts.
 
     Raises:
-        ConfigError: it reads none from a table, or reads single texts.
+        ConfigError: the task reads no tables, or fewer columns.
     """
     if task.name == "multiple-choice":
         raise ConfigError(
@@ -73,24 +73,24 @@ def check_columns(task: TaskVerbs, columns: Sequence[str], path: Path) -> None:
 def predict_file(
     task: TaskVerbs, predict: Predict, path: Path, columns: Sequence[str], out: Path
 ) -> int:
-    """Write the rows of a table with their predictions, completely or not at all; their number.
+    """Write the rows of a table with their predictions, all or nothing; returns their number.
 
     Raises:
-        ConfigError: the names do not say which columns are texts, or the task reads fewer.
+        ConfigError: the names do not tell which columns are texts, or the task reads fewer.
         DataError: the file cannot be read, or a row has no prediction; the message has its line.
-        CheckpointError: the disk refuses.
+        CheckpointError: the file cannot be written.
     """
     count = 0
     with replacing(out) as temporary:
         with WRITERS[out.suffix](temporary, path) as writer:
-            for rows in _predicted(task, predict, path, columns):
+            for rows in _predicted_rows(task, predict, path, columns):
                 writer.write(rows)
                 count += len(rows)
         sync(temporary)
     return count
 
 
-def _predicted(
+def _predicted_rows(
     task: TaskVerbs, predict: Predict, path: Path, columns: Sequence[str]
 ) -> Iterator[list[Record]]:
     """The rows with their predictions. All of them have the same columns of predictions.
@@ -108,7 +108,7 @@ def _predicted(
             for text, result in zip(chunk.texts, results, strict=True)
         ]
         if not names and (names := list(next(filter(None, added), {}))):
-            _check_new(chunk, names)
+            _check_new_columns(chunk, names)
             yield from _without_text(islice(chunks_of_table(path, columns, task), passed), names)
         if names:
             rows = zip(chunk.records, added, strict=True)
@@ -131,7 +131,7 @@ def prediction_columns(result: Mapping[str, Any]) -> Record:
     Fields of a field, such as the probability of each label, are `probabilities.LABEL`. Of several
     hypotheses it is the best.
     """
-    fields = {name: value for name, value in result.items() if name not in OF_EVERY_LINE}
+    fields = {name: value for name, value in result.items() if name not in COMMON_FIELDS}
     text = result["text"]
     if "hypotheses" in fields:
         best = fields["hypotheses"][0]
@@ -150,7 +150,7 @@ def prediction_columns(result: Mapping[str, Any]) -> Record:
 
 @dataclass(frozen=True)
 class TableChunk(Chunk):
-    """Rows of a table, each with the line of the file on which it begins."""
+    """Rows of a table, with the line of the file on which each begins."""
 
     lines: list[int]
     records: list[dict[str, Any]]
@@ -166,15 +166,15 @@ def chunks_of_table(path: Path, columns: Sequence[str], task: TaskVerbs) -> Iter
         that is missing is an empty text.
 
     Raises:
-        ConfigError: the names do not say which columns are texts.
+        ConfigError: the names do not tell which columns are texts.
         DataError: the file cannot be read, or a value is not a text.
     """
     file = read_records(path, header=not (columns and all(map(str.isdecimal, columns))))
     numbered, first = file.records(), 0
     while rows := list(islice(numbered, MAX_TEXTS)):
-        columns = columns or _known_columns(path, rows[0][1])
+        columns = columns or _infer_columns(path, rows[0][1])
         check_columns(task, columns, path)
-        texts = [_texts_of(record, columns, (path, line)) for line, record in rows]
+        texts = [_texts_of_row(record, columns, (path, line)) for line, record in rows]
         lines, records = map(list, zip(*rows, strict=True))
         yield TableChunk(first, texts, str(path), lines, records)
         first += len(rows)
@@ -182,7 +182,7 @@ def chunks_of_table(path: Path, columns: Sequence[str], task: TaskVerbs) -> Iter
         raise DataError(path, None, "is empty: it has not one row.")
 
 
-def _known_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
+def _infer_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
     if found := text_columns_among(list(record)):
         return found
     raise ConfigError(
@@ -191,14 +191,14 @@ def _known_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _texts_of(
+def _texts_of_row(
     record: Mapping[str, Any], columns: Sequence[str], location: Location
 ) -> tuple[str, ...]:
     values = [(name, found(record, name, location)) for name in columns]
     return tuple("" if one is None else text_of(name, one, location) for name, one in values)
 
 
-def _check_new(chunk: TableChunk, names: Sequence[str]) -> None:
+def _check_new_columns(chunk: TableChunk, names: Sequence[str]) -> None:
     """Check that no column of the input has the name of a column that is added."""
     if both := {*names} & chunk.records[0].keys():
         problem = f"has a column {min(both)!r}, which is the name of a column of the predictions."
@@ -206,7 +206,7 @@ def _check_new(chunk: TableChunk, names: Sequence[str]) -> None:
 
 
 class TableWriter(ABC):
-    """Writes rows to a file. The first rows say which columns there are."""
+    """Writes rows to a file. The first rows determine the columns."""
 
     def __init__(self, path: Path, source: Path):
         self.path, self.source = path, source
@@ -235,7 +235,7 @@ class TextTableWriter(TableWriter):
 
 
 class JsonLinesWriter(TextTableWriter):
-    """One object a line."""
+    """JSON Lines: an object in each line."""
 
     def write(self, rows: Sequence[Record]) -> None:
         self.file.writelines(to_json(row) + "\n" for row in rows)

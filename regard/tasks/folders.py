@@ -222,7 +222,7 @@ def save_adapter(
     base: the folder, or the name on the hub, of the model without them.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: the files cannot be written.
     """
     folder = Path(folder)
     local = folder_of(base).absolute() if Path(base).is_dir() else base

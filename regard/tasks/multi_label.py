@@ -1,6 +1,6 @@
 """The labels of a text or of a pair of texts, any number of them.
 
-Each label is a question of its own: the head has a logit for each, and the loss is the binary
+Each label is a binary decision: the head has a logit for each, and the loss is the binary
 cross-entropy. Other libraries have such heads as `problem_type` multi_label_classification.
 """
 
@@ -66,20 +66,20 @@ class MultiLabelData(SeveralTargetsData):
     """
 
     separator: str = ""
-    """What stands between the labels where a column has them as text, such as ";". Lists (of JSONL,
-    Parquet and data in memory) need none."""
+    """The text between labels in a column of texts, such as ";". Lists (of JSONL, Parquet and data
+    in memory) need none."""
 
     def make_list(self) -> MakeList:
         """From 0 or 1 for each label to the labels."""
-        return partial(_indicated, tuple(map(str, self.target_columns)))
+        return partial(_labels_of_indicators, tuple(map(str, self.target_columns)))
 
 
 class MultiLabelObjective(TextObjective):
     """[objective]"""
 
     pos_weight: Literal["", "balanced"] | dict[str, Annotated[float, Field(ge=0)]] = ""
-    """Weights of the positive examples of each label in the training loss, as in PyTorch:
-    "balanced", the number of examples without the label for each that has it, or by name, 1 for
+    """The weight of the positive examples of each label in the training loss, as in PyTorch:
+    "balanced", (examples without the label) / (examples with it); or weights by label, 1 for
     others."""
 
 
@@ -87,8 +87,8 @@ class MultiLabelSection(Options):
     """[labels]"""
 
     threshold: Annotated[float, Field(ge=0, le=1)] | Literal["fitted"] = THRESHOLD
-    """A label at least as probable as this is predicted. "fitted": the threshold with the largest
-    micro-F1 on the validation data."""
+    """The labels whose probability is at least this are predicted. "fitted": the threshold with the
+    largest micro-F1 on the validation data."""
 
 
 class MultiLabelEvaluation(Options):
@@ -262,12 +262,12 @@ class MultiLabel(EncoderTask):
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows as of `evaluate`, and for each label 0 or 1, (N, O)."""
-        reader = rows_to_score(rows, self.labels, partial(_indicated, self.labels))
+        reader = rows_to_score(rows, self.labels, partial(_labels_of_indicators, self.labels))
         return texts_and_targets(reader, self.target)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The examples of a file that a user names."""
-        indicated = partial(_indicated, self.labels)
+        indicated = partial(_labels_of_indicators, self.labels)
         return columns_to_score(files[0], tuple(columns) or self.columns, self.labels, indicated)
 
     def settings(self) -> dict[str, Any]:
@@ -325,7 +325,9 @@ def labels_in(field: str, separator: str, file: str, line: int) -> list[str]:
     return labels
 
 
-def _indicated(labels: Sequence[str], values: Sequence[str], file: str, line: int) -> list[str]:
+def _labels_of_indicators(
+    labels: Sequence[str], values: Sequence[str], file: str, line: int
+) -> list[str]:
     """The labels whose column has a 1.
 
     Raises:
@@ -348,7 +350,7 @@ def pos_weight(
     for one that none has.
 
     Raises:
-        ConfigError: a weight is of no label.
+        ConfigError: a weight has a name that is not a label.
     """
     if not chosen:
         return None

@@ -55,7 +55,7 @@ class MultiRegressionData(SeveralTargetsData):
 
     def make_list(self) -> MakeList:
         """From a number in each column to the numbers."""
-        return partial(_numbers, tuple(map(str, self.target_columns)))
+        return partial(_numbers_in_columns, tuple(map(str, self.target_columns)))
 
 
 class MultiRegressionEvaluation(Options):
@@ -191,12 +191,12 @@ class MultiRegression(EncoderTask):
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows as of `evaluate`, and their numbers, (N, O)."""
-        reader = rows_to_score(rows, self.labels, partial(_numbers, self.labels))
+        reader = rows_to_score(rows, self.labels, partial(_numbers_in_columns, self.labels))
         return texts_and_targets(reader, self.target)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The examples of a file that a user names."""
-        several = partial(_numbers, self.labels)
+        several = partial(_numbers_in_columns, self.labels)
         return columns_to_score(files[0], tuple(columns) or self.columns, self.labels, several)
 
     def settings(self) -> dict[str, Any]:
@@ -246,7 +246,9 @@ def numbers_in(field: str, file: str, line: int) -> list[float]:
     return [number_in(str(item), file, line) for item in items]
 
 
-def _numbers(names: Sequence[str], values: Sequence[str], file: str, line: int) -> list[float]:
+def _numbers_in_columns(
+    names: Sequence[str], values: Sequence[str], file: str, line: int
+) -> list[float]:
     """The numbers in columns of their own.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Several targets for a text or a pair: the labels that it has, or several numbers.
+"""Several targets for a text or a pair of texts: its labels, or several numbers.
 
-A row has them as a list in one column, or in columns of their own. Readers give rows of texts, so
-the list becomes JSON text in the last field: `["old", "warm"]`, `[0.5, 2]`.
+A row has its targets as a list in one column, or each in its own column. Readers give rows of
+texts, so the list is JSON in the last field: `["old", "warm"]`, `[0.5, 2]`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regard.recipe import Options
 from regard.tasks.sections import differing
 from regard.tasks.texts import TextRecipe, TextsData, text_problems
 
-# A value of each column of targets, the file and the line -> the items of the list
+# (values of the columns of targets, file, line) -> the list of targets
 MakeList = Callable[[Sequence[str], str, int], list[Any]]
 
 
@@ -31,7 +31,7 @@ class SeveralTargetsData(TextsData):
 
     @abstractmethod
     def make_list(self) -> MakeList:
-        """How the values of `target_columns` become a list."""
+        """The function that makes the list of targets from the values of `target_columns`."""
 
     @property
     def pairs(self) -> bool:
@@ -42,7 +42,7 @@ class SeveralTargetsData(TextsData):
         """The rows of a file: one text or two, then the targets as JSON text, or as a table has it.
 
         Raises:
-            ConfigError: `columns` are not those of one text or two.
+            ConfigError: `columns` does not name one text or two.
         """
         least, also = (1, "") if self.target_columns else (2, ", and then that of the targets")
         if len(self.columns) not in (least, least + 1):
@@ -58,7 +58,7 @@ class SeveralTargetsData(TextsData):
         """These columns of a file, those of targets as a list."""
         lists = () if self.target_columns else self.columns[-1:]
         found = read(path, columns, format=self.format, header=self.header, lists=lists)
-        separate = self.target_columns and len(columns) > 1  # one: that of the groups
+        separate = self.target_columns and len(columns) > 1  # a single column is that of the groups
         return (
             MergedColumns(found, len(self.target_columns), self.make_list()) if separate else found
         )
@@ -66,7 +66,7 @@ class SeveralTargetsData(TextsData):
 
 @dataclass(frozen=True, eq=False)
 class MergedColumns(RowReader):
-    """Rows whose last `count` fields become one, the JSON text of a list."""
+    """A reader whose rows have their last `count` fields merged into one, a list in JSON."""
 
     reader: RowReader
     count: int
@@ -82,7 +82,7 @@ class MergedColumns(RowReader):
 
 
 class SeveralTargetsRecipe(TextRecipe):
-    """What the recipes for several targets have in common."""
+    """Base class of the recipes for several targets."""
 
     data: SeveralTargetsData
     evaluation: Options
@@ -106,10 +106,10 @@ def rows_to_score(
 ) -> RowReader:
     """Rows in memory as a reader whose last field holds the targets, for `evaluate`.
 
-    labels: of the model. A table whose columns have these names has a target in each of them.
+    labels: those of the model. If columns have these names, each holds a target.
 
     Raises:
-        ConfigError: the names of the columns do not say which they are.
+        ConfigError: the names of the columns do not tell which hold texts and targets.
     """
     if isinstance(rows, RowReader):
         return rows
@@ -127,7 +127,7 @@ def columns_to_score(
     """The rows of a file to evaluate: texts and a list, or texts and a column for each label.
 
     Raises:
-        ConfigError: columns of some of the labels are named.
+        ConfigError: the columns of some labels are named, but not of all.
     """
     texts = [one for one in columns if str(one) not in labels]
     if not {*labels} <= {*map(str, columns)}:
@@ -142,10 +142,10 @@ def columns_to_score(
 
 
 def list_in(text: str, file: str, line: int) -> list[Any] | None:
-    """The list that a field holds as JSON; None where it holds something else.
+    """The list that a field holds in JSON; None if it holds something else.
 
     Raises:
-        DataError: it is a list in another notation.
+        DataError: the field is in brackets, but not a list in JSON.
     """
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]")):
