@@ -35,7 +35,7 @@ class Side:
         (path / "recipe.toml").write_text(self._recipe(len(rows), len(rows[0].texts)))
         self.options: Any = read_recipe(path / "recipe.toml")
         self.plan = plan(self.options)
-        return len(self.plan.task.parts.train.rows.ids.ids)
+        return len(self.plan.task.parts.train.inputs.ids.ids)
 
     def train(self) -> None:
         """All epochs, with the checkpoint before the first update and the one after the last."""
