@@ -238,6 +238,15 @@ def test_no_function_is_longer_than_70_lines_and_no_file_than_700():
     assert not long, "\n".join(long)
 
 
+def test_no_two_public_classes_have_one_name():
+    names: dict[str, list[str]] = {}
+    for file in SOURCES:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                names.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert not {name: files for name, files in names.items() if len(files) > 1}
+
+
 def test_no_constructor_takes_more_than_12_parameters():
     wide = []
     for file in PROGRAMS:

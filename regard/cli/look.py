@@ -40,7 +40,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Output:
+class PictureOutput:
     """Where the picture goes besides the terminal."""
 
     html: Annotated[Path | None, Option(metavar="FILE", help="Write every head.")] = None
@@ -72,7 +72,7 @@ class Output:
 
 
 @with_decoding
-@with_flags("output", Output)
+@with_flags("output", PictureOutput)
 @with_flags("selection", Selection)
 def look(
     model: ModelFolder,
@@ -85,7 +85,7 @@ def look(
     device: Device = None,
     *,
     selection: Selection,
-    output: Output,
+    output: PictureOutput,
     decoding: dict[str, Any],
 ) -> None:
     """Show which tokens a model attends to while it reads or answers a text."""
