@@ -117,6 +117,7 @@ class Bert(nn.Module, Encoder):
     SIZES = SIZES
     PUBLISHED = PUBLISHED
     unpadded = True
+    block: type[nn.Module] = BertBlock
     # The heads whose inner layer is the pooler that came out of pre-training.
     pooled: tuple[str, ...] = ("pooler", "next_sentence", "classes", "multiple_choice")
 
@@ -129,7 +130,7 @@ class Bert(nn.Module, Encoder):
         self.segments = nn.Embedding(config.segments, config.d_model)
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
-        self.blocks = nn.ModuleList(BertBlock(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(self.block(config) for _ in range(config.layers))
         init_weights(self, config.init_range)
         cut_heads(self, config.pruned)
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.attention.pruning import cut_heads
 from regard.attention.relative import RelativeBias, two_sided_bucket
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -47,15 +46,13 @@ class Mpnet(Roberta):
     SIZES = {"base": dict(d_model=768, d_ff=3072, heads=12, layers=12)}  # noqa: RUF012
     PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
     unpadded = False  # distances are those in a padded batch
+    block = MpnetBlock
 
     def __init__(self, config: MpnetConfig):
         super().__init__(config)
         del self.segments
-        self.blocks = nn.ModuleList(MpnetBlock(config) for _ in range(config.layers))
         self.relative = RelativeBias(config.heads, two_sided_bucket)
-        init_weights(self.blocks, config.init_range)
         init_weights(self.relative, config.init_range)
-        cut_heads(self, config.pruned)
 
     @property
     def segment_types(self) -> int:
