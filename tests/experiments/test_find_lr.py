@@ -50,7 +50,7 @@ def files() -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
-def test_it_suggests_a_rate_and_writes_nothing():
+def test_find_lr_suggests_a_rate_and_leaves_all_files_unchanged():
     before = files()
     found = regard.find_lr("small.toml", show="none")
     assert found.test.rates[0] == pytest.approx(1e-7) and len(found.test.rates) <= 100

@@ -83,7 +83,7 @@ def test_updates_equal_gradient_descent_by_hand():
     np.testing.assert_allclose(found.losses, expected, rtol=1e-4, atol=1e-12)
 
 
-def test_it_stops_when_the_smoothed_loss_is_four_times_its_lowest():
+def test_the_range_test_stops_when_the_smoothed_loss_is_four_times_its_lowest():
     found = found_in(Line(), sgd(), start=1e-3, end=100.0, updates=100)
     means = smoothed(found.losses)
     assert found.diverged and len(found.rates) < 100
@@ -92,7 +92,7 @@ def test_it_stops_when_the_smoothed_loss_is_four_times_its_lowest():
     assert found.suggestion < found.minimum
 
 
-def test_it_stops_where_the_loss_is_not_finite():
+def test_the_range_test_stops_where_the_loss_is_not_finite():
     class Broken(Line):
         left = 12
 
@@ -134,7 +134,7 @@ def test_suggestions_equal_the_rules_by_hand(seed):
 
 
 @pytest.mark.parametrize("losses", [[1.0] * 40, [1.0 + n for n in range(40)], [1.0] * 8, [2.0], []])
-def test_nothing_is_suggested_where_the_loss_does_not_fall(losses):
+def test_the_suggestion_is_none_where_the_loss_does_not_fall(losses):
     found = RangeTest(tuple(np.geomspace(1e-7, 1, 40))[: len(losses)], tuple(losses), 40, True)
     assert found.suggestion is found.minimum is found.steepest is None
 
