@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from their_encoders import transformers
 
+import regard
 from regard.attention.relative import two_sided_bucket
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -37,3 +38,14 @@ def test_hidden_states_depend_on_the_distance_alone_where_positions_are_equal():
     assert (found - turned).abs().max() > 1e-3  # the bias tells before from behind
     torch.nn.init.zeros_(model.relative.values.weight)
     torch.testing.assert_close(model.encode(one), model.encode(other).flip(1))
+
+
+def test_a_model_with_another_padding_id_is_saved_and_loaded_in_our_own_format(tmp_path):
+    """Their program has the padding id 1; `pad` of a model begun from nothing may be another."""
+    rows = [{"text": f"{word} {i}", "label": word} for i in range(8) for word in ("one", "two")]
+    sizes = dict(name="mpnet", d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
+    run = regard.train(
+        task="classification", train=rows, model=sizes, out=tmp_path / "run", show="none",
+        tokenizer=dict(kind="words", vocab_size=20), updates=2,
+    )  # fmt: skip
+    assert run.model.model.config.pad == 0 and len(run.predict(["one 1", "two"])) == 2

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from regard.checkpoints.formats import bert
-from regard.checkpoints.formats.config_table import Field, TokenField
+from regard.checkpoints.formats.config_table import Field
 from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine, packed
 from regard.checkpoints.formats.roberta import FIELDS, ROBERTA, RobertaPositionFields
 from regard.models.config import Epsilon, Size
@@ -31,7 +30,7 @@ BODY = [
 OWN_FIELDS = {
     "vocab_size": Field("vocab_size", 30527, Size),
     "norm_eps": Field("layer_norm_eps", 1e-12, Epsilon),
-    "pad": TokenField("pad_token_id", 1, Literal[1]),
+    "pad": Field("pad_token_id", 1, names={1: 1}),
 }
 # Their program counts positions from 1 and distances in 32 buckets, whatever the fields say.
 FIXED = {"relative_attention_num_buckets": (32,)}
