@@ -21,6 +21,12 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in values.items() if type(value) in (int, float)}
 
 
+def final_scores(result: Result) -> dict[str, float]:
+    """Those of the last validation by their names, and those on the test data as "test/NAME"."""
+    tested = {f"test/{name}": value for name, value in result.test_scores.items()}
+    return numbers(result.scores | tested)
+
+
 class WandbLogger(Callback):
     """Sends logged values and the final scores to a run of Weights & Biases.
 
@@ -44,7 +50,7 @@ class WandbLogger(Callback):
 
     def on_end(self, result: Result) -> None:
         """See `Callback`."""
-        self.run.summary.update(numbers(result.scores))
+        self.run.summary.update(final_scores(result))
         self.run.finish()
 
 
@@ -71,5 +77,5 @@ class MLflowLogger(Callback):
 
     def on_end(self, result: Result) -> None:
         """See `Callback`."""
-        self.client.log_metrics({f"final/{k}": v for k, v in numbers(result.scores).items()})
+        self.client.log_metrics({f"final/{k}": v for k, v in final_scores(result).items()})
         self.client.end_run()
