@@ -90,12 +90,12 @@ class Ours:
     def __init__(self, sizes: dict[str, int], count: int, precision: Any, sort: bool, threads: int):
         from benchmarks.updates import Updates
         from regard.data import TokenArray, sorted_batches
-        from regard.tasks.translation import translation_loss
+        from regard.tasks.text_to_text import text_to_text_loss
         from regard.training.options import OptimizerOptions, TrainingOptions
 
         class Task(Updates):
             def loss(self, batch: Any, carry: None) -> Any:
-                return translation_loss(self.model, batch), None
+                return text_to_text_loss(self.model, batch), None
 
         texts = sentences(count, sizes["vocab_size"])
         sources = TokenArray.of([[*text, EOS] for text in texts])

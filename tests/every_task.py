@@ -78,11 +78,11 @@ def language(kind: type = RecurrentLanguageModel) -> Any:
     return task_class("language-modeling")(model, tokenizer, format="lines")
 
 
-def translator(kind: type = Transformer) -> Any:
-    """A translator."""
+def translator(kind: type = Transformer, task: str = "translation") -> Any:
+    """A translator, or an encoder-decoder for another task."""
     tokenizer = train("words", lines(), 60)
     more = dict(max_length=LIMIT) if kind is Transformer else {}
-    return task_class("translation")(kind(_config(kind, tokenizer, **more)), tokenizer)
+    return task_class(task)(kind(_config(kind, tokenizer, **more)), tokenizer)
 
 
 def _config(kind: Any, tokenizer: Tokenizer, **more: Any) -> Any:
@@ -101,6 +101,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "language-modeling": language,
     "language-modeling-gpt2": lambda: language(GPT2),
     "translation": translator,
+    "summarization": lambda: translator(task="summarization"),
+    "text-to-text": lambda: translator(task="text-to-text"),
     "translation-seq2seq": lambda: translator(Seq2Seq),
 }
 

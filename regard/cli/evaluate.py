@@ -21,7 +21,7 @@ from regard.cli.options import (
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from regard.tasks.translation import Translation
+    from regard.tasks.text_to_text import TextToText
     from regard.tasks.verbs import TaskVerbs
 
 Part = Literal["valid", "test"]
@@ -135,11 +135,11 @@ def _predictions(
 
 
 def _outputs(
-    task: Translation, files: Sequence[Path], columns: Columns, decoding: Mapping[str, Any]
+    task: TextToText, files: Sequence[Path], columns: Columns, decoding: Mapping[str, Any]
 ) -> tuple[list[Any], Counter[str]]:
     """Scores of the outputs for the first column against the second, and what was truncated."""
     from regard.decoding import unfinished
-    from regard.tasks.translation import fields_of, pairs_of
+    from regard.tasks.text_to_text import fields_of, pairs_of
 
     if len(files) > 1 and columns:
         _no_columns("lines of two files have none")

@@ -23,7 +23,7 @@ def generate(
     *,
     decoding: dict[str, Any],
 ) -> None:
-    """Continue a text, token by token as the model decides.
+    """Continue a text, token by token as the model decides, or generate the text for a source.
 
     A prompt that leaves no room for a token is an error; --too-long truncate keeps its end.
     """
@@ -38,7 +38,7 @@ def generate(
     method = with_options(task.method, **decoding)
     with count_acceptance() as acceptance:
         streams = isinstance(method, IncrementalMethod) and decoding.get("samples", 1) == 1
-        if streams and not as_json:
+        if streams and not as_json and task.model.continues:
             tokens = task.stream(prompt, too_long=too_long, **decoding)
             emit(prompt + next(tokens, ""))  # after an error nothing is printed
             for token in tokens:

@@ -21,6 +21,7 @@ from regard.experiments.runs import schema_of
 from regard.models import model_class
 from regard.recipe import dumps, names_in, parse, section_class, sections_of
 from regard.tasks import TASKS, task_class
+from regard.tasks.infer_task import ENCODER_DECODERS
 
 WIDTH = 96  # of a line, in characters
 NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
@@ -32,7 +33,10 @@ FILE_ENDINGS = {
     "multiple-choice": "json",
 }
 # task -> the model that is trained from random weights
-RANDOM_MODELS = {"translation": "transformer-prenorm", "language-modeling": "gpt2"}
+RANDOM_MODELS = {
+    **dict.fromkeys(ENCODER_DECODERS, "transformer-prenorm"),
+    "language-modeling": "gpt2",
+}
 # All other tasks fine-tune the model of a folder, with the usual options.
 FINE_TUNING = {
     "model": {"path": "path/to/model"},
@@ -83,7 +87,7 @@ def sections_with(option: str) -> list[str]:
 def _preset_options(task: str) -> dict[str, Any]:
     """The options that the template sets."""
     ending = FILE_ENDINGS.get(task, "tsv")
-    several = ["train.tsv"] if task == "translation" else f"train.{ending}"
+    several = ["train.tsv"] if task in ENCODER_DECODERS else f"train.{ending}"
     preset = {"task": task, "data": {"train": several, "valid": 0.1}}
     if task in RANDOM_MODELS:
         return {**preset, "model": {"name": RANDOM_MODELS[task]}, "training": {"epochs": 10}}

@@ -16,6 +16,8 @@ from regard.models import MODELS
 # name -> module:Class
 TASKS: dict[str, Any] = {
     "translation": "regard.tasks.translation:Translation",
+    "summarization": "regard.tasks.summarization:Summarization",
+    "text-to-text": "regard.tasks.text_to_text:TextToText",
     "language-modeling": "regard.tasks.language_modeling:LanguageModeling",
     "embedding": "regard.tasks.embedding:Embedding",
     "classification": "regard.tasks.classification:Classification",

@@ -28,6 +28,9 @@ TASK_OF = {
     "masked_lm": "fill-mask",
     "next_sentence": "next-sentence",
 }
+# what the published encoder-decoders of a `model_type` are for; others turn any text into another
+ENCODER_DECODERS = ("translation", "summarization", "text-to-text")
+PUBLISHED_FOR = {"marian": "translation", "pegasus": "summarization"}
 OF_CLASSES = ("classification", "multi-label-classification", "multi-regression", "regression")
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | dict.fromkeys(OF_CLASSES, "classes")
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
@@ -37,7 +40,7 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
     """The tasks that a model can be used for."""
     if not isinstance(model, EncoderWithHeads):
         continues = model.continues
-        own = ("language-modeling",) if continues else ("translation",)
+        own = ("language-modeling",) if continues else ENCODER_DECODERS
         if is_encoder(type(model)):
             return (*own, "embedding") if continues else ("embedding",)
         return own
@@ -90,6 +93,8 @@ def kept_settings(
         ConfigError: labels and head do not fit together.
     """
     found = task_of(model, config)[0]
+    if found in ENCODER_DECODERS:
+        return dict(settings) if task in ENCODER_DECODERS else None
     kind = HEAD_OF.get(task, "")
     heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
     fits = found == task if kind in ("", "classes") else kind in heads
@@ -111,7 +116,7 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
     if not isinstance(model, EncoderWithHeads):
         if model.continues:
             return "language-modeling", {}
-        return "translation", {}
+        return PUBLISHED_FOR.get(str(config.get("model_type")), "text-to-text"), {}
     kind = next((kind for kind in TASK_OF if kind in model.heads), None)
     if kind is None:
         return "embedding", {}

@@ -1,153 +1,38 @@
-"""Translation: pairs of sentences, an encoder-decoder, BLEU.
-
-Other tasks that turn one text into another are the same: summarization, correction, generated
-answers.
-"""
+"""Translation: pairs of sentences, an encoder-decoder, BLEU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
-import torch
-from pydantic import Field
-from torch import Tensor
-
-from regard import decoding
-from regard.attention.capture import label, muted
-from regard.data.batches import IGNORE, PairBatch, Sequences
-from regard.data.bucketing import Buckets, sorted_batches
-from regard.data.readers import RowReader, read, read_parallel
-from regard.data.sampler import EpochSampler
-from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, DataError, RegardError
-from regard.metrics import BLEU, CHRF, Score
+from regard.errors import RegardError
+from regard.metrics import BLEU, CHRF, Metric
 from regard.models.protocols import EncoderDecoder
-from regard.recipe import Options, RecipePath
-from regard.tasks.batching import (
-    TooLong,
-    decode_in_order,
-    device_of,
-    encode_texts,
-    over_limit,
-    saves_padding,
-)
-from regard.tasks.finite_checks import NonFiniteScores
-from regard.tasks.inputs import (
-    as_rows,
-    checked_columns,
-    checked_texts,
-    warn_if_file,
-    warn_of_truncation,
-)
-from regard.tasks.sections import (
-    DataSection,
-    DecodingRecipe,
-    FoldOption,
-    Share,
-    differing,
-)
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.text_to_text import TextToText, TextToTextEvaluation, TextToTextRecipe
 from regard.text import Tokenizer
 
-Files = tuple[RecipePath, ...]
-SAMPLES = 12  # rows that a run's report shows
 
-
-class TranslationData(DataSection):
-    """[data]: two files of lines, or one table with `columns` for source and target."""
-
-    several_files: ClassVar[bool] = True
-
-    train: Files
-    valid: Files | Share | FoldOption
-    """Files, or a share or a fold of the training data."""
-    test: Files = ()
-    columns: tuple[int | str, ...] = (0, 1)
-    format: str | None = None
-    """Of one table: tsv, csv, jsonl or parquet, where the file's ending does not say it."""
-    max_length: int = Field(default=256, ge=2)
-    """Of one sentence, `</s>` included; never more than the model reads."""
-    too_long: Literal["error", "truncate", "skip"] = "skip"
-    max_tokens_per_batch: int = Field(default=4096, ge=1)
-    """Tokens in the larger of a batch's two arrays, padding included."""
-
-    def read(self, source: Any, part: str) -> RowReader:
-        """The pairs of two files of lines, or of one table."""
-        return pairs_of(source, self.columns, self.format)
-
-    def texts(self) -> Iterator[str]:
-        """Both sides of the training pairs, from which a tokenizer learns."""
-        return self.records("train").texts()
-
-
-class TranslationObjective(Options):
-    """[objective]"""
-
-    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-
-
-class TranslationEvaluation(Options):
+class TranslationEvaluation(TextToTextEvaluation):
     """[evaluation]"""
 
     bleu_tokenize: str = "13a"
     """sacreBLEU's tokenizer; "none" for text that is tokenized already."""
-    valid_sentences: int = Field(default=0, ge=0)
-    """How many sentences validation translates; 0 means all."""
 
 
-class TranslationRecipe(DecodingRecipe):
+class TranslationRecipe(TextToTextRecipe):
     """A recipe's sections besides [model] and [training]."""
 
-    data: TranslationData
-    objective: TranslationObjective = TranslationObjective()
     evaluation: TranslationEvaluation = TranslationEvaluation()
 
 
-@dataclass(frozen=True)
-class Corpora:
-    """Encoded training and validation pairs, and the batches of the training.
-
-    references: the validation targets as texts.  notes: which rows were left out or truncated.
-    """
-
-    valid: EncodedExamples
-    references: list[str]
-    batches: Buckets
-    notes: list[str]
-
-
-def translation_loss(
-    model: EncoderDecoder, batch: PairBatch, smoothing: float = 0.0
-) -> tuple[Tensor, int]:
-    """The sum of -log p(target token) in nats, and the number of these tokens.
-
-    In training on a CPU nothing is computed of padding, where the model can do without.
-    """
-    source, ids = batch.source, batch.target.ids
-    target = Sequences(ids[:, :-1], (batch.target.lengths - 1).clamp(min=0))
-    targets = ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
-    if model.training and model.unpadded and saves_padding(source, target):
-        source, target = source.unpadded(), target.unpadded()
-        assert target.layout is not None
-        targets = target.layout.unpad(targets)
-    hidden = model.forward(source, target).hidden.flatten(0, 1)
-    return model.head.loss(hidden, targets.flatten(), smoothing, batch.count)
-
-
-class Translation(TaskVerbs):
-    """A model that turns a source text into a target text, with its tokenizer."""
+class Translation(TextToText):
+    """A model that translates a text, with its tokenizer."""
 
     name = "translation"
     verbs = ("predict", "evaluate", "look")
-    decodes = True
     Recipe = TranslationRecipe
     goal = ("bleu", "max")
+    validated = ("bleu",)
 
     def __init__(
         self,
@@ -156,303 +41,33 @@ class Translation(TaskVerbs):
         *,
         method: Any = None,
         label_smoothing: float = 0.0,
+        source_prefix: str = "",
         bleu_tokenize: str = "13a",
     ):
-        self.model, self.tokenizer, self.label_smoothing = model, tokenizer, label_smoothing
-        self.method = method or decoding.options(max_tokens="2x+10")
+        options: dict[str, Any] = {"label_smoothing": label_smoothing}
+        super().__init__(model, tokenizer, method=method, source_prefix=source_prefix, **options)
         self.bleu_tokenize = bleu_tokenize
-        self.corpora: Corpora | None = None
 
-    # ---- from a recipe
-
-    @classmethod
-    def trains(cls, model: type) -> bool:
-        """Whether the model generates a target for a source."""
-        return issubclass(model, EncoderDecoder)
+    translate = TextToText.generate
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from recipe.decoding.problems()
-        data = recipe.data
-        given = {name: getattr(data, name) for name in ("train", "valid", "test")}
-        if data.splits_train:
-            del given["valid"]
-        for name, files in given.items():
-            if len(files) not in (1, 2) and (files or name != "test"):
-                problem = "must be two files of lines or one table, but is given"
-                yield f"data.{name}", f"{problem} {len(files)} files."
-        if all(len(files) != 1 for files in given.values()):
-            yield from differing(data, "data", ("columns", "format"), "is of a table")
-        if len(data.columns) != 2:
-            problem = f"must name the source and the target, but names {len(data.columns)} columns."
-            yield "data.columns", problem
+        yield from super().problems(recipe)
         try:
             BLEU(tokenize=recipe.evaluation.bleu_tokenize)
         except RegardError as error:
             yield "evaluation.bleu_tokenize", f"cannot be used: {error}"
 
     @classmethod
-    def from_recipe(
-        cls, recipe: TranslationRecipe, model: EncoderDecoder, tokenizer: Tokenizer
-    ) -> Translation:
-        """The task with its data, ready to be trained.
-
-        Raises:
-            ConfigError: the tokenizer has no token that ends a sentence.
-            DataError: a row is too long and that is an error.
-        """
-        data, start, pads = recipe.data, model.config.bos, (model.config.pad,) * 2
-        limit = min(data.max_length, model.config.max_length or data.max_length)
-        fields = columns(tokenizer, start, max_length=limit, too_long=data.too_long)
-        train = encode(data.records("train"), fields)
-        pairs = list(islice(data.records("valid"), recipe.evaluation.valid_sentences or None))
-        fields = columns(tokenizer, start, max_length=limit, too_long="truncate")
-        valid = encode(pairs, fields, empty="keep")
-        budget = data.max_tokens_per_batch
-        batches = Buckets(train.columns, pads, max_tokens=budget, seed=recipe.seed)
-        parts = {"training data": train.report, "validation data": valid.report}
-        notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
-        if oversized := batches.oversized:
-            notes.append(
-                f"training data: {oversized:,} rows are longer than `max_tokens_per_batch`, "
-                f"{budget:,}; each is a batch of its own"
-            )
-        task = cls(
-            model,
-            tokenizer.with_eos_template(),
-            method=recipe.decoding.build("2x+10"),
-            label_smoothing=recipe.objective.label_smoothing,
-            bleu_tokenize=recipe.evaluation.bleu_tokenize,
-        )
-        task.corpora = Corpora(valid, [pair[1] for pair in pairs], batches, notes)
-        return task
-
-    @staticmethod
-    def example(recipe: TranslationRecipe, words: int) -> PairBatch:
-        """A batch as the recipe asks for, if every sentence had `words` tokens: for estimates."""
-        rows = max(1, recipe.data.max_tokens_per_batch // words)
-        side = Sequences(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
-        return PairBatch(side, side)
+    def metric_options(cls, recipe: Any) -> dict[str, Any]:
+        """See `TextToText`."""
+        return {"bleu_tokenize": recipe.evaluation.bleu_tokenize}
 
     def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model, tokenizer and decoding method."""
-        return {"label_smoothing": self.label_smoothing, "bleu_tokenize": self.bleu_tokenize}
+        """See `TextToText`."""
+        return {**super().settings(), "bleu_tokenize": self.bleu_tokenize}
 
-    # ---- training
-
-    def train_batches(self) -> EpochSampler:
-        """Batches without end, of pairs of similar lengths."""
-        return EpochSampler(self._data().batches)
-
-    def notes(self) -> list[str]:
-        """Which rows of the data were left out or truncated."""
-        return self._data().notes
-
-    def counts(self, batch: PairBatch) -> dict[str, int]:
-        """Predicted target tokens: all but the first of each row."""
-        return {"loss": batch.count}
-
-    def losses(
-        self, batch: PairBatch, carry: None = None
-    ) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The sum of the cross-entropies of the target in nats, with label smoothing."""
-        here = batch.to(device_of(self.model))
-        return {"loss": translation_loss(self.model, here, self.label_smoothing)}, None
-
-    def validate(self) -> dict[str, float]:
-        """BLEU of the translations, and the cross-entropy of the references per token.
-
-        Where scores are infinite or NaN both are NaN.
-        """
-        data = self._data()
-        bleu = BLEU(tokenize=self.bleu_tokenize)
-        try:
-            decoded = decode_in_order(self.model, data.valid.columns[0], self.method)
-        except NonFiniteScores:
-            return {"bleu": float("nan"), "loss": float("nan")}
-        best = [found[0] for found in decoded]
-        bleu.add(self.tokenizer.decode_many(h.tokens for h in best), data.references)
-        loss, count = self._total_loss(data.valid)
-        return {"bleu": bleu.result().value, "loss": loss / count}
-
-    # ---- translations
-
-    def translate(
-        self, texts: Sequence[str] | str, *, too_long: TooLong = "error", **options: Any
-    ) -> Any:
-        """The best translation of each text: a list for a list, one for one text.
-
-        Args:
-            too_long: what happens to a text beyond the model's limit: "error" or "truncate".
-            options: how to decode, by name (`beams=4`), where not as the model's own method.
-        """
-        if isinstance(texts, str):
-            warn_if_file(texts)
-            return self.translate([texts], too_long=too_long, **options)[0]
-        texts = checked_texts(texts)
-        found = self.hypotheses(texts, too_long=too_long, **options)
-        return [translations[0] for translations in self.spelled(texts, found)]
-
-    def hypotheses(
-        self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
-    ) -> list[list[Hypothesis]]:
-        """The hypotheses of each text, best first; that of an empty text is empty."""
-        method, texts = decoding.with_options(self.method, **options), checked_texts(texts)
-        sources = encode_texts(texts, self._source_column(), too_long)
-        with muted():
-            found = decode_in_order(self.model, sources, method)
-        found = [
-            [Hypothesis([], 0.0, 0.0, True)] if not text.strip() else best
-            for text, best in zip(texts, found, strict=True)
-        ]
-        self._capture(sources, [best[0].tokens for best in found])
-        return found
-
-    predict = translate
-
-    def spelled(
-        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[str]]:
-        """The hypotheses of each text as texts."""
-        return [self.tokenizer.decode_many(h.tokens for h in several) for several in found]
-
-    def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
-        """The indices of texts longer than the model's limit, and the tokens of each."""
-        return over_limit(texts, self._source_column())
-
-    def evaluate(
-        self,
-        pairs: RowReader | Iterable[Sequence[str]],
-        *,
-        columns: Sequence[int | str] = (),
-        **options: Any,
-    ) -> tuple[list[Score], list[str]]:
-        """BLEU and chrF of the translations of the first fields against the second; and the
-        translations.
-
-        columns: of sources and references in a table.
-        """
-        chosen = read(as_rows(pairs), checked_columns(columns)) if columns else pairs
-        sources, references = fields_of(chosen)
-        if cut := self.over_limit(sources):
-            limit = self.model.config.max_length
-            warn_of_truncation(len(cut), len(sources), "sources", limit)
-        translations = self.translate(sources, too_long="truncate", **options)
-        return self.scores(translations, references), translations
-
-    def check_test(self, recipe: TranslationRecipe) -> None:
-        """See `TaskVerbs`."""
-        if recipe.data.test:
-            fields_of(recipe.data.records("test"))
-
-    def test(self, recipe: TranslationRecipe) -> list[Score]:
-        """See `TaskVerbs`."""
-        return self.evaluate(recipe.data.records("test"))[0] if recipe.data.test else []
-
-    def test_samples(self, recipe: TranslationRecipe) -> list[tuple[str, str, str]]:
-        """The first rows of the test data: (source, translation, reference)."""
-        return self._translated(recipe.data.records("test")) if recipe.data.test else []
-
-    def samples(self, recipe: TranslationRecipe) -> list[tuple[str, str, str]]:
-        """The first validation rows: (source, translation, reference)."""
-        return self._translated(recipe.data.records("valid"))
-
-    def _translated(self, rows: RowReader) -> list[tuple[str, str, str]]:
-        pairs = list(islice(rows, SAMPLES))
-        found = self.translate([pair[0] for pair in pairs], too_long="truncate")
-        return [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
-
-    def scores(self, translations: Sequence[str], references: Sequence[str]) -> list[Score]:
+    def metrics(self) -> tuple[Metric, ...]:
         """BLEU and chrF."""
-        metrics = (BLEU(tokenize=self.bleu_tokenize), CHRF())
-        for metric in metrics:
-            metric.add(translations, references)
-        return [metric.result() for metric in metrics]
-
-    @torch.no_grad()
-    def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
-        pad, total, count = self.model.config.pad, 0.0, 0
-        with evaluating(self.model):
-            for batch in sorted_batches(examples.columns, (pad, pad), max_tokens=4096):
-                loss, tokens = translation_loss(self.model, batch.to(device_of(self.model)), 0.0)
-                total, count = total + float(loss), count + tokens
-        return total, count
-
-    def _capture(self, sources: TokenArray, targets: list[list[int]]) -> None:
-        """One pass over sources and translations, where attention capture is on."""
-        config, text_of = self.model.config, self.tokenizer.label
-        source = sources.padded(np.arange(len(sources)), config.pad)
-        read = [[config.bos, *ids] for ids in targets]
-        whole = [[config.bos, *ids, config.eos] for ids in targets]
-        words = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
-        if label(words, [[text_of(i) for i in row] for row in whole]):
-            with torch.no_grad(), evaluating(self.model):
-                device = device_of(self.model)
-                self.model(source.to(device), Sequences.of(read, config.pad).to(device))
-
-    def _source_column(self) -> FieldEncoder:
-        end = sentence_end(self.tokenizer)
-        limit = self.model.config.max_length
-        return FieldEncoder("source", self.tokenizer, after=(end,), max_length=limit)
-
-    def _data(self) -> Corpora:
-        if self.corpora is None:
-            raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.corpora
-
-
-def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Sources and references of rows.
-
-    Raises:
-        DataError: there is no row, or a row does not have two fields.
-    """
-    rows = pairs if isinstance(pairs, RowReader) else read(pairs)
-    name, found = rows.file_of(0), list(rows.numbered())
-    if not found:
-        raise DataError(name, None, "has no pair: there is nothing to score.")
-    for line, row in found:
-        if len(row) != 2:
-            problem = f"has {len(row)} fields, but must have two: a source and its translation."
-            raise DataError(name, line, problem)
-    return [row[0] for _, row in found], [row[1] for _, row in found]
-
-
-def pairs_of(
-    files: Sequence[Any], columns: Sequence[int | str], format: str | None = None
-) -> RowReader:
-    """Pairs from two files of lines, or from two columns of one table."""
-    if len(files) == 2:
-        return read_parallel(*files)
-    if len(files) == 1:
-        return read(files[0], tuple(columns), format=format)
-    raise ConfigError(
-        "Translation reads two files of lines (source, target) or one table, but is given "
-        f"{len(files)} files."
-    )
-
-
-def columns(tokenizer: Tokenizer, start: int, **limits: Any) -> tuple[FieldEncoder, FieldEncoder]:
-    """How sources (text, eos) and targets (start, text, eos) are encoded.
-
-    start: the id with which the decoder starts: the tokenizer's bos token in models that are
-        trained here, the padding in Marian's.  limits: options of a `FieldEncoder`.
-    """
-    end = sentence_end(tokenizer)
-    source = FieldEncoder("source", tokenizer, after=(end,), **limits)
-    return source, FieldEncoder("target", tokenizer, before=(start,), after=(end,), **limits)
-
-
-def sentence_end(tokenizer: Tokenizer) -> int:
-    """The id of the token that ends a sentence.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if tokenizer.eos_id is None:
-        raise ConfigError(
-            "Translation needs a tokenizer with a token that ends a sentence, such as </s>, but "
-            "this one has none. Train one, or name it in tokenizer_config.json (`eos_token`)."
-        )
-    return tokenizer.eos_id
+        return BLEU(tokenize=self.bleu_tokenize), CHRF()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 METHODS = {
     "predict": "gives the result for a text",
     "translate": "turns a text into another",
+    "summarize": "summarizes a text",
     "generate": "continues a text",
     "stream": "continues a text",
     "hypotheses": "searches for the most probable text",

@@ -17,6 +17,7 @@ from regard.errors import DataError, RegardError
 from regard.experiments.runs import read_recipe
 from regard.metrics.score import Score
 from regard.tasks.classification import Classification
+from regard.tasks.infer_task import ENCODER_DECODERS
 from regard.training import Callback, Interrupted
 from regard.training.metrics_log import read_events
 
@@ -38,11 +39,11 @@ DATA = {
     "question-answering": [{**QUESTION, "id": str(n)} for n in range(8)],
     "multiple-choice": [CHOICE] * 8,
     "language-modeling": [f"{text} ." for text in TEXTS * 4],
-    "translation": [(text, text[::-1]) for text in TEXTS],
+    **dict.fromkeys(ENCODER_DECODERS, [(text, text[::-1]) for text in TEXTS]),
 }
 MODELS = {
     "language-modeling": dict(name="recurrent", d_model=8, layers=1),
-    "translation": TRANSLATOR,
+    **dict.fromkeys(ENCODER_DECODERS, TRANSLATOR),
 }
 
 
@@ -69,7 +70,7 @@ def test_test_scores_equal_those_of_the_opened_model(task):
     data = read_recipe(run.folder / "recipe.toml").data.records("test")
     found = regard.load(run.folder).evaluate(data)
     scores = (
-        found[0] if task == "translation" else [found] if not isinstance(found, list) else found
+        found[0] if task in ENCODER_DECODERS else [found] if not isinstance(found, list) else found
     )
     assert run.test_scores == pytest.approx({one.name: one.value for one in scores}, rel=1e-5)
     assert run.result.test_signatures == {one.name: one.signature for one in scores}

@@ -19,6 +19,7 @@ from regard.experiments.runs import checked_recipe, read_recipe
 from regard.experiments.template import recipe_template, trained_tasks
 from regard.recipe import parse
 from regard.tasks import TASKS
+from regard.tasks.infer_task import ENCODER_DECODERS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -35,7 +36,7 @@ def model(tmp_path_factory) -> Path:
 
 
 def overrides(task: str, model: Path) -> list[str]:
-    return [] if task in ("translation", "language-modeling") else [f"model.path={model}"]
+    return [] if task in (*ENCODER_DECODERS, "language-modeling") else [f"model.path={model}"]
 
 
 @pytest.mark.parametrize("task", trained_tasks())
@@ -68,7 +69,7 @@ def test_every_option_is_there_with_its_description(tmp_path, model, task):
 
 def test_tasks_that_are_not_trained_or_not_known_are_an_error():
     for task in sorted(TASKS.keys() - {*trained_tasks()}):
-        with pytest.raises(ConfigError, match="These can: translation, language-modeling"):
+        with pytest.raises(ConfigError, match="These can: translation, summarization"):
             recipe_template(task)
     with pytest.raises(ConfigError, match="classification"):
         recipe_template("clasification")

@@ -24,6 +24,7 @@ import regard
 from regard.cli import app
 from regard.errors import RegardError
 from regard.tasks import TASKS
+from regard.tasks.infer_task import ENCODER_DECODERS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import every_task
@@ -195,7 +196,7 @@ def test_a_verb_that_a_task_lacks_raises_an_error_with_the_right_one(quick, fold
             said = run(*words).stderr
             wanted = "texts (generate)" if verb in task.verbs else "Use: regard"
             assert wanted in said, (name, verb, said)
-        for verb in ("fill", "generate", "embed", "translate", "predictions"):
+        for verb in ("fill", "generate", "embed", "translate", "summarize", "predictions"):
             if not hasattr(task, verb):
                 with pytest.raises(
                     RegardError, match=f"a model of {task.name}, .* It has `predict`"
@@ -237,7 +238,7 @@ LEAVES = [
 OF_TWO = ("similarity", "follows", "answer", "search")  # methods with two arguments
 METHODS = (
     "predict predictions embed embed_stream evaluate over_limit similarity fill follows generate "
-    "translate stream lambada answer tag search cache_prefixes"
+    "translate summarize stream lambada answer tag search cache_prefixes"
 ).split()
 
 
@@ -309,7 +310,7 @@ DATA: dict[str, Any] = {
     ],
     "multiple-choice": [{"question": "who", "choices": ["a", "b"], "answer": 1}],
     "language-modeling": ["the cat sat", "on a mat"],
-    "translation": [("the cat", "a mat")],
+    **dict.fromkeys(ENCODER_DECODERS, [("the cat", "a mat")]),
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
+from regard.tasks.infer_task import ENCODER_DECODERS
 from regard.tasks.inputs import warn_if_file
 
 pandas = pytest.importorskip("pandas")
@@ -31,7 +32,7 @@ TARGETS = {
     "regression": lambda n: n / 3,
     "multi-label-classification": lambda n: [["old"], ["sunny", "warm"]][n % 2],
     "multi-regression": lambda n: [n / 2, 1.0],
-    "translation": lambda n: TEXTS[-n],
+    **dict.fromkeys(ENCODER_DECODERS, lambda n: TEXTS[-n]),
 }
 
 

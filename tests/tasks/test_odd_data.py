@@ -22,6 +22,7 @@ import torch
 import regard
 from regard.errors import RegardError
 from regard.experiments import runs
+from regard.tasks.infer_task import ENCODER_DECODERS
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")
@@ -44,15 +45,16 @@ DATA: dict[str, dict[str, list[Any]]] = {
     "multiple-choice": {
         "question": ["who"] * 6, "choices": [["a", "b"]] * 6, "answer": [0, 1] * 3
     },
-    "translation": {"en": TEXTS, "de": TEXTS[::-1]},
+    **dict.fromkeys(ENCODER_DECODERS, {"en": TEXTS, "de": TEXTS[::-1]}),
     "language-modeling": {"text": TEXTS},
     "embedding": {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "label": [1, 2, 3, 4, 5, 6]},
 }  # fmt: skip
 SMALL = dict(d_model=8, heads=2)
 MODELS: dict[str, Any] = {
     "language-modeling": dict(name="gpt2", layers=1, max_length=24, **SMALL),
-    "translation": dict(
-        name="transformer", d_ff=8, encoder_layers=1, decoder_layers=1, **SMALL
+    **dict.fromkeys(
+        ENCODER_DECODERS,
+        dict(name="transformer", d_ff=8, encoder_layers=1, decoder_layers=1, **SMALL),
     ),
 }  # fmt: skip
 Columns = dict[str, list[Any]]

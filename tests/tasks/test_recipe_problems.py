@@ -10,12 +10,14 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models import MODELS, model_class
 from regard.tasks import TASKS, task_class
+from regard.tasks.infer_task import ENCODER_DECODERS
 
 # The files do not exist: whatever is refused here is refused before anything is read.
-FILES = {"translation": '["no.tsv"]', "tagging": '"no.conll"', "multiple-choice": '"no.jsonl"'}
-VALID = ("translation", "language-modeling")  # cannot do without
+FILES = {"tagging": '"no.conll"', "multiple-choice": '"no.jsonl"'}
+FILES |= dict.fromkeys(ENCODER_DECODERS, '["no.tsv"]')
+VALID = (*ENCODER_DECODERS, "language-modeling")  # cannot do without
 TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
-MODEL = {"translation": "transformer", "language-modeling": "recurrent"}
+MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "recurrent"}
 
 
 def recipe(workdir: Path, task: str, *more: str, model: str = "") -> Path:

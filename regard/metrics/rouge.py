@@ -1,0 +1,86 @@
+"""ROUGE: what a summary shares with its reference (Lin 2004).
+
+ROUGE-1 and ROUGE-2 count common words and pairs of words, ROUGE-L the longest common subsequence.
+Each gives precision, recall and their harmonic mean F1 of a text; the score of a corpus is the mean
+of F1. Words are lowercase runs of a-z and 0-9, not stemmed, as in the package `rouge-score`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from regard.errors import RegardError
+from regard.metrics.score import Score, check_any, check_equal
+
+KINDS = ("rouge1", "rouge2", "rougeL")
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+class ROUGE:
+    """The mean F1 of texts against their references; 0 to 100.
+
+    kind: "rouge1", "rouge2" or "rougeL".
+    """
+
+    def __init__(self, kind: str = "rougeL"):
+        if kind not in KINDS:
+            raise RegardError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.")
+        self.kind, self.sum, self.count = kind, 0.0, 0
+
+    def add(self, hypotheses: Sequence[str], references: Sequence[str]) -> None:
+        """Texts and, for each, its reference.
+
+        Raises:
+            RegardError: not as many references as hypotheses, or one of them is no string.
+        """
+        if isinstance(hypotheses, str) or isinstance(references, str):
+            raise RegardError("`hypotheses` and `references` must be lists, but one is a string.")
+        check_equal(hypotheses, references, "hypotheses", "references")
+        for pair in zip(hypotheses, references, strict=True):
+            for text in pair:
+                if not isinstance(text, str):
+                    raise RegardError(f"Text {self.count} must be a string, but is {text!r}.")
+            self.sum += self._f1(*(_WORD.findall(text.lower()) for text in pair))
+            self.count += 1
+
+    def result(self) -> Score:
+        """The mean of all that was added.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        check_any(self.count, "ROUGE")
+        name = f"ROUGE-{self.kind.removeprefix('rouge')}"
+        signature = f"count:{self.count}|score:f1|tok:a-z0-9|stem:no"
+        return Score(name, 100 * self.sum / self.count, signature, self.count)
+
+    def _f1(self, found: list[str], wanted: list[str]) -> float:
+        if self.kind == "rougeL":
+            return _harmonic_mean(longest_common(found, wanted), len(found), len(wanted))
+        size = int(self.kind[-1])
+        both = [_ngrams(words, size) for words in (found, wanted)]
+        return _harmonic_mean((both[0] & both[1]).total(), both[0].total(), both[1].total())
+
+
+def longest_common(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
+    """The length of the longest common subsequence (Hyyrö 2004): a bit for each of `first`."""
+    places: dict[Hashable, int] = {}
+    for i, one in enumerate(first):
+        places[one] = places.get(one, 0) | 1 << i
+    every = (1 << len(first)) - 1
+    row = every
+    for one in second:
+        matches = row & places.get(one, 0)
+        row = (row + matches | row - matches) & every
+    return len(first) - row.bit_count()
+
+
+def _ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
+    return Counter(zip(*(words[i:] for i in range(size)), strict=False))
+
+
+def _harmonic_mean(common: int, found: int, wanted: int) -> float:
+    """2 P R / (P + R), P = common / found, R = common / wanted."""
+    return 2 * common / (found + wanted) if common else 0.0

@@ -1,0 +1,478 @@
+"""Text to text: pairs of a source and a target, and an encoder-decoder that generates targets.
+
+    source text -> [prefix] text </s> -> encoder-decoder -> target text
+
+Translation and summarization are this task with metrics of their own. A prefix tells a model that
+was trained for several tasks which one is asked for, such as T5's "summarize: " (Raffel et al.
+2020, section 2.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from regard import decoding
+from regard.attention.capture import label, muted
+from regard.data.batches import IGNORE, PairBatch, Sequences
+from regard.data.bucketing import Buckets, sorted_batches
+from regard.data.readers import RowReader, read, read_parallel
+from regard.data.sampler import EpochSampler
+from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, DataError, RegardError
+from regard.metrics import CHRF, Accuracy, Metric, Score
+from regard.models.protocols import EncoderDecoder
+from regard.recipe import Options, Recipe, RecipePath
+from regard.tasks.batching import (
+    TooLong,
+    decode_in_order,
+    device_of,
+    encode_texts,
+    over_limit,
+    saves_padding,
+)
+from regard.tasks.finite_checks import NonFiniteScores
+from regard.tasks.inputs import (
+    as_rows,
+    checked_columns,
+    checked_texts,
+    warn_if_file,
+    warn_of_truncation,
+)
+from regard.tasks.sections import (
+    DataSection,
+    DecodingRecipe,
+    FoldOption,
+    Share,
+    differing,
+)
+from regard.tasks.verbs import TaskVerbs
+from regard.text import Tokenizer
+
+Files = tuple[RecipePath, ...]
+SAMPLES = 12  # rows that a run's report shows
+
+
+class TextPairsData(DataSection):
+    """[data]: two files of lines, or one table with `columns` for source and target."""
+
+    several_files: ClassVar[bool] = True
+
+    train: Files
+    valid: Files | Share | FoldOption
+    """Files, or a share or a fold of the training data."""
+    test: Files = ()
+    columns: tuple[int | str, ...] = (0, 1)
+    format: str | None = None
+    """Of one table: tsv, csv, jsonl or parquet, where the file's ending does not say it."""
+    max_length: int = Field(default=256, ge=2)
+    """Of one sentence, `</s>` included; never more than the model reads."""
+    too_long: Literal["error", "truncate", "skip"] = "skip"
+    source_prefix: str = ""
+    """What stands before each source: "summarize: "."""
+    max_tokens_per_batch: int = Field(default=4096, ge=1)
+    """Tokens in the larger of a batch's two arrays, padding included."""
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The pairs of two files of lines, or of one table."""
+        return pairs_of(source, self.columns, self.format)
+
+    def texts(self) -> Iterator[str]:
+        """Both sides of the training pairs, from which a tokenizer learns."""
+        return self.records("train").texts()
+
+
+class TextToTextObjective(Options):
+    """[objective]"""
+
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+
+
+class TextToTextEvaluation(Options):
+    """[evaluation]"""
+
+    valid_sentences: int = Field(default=0, ge=0)
+    """For how many texts validation generates targets; 0 means all."""
+
+
+class TextToTextRecipe(DecodingRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: TextPairsData
+    objective: TextToTextObjective = TextToTextObjective()
+    evaluation: TextToTextEvaluation = TextToTextEvaluation()
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Encoded training and validation pairs, and the batches of the training.
+
+    references: the validation targets as texts.  notes: which rows were left out or truncated.
+    """
+
+    valid: EncodedExamples
+    references: list[str]
+    batches: Buckets
+    notes: list[str]
+
+
+def text_to_text_loss(
+    model: EncoderDecoder, batch: PairBatch, smoothing: float = 0.0
+) -> tuple[Tensor, int]:
+    """The sum of -log p(target token) in nats, and the number of these tokens.
+
+    In training on a CPU nothing is computed of padding, where the model can do without.
+    """
+    source, ids = batch.source, batch.target.ids
+    target = Sequences(ids[:, :-1], (batch.target.lengths - 1).clamp(min=0))
+    targets = ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
+    if model.training and model.unpadded and saves_padding(source, target):
+        source, target = source.unpadded(), target.unpadded()
+        assert target.layout is not None
+        targets = target.layout.unpad(targets)
+    hidden = model.forward(source, target).hidden.flatten(0, 1)
+    return model.head.loss(hidden, targets.flatten(), smoothing, batch.count)
+
+
+class TextToText(TaskVerbs):
+    """A model that turns a source text into a target text, with its tokenizer.
+
+    validated: the names, in a run's metrics, of the first of the `metrics`.
+    """
+
+    name = "text-to-text"
+    verbs: ClassVar[tuple[str, ...]] = ("generate", "predict", "evaluate", "look")
+    decodes = True
+    Recipe: ClassVar[type[Recipe] | None] = TextToTextRecipe
+    goal = ("loss", "min")
+    validated: ClassVar[tuple[str, ...]] = ("accuracy", "chrf")
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        *,
+        method: Any = None,
+        label_smoothing: float = 0.0,
+        source_prefix: str = "",
+    ):
+        self.model, self.tokenizer, self.label_smoothing = model, tokenizer, label_smoothing
+        self.method = method or decoding.options(max_tokens="2x+10")
+        self.source_prefix = source_prefix
+        self.corpora: Corpora | None = None
+
+    # ---- from a recipe
+
+    @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model generates a target for a source."""
+        return issubclass(model, EncoderDecoder)
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from recipe.decoding.problems()
+        data = recipe.data
+        given = {name: getattr(data, name) for name in ("train", "valid", "test")}
+        if data.splits_train:
+            del given["valid"]
+        for name, files in given.items():
+            if len(files) not in (1, 2) and (files or name != "test"):
+                problem = "must be two files of lines or one table, but is given"
+                yield f"data.{name}", f"{problem} {len(files)} files."
+        if all(len(files) != 1 for files in given.values()):
+            yield from differing(data, "data", ("columns", "format"), "is of a table")
+        if len(data.columns) != 2:
+            problem = f"must name the source and the target, but names {len(data.columns)} columns."
+            yield "data.columns", problem
+
+    @classmethod
+    def from_recipe(
+        cls, recipe: TextToTextRecipe, model: EncoderDecoder, tokenizer: Tokenizer
+    ) -> TextToText:
+        """The task with its data, ready to be trained.
+
+        Raises:
+            ConfigError: the tokenizer has no token that ends a sentence.
+            DataError: a row is too long and that is an error.
+        """
+        data, start, pads = recipe.data, model.config.bos, (model.config.pad,) * 2
+        limit = min(data.max_length, model.config.max_length or data.max_length)
+        limits: dict[str, Any] = {"max_length": limit, "prefix": data.source_prefix}
+        fields = columns(tokenizer, start, too_long=data.too_long, **limits)
+        train = encode(data.records("train"), fields)
+        pairs = list(islice(data.records("valid"), recipe.evaluation.valid_sentences or None))
+        fields = columns(tokenizer, start, too_long="truncate", **limits)
+        valid = encode(pairs, fields, empty="keep")
+        budget = data.max_tokens_per_batch
+        batches = Buckets(train.columns, pads, max_tokens=budget, seed=recipe.seed)
+        parts = {"training data": train.report, "validation data": valid.report}
+        notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
+        if oversized := batches.oversized:
+            notes.append(
+                f"training data: {oversized:,} rows are longer than `max_tokens_per_batch`, "
+                f"{budget:,}; each is a batch of its own"
+            )
+        task = cls(
+            model,
+            tokenizer.with_eos_template(),
+            method=recipe.decoding.build("2x+10"),
+            label_smoothing=recipe.objective.label_smoothing,
+            source_prefix=data.source_prefix,
+            **cls.metric_options(recipe),
+        )
+        task.corpora = Corpora(valid, [pair[1] for pair in pairs], batches, notes)
+        return task
+
+    @classmethod
+    def metric_options(cls, recipe: Any) -> dict[str, Any]:
+        """Options of the constructor that say how a recipe wants to be evaluated."""
+        return {}
+
+    @staticmethod
+    def example(recipe: TextToTextRecipe, words: int) -> PairBatch:
+        """A batch as the recipe asks for, if every sentence had `words` tokens: for estimates."""
+        rows = max(1, recipe.data.max_tokens_per_batch // words)
+        side = Sequences(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
+        return PairBatch(side, side)
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model, tokenizer and decoding method."""
+        stored: dict[str, Any] = {"label_smoothing": self.label_smoothing}
+        return stored | ({"source_prefix": self.source_prefix} if self.source_prefix else {})
+
+    # ---- training
+
+    def train_batches(self) -> EpochSampler:
+        """Batches without end, of pairs of similar lengths."""
+        return EpochSampler(self._data().batches)
+
+    def notes(self) -> list[str]:
+        """Which rows of the data were left out or truncated."""
+        return self._data().notes
+
+    def counts(self, batch: PairBatch) -> dict[str, int]:
+        """Predicted target tokens: all but the first of each row."""
+        return {"loss": batch.count}
+
+    def losses(
+        self, batch: PairBatch, carry: None = None
+    ) -> tuple[dict[str, tuple[Tensor, int]], None]:
+        """The sum of the cross-entropies of the target in nats, with label smoothing."""
+        here = batch.to(device_of(self.model))
+        return {"loss": text_to_text_loss(self.model, here, self.label_smoothing)}, None
+
+    def validate(self) -> dict[str, float]:
+        """Scores of the generated texts, and the cross-entropy of the references per token.
+
+        Where the model's scores are infinite or NaN all are NaN.
+        """
+        data = self._data()
+        try:
+            decoded = decode_in_order(self.model, data.valid.columns[0], self.method)
+        except NonFiniteScores:
+            return dict.fromkeys((*self.validated, "loss"), float("nan"))
+        texts = self.tokenizer.decode_many(found[0].tokens for found in decoded)
+        found = {}
+        for name, metric in zip(self.validated, self.metrics(), strict=False):
+            metric.add(texts, data.references)
+            found[name] = metric.result().value
+        loss, count = self._total_loss(data.valid)
+        return {**found, "loss": loss / count}
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """What scores the generated texts against the references: of each metric a new one."""
+        return Accuracy(), CHRF()
+
+    # ---- generated texts
+
+    def generate(
+        self, texts: Sequence[str] | str, *, too_long: TooLong = "error", **options: Any
+    ) -> Any:
+        """The most probable target of each text: a list for a list, one for one text.
+
+        Args:
+            too_long: what happens to a text beyond the model's limit: "error" or "truncate".
+            options: how to decode, by name (`beams=4`), where not as the model's own method.
+        """
+        if isinstance(texts, str):
+            warn_if_file(texts)
+            return self.generate([texts], too_long=too_long, **options)[0]
+        texts = checked_texts(texts)
+        found = self.hypotheses(texts, too_long=too_long, **options)
+        return [several[0] for several in self.spelled(texts, found)]
+
+    def hypotheses(
+        self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each text, best first; that of an empty text is empty."""
+        method, texts = decoding.with_options(self.method, **options), checked_texts(texts)
+        sources = encode_texts(texts, self._source_column(), too_long)
+        with muted():
+            found = decode_in_order(self.model, sources, method)
+        found = [
+            [Hypothesis([], 0.0, 0.0, True)] if not text.strip() else best
+            for text, best in zip(texts, found, strict=True)
+        ]
+        self._capture(sources, [best[0].tokens for best in found])
+        return found
+
+    predict = generate
+
+    def spelled(
+        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[str]]:
+        """The hypotheses of each text as texts."""
+        return [self.tokenizer.decode_many(h.tokens for h in several) for several in found]
+
+    def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
+        """The indices of texts longer than the model's limit, and the tokens of each."""
+        return over_limit(texts, self._source_column())
+
+    def evaluate(
+        self,
+        pairs: RowReader | Iterable[Sequence[str]],
+        *,
+        columns: Sequence[int | str] = (),
+        **options: Any,
+    ) -> tuple[list[Score], list[str]]:
+        """Scores of the texts generated for the first fields against the second; and these texts.
+
+        columns: of sources and references in a table.
+        """
+        chosen = read(as_rows(pairs), checked_columns(columns)) if columns else pairs
+        sources, references = fields_of(chosen)
+        if cut := self.over_limit(sources):
+            limit = self.model.config.max_length
+            warn_of_truncation(len(cut), len(sources), "sources", limit)
+        texts = self.generate(sources, too_long="truncate", **options)
+        return self.scores(texts, references), texts
+
+    def check_test(self, recipe: TextToTextRecipe) -> None:
+        """See `TaskVerbs`."""
+        if recipe.data.test:
+            fields_of(recipe.data.records("test"))
+
+    def test(self, recipe: TextToTextRecipe) -> list[Score]:
+        """See `TaskVerbs`."""
+        return self.evaluate(recipe.data.records("test"))[0] if recipe.data.test else []
+
+    def test_samples(self, recipe: TextToTextRecipe) -> list[tuple[str, str, str]]:
+        """The first rows of the test data: (source, output, reference)."""
+        return self._outputs(recipe.data.records("test")) if recipe.data.test else []
+
+    def samples(self, recipe: TextToTextRecipe) -> list[tuple[str, str, str]]:
+        """The first validation rows: (source, output, reference)."""
+        return self._outputs(recipe.data.records("valid"))
+
+    def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
+        pairs = list(islice(rows, SAMPLES))
+        found = self.generate([pair[0] for pair in pairs], too_long="truncate")
+        return [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
+
+    def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Score]:
+        """The score of each of the `metrics`."""
+        metrics = self.metrics()
+        for metric in metrics:
+            metric.add(texts, references)
+        return [metric.result() for metric in metrics]
+
+    @torch.no_grad()
+    def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
+        pad, total, count = self.model.config.pad, 0.0, 0
+        with evaluating(self.model):
+            for batch in sorted_batches(examples.columns, (pad, pad), max_tokens=4096):
+                loss, tokens = text_to_text_loss(self.model, batch.to(device_of(self.model)), 0.0)
+                total, count = total + float(loss), count + tokens
+        return total, count
+
+    def _capture(self, sources: TokenArray, targets: list[list[int]]) -> None:
+        """One pass over sources and generated texts, where attention capture is on."""
+        config, text_of = self.model.config, self.tokenizer.label
+        source = sources.padded(np.arange(len(sources)), config.pad)
+        read = [[config.bos, *ids] for ids in targets]
+        whole = [[config.bos, *ids, config.eos] for ids in targets]
+        words = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
+        if label(words, [[text_of(i) for i in row] for row in whole]):
+            with torch.no_grad(), evaluating(self.model):
+                device = device_of(self.model)
+                self.model(source.to(device), Sequences.of(read, config.pad).to(device))
+
+    def _source_column(self) -> FieldEncoder:
+        end = sentence_end(self.tokenizer)
+        limit = self.model.config.max_length
+        return FieldEncoder(
+            "source", self.tokenizer, after=(end,), max_length=limit, prefix=self.source_prefix
+        )
+
+    def _data(self) -> Corpora:
+        if self.corpora is None:
+            raise RegardError("This model was loaded to be used: it has no data to train on.")
+        return self.corpora
+
+
+def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Sources and references of rows.
+
+    Raises:
+        DataError: there is no row, or a row does not have two fields.
+    """
+    rows = pairs if isinstance(pairs, RowReader) else read(pairs)
+    name, found = rows.file_of(0), list(rows.numbered())
+    if not found:
+        raise DataError(name, None, "has no pair: there is nothing to score.")
+    for line, row in found:
+        if len(row) != 2:
+            problem = f"has {len(row)} fields, but must have two: a source and its target."
+            raise DataError(name, line, problem)
+    return [row[0] for _, row in found], [row[1] for _, row in found]
+
+
+def pairs_of(
+    files: Sequence[Any], columns: Sequence[int | str], format: str | None = None
+) -> RowReader:
+    """Pairs from two files of lines, or from two columns of one table."""
+    if len(files) == 2:
+        return read_parallel(*files)
+    if len(files) == 1:
+        return read(files[0], tuple(columns), format=format)
+    raise ConfigError(
+        "A task from text to text reads two files of lines (source, target) or one table, but is "
+        f"given {len(files)} files."
+    )
+
+
+def columns(
+    tokenizer: Tokenizer, start: int, *, prefix: str = "", **limits: Any
+) -> tuple[FieldEncoder, FieldEncoder]:
+    """How sources (prefix and text, eos) and targets (start, text, eos) are encoded.
+
+    start: the id with which the decoder starts: the tokenizer's bos token in models that are
+        trained here, the padding in Marian's.  limits: options of a `FieldEncoder`.
+    """
+    end = sentence_end(tokenizer)
+    source = FieldEncoder("source", tokenizer, after=(end,), prefix=prefix, **limits)
+    return source, FieldEncoder("target", tokenizer, before=(start,), after=(end,), **limits)
+
+
+def sentence_end(tokenizer: Tokenizer) -> int:
+    """The id of the token that ends a sentence.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if tokenizer.eos_id is None:
+        raise ConfigError(
+            "This task needs a tokenizer with a token that ends a sentence, such as </s>, but "
+            "this one has none. Train one, or name it in tokenizer_config.json (`eos_token`)."
+        )
+    return tokenizer.eos_id
