@@ -107,7 +107,8 @@ class SelfAttention(nn.Module):
 
         Args:
             mask: the keys that each query may see.
-            bias: (B, H, T, S), or what broadcasts to it, added to the scores.
+            bias: (B, H, T, S), or what broadcasts to it, added to the scores; of all heads, also
+                those that were pruned.
             cache: the keys and values of earlier positions; it takes those of `hidden`.
             tokens: those whose queries are computed; keys and values are those of all tokens.
 
@@ -150,6 +151,8 @@ class SelfAttention(nn.Module):
     def _read(
         self, query: Tensor, key: Tensor, value: Tensor, mask: KeyMask, bias: Tensor | None
     ) -> Tensor:
+        if bias is not None and bias.dim() > 2 and self.heads < bias.size(-3):
+            bias = bias[..., list(self.kept), :, :]
         context = attend(
             query,
             key,

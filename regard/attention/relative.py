@@ -16,33 +16,35 @@ from torch import Tensor, nn
 from regard.attention.attend import SCALED, attend
 from regard.attention.capture import CapturePoint
 from regard.attention.multihead import PackedLinear, merge_heads, split_heads, width_of_head
+from regard.data.batches import Sequences
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
-from regard.layers.positions import sinusoid
+from regard.layers.positions import SequenceLengths, sinusoid
 from regard.ops import KeyMask
 
-# From distances (query position - key position) and a number of buckets to buckets.
-Bucket = Callable[[Tensor, int], Tensor]
+# From distances (query position - key position), a number of buckets and the distance from which on
+# all share the last bucket, to buckets.
+Bucket = Callable[[Tensor, int, int], Tensor]
 
-MAX_DISTANCE = 128  # from here on all distances share the last bucket
+MAX_DISTANCE = 128
 
 
-def causal_bucket(distance: Tensor, buckets: int) -> Tensor:
+def causal_bucket(distance: Tensor, buckets: int, max_distance: int = MAX_DISTANCE) -> Tensor:
     """Of keys up to the query's own position, for decoders: 0 ... buckets - 1.
 
     One bucket for each distance in the first half of them, then logarithmically wider ones.
     """
     exact = buckets // 2
     distance = distance.clamp(min=0)
-    growth = torch.log(distance.clamp(min=1).double() / exact) / math.log(MAX_DISTANCE / exact)
+    growth = torch.log(distance.clamp(min=1).double() / exact) / math.log(max_distance / exact)
     wide = exact + (growth * (buckets - exact)).long().clamp(min=0, max=buckets - exact - 1)
     return torch.where(distance < exact, distance, wide)
 
 
-def two_sided_bucket(distance: Tensor, buckets: int) -> Tensor:
+def two_sided_bucket(distance: Tensor, buckets: int, max_distance: int = MAX_DISTANCE) -> Tensor:
     """Of keys on both sides, for encoders: half of the buckets for each side."""
     half = buckets // 2
-    return causal_bucket(distance.abs(), half) + half * (distance < 0)
+    return causal_bucket(distance.abs(), half, max_distance) + half * (distance < 0)
 
 
 class RelativeBias(nn.Module):
@@ -50,17 +52,55 @@ class RelativeBias(nn.Module):
 
     Args:
         bucket: `causal_bucket` or `two_sided_bucket`.
+
+    Raises:
+        ValueError: there are too few buckets, or all wider than one distance would be beyond
+            `max_distance`.
     """
 
-    def __init__(self, heads: int, bucket: Bucket, buckets: int = 32):
+    def __init__(
+        self, heads: int, bucket: Bucket, buckets: int = 32, max_distance: int = MAX_DISTANCE
+    ):
         super().__init__()
-        self.bucket, self.buckets = bucket, buckets
+        check_buckets(bucket, buckets, max_distance)
+        self.bucket, self.buckets, self.max_distance = bucket, buckets, max_distance
         self.values = nn.Embedding(buckets, heads)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """What is added to the scores: positions (T,) or (B, T), and (S,) -> (1 or B, H, T, S)."""
         distance = torch.atleast_2d(queries)[:, :, None] - keys  # (1 or B, T, S)
-        return self.values(self.bucket(distance, self.buckets)).permute(0, 3, 1, 2)
+        return self.by_distance(distance).permute(0, 3, 1, 2)
+
+    def by_distance(self, distance: Tensor) -> Tensor:
+        """What is added where a query stands so far behind a key: (...,) -> (..., H)."""
+        return self.values(self.bucket(distance, self.buckets, self.max_distance))
+
+    def of(self, batch: Sequences) -> Tensor:
+        """Between all tokens of a padded batch: (1, H, T, T)."""
+        return self(batch.positions, batch.positions)
+
+    def after(self, cache: SequenceLengths, count: int) -> Tensor:
+        """Between the next `count` tokens and all up to them: (1 or B, H, T, S)."""
+        positions = cache.positions(count)  # (B, T)
+        keys = torch.arange(cache.longest + count, device=positions.device)
+        return self(positions[:1] if cache.even else positions, keys)
+
+
+def check_buckets(bucket: Bucket, buckets: int, max_distance: int) -> None:
+    """Check that there are buckets for distances near and far.
+
+    Raises:
+        ValueError: there are not.
+    """
+    sides = 2 if bucket is two_sided_bucket else 1
+    exact = buckets // sides // 2  # distances with a bucket of their own
+    if not exact:
+        raise ValueError(f"`buckets` must be at least {2 * sides}, but is {buckets}.")
+    if max_distance <= exact:
+        raise ValueError(
+            f"`max_distance` must be above {exact}, the distances of {buckets} buckets that have "
+            f"one of their own, but is {max_distance}."
+        )
 
 
 class RelativeAttention(nn.Module):

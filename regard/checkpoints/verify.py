@@ -364,9 +364,11 @@ class _EncoderDecoders:
     def our_outputs(self, batch: Sequences) -> Outputs:
         """Of each layer and head."""
         found: Outputs = {}
+        blocks, last = self.ours.repeated_blocks, self.ours.config.decoder_layers
+        sides = {"encoder": blocks[:-last], "decoder": blocks[-last:]}
         hooks = [
             block.register_forward_hook(_recorder(found, f"{side} layer {i}"))
-            for side, blocks in (("encoder", self.ours.encoder), ("decoder", self.ours.decoder))
+            for side, blocks in sides.items()
             for i, block in enumerate(blocks, 1)
         ]
         try:
@@ -375,8 +377,8 @@ class _EncoderDecoders:
             for hook in hooks:
                 hook.remove()
         # A norm may follow the last layer.
-        found[f"encoder layer {len(self.ours.encoder)}"] = self.ours.encode(batch)
-        found[f"decoder layer {len(self.ours.decoder)}"] = hidden
+        found[f"encoder layer {len(sides['encoder'])}"] = self.ours.encode(batch)
+        found[f"decoder layer {len(sides['decoder'])}"] = hidden / self.ours.output_scale
         found = {name: self.order(one) for name, one in found.items()}
         return found | {"head lm": self.ours.head.logits(hidden)}
 

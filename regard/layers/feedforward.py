@@ -79,18 +79,53 @@ def activation_of(name: str) -> Activation:
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them, at every position alike."""
+    """Two linear layers with an activation between them, at every position alike.
 
-    def __init__(self, d_model: int, d_ff: int, *, activation: str = "relu", dropout: float = 0.0):
+    Args:
+        dropout: of what the activation gives.
+        bias: whether the layers add a vector (T5's do not).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
+    ):
         super().__init__()
         self.activation = activation_of(activation)
-        self.inner = Linear(d_model, d_ff)
-        self.outer = Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff, bias=bias)
+        self.outer = Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         return self.outer(self.dropout(self.activation(self.inner(hidden))))
+
+
+class GatedFeedForward(nn.Module):
+    """(activation(x W) * x V) W2, without biases (Shazeer 2020, "GLU Variants", section 2).
+
+    W and V are one matrix, whose first half is W.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, *, activation: str = "gelu", dropout: float = 0.0):
+        super().__init__()
+        self.activation = activation_of(activation)
+        self.inner = Linear(d_model, 2 * d_ff, bias=False)
+        self.outer = Linear(d_ff, d_model, bias=False)
+        self.dropout = Dropout(dropout)
+        for weight in (*self.inner.weight.chunk(2), self.outer.weight):
+            nn.init.xavier_uniform_(weight)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
+        gate, value = self.inner(hidden).chunk(2, -1)  # (B, T, 2 F) -> 2 times (B, T, F)
+        return self.outer(self.dropout(self.activation(gate) * value))

@@ -26,6 +26,8 @@ MODELS: dict[str, Any] = {
     "mpnet": "regard.models.mpnet:Mpnet",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
+    "t5": "regard.models.t5:T5",
+    "t5-encoder": "regard.models.t5:T5Encoder",
     "features": "regard.models.features:Features",
 }
 

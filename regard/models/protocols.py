@@ -222,7 +222,12 @@ class LanguageModel(Generator[S]):
 
 
 class EncoderDecoder(Generator[S]):
-    """Predicts each target token from a source and the target tokens before it."""
+    """Predicts each target token from a source and the target tokens before it.
+
+    output_scale: what the decoder's states are multiplied by before the output reads them.
+    """
+
+    output_scale: float = 1.0
 
     @abstractmethod
     def forward(self, source: Sequences, target: Sequences) -> Output:

@@ -35,6 +35,10 @@ GPT = dict(
 BERT = dict(
     d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, max_length=16
 )
+T5_ENCODER = dict(
+    d_model=8, d_ff=12, heads=3, head_dim=4, layers=2, buckets=8, max_distance=6, dropout=0.3
+)
+T5 = dict(T5_ENCODER, decoder_layers=2)
 
 # model -> variants of a tiny configuration
 TINY: dict[str, list[dict]] = {
@@ -54,6 +58,11 @@ TINY: dict[str, list[dict]] = {
     "xlm-roberta": [BERT],
     "mpnet": [BERT],
     "distilbert": [BERT],
+    "t5": [
+        T5, dict(T5, activation="gelu-tanh", gated=True, tied=False, scaled=False),
+        dict(T5, bias_per_layer=True),
+    ],
+    "t5-encoder": [T5_ENCODER, dict(T5_ENCODER, bias_per_layer=True, gated=True)],
     "features": [
         dict(inside=BERT, choice="mix", d_model=8, dropout=0.3),
         dict(inside=GPT, encoder="gpt2", choice="second-to-last", d_model=8, lstm_layers=1,

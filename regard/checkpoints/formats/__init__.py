@@ -36,9 +36,12 @@ LAYOUTS = {
     "xlm-roberta": "regard.checkpoints.formats.xlm_roberta:XLM_ROBERTA",
     "mpnet": "regard.checkpoints.formats.mpnet:MPNET",
     "distilbert": "regard.checkpoints.formats.distilbert:DISTILBERT",
+    "t5": "regard.checkpoints.formats.t5:T5_LAYOUT",
+    "mt5": "regard.checkpoints.formats.t5:MT5_LAYOUT",
+    "umt5": "regard.checkpoints.formats.t5:UMT5_LAYOUT",
 }
 # Types whose tensors are those of another type: only the architecture tells them apart.
-NAMED_ALIKE = {"xlm-roberta"}  # as "roberta"
+NAMED_ALIKE = {"xlm-roberta", "mt5", "umt5"}  # as "roberta", and as "t5"
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
 
 

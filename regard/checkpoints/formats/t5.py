@@ -1,0 +1,419 @@
+"""T5's published layout, of T5, mT5 and umT5: the whole model, and its encoder alone.
+
+A folder of the whole model has tensors of a decoder. Whether the output is a matrix of its own is
+in the tensors: later releases of `transformers` write `tie_word_embeddings` true in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.checkpoints.filling import assign
+from regard.checkpoints.formats.config_table import (
+    ACTIVATIONS,
+    GENERATION,
+    ConfigTable,
+    Field,
+    TokenField,
+    dropout,
+    unsupported,
+)
+from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
+from regard.checkpoints.names import Names
+from regard.checkpoints.transforms import split
+from regard.errors import ConfigError
+from regard.models.check_config import check_consistent, check_sizes
+from regard.models.config import Epsilon, Size, TokenId
+from regard.models.t5 import T5, T5Config, T5Encoder
+
+# ----------------------------------------------------------------------------------- weights
+
+
+def _block(ours: str, theirs: str, feed: int) -> list[tuple]:
+    """Rows of one block, whose feed-forward layer is their sub-layer of this number."""
+    attention = f"{theirs}.layer.0.SelfAttention"
+    return [
+        (f"{ours}.attention_norm.weight", f"{theirs}.layer.0.layer_norm.weight"),
+        (
+            f"{ours}.attention.query_key_value.weight",
+            tuple(f"{attention}.{part}.weight" for part in "qkv"),
+            split(3).reversed(),
+        ),
+        (f"{ours}.attention.output.weight", f"{attention}.o.weight"),
+        (f"{ours}.feed_norm.weight", f"{theirs}.layer.{feed}.layer_norm.weight"),
+        (f"{ours}.feed.outer.weight", f"{theirs}.layer.{feed}.DenseReluDense.wo.weight"),
+    ]
+
+
+def _inner(ours: str, theirs: str, gated: bool) -> tuple:
+    """The row of a feed-forward layer's first matrix; that of a gated one has two halves."""
+    if not gated:
+        return f"{ours}.weight", f"{theirs}.wi.weight"
+    return f"{ours}.weight", tuple(f"{theirs}.wi_{n}.weight" for n in (0, 1)), split(2).reversed()
+
+
+ENCODER, DECODER = "encoder.block.{layer}", "decoder.block.{layer}"
+BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"
+# of the encoder, its first matrices of feed-forward layers aside
+BODY = [
+    ("embedding.weight", "shared.weight"),
+    *_block("blocks.{layer}", ENCODER, feed=1),
+    ("relative.{layer}.values.weight", f"{ENCODER}.{BIAS}"),
+    ("norm.weight", "encoder.final_layer_norm.weight"),
+]
+CROSS = f"{DECODER}.layer.1.EncDecAttention"
+WHOLE = [
+    *((f"encoder.{ours}", *rest) for ours, *rest in BODY),
+    *_block("decoder.{layer}", DECODER, feed=2),
+    ("decoder.{layer}.cross_norm.weight", f"{DECODER}.layer.1.layer_norm.weight"),
+    ("decoder.{layer}.cross.query.weight", f"{CROSS}.q.weight"),
+    (
+        "decoder.{layer}.cross.key_value.weight",
+        (f"{CROSS}.k.weight", f"{CROSS}.v.weight"),
+        split(2).reversed(),
+    ),
+    ("decoder.{layer}.cross.output.weight", f"{CROSS}.o.weight"),
+    ("relative.{layer}.values.weight", f"{DECODER}.{BIAS}"),
+    ("decoder_norm.weight", "decoder.final_layer_norm.weight"),
+]
+INNER = ("blocks.{layer}.feed.inner", f"{ENCODER}.layer.1.DenseReluDense")
+DECODER_INNER = ("decoder.{layer}.feed.inner", f"{DECODER}.layer.2.DenseReluDense")
+SHARED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+HEAD = "lm_head.weight"
+# Old files have one for cross-attention, which no release has ever read.
+UNREAD = ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]
+
+
+def _names(config: T5Config) -> Names:
+    rows = [*WHOLE, _inner("encoder." + INNER[0], INNER[1], config.gated)]
+    rows.append(_inner(*DECODER_INNER, config.gated))
+    tied = {"embedding.weight": "encoder.embedding.weight"}
+    duplicates = dict.fromkeys(SHARED, "shared.weight")
+    if config.tied:
+        tied["head.weight"] = "encoder.embedding.weight"
+        duplicates[HEAD] = "shared.weight"
+    else:
+        rows.append(("head.weight", HEAD))
+    return Names(rows, tied=tied, duplicates=duplicates, ignored=UNREAD)
+
+
+# ----------------------------------------------------------------------------------- config.json
+
+ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
+}
+SILENT = (
+    # of training, of generation, and of heads that there are not
+    *("initializer_factor", *GENERATION, "bos_token_id", "classifier_dropout"),
+    *("n_positions", "scalable_attention"),  # of old files, read by no release
+)
+FEED = ("feed_forward_proj", "dense_act_fn", "is_gated_act")  # read together
+OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs")
+ENCODER_FIELDS = {
+    "vocab_size": Field("vocab_size", 32128, Size),
+    "d_model": Field("d_model", 512, Size),
+    "d_ff": Field("d_ff", 2048, Size),
+    "heads": Field("num_heads", 8, Size),
+    "head_dim": Field("d_kv", 64, Size),
+    "layers": Field("num_layers", 6, Size),
+    "buckets": Field("relative_attention_num_buckets", 32, Size),
+    "max_distance": Field("relative_attention_max_distance", 128, Size),
+    "dropout": dropout("dropout_rate", 0.1),
+    "norm_eps": Field("layer_norm_epsilon", 1e-6, Epsilon),
+    "pad": TokenField("pad_token_id", 0, TokenId),
+}
+# The defaults of mT5 and umT5 are those of their small models.
+MULTILINGUAL = {
+    "vocab_size": Field("vocab_size", 250112, Size),
+    "d_ff": Field("d_ff", 1024, Size),
+    "heads": Field("num_heads", 6, Size),
+    "layers": Field("num_layers", 8, Size),
+}
+EOS = TokenField("eos_token_id", 1, TokenId, several=True)
+
+
+@dataclass(frozen=True)
+class T5Fields(ConfigTable):
+    """The fields of an encoder, and those that several fields of theirs decide.
+
+    feed: `feed_forward_proj` where it is absent.
+    bias_per_layer: whether each layer has its own biases, as the `model_type` says.
+    """
+
+    feed: str = "relu"
+    bias_per_layer: bool = False
+
+    @property
+    def theirs(self) -> dict[str, str]:
+        """See `ConfigTable`."""
+        return {**super().theirs, "activation": FEED[0]}
+
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `ConfigTable`."""
+        found = super().read(config)
+        gated, activation = _feed(config, self.feed)
+        buckets, most = found["buckets"], found["max_distance"]
+        if buckets < 4:
+            raise unsupported("relative_attention_num_buckets", "at least 4", buckets)
+        if most <= buckets // 2:
+            must = f"above half of `relative_attention_num_buckets` ({buckets // 2})"
+            raise unsupported("relative_attention_max_distance", must, most)
+        feed = {"gated": gated, "activation": activation}
+        return {**found, **feed, "bias_per_layer": self.bias_per_layer}
+
+    def can_write(self, config: Any) -> bool:
+        """See `ConfigTable`."""
+        feed = config.activation in ACTIVATIONS.values()
+        own = config.bias_per_layer == self.bias_per_layer and config.max_length is None
+        return feed and own and super().can_write(config)
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """See `ConfigTable`."""
+        theirs = {ours: name for name, ours in [*ACTIVATIONS.items()][::-1]}[config.activation]
+        # "gated-gelu" means its approximation.
+        spelled = "gelu_python" if config.gated and theirs == "gelu" else theirs
+        feed = f"gated-{spelled}" if config.gated else spelled
+        feed = "gated-gelu" if feed == "gated-gelu_new" else feed
+        values = dict(zip(FEED, (feed, spelled, config.gated), strict=True))
+        return {**super().write(config), **values}
+
+
+def _feed(config: Mapping[str, Any], absent: str) -> tuple[bool, str]:
+    """Whether feed-forward layers are gated, and our name of their activation.
+
+    Raises:
+        ConfigError: `transformers` does not read such a field, or has no such activation.
+    """
+    feed = config.get("feed_forward_proj", absent)
+    parts = feed.split("-") if isinstance(feed, str) else []
+    if not (len(parts) == 1 or len(parts) == 2 and parts[0] == "gated"):
+        raise unsupported("feed_forward_proj", "an activation, or `gated-` and one", feed)
+    gated = config.get("is_gated_act")
+    if not isinstance(gated, bool | None):
+        raise unsupported("is_gated_act", "true or false", gated)
+    activation = config.get("dense_act_fn") or ("gelu_new" if feed == "gated-gelu" else parts[-1])
+    if activation not in ACTIVATIONS:
+        name = "dense_act_fn" if config.get("dense_act_fn") else "feed_forward_proj"
+        raise unsupported(name, f"one of {', '.join(ACTIVATIONS)}", activation)
+    return len(parts) == 2 if gated is None else gated, ACTIVATIONS[activation]
+
+
+# ----------------------------------------------------------------------------------- the encoder
+
+
+@dataclass(frozen=True)
+class T5EncoderLayout(EncoderLayout):
+    """The encoder alone, and under the head of tags."""
+
+    ENDINGS: ClassVar[Mapping[tuple[str, ...], str]] = {
+        (): "EncoderModel",
+        ("tags",): "ForTokenClassification",
+    }
+
+    def names(self, kinds: Sequence[str], config: Any) -> Names:
+        """See `EncoderLayout`."""
+        body = [*self.body, _inner(*INNER, config.gated)]
+        found = EncoderLayout.names(replace(self, body=body), kinds, config)
+        shared = self.prefix + "shared.weight"
+        found.duplicates |= {self.prefix + SHARED[0]: shared}
+        return found
+
+
+# ----------------------------------------------------------------------------------- both
+
+
+@dataclass(frozen=True)
+class T5Layout:
+    """How one family is published, a `Layout`."""
+
+    model_type: str
+    family: str
+    fields: T5Fields
+    encoder: T5EncoderLayout
+    model: type[nn.Module] = T5
+    prefix: str = "transformer."
+    adapted: tuple[str, ...] = ("q", "v")
+
+    @property
+    def architecture(self) -> str:
+        """Of the whole model."""
+        return f"{self.family}ForConditionalGeneration"
+
+    @property
+    def known_architectures(self) -> Collection[str]:
+        """See `Layout`."""
+        return (self.architecture, f"{self.family}WithLMHeadModel", *self._encoders)
+
+    @property
+    def _encoders(self) -> Collection[str]:
+        return self.encoder.known_architectures
+
+    def recognized(self, tensors: Mapping[str, Tensor]) -> int:
+        """See `Layout`."""
+        rows = [name for row in WHOLE for name in _theirs(row)]
+        wanted = {name.format(layer=0) for name in rows}
+        if wanted <= {*tensors, "shared.weight"}:
+            return len(wanted)
+        return self.encoder.recognized(tensors)
+
+    def holds(self, model: nn.Module) -> bool:
+        """See `Layout`."""
+        if type(model) is T5:
+            return self.fields.can_write(model.config)
+        return self.encoder.holds(model)
+
+    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """See `Layout`."""
+        if not isinstance(model, T5):
+            config, tensors = self.encoder.write(model)
+            return config | {"is_encoder_decoder": False}, tensors
+        return self.write_config(model.config), _names(model.config).write(model.state_dict())
+
+    def write_config(self, config: T5Config) -> dict[str, Any]:
+        """config.json for a configuration of ours.
+
+        Releases of `transformers` before 5 divide by sqrt(D) where the output is tied and nowhere
+        else; later ones where `scale_decoder_outputs` is true.
+        """
+        return {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            **self.fields.write(config),
+            "num_decoder_layers": config.decoder_layers,
+            **dict(zip(OUTPUT, (config.tied, config.scaled), strict=True)),
+            "is_encoder_decoder": True,
+            "decoder_start_token_id": config.bos,
+            "eos_token_id": config.eos,
+        }
+
+    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+        """See `Layout`; a whole model is one with tensors of a decoder."""
+        named = (config.get("architectures") or [""])[0]
+        if named in self._encoders or not any(name.startswith("decoder.") for name in tensors):
+            given = {name: one for name, one in tensors.items() if not _of_decoder(name)}
+            fields = {k: v for k, v in config.items() if k not in (*OUTPUT, "num_decoder_layers")}
+            return self.encoder.read(fields | {"is_encoder_decoder": False}, given)
+        if named not in ("", *self.known_architectures):
+            raise unsupported("architectures", " or ".join(self.known_architectures), named)
+        ours = self.read_config(config, tensors)
+        check_sizes(ours, tensors, "config.json", ConfigError, self._field_names)
+        model = T5(ours)
+        assign(model, _names(ours).read(tensors, model.state_dict()))
+        return model
+
+    def read_config(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> T5Config:
+        """Our configuration for config.json and the tensors, which say whether the output is tied.
+
+        Raises:
+            ConfigError: it asks for what our model does not compute.
+        """
+        found = self.fields.read({"is_encoder_decoder": True, **config})
+        pad, start = found["pad"], config.get("decoder_start_token_id")
+        layers = config.get("num_decoder_layers")
+        more = {
+            "decoder_layers": Field("num_decoder_layers", None, Size),
+            "bos": TokenField("decoder_start_token_id", None, TokenId),
+            "eos": EOS,
+        }
+        given = {**config, "num_decoder_layers": found["layers"] if layers is None else layers}
+        given["decoder_start_token_id"] = pad if start is None else start
+        found |= {ours: field.read(given) for ours, field in more.items()}
+        tied = is_tied(config, tensors)
+        ours = T5Config(**found, tied=tied, scaled=self._is_scaled(config))
+        check_consistent(ours, "config.json", ConfigError, self._field_names)
+        return ours
+
+    def _is_scaled(self, config: Mapping[str, Any]) -> bool:
+        """Whether what the output reads is divided by sqrt(D)."""
+        tie, scale = (config.get(name) for name in OUTPUT)
+        for name, value in zip(OUTPUT, (tie, scale), strict=True):
+            if not isinstance(value, bool | None):
+                raise unsupported(name, "true or false", value)
+        if scale is not None:
+            return scale
+        # From release 5 on their mT5 never does, and its folders say "tied" in any case.
+        version = str(config.get("transformers_version", "4"))
+        never = self.model_type == "mt5" and int(version.split(".")[0]) >= 5
+        return tie is not False and not never
+
+    @property
+    def _field_names(self) -> dict[str, str]:
+        added = dict(decoder_layers="num_decoder_layers", bos="decoder_start_token_id")
+        return {**self.fields.theirs, **added, "eos": "eos_token_id"}
+
+    def names_of(self, model: Any) -> Names:
+        """See `Layout`."""
+        return _names(model.config) if isinstance(model, T5) else self.encoder.names_of(model)
+
+    def architecture_of(self, model: Any) -> str:
+        """See `Layout`."""
+        whole = isinstance(model, T5)
+        return self.architecture if whole else self.encoder.architecture_of(model)
+
+    def with_architecture(self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> Any:
+        """See `Layout`; a whole model has one architecture."""
+        if not isinstance(model, T5):
+            return self.encoder.with_architecture(model, name, tensors)
+        if name not in self.known_architectures or name in self._encoders:
+            raise ConfigError(f"`architectures` must name {self.architecture}, but names {name!r}.")
+        return model
+
+    def in_their_order(self, hidden: Tensor) -> Tensor:
+        """See `Layout`; the order is ours."""
+        return hidden
+
+
+def is_tied(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the embedding is the output, too: the tensors have no other one.
+
+    Two equal ones are one, unless config.json says that they are not tied.
+    """
+    head, shared = tensors.get(HEAD), tensors.get("shared.weight")
+    if head is None or shared is None:
+        return True
+    return config.get("tie_word_embeddings") is not False and torch.equal(head, shared)
+
+
+def _of_decoder(name: str) -> bool:
+    return name.removeprefix("transformer.").startswith(("decoder.", "lm_head."))
+
+
+def _theirs(row: tuple) -> tuple[str, ...]:
+    return (row[1],) if isinstance(row[1], str) else row[1]
+
+
+def _layout(model_type: str, family: str, feed: str, **changes: Field) -> T5Layout:
+    """The layout of a family; `changes`: fields with other defaults than T5's."""
+    table = T5Fields(
+        {**ENCODER_FIELDS, **changes},
+        {"is_encoder_decoder": (True,)},
+        (*SILENT, *FEED, *OUTPUT, "num_decoder_layers", "eos_token_id"),
+        ALIASES,
+        feed=feed,
+        bias_per_layer=model_type == "umt5",
+    )
+    alone = replace(table, fixed={"is_encoder_decoder": (False,)})
+    encoder = T5EncoderLayout(
+        model=T5Encoder,
+        family=family,
+        model_type=model_type,
+        config=alone,
+        prefix="transformer.",
+        body=BODY,
+        adapted=("q", "v"),
+        heads={"tags": HeadLayout(affine("output", "classifier"))},
+    )
+    return T5Layout(model_type, family, table, encoder)
+
+
+T5_LAYOUT = _layout("t5", "T5", "relu")
+MT5_LAYOUT = _layout("mt5", "MT5", "gated-gelu", **MULTILINGUAL)
+UMT5_LAYOUT = _layout("umt5", "UMT5", "gated-gelu", **MULTILINGUAL)

@@ -1,0 +1,443 @@
+"""T5, mT5 and umT5 against those of `transformers`, through the real tables, in both directions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.attention.pruning import prune_heads
+from regard.attention.relative import RelativeBias, causal_bucket, two_sided_bucket
+from regard.checkpoints.formats import from_published, infer_model_type, layout_of, to_published
+from regard.checkpoints.formats.t5 import T5_LAYOUT
+from regard.checkpoints.store import read_tensors, write_tensors
+from regard.data.batches import Sequences
+from regard.decoding import Beam, Greedy, generate
+from regard.errors import CheckpointError, ConfigError
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.mpnet import Mpnet, MpnetConfig
+from regard.models.t5 import PUBLISHED, SIZES, T5, T5Config, T5Encoder, T5EncoderConfig
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = dict(
+    vocab_size=61, d_model=12, d_kv=5, d_ff=20, num_layers=3, num_decoder_layers=2, num_heads=3,
+    decoder_start_token_id=0,
+)  # fmt: skip
+CLASSES = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}
+
+
+def theirs(kind: str = "t5", untied: bool = False, head: str = "", **options) -> nn.Module:
+    """A model of theirs with random weights; an untied one gets an output of its own."""
+    name = CLASSES[kind]
+    config = getattr(transformers, f"{name}Config")(**SMALL | options)
+    torch.manual_seed(0)
+    model = getattr(transformers, name + (head or "ForConditionalGeneration"))(config).eval()
+    with torch.no_grad():  # norms that are one, and biases that are zero, hide mistakes
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    if untied:
+        model.lm_head.weight = nn.Parameter(torch.randn_like(model.shared.weight))
+    return model
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def ours_of(model: nn.Module) -> nn.Module:
+    return from_published(model.config.to_dict(), weights(model)).eval()
+
+
+def batch() -> tuple[Sequences, Tensor, Tensor]:
+    source = Sequences.of([[4, 5, 6, 7, 8, 30, 31, 32, 5, 1], [9, 1], [1], [3, 3, 8, 1]], pad=0)
+    target = torch.tensor([[0, 5, 6, 7], [0, 9, 0, 0], [0, 3, 0, 0], [0, 20, 22, 4]])
+    labels = torch.tensor([[5, 6, 7, 1], [9, 1, -100, -100], [3, -100, -100, -100], [20, 22, 4, 1]])
+    return source, target, labels
+
+
+def their_logits(model: nn.Module, source: Sequences, target: Tensor) -> Tensor:
+    return model(
+        input_ids=source.ids, attention_mask=source.keep.long(), decoder_input_ids=target
+    ).logits
+
+
+def our_logits(model: nn.Module, source: Sequences, target: Tensor) -> Tensor:
+    return model.head.logits(model(source, Sequences.full(target)).hidden)
+
+
+VARIANTS = {
+    "t5": ("t5", False, {}),
+    "t5-1.1": ("t5", True, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "t5-tied-unscaled": ("t5", False, dict(tie_word_embeddings=False)),
+    "t5-untied-scaled": ("t5", True, {}),
+    "t5-gated-silu": ("t5", False, dict(feed_forward_proj="gated-silu")),
+    "t5-gelu": ("t5", False, dict(feed_forward_proj="gelu")),
+    "t5-dense-act": ("t5", False, dict(feed_forward_proj="gated-gelu", dense_act_fn="gelu")),
+    "t5-distances": (
+        "t5", False, dict(relative_attention_num_buckets=6, relative_attention_max_distance=7),
+    ),
+    "t5-epsilon": ("t5", False, dict(layer_norm_epsilon=0.3, num_heads=1, d_kv=12)),
+    "mt5": ("mt5", True, {}),
+    "mt5-tied": ("mt5", False, {}),
+    "umt5": ("umt5", False, {}),
+    "umt5-untied": ("umt5", True, dict(num_decoder_layers=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_and_gradients_equal_those_of_transformers(variant):
+    kind, untied, options = VARIANTS[variant]
+    model = theirs(kind, untied, **options)
+    ours = ours_of(model)
+    assert type(ours) is T5 and ours.config.tied == (not untied)
+    source, target, labels = batch()
+    expected, found = their_logits(model, source, target), our_logits(ours, source, target)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert expected.std() > 0.1
+
+    F.cross_entropy(expected.flatten(0, 1), labels.flatten(), reduction="sum").backward()
+    hidden = ours(source, Sequences.full(target)).hidden.flatten(0, 1)
+    ours.head.loss(hidden, labels.flatten())[0].backward()
+    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    converted = layout_of(kind).names_of(ours).read(grads, weights(ours))
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_exported_models_open_in_transformers_and_are_read_again_unchanged(variant, tmp_path):
+    kind, untied, options = VARIANTS[variant]
+    ours = ours_of(theirs(kind, untied, **options))
+    config, tensors = to_published(ours)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    opened, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not any(report[f"{what}_keys"] for what in ("missing", "unexpected", "mismatched"))
+    source, target, _ = batch()
+    expected = our_logits(ours, source, target)
+    found = their_logits(opened.eval(), source, target)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+    back = from_published(
+        json.loads((tmp_path / "config.json").read_text()),
+        read_tensors(tmp_path / "model.safetensors"),
+    )
+    assert back.config == ours.config
+    assert weights(back).keys() == weights(ours).keys()
+    for name, tensor in weights(back).items():
+        assert torch.equal(tensor, weights(ours)[name]), name
+
+
+@pytest.mark.parametrize("variant", ["t5", "t5-1.1", "umt5"])
+def test_folders_of_transformers_are_read(variant, tmp_path):
+    kind, untied, options = VARIANTS[variant]
+    model = theirs(kind, untied, **options)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    read = from_published(config, read_tensors(tmp_path / "model.safetensors")).eval()
+    source, target, _ = batch()
+    expected = their_logits(model, source, target)
+    torch.testing.assert_close(our_logits(read, source, target), expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", ["t5", "t5-1.1", "umt5"])
+def test_greedy_and_beam_search_find_the_texts_of_transformers(variant):
+    kind, untied, options = VARIANTS[variant]
+    model = theirs(kind, untied, **options)
+    ours = ours_of(model)
+    source, _, _ = batch()
+    for beams in (1, 4):
+        out = model.generate(
+            source.ids, attention_mask=source.keep.long(), num_beams=beams, max_new_tokens=12,
+            do_sample=False, num_return_sequences=beams, return_dict_in_generate=True,
+            output_scores=True, length_penalty=1.0, early_stopping=False,
+        )  # fmt: skip
+        method = Greedy(max_tokens=12) if beams == 1 else Beam(beams, n_best=4, max_tokens=12)
+        found = [one for several in method.run(ours, source) for one in several]
+        for one, row in zip(found, out.sequences[:, 1:].tolist(), strict=True):
+            end = row.index(1) if 1 in row else 12
+            assert one.tokens == row[:end]
+        if beams > 1:
+            scores = torch.tensor([one.score for one in found])
+            torch.testing.assert_close(scores, out.sequences_scores, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_training_mode_without_dropout_is_that_of_transformers_and_with_it_differs(dropout):
+    model = theirs(dropout_rate=dropout).train()
+    ours = ours_of(model).train()
+    assert ours.config.dropout == dropout
+    source, target, _ = batch()
+    found, expected = our_logits(ours, source, target), their_logits(model, source, target)
+    assert torch.allclose(found, expected, atol=1e-5) == (not dropout)
+
+
+def test_dropout_stands_where_transformers_has_it():
+    """Hidden states have the same mean over many draws, and nearly the same deviation."""
+    model = theirs(dropout_rate=0.3).train()
+    ours = ours_of(model).train()
+    source = Sequences.full(torch.arange(2, 8).expand(1500, 6).contiguous())
+    target = torch.tensor([[0, 5, 6]]).expand(1500, 3).contiguous()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        found, expected = our_logits(ours, source, target), their_logits(model, source, target)
+    for statistic in (torch.mean, torch.std):
+        one, other = statistic(found, 0), statistic(expected, 0)
+        assert (one - other).abs().max() < 0.25 * expected.std(0).mean()
+
+
+# ----------------------------------------------------------------------------------- the encoder
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_hidden_states_of_the_encoder_alone_equal_those_of_transformers(kind, tmp_path):
+    model = theirs(kind, head="EncoderModel", feed_forward_proj="gated-gelu")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    read = from_published(config, read_tensors(tmp_path / "model.safetensors")).eval()
+    assert type(read.encoder) is T5Encoder
+    source, _, _ = batch()
+    expected = model(source.ids, attention_mask=source.keep.long(), output_hidden_states=True)
+    for one, other in zip(read.encoder.states(source), expected.hidden_states, strict=True):
+        torch.testing.assert_close(one[source.keep], other[source.keep], atol=1e-5, rtol=1e-5)
+
+    config, tensors = to_published(read)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    name = "UMT5EncoderModel" if kind == "umt5" else "T5EncoderModel"
+    opened, report = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report[f"{what}_keys"] for what in ("missing", "unexpected", "mismatched"))
+    again = opened(source.ids, attention_mask=source.keep.long()).last_hidden_state
+    torch.testing.assert_close(again, expected.last_hidden_state, atol=1e-5, rtol=1e-5)
+
+
+def test_tags_equal_those_of_transformers_both_ways(tmp_path):
+    model = theirs(head="ForTokenClassification", num_labels=5)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    read = from_published(config, read_tensors(tmp_path / "model.safetensors")).eval()
+    assert list(read.heads) == ["tags"]
+    source, _, _ = batch()
+    expected = model(source.ids, attention_mask=source.keep.long()).logits
+    torch.testing.assert_close(
+        read.scores("tags", source)[source.keep], expected[source.keep], atol=1e-5, rtol=1e-5
+    )
+    config, tensors = to_published(read)
+    assert config["architectures"] == ["T5ForTokenClassification"]
+    assert tensors.keys() == {*read_tensors(tmp_path / "model.safetensors")}
+
+
+def test_the_encoder_of_a_whole_folder_is_read_where_its_architecture_is_named():
+    model = theirs()
+    config = model.config.to_dict() | {"architectures": ["T5EncoderModel"]}
+    read = from_published(config, weights(model)).eval()
+    assert type(read.encoder) is T5Encoder
+    source, _, _ = batch()
+    whole = ours_of(model).encode(source)
+    torch.testing.assert_close(read.encoder.encode(source), whole)
+
+
+# ----------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_with_float32_wo_is_read(dtype):
+    model = theirs()
+    tensors = {n: t if ".wo." in n else t.to(dtype) for n, t in weights(model).items()}
+    read = from_published(model.config.to_dict(), tensors)
+    assert all(parameter.dtype == torch.float32 for parameter in read.parameters())
+    source, target, _ = batch()
+    rounded = theirs()
+    rounded.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    torch.testing.assert_close(
+        our_logits(read.eval(), source, target), their_logits(rounded, source, target),
+        atol=1e-5, rtol=1e-5,
+    )  # fmt: skip
+
+
+def test_old_files_with_every_name_of_the_embedding_are_read():
+    model = theirs()
+    tensors = weights(model)
+    tensors["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.ones(
+        32, 3
+    )
+    config = {k: v for k, v in model.config.to_dict().items() if k != "scale_decoder_outputs"}
+    assert from_published(config, tensors).config.tied
+    del tensors["shared.weight"]  # files hold a shared tensor once, under any of its names
+    assert from_published(config, tensors).config.tied
+
+
+@pytest.mark.parametrize(
+    "field, value, said",
+    [
+        ("feed_forward_proj", "gated-gelu-new", "feed_forward_proj"),
+        ("feed_forward_proj", "gated-nothing", "feed_forward_proj"),
+        ("dense_act_fn", "nothing", "dense_act_fn"),
+        ("is_gated_act", "yes", "is_gated_act"),
+        ("scale_decoder_outputs", 1, "scale_decoder_outputs"),
+        ("relative_attention_num_buckets", 2, "relative_attention_num_buckets"),
+        ("relative_attention_max_distance", 16, "relative_attention_max_distance"),
+        ("num_decoder_layers", 0, "num_decoder_layers"),
+        ("d_kv", 0, "d_kv"),
+        ("is_decoder", True, "is_decoder"),
+        ("is_encoder_decoder", False, "is_encoder_decoder"),
+        ("decoder_start_token_id", 61, "decoder_start_token_id"),
+        ("eos_token_id", 61, "eos_token_id"),
+        ("dropout_rate", 1.0, "dropout_rate"),
+        ("architectures", ["T5ForQuestionAnswering"], "architectures"),
+    ],
+)
+def test_fields_that_are_not_computed_are_named(field, value, said):
+    model = theirs()
+    config = {k: v for k, v in model.config.to_dict().items() if k != "dense_act_fn"}
+    with pytest.raises(ConfigError, match=f"`{said}"):
+        from_published(config | {field: value}, weights(model))
+
+
+def test_scale_and_output_follow_both_generations_of_transformers():
+    """Before release 5 `tie_word_embeddings` decides both; from 5 on it is always true."""
+    model = theirs()
+    base = {k: v for k, v in model.config.to_dict().items() if k != "scale_decoder_outputs"}
+    tied, own = weights(model), weights(model)
+    own["lm_head.weight"] = torch.randn(61, 12)
+    cases = [
+        ({}, tied, True, True),
+        ({"tie_word_embeddings": True}, tied, True, True),
+        ({"tie_word_embeddings": False}, own, False, False),
+        ({"tie_word_embeddings": False}, tied, False, False),  # an output of its own, still equal
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, own, False, False),
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, tied, True, False),
+        ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, own, False, True),
+    ]
+    base.pop("tie_word_embeddings")
+    for fields, tensors, is_tied, is_scaled in cases:
+        config = from_published(base | fields, tensors).config
+        assert (config.tied, config.scaled) == (is_tied, is_scaled), fields
+
+
+def test_the_start_is_the_padding_where_no_field_names_it():
+    model = theirs()
+    config = model.config.to_dict() | {"decoder_start_token_id": None, "pad_token_id": 3}
+    assert from_published(config, weights(model)).config.bos == 3
+
+
+def test_the_type_is_found_from_the_tensors():
+    assert infer_model_type({}, weights(theirs())) == "t5"
+    named = {"architectures": ["UMT5ForConditionalGeneration"]}
+    assert infer_model_type(named, weights(theirs("umt5"))) == "umt5"
+
+
+def test_missing_and_misshapen_tensors_are_named():
+    model = theirs()
+    tensors = weights(model)
+    wo = tensors.pop("decoder.block.1.layer.2.DenseReluDense.wo.weight")
+    with pytest.raises(CheckpointError, match=r"decoder\.block\.1\.layer\.2\.DenseReluDense\.wo"):
+        from_published(model.config.to_dict(), tensors)
+    tensors["decoder.block.1.layer.2.DenseReluDense.wo.weight"] = wo.t()
+    with pytest.raises(CheckpointError, match="wrong shape"):
+        from_published(model.config.to_dict(), tensors)
+    with pytest.raises(CheckpointError, match="missing"):  # each layer has its own in umT5
+        from_published(model.config.to_dict() | {"model_type": "umt5"}, weights(model))
+
+
+# ----------------------------------------------------------------------------------- distances
+
+
+@pytest.mark.parametrize("buckets, most", [(32, 128), (32, 64), (8, 20), (6, 9), (64, 500)])
+def test_buckets_are_those_of_transformers(buckets, most):
+    of_theirs = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket
+    distance = torch.arange(-700, 700)
+    for function, both in ((causal_bucket, False), (two_sided_bucket, True)):
+        expected = of_theirs(-distance, both, buckets, most)
+        assert torch.equal(function(distance, buckets, most), expected)
+
+
+def test_tables_without_far_distances_raise_errors():
+    with pytest.raises(ValueError, match="`buckets` must be at least 4"):
+        RelativeBias(2, two_sided_bucket, 3)
+    with pytest.raises(ValueError, match="`max_distance` must be above 16"):
+        RelativeBias(2, causal_bucket, 32, 16)
+
+
+def test_pruned_heads_lose_their_biases():
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=19, d_model=8, d_ff=12, heads=4)
+    source = Sequences.of([[4, 5, 6, 7], [9, 3]], pad=0)
+    whole = T5(T5Config(**sizes, head_dim=3, layers=2, decoder_layers=2)).eval()
+    mpnet = Mpnet(MpnetConfig(**sizes, layers=2, max_length=16, pad=1)).eval()
+    for model, kind, outputs in (
+        (whole, "encoder", lambda: whole.encode(source)),
+        (whole, "decoder", lambda: our_logits(whole, source, source.ids)),
+        (mpnet, "encoder", lambda: mpnet.encode(source)),
+    ):
+        with torch.no_grad():
+            blocks = {"encoder": model.repeated_blocks, "decoder": model.repeated_blocks[2:]}
+            attention = blocks[kind][1].attention
+            width = attention.head_dim
+            attention.output.weight.view(8, 4, width)[:, [0, 2]] = 0
+            expected = outputs()
+            prune_heads(model, {2: [1, 3]}, kind)
+            torch.testing.assert_close(outputs(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_pruned_models_are_published_and_read_again():
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=61, d_model=8, d_ff=12, heads=4, head_dim=3)
+    ours = T5(T5Config(**sizes, layers=2, decoder_layers=2)).eval()
+    for kind in ("encoder", "decoder", "cross"):
+        prune_heads(ours, {1: [2]}, kind)
+    source, target, _ = batch()
+    config, tensors = to_published(ours)
+    read = from_published(config, tensors).eval()
+    assert weights(read).keys() == weights(ours).keys()
+    torch.testing.assert_close(
+        our_logits(read, source, target), our_logits(ours, source, target), atol=1e-6, rtol=1e-5
+    )
+
+
+# ----------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_parameters_are_the_published_ones(size):
+    with torch.device("meta"):
+        model = T5(T5Config(vocab_size=32128, **SIZES[size]))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    printed, why = PUBLISHED[size]["parameters"]
+    assert abs(count / printed - 1) < 0.05 and f"{count:,}" in why
+
+
+def test_a_model_of_another_activation_than_transformers_has_is_not_published():
+    config = T5Config(vocab_size=19, d_model=8, heads=2, layers=1, decoder_layers=1, d_ff=8)
+    assert T5_LAYOUT.holds(T5(config))
+    assert to_published(T5(replace(config, max_length=12))) is None
+
+
+def test_heads_of_the_encoder_are_trained():
+    torch.manual_seed(0)
+    encoder = T5Encoder(T5EncoderConfig(vocab_size=61, d_model=8, heads=2, layers=1, d_ff=8))
+    source, _, _ = batch()
+    for kind, shape in (("classes", (4, 3)), ("tags", (4, 10, 3)), ("span", (4, 10, 2))):
+        model = EncoderWithHeads(encoder, {kind: encoder.new_head(kind, 3)})
+        scores = model.scores(kind, source)
+        assert scores.shape == shape
+        scores.sum().backward()
+    with pytest.raises(ConfigError, match="has no head 'masked_lm'"):
+        encoder.new_head("masked_lm")
+
+
+def test_the_steps_of_several_prompts_are_one_search():
+    model = ours_of(theirs())
+    source, _, _ = batch()
+    together = generate(model, source, beams=3, max_tokens=5)
+    for row, found in enumerate(together):
+        alone = Sequences.of([source.ids[row, : source.lengths[row]].tolist()], pad=0)
+        assert generate(model, alone, beams=3, max_tokens=5)[0][0].tokens == found[0].tokens
