@@ -3,8 +3,8 @@
     context = softmax(score(query, key) + bias) value         over the keys that the mask allows
 
 The leading dimensions are free: heads, blocks, streams. Dot-product attention is `ops.attention`,
-which may be fused. Another score, a reweighting after the softmax and attention capture take the
-explicit path on the same weights.
+which may be fused. Another score, a reweighting after the softmax, terms added to the values and
+attention capture take the explicit path on the same weights.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from torch.nn import functional as F
 from regard import ops
 from regard.attention.capture import CapturePoint, ReshapedCapture, listening
 from regard.attention.scores import Dot
+from regard.attention.scores import Score as Score
 from regard.layers.dropout import draw
 from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask
 
-Score = Callable[[Tensor, Tensor], Tensor]
 Reweight = Callable[[Tensor], Tensor]
+ValueTerm = Callable[[Tensor], Tensor]
 
 SCALED = Dot()
 
@@ -36,6 +37,7 @@ def attend(
     mask: KeyMask = ALL_KEYS,
     bias: Tensor | None = None,
     reweight: Reweight | None = None,
+    value_term: ValueTerm | None = None,
     dropout: float = 0.0,
     capture: CapturePoint | ReshapedCapture | None = None,
 ) -> Tensor:
@@ -47,6 +49,8 @@ def attend(
         mask: which keys each query may see. A query that may see none gets zeros.
         bias: (..., T, S) real numbers added to the scores.
         reweight: part that changes the weights after the softmax (Luong's Gaussian, a hard sample).
+        value_term: gives, from the weights (..., T, S) after dropout, what is added to the context
+            (Shaw's relative positions).
         dropout: probability with which a weight is dropped; give 0 in evaluation.
         capture: the capture point that receives the weights; None: they are never recorded.
 
@@ -57,7 +61,8 @@ def attend(
         ValueError: the grid or the bias has more dimensions than the query.
     """
     _check_dimensions(query, mask, bias)
-    if isinstance(score, Dot) and reweight is None and not _is_captured(capture):
+    plain = reweight is None and value_term is None
+    if plain and isinstance(score, Dot) and not _is_captured(capture):
         return ops.attention(query, key, value, mask, bias, score.scale, draw(dropout, query))
     count = query.size(-2)
     if (rows := mask.unpadded) is not None:
@@ -68,7 +73,10 @@ def attend(
         weights = reweight(weights)
     if capture is not None and _is_captured(capture):
         capture(weights if rows is None else weights[: rows.queries.count])
-    context = ops.dropout(weights, draw(dropout, query)) @ value
+    weights = ops.dropout(weights, draw(dropout, query))
+    context = weights @ value
+    if value_term is not None:
+        context = context + value_term(weights)
     return context if rows is None else rows.queries.unpad(context, count)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.attention.attend import SCALED, Score, attend, attend_qkv
 from regard.attention.capture import CapturePoint, ReshapedCapture
+from regard.attention.relations import Relation
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
@@ -100,6 +101,7 @@ class SelfAttention(nn.Module):
         mask: KeyMask = ALL_KEYS,
         *,
         bias: Tensor | None = None,
+        relation: Relation | None = None,
         cache: LayerCache | None = None,
         tokens: TokenSubset = ALL,
     ) -> Tensor:
@@ -109,6 +111,7 @@ class SelfAttention(nn.Module):
             mask: the keys that each query may see.
             bias: (B, H, T, S), or what broadcasts to it, added to the scores; of all heads, also
                 those that were pruned.
+            relation: what is known of the positions of queries and keys; instead of `bias`.
             cache: the keys and values of earlier positions; it takes those of `hidden`.
             tokens: those whose queries are computed; keys and values are those of all tokens.
 
@@ -119,11 +122,13 @@ class SelfAttention(nn.Module):
             raise ValueError(
                 "`tokens` cannot be given with `cache`: a step computes all its tokens."
             )
+        if relation is not None and tokens is not ALL:  # it holds for the queries of all tokens
+            return tokens.of(self(hidden, mask, relation=relation))
         if tokens is not ALL:
             return self._of_some(tokens, hidden, mask, bias)
         # (B, T, 3 * H * K) -> (B, T, 3, H, K)
         projected = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
-        if cache is None and bias is None:
+        if cache is None and bias is None and relation is None:
             context = attend_qkv(
                 projected, score=self.score, mask=mask, dropout=self._dropout, capture=self.capture
             )
@@ -131,7 +136,7 @@ class SelfAttention(nn.Module):
         query, key, value = unstack_qkv(projected)
         if cache is not None:
             key, value = cache.update(key, value)
-        return self._read(query, key, value, mask, bias)
+        return self._read(query, key, value, mask, bias, relation)
 
     def _of_some(
         self, tokens: TokenSubset, hidden: Tensor, mask: KeyMask, bias: Tensor | None
@@ -149,10 +154,18 @@ class SelfAttention(nn.Module):
         return self._read(query, key, value, tokens.mask_of(mask), bias)
 
     def _read(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: KeyMask, bias: Tensor | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: KeyMask,
+        bias: Tensor | None,
+        relation: Relation | None = None,
     ) -> Tensor:
-        if bias is not None and bias.dim() > 2 and self.heads < bias.size(-3):
-            bias = bias[..., list(self.kept), :, :]
+        if relation is not None:
+            bias = relation.scores(query, key, self.score, self.kept)
+        elif bias is not None and bias.dim() > 2 and bias.size(-3) > self.heads:
+            bias = bias[..., list(self.kept), :, :]  # the others are pruned
         context = attend(
             query,
             key,
@@ -160,6 +173,7 @@ class SelfAttention(nn.Module):
             score=self.score,
             mask=mask,
             bias=bias,
+            value_term=None if relation is None else relation.value_term,
             dropout=self._dropout,
             capture=self.capture,
         )

@@ -5,12 +5,15 @@ Each gives (..., T, S) from a query (..., T, ·) and a key (..., S, ·).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from regard.layers.linear import Linear
+
+Score = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)

@@ -358,9 +358,12 @@ def _self_attention(
     mask: Any = None,
     *,
     bias: Any = None,
+    relation: Any = None,
     cache: Any = None,
     tokens: Any = ALL,
 ) -> Register:
+    if relation is not None:
+        raise CannotCompile("relative positions have no compiled form")
     if bias is not None:
         raise CannotCompile("attention with a score bias has no compiled form")
     if cache is None and mask != WHOLE_TEXTS:

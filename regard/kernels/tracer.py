@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
+from regard.attention.relations import NoRelations, RelativePositions
 from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
 from regard.state import State
@@ -127,6 +128,8 @@ class LeafTracer(fx.Tracer):
             return attr_val
         if isinstance(attr_val, PositionTable):
             return _PositionMethods(self, attr_val)
+        if isinstance(attr_val, RelativePositions) and type(attr_val) is not NoRelations:
+            raise CannotCompile("relative positions have no compiled form", f"`{attr}`")
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Sinusoidal and learned position embeddings."""
+"""Position embeddings: sinusoidal, learned, or none where attention knows of positions itself."""
 
 from __future__ import annotations
 
@@ -141,6 +141,24 @@ class LearnedPositions(PositionTable):
                 f"The input reaches position {end}, but this model has learned only "
                 f"{self.max_length} positions. Shorten the input."
             )
+
+
+class NoPositions(PositionTable):
+    """Zeros: attention knows of the positions itself, or nothing does."""
+
+    zero: Tensor
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.register_buffer("zero", torch.zeros(d_model), persistent=False)
+
+    def forward(self, count: int, start: int = 0) -> Tensor:
+        """Zeros (T, D)."""
+        return self.zero.expand(count, -1)
+
+    def at(self, positions: Tensor, end: int) -> Tensor:
+        """Zeros: (B, T) -> (B, T, D)."""
+        return self.zero.expand(*positions.shape, -1)
 
 
 class RobertaPositions(LearnedPositions):

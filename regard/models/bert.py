@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
+from regard.attention.relations import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
-from regard.layers.positions import LearnedPositions
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import (
     ClassificationHead,
@@ -33,8 +33,18 @@ from regard.layers.task_heads import (
     every_token,
     first_token,
 )
-from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
+from regard.models.config import (
+    Activation,
+    Count,
+    Epsilon,
+    InitScale,
+    Positions,
+    Probability,
+    Size,
+    TokenId,
+)
 from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.positions import absolute_positions, reads_unpadded, relative_positions
 from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -45,6 +55,8 @@ class BertConfig:
     """The defaults are the base model.
 
     head_dropout: of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
+    positions: one of the kinds of `regard.models.positions`; the paper's are learned.
+    clip_distance: of the positions "shaw", from which on all distances are alike.
     pruned: heads that were removed, as `regard.prune_heads` leaves them.
     """
 
@@ -55,6 +67,8 @@ class BertConfig:
     layers: Count = 12
     segments: Size = 2
     max_length: Size = 512
+    positions: Positions = "learned"
+    clip_distance: Size = 16
     activation: Activation = "gelu"
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
@@ -104,8 +118,14 @@ class BertBlock(nn.Module):
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
         self.feed_norm = norm()
 
-    def forward(self, hidden: Tensor, mask: KeyMask, tokens: TokenSubset = ALL) -> Tensor:
-        attended = self.attention(hidden, mask, tokens=tokens)
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        tokens: TokenSubset = ALL,
+        relation: Relation | None = None,
+    ) -> Tensor:
+        attended = self.attention(hidden, mask, relation=relation, tokens=tokens)
         hidden = self.attention_norm(tokens.of(hidden), attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
@@ -126,7 +146,9 @@ class Bert(nn.Module, Encoder):
         self.config = config
         # The vector of padding is never trained, as in the published program.
         self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad)
-        self.positions = LearnedPositions(config.max_length, config.d_model)
+        self.positions = absolute_positions(config)
+        self.relations = relative_positions(config, config.layers)
+        self.unpadded = type(self).unpadded and reads_unpadded(config)
         self.segments = nn.Embedding(config.segments, config.d_model)
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
@@ -152,12 +174,12 @@ class Bert(nn.Module, Encoder):
         """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
-        mask = batch.padding_mask()
-        for block in self.blocks[:-1]:
-            hidden = block(hidden, mask)
+        mask, relations = batch.padding_mask(), self.relations.of(batch)
+        for block, relation in zip(self.blocks[:-1], relations, strict=False):
+            hidden = block(hidden, mask, relation=relation)
             yield hidden
         for block in self.blocks[-1:]:  # the last layer computes no other tokens
-            yield block(hidden, mask, tokens)
+            yield block(hidden, mask, tokens, relations[-1])
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position + segment (figure 2 of the paper), (B, T, D) or (1, N, D)."""

@@ -42,3 +42,6 @@ Activation = Literal[
     "linear",
 ]
 """The names of `regard.layers.feedforward.ACTIVATIONS`."""
+
+Positions = Literal["sinusoidal", "learned", "none", "shaw", "t5", "transformer-xl"]
+"""The names of `regard.models.positions.KINDS`, of which a model can have any."""

@@ -18,16 +18,25 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import LayerCache, SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
+from regard.attention.relations import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
-from regard.layers.positions import LearnedPositions
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import ClassificationHead, LastToken, every_token, last_token
-from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
+from regard.models.config import (
+    Activation,
+    Epsilon,
+    InitScale,
+    Positions,
+    Probability,
+    Size,
+    TokenId,
+)
 from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.positions import absolute_positions, reads_unpadded, relative_positions
 from regard.models.protocols import Encoder, LanguageModel, Output, States
 from regard.ops import KeyMask, autocast_dtype
 from regard.text.templates import Template
@@ -41,6 +50,8 @@ class GPTConfig:
 
     output: whether the words are predicted with the embedding itself (tied), with a matrix of its
         own, or not at all, in a model that is an encoder alone.
+    positions: one of the kinds of `regard.models.positions`; the paper's are learned.
+    clip_distance: of the positions "shaw", from which on all distances are alike.
     choice_dropout, choice_activation: of the "multiple_choice" head.
     pad, bos, eos: None where the vocabulary has no such token.
     pruned: heads that were taken away, as `regard.prune_heads` leaves them.
@@ -51,6 +62,8 @@ class GPTConfig:
     heads: Size = 12
     layers: Size = 12
     max_length: Size = 512
+    positions: Positions = "learned"
+    clip_distance: Size = 16
     activation: Activation = "gelu-tanh"
     dropout: Probability = 0.1  # behind each sub-layer
     embedding_dropout: Probability = 0.1
@@ -99,10 +112,11 @@ class GPTBlock(nn.Module):
         hidden: Tensor,
         mask: KeyMask,
         *,
+        relation: Relation | None = None,
         cache: LayerCache | None = None,
         tokens: TokenSubset = ALL,
     ) -> Tensor:
-        attended = self.attention(hidden, mask, cache=cache, tokens=tokens)
+        attended = self.attention(hidden, mask, relation=relation, cache=cache, tokens=tokens)
         hidden = self.attention_norm(tokens.of(hidden) + self.dropout(attended))
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
@@ -121,7 +135,9 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         self.config = config
         width, words = config.d_model, config.vocab_size
         self.embedding = nn.Embedding(words, width)
-        self.positions = LearnedPositions(config.max_length, width)
+        self.positions = absolute_positions(config)
+        self.relations = relative_positions(config, config.layers, causal=True)
+        self.unpadded = reads_unpadded(config)
         self.dropout = Dropout(config.embedding_dropout)
         self.blocks: Any = nn.ModuleList(self.block(config, n) for n in range(config.layers))
         init_weights(self, config.init_range)
@@ -144,12 +160,12 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
-        mask = batch.causal_mask()
+        mask, relations = batch.causal_mask(), self.relations.of(batch)
         *inner, last = self.blocks
-        for block in inner:
-            hidden = block(hidden, mask)
+        for block, relation in zip(inner, relations, strict=False):
+            hidden = block(hidden, mask, relation=relation)
             yield hidden
-        yield last(hidden, mask, tokens=tokens)
+        yield last(hidden, mask, relation=relations[-1], tokens=tokens)
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position, (B, T, D) or (1, N, D). A segment is a token id, whose embedding is
@@ -177,14 +193,14 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         count = ids.size(1)
         cache = state.reserve(count)
         hidden = self.dropout(self.embedding(ids) + self.positions.after(cache, count))
-        mask = cache.mask(count)
+        mask, relations = cache.mask(count), self.relations.after(cache, count)
         for n, block in enumerate(self.blocks):
-            hidden = block(hidden, mask, cache=cache.layer(n))
+            hidden = block(hidden, mask, relation=relations[n], cache=cache.layer(n))
         return hidden, cache.advance(count)
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
         """A cache without any position."""
-        config, weight = self.config, self.positions.vectors.weight
+        config, weight = self.config, self.embedding.weight
         like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)

@@ -18,12 +18,21 @@ from regard.attention.attend import SCALED
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import LayerCache, SelfAttention
 from regard.attention.pruning import Pruned
+from regard.attention.relations import Relation
 from regard.attention.scores import Dot
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
-from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
+from regard.models.config import (
+    Activation,
+    Epsilon,
+    InitScale,
+    Positions,
+    Probability,
+    Size,
+    TokenId,
+)
 from regard.models.gpt import GPT, OutputKind
 from regard.models.protocols import States
 from regard.ops import KeyMask
@@ -47,6 +56,8 @@ class GPT2Config:
     heads: Size = 12
     layers: Size = 12
     max_length: Size = 1024
+    positions: Positions = "learned"
+    clip_distance: Size = 16
     activation: Activation = "gelu-tanh"
     dropout: Probability = 0.1  # behind each sub-layer
     embedding_dropout: Probability = 0.1
@@ -118,10 +129,12 @@ class GPT2Block(nn.Module):
         hidden: Tensor,
         mask: KeyMask,
         *,
+        relation: Relation | None = None,
         cache: LayerCache | None = None,
         tokens: TokenSubset = ALL,
     ) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), mask, cache=cache, tokens=tokens)
+        normed = self.attention_norm(hidden)
+        attended = self.attention(normed, mask, relation=relation, cache=cache, tokens=tokens)
         hidden = tokens.of(hidden) + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
@@ -155,12 +168,12 @@ class GPT2(GPT):
         """See `Encoder`; the last one is behind the last norm."""
         hidden = self.embed(batch)
         yield hidden
-        mask = batch.causal_mask()
+        mask, relations = batch.causal_mask(), self.relations.of(batch)
         *inner, last = self.blocks
-        for block in inner:
-            hidden = block(hidden, mask)
+        for block, relation in zip(inner, relations, strict=False):
+            hidden = block(hidden, mask, relation=relation)
             yield hidden
-        yield self.norm(last(hidden, mask, tokens=tokens))
+        yield self.norm(last(hidden, mask, relation=relations[-1], tokens=tokens))
 
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """Hidden states (B, T, D) of ids behind a state, and the next state."""

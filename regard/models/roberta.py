@@ -9,7 +9,7 @@ that fine-tuning initializes, since there is no trained pooler.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -29,6 +29,7 @@ class RobertaConfig(BertConfig):
     """
 
     segments: Size = 1
+    positions: Literal["learned"] = "learned"
     norm_eps: Epsilon = 1e-5
     pad: TokenId = 1
 

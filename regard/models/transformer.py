@@ -20,13 +20,15 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
+from regard.attention.relations import Relation
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
-from regard.layers.positions import SinusoidalPositions
 from regard.layers.softmax import Softmax
-from regard.models.config import Activation, Probability, Size, TokenId
+from regard.models.config import Activation, Positions, Probability, Size, TokenId
+from regard.models.init import init_weights
+from regard.models.positions import absolute_positions, reads_unpadded, relative_positions
 from regard.models.protocols import EncoderDecoder, Output
 from regard.ops import KeyMask
 from regard.state import State
@@ -36,7 +38,10 @@ from regard.state import State
 class TransformerConfig:
     """Names as in table 3 of the paper; the defaults are its base model.
 
-    `pruned` are heads that were taken away, as `regard.prune_heads` leaves them.
+    positions: one of the kinds of `regard.models.positions`. Source and target share absolute
+        positions, but not relative ones.
+    clip_distance: of the positions "shaw", from which on all distances are alike.
+    pruned: heads that were taken away, as `regard.prune_heads` leaves them.
     """
 
     vocab_size: Size
@@ -49,6 +54,8 @@ class TransformerConfig:
     attention_dropout: Probability = 0.0
     activation_dropout: Probability = 0.0
     activation: Activation = "relu"
+    positions: Positions = "sinusoidal"
+    clip_distance: Size = 16
     max_length: Size = 1024
     pad: TokenId = 0
     bos: TokenId = 1
@@ -97,8 +104,8 @@ class EncoderBlock(nn.Module):
         self.feed = feed_forward(config)
         self.feed_norm = self.norm(config)
 
-    def forward(self, hidden: Tensor, mask: KeyMask) -> Tensor:
-        attended = self.attention(hidden, mask)
+    def forward(self, hidden: Tensor, mask: KeyMask, relation: Relation | None = None) -> Tensor:
+        attended = self.attention(hidden, mask, relation=relation)
         hidden = self.attention_norm(hidden, attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
@@ -120,9 +127,15 @@ class DecoderBlock(nn.Module):
         self.feed_norm = self.norm(config)
 
     def forward(
-        self, hidden: Tensor, mask: KeyMask, memory: Memory, cache: LayerCache | None = None
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        memory: Memory,
+        *,
+        relation: Relation | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
-        attended = self.attention(hidden, mask, cache=cache)
+        attended = self.attention(hidden, mask, relation=relation, cache=cache)
         hidden = self.attention_norm(hidden, attended)
         hidden = self.cross_norm(hidden, self.cross(hidden, memory))
         return self.feed_norm(hidden, self.feed(hidden))
@@ -151,7 +164,12 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
-        self.positions = SinusoidalPositions(config.d_model)
+        self.positions = absolute_positions(config)
+        self.encoder_relations = relative_positions(config, config.encoder_layers)
+        self.decoder_relations = relative_positions(config, config.decoder_layers, causal=True)
+        for part in (self.positions, self.encoder_relations, self.decoder_relations):
+            init_weights(part, config.d_model**-0.5)
+        self.unpadded = reads_unpadded(config)
         self.dropout = Dropout(config.dropout)
         encoder, decoder = self.encoder_block, self.decoder_block
         encoders = nn.ModuleList(encoder(config) for _ in range(config.encoder_layers))
@@ -170,15 +188,15 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
         """See `EncoderDecoder`."""
         memory, hidden = self.encode(source), self.embed(target)
         mask, keys = target.causal_mask(), source.padding_mask(queries=target)
-        for block in self.decoder:
-            hidden = block(hidden, mask, block.cross.read(memory, keys))
+        for block, relation in zip(self.decoder, self.decoder_relations.of(target), strict=True):
+            hidden = block(hidden, mask, block.cross.read(memory, keys), relation=relation)
         return Output(self.finish_decoder(hidden))
 
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D), or (1, N, D) of an unpadded batch."""
         hidden, mask = self.embed(source), source.padding_mask()
-        for block in self.encoder:
-            hidden = block(hidden, mask)
+        for block, relation in zip(self.encoder, self.encoder_relations.of(source), strict=True):
+            hidden = block(hidden, mask, relation)
         return self.finish_encoder(hidden)
 
     def embed(self, batch: Sequences) -> Tensor:
@@ -207,10 +225,11 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
         cache = state.cache.reserve(count)
         hidden = self._summed(tokens, self.positions.after(cache, count))
         mask, keys = cache.mask(count), source.mask
+        relations = self.decoder_relations.after(cache, count)
         for n, block in enumerate(self.decoder):
             key, value = source.layer(n, block.cross.heads)
             memory = Memory(key.to(hidden), value.to(hidden), keys)
-            hidden = block(hidden, mask, memory, cache.layer(n))
+            hidden = block(hidden, mask, memory, relation=relations[n], cache=cache.layer(n))
         scores = self.head.logits(self.finish_decoder(hidden))
         return scores, TransformerState(cache.advance(count), source)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.attention.multihead import LayerCache, Memory
+from regard.attention.relations import Relation
 from regard.layers.dropout import Dropout
 from regard.models.transformer import (
     DecoderBlock,
@@ -33,8 +34,8 @@ class PreNormEncoderBlock(EncoderBlock):
         super().__init__(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, mask: KeyMask) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), mask)
+    def forward(self, hidden: Tensor, mask: KeyMask, relation: Relation | None = None) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), mask, relation=relation)
         hidden = hidden + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
@@ -49,9 +50,16 @@ class PreNormDecoderBlock(DecoderBlock):
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, hidden: Tensor, mask: KeyMask, memory: Memory, cache: LayerCache | None = None
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        memory: Memory,
+        *,
+        relation: Relation | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), mask, cache=cache)
+        normed = self.attention_norm(hidden)
+        attended = self.attention(normed, mask, relation=relation, cache=cache)
         hidden = hidden + self.dropout(attended)
         hidden = hidden + self.dropout(self.cross(self.cross_norm(hidden), memory))
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))

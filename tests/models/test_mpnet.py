@@ -6,6 +6,7 @@ import torch
 from their_encoders import transformers
 
 import regard
+from regard.attention.pruning import heads_masked, prune_heads
 from regard.attention.relative import two_sided_bucket
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -49,3 +50,14 @@ def test_a_model_with_another_padding_id_is_saved_and_loaded_in_our_own_format(t
         tokenizer=dict(kind="words", vocab_size=20), updates=2,
     )  # fmt: skip
     assert run.model.model.config.pad == 0 and len(run.predict(["one 1", "two"])) == 2
+
+
+def test_pruned_heads_give_what_masked_heads_gave():
+    torch.manual_seed(0)
+    model = Mpnet(MpnetConfig(vocab_size=20, d_model=12, d_ff=8, heads=3, layers=2)).eval()
+    torch.nn.init.normal_(model.relative.values.weight)
+    batch = Sequences.full(torch.randint(3, 20, (2, 6)))
+    with heads_masked(model, {1: [2], 2: [1, 3]}):
+        expected = model.encode(batch)
+    prune_heads(model, {1: [2], 2: [1, 3]})
+    torch.testing.assert_close(model.encode(batch), expected)

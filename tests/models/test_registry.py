@@ -49,11 +49,26 @@ TINY: dict[str, list[dict]] = {
     "seq2seq": [
         dict(SEQ2SEQ, attention=kind) for kind in ("none", "additive", "dot", "general")
     ],
-    "transformer": [TRANSFORMER, dict(TRANSFORMER, activation="gelu")],
-    "transformer-prenorm": [TRANSFORMER],
-    "gpt": [GPT, dict(GPT, output="own")],
-    "gpt2": [GPT, dict(GPT, d_ff=12, output="own", scaled=False, scaled_by_layer=True)],
-    "bert": [BERT, dict(BERT, segments=3)],
+    "transformer": [
+        TRANSFORMER, dict(TRANSFORMER, activation="gelu"), dict(TRANSFORMER, positions="learned"),
+        dict(TRANSFORMER, positions="shaw", clip_distance=2), dict(TRANSFORMER, positions="t5"),
+        dict(TRANSFORMER, positions="transformer-xl"),
+    ],
+    "transformer-prenorm": [TRANSFORMER, dict(TRANSFORMER, positions="shaw", clip_distance=3)],
+    "gpt": [
+        GPT, dict(GPT, output="own"), dict(GPT, positions="sinusoidal"),
+        dict(GPT, positions="shaw", clip_distance=2), dict(GPT, positions="t5"),
+    ],
+    "gpt2": [
+        GPT, dict(GPT, d_ff=12, output="own", scaled=False, scaled_by_layer=True),
+        dict(GPT, positions="none"), dict(GPT, positions="transformer-xl"),
+        dict(GPT, positions="shaw", clip_distance=4, scaled_by_layer=True),
+    ],
+    "bert": [
+        BERT, dict(BERT, segments=3), dict(BERT, positions="sinusoidal"),
+        dict(BERT, positions="shaw", clip_distance=2), dict(BERT, positions="t5"),
+        dict(BERT, positions="transformer-xl"),
+    ],
     "roberta": [BERT],
     "xlm-roberta": [BERT],
     "mpnet": [BERT],

@@ -58,6 +58,7 @@ FIELDS = {
     "pad": TokenField("pad_token_id", 0, TokenId | None),
 }
 FIXED = {"position_embedding_type": ("absolute",)}
+LEARNED = {"positions": "learned"}  # of their models, which have no field for others
 SILENT = [
     # ids that only generation and their tokenizer read
     *("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id"),
@@ -76,7 +77,7 @@ BERT = EncoderLayout(
     model=Bert,
     family="Bert",
     model_type="bert",
-    config=ConfigTable(FIELDS, FIXED, SILENT),
+    config=ConfigTable(FIELDS, FIXED, SILENT, only=LEARNED),
     prefix="bert.",
     body=BODY,
     ignored=IGNORED,

@@ -192,12 +192,14 @@ class ConfigTable:
     fixed: theirs -> the values that our model computes; the first is written.
     silent: further names of theirs that change no result of this model type and need no mention.
     aliases: further names of fields -> the names of these.
+    only: our options that they have no field for -> the value that theirs computes.
     """
 
     fields: Mapping[str, Field]
     fixed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     silent: Sequence[str] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def theirs(self) -> dict[str, str]:
@@ -219,7 +221,9 @@ class ConfigTable:
 
     def can_write(self, config: Any) -> bool:
         """Whether they have a value for each of our options."""
-        return all(one.can_write(getattr(config, ours)) for ours, one in self.fields.items())
+        return all(
+            one.can_write(getattr(config, ours)) for ours, one in self.fields.items()
+        ) and all(getattr(config, ours) == value for ours, value in self.only.items())
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""

@@ -156,6 +156,7 @@ FIELDS = {
     ),
     "pad": TokenField("pad_token_id", None, TokenId | None),
 }
+LEARNED = {"positions": "learned"}
 SILENT = [*SUMMARY, *GENERATION, "n_ctx"]
 ALIASES = {
     "hidden_size": "n_embd",
@@ -177,6 +178,7 @@ GPT_TABLE = ConfigTable(
     },
     silent=[*SILENT, "n_special", "predict_special_tokens"],
     aliases=ALIASES,
+    only=LEARNED,
 )
 GPT_LAYOUT = GPTLayout(
     model=GPT,
@@ -210,6 +212,7 @@ GPT2_TABLE = ConfigTable(
     # The order of the factors and their type: ours is in float32 always, where it is the same.
     silent=[*SILENT, "reorder_and_upcast_attn"],
     aliases=ALIASES | {"hidden_dropout": "classifier_dropout"},
+    only=LEARNED,
 )
 GPT2_LAYOUT = GPTLayout(
     model=GPT2,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -190,8 +190,10 @@ class TransformerLayout:
         return 0 if missing or others else len(names)
 
     def holds(self, model: nn.Module) -> bool:
-        """See `Layout`."""
-        return type(model) is self.model
+        """See `Layout`; with other positions nobody has the architecture."""
+        return (
+            type(model) is self.model and cast(Transformer, model).config.positions == "sinusoidal"
+        )
 
     def write(self, model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""

@@ -1,0 +1,99 @@
+"""What attention knows of the positions of a query and a key, beside what stands there.
+
+    weights = softmax(scores + relation.scores)     context = weights values + relation.value_term
+
+The parts for all layers of a stack are one module, a `RelativePositions`; in each pass it gives
+every layer its `Relation`. The kinds are in `regard.attention.relative_positions`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.attend import ValueTerm
+from regard.attention.cache import KeyValueCache
+from regard.attention.scores import Score
+from regard.data.batches import Sequences
+from regard.errors import RegardError
+
+
+class Relation(ABC):
+    """What the attention of one layer knows of the positions in one pass."""
+
+    @abstractmethod
+    def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
+        """What is added to the scores, (B, H, T, S) or what broadcasts to it.
+
+        Args:
+            query, key: (B, H, T, K) and (B, H, S, K).
+            score: how queries and keys are compared.
+            kept: the indices of the H heads that are left after pruning.
+        """
+
+    @property
+    def value_term(self) -> ValueTerm | None:
+        """From weights (B, H, T, S), what is added to the context (B, H, T, K); None: nothing."""
+        return None
+
+
+Relations = Sequence[Relation | None]  # of each layer
+
+
+class RelativePositions(nn.Module, ABC):
+    """The relations of a stack of layers, with their parameters."""
+
+    @abstractmethod
+    def between(self, queries: Tensor, keys: Tensor) -> Relations:
+        """Between queries at the positions (T,), or (B, T), and keys at the positions (S,)."""
+
+    def of(self, batch: Sequences) -> Relations:
+        """Between all tokens of a batch.
+
+        Raises:
+            RegardError: the batch is not padded.
+        """
+        positions = padded_positions(batch)
+        return self.between(positions, positions)
+
+    def after(self, cache: KeyValueCache, count: int) -> Relations:
+        """Between the next `count` tokens, and these with those before them."""
+        keys = torch.arange(cache.longest + count, device=cache.lengths.device)
+        return self.between(keys[cache.longest :] if cache.even else cache.positions(count), keys)
+
+
+def padded_positions(batch: Sequences) -> Tensor:
+    """(T,)
+
+    Raises:
+        RegardError: the batch is not padded.
+    """
+    if batch.layout is not None:
+        raise RegardError(
+            "Relative positions are those of a padded batch, but this one is unpadded. Give it as "
+            "it was before `unpadded()`."
+        )
+    return batch.positions
+
+
+class NoRelations(RelativePositions):
+    """For layers that know nothing of positions: absolute ones are in the embeddings."""
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.layers = layers
+
+    def between(self, queries: Tensor, keys: Tensor) -> Relations:
+        """See `RelativePositions`."""
+        return [None] * self.layers
+
+    def of(self, batch: Sequences) -> Relations:
+        """See `RelativePositions`; of unpadded batches, too."""
+        return [None] * self.layers
+
+    def after(self, cache: KeyValueCache, count: int) -> Relations:
+        """See `RelativePositions`."""
+        return [None] * self.layers

@@ -1,0 +1,196 @@
+"""The kinds of relative positions, each for a whole stack of layers.
+
+    ShawPositions             a learned vector for each distance, added to keys and to values
+    T5Positions               a learned number for each bucket of distances and each head
+    TransformerXLPositions    queries compared with the sinusoids of distances
+
+Any model whose blocks pass a `Relation` on to their attention can have any of them. A distance is
+the query's position minus the key's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.attend import ValueTerm
+from regard.attention.multihead import PackedLinear, split_heads
+from regard.attention.relations import Relation, Relations, RelativePositions
+from regard.attention.relative import RelativeBias
+from regard.attention.scores import Score
+from regard.layers.positions import sinusoid
+
+
+def distances(queries: Tensor, keys: Tensor) -> Tensor:
+    """Positions (T,) or (B, T), and (S,) -> (1 or B, T, S)."""
+    return torch.atleast_2d(queries)[:, :, None] - keys
+
+
+def spread(by_row: Tensor, rows: Tensor) -> Tensor:
+    """From a score for each row of a table to one for each key: (B, H, T, N) -> (B, H, T, S).
+
+    rows: the row that each pair of query and key has, (1 or B, T, S).
+    """
+    shape = *by_row.shape[:3], rows.size(-1)
+    return by_row.gather(-1, rows[:, None].expand(shape))
+
+
+def collected(weights: Tensor, rows: Tensor, count: int) -> Tensor:
+    """The sum of the weights that each of `count` rows of a table gets, the transpose of `spread`:
+    (B, H, T, S) -> (B, H, T, N).
+    """
+    total = weights.new_zeros(*weights.shape[:3], count)
+    return total.scatter_add(-1, rows[:, None].expand_as(weights), weights)
+
+
+# ------------------------------------------------------------------------- Shaw et al. 2018
+
+
+class DistanceVectors(nn.Module):
+    """What one layer has learned of each distance: a^K and a^V, (2k + 1, K) each, all heads."""
+
+    def __init__(self, head_dim: int, clip_distance: int):
+        super().__init__()
+        self.keys = nn.Parameter(torch.empty(2 * clip_distance + 1, head_dim))
+        self.values = nn.Parameter(torch.empty(2 * clip_distance + 1, head_dim))
+        nn.init.xavier_uniform_(self.keys)
+        nn.init.xavier_uniform_(self.values)
+
+
+@dataclass(frozen=True)
+class ShawRelation(Relation):
+    """e_ij = q_i (k_j + a^K_ij) / sqrt(K),  z_i = sum_j w_ij (v_j + a^V_ij)   (equations 3 and 4)
+
+    A query is compared with the 2k + 1 vectors instead of one for each key (section 3.3); so are
+    the values added.
+
+    rows: of the pairs of query and key in the tables, (1 or B, T, S).
+    """
+
+    vectors: DistanceVectors
+    rows: Tensor
+
+    def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
+        """See `Relation`."""
+        return spread(score(query, self.vectors.keys), self.rows)
+
+    @property
+    def value_term(self) -> ValueTerm:
+        """See `Relation`."""
+        return self._added_values
+
+    def _added_values(self, weights: Tensor) -> Tensor:
+        table = self.vectors.values
+        return collected(weights, self.rows, table.size(0)) @ table.to(weights)
+
+
+class ShawPositions(RelativePositions):
+    """A vector for each distance up to `clip_distance`, which all further ones share: "Self-
+    Attention with Relative Position Representations" (Shaw et al. 2018).
+
+    a_ij = w_clip(j - i),  clip(x) = max(-k, min(k, x)); every layer has its own, heads share them.
+    """
+
+    def __init__(self, layers: int, head_dim: int, clip_distance: int):
+        super().__init__()
+        self.clip_distance = clip_distance
+        made = nn.ModuleList(DistanceVectors(head_dim, clip_distance) for _ in range(layers))
+        self.layers = cast("Sequence[DistanceVectors]", made)
+
+    def between(self, queries: Tensor, keys: Tensor) -> Relations:
+        """See `RelativePositions`."""
+        return self.at(-distances(queries, keys))
+
+    def at(self, offsets: Tensor) -> Relations:
+        """With j - i, or another signed distance, (1 or B, T, S)."""
+        most = self.clip_distance
+        rows = offsets.clamp(-most, most) + most
+        return [ShawRelation(vectors, rows) for vectors in self.layers]
+
+
+# ---------------------------------------------------------------------- Raffel et al. 2020
+
+
+@dataclass(frozen=True)
+class BiasRelation(Relation):
+    """A number for each pair and each head, (1 or B, H, T, S)."""
+
+    bias: Tensor
+
+    def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
+        """See `Relation`."""
+        return self.bias if len(kept) == self.bias.size(1) else self.bias[:, kept]
+
+
+class T5Positions(RelativePositions):
+    """A number for each bucket of distances and each head, which all layers share (T5)."""
+
+    def __init__(self, layers: int, bias: RelativeBias):
+        super().__init__()
+        self.layers, self.bias = layers, bias
+
+    def between(self, queries: Tensor, keys: Tensor) -> Relations:
+        """See `RelativePositions`."""
+        return [BiasRelation(self.bias(queries, keys))] * self.layers
+
+
+# -------------------------------------------------------------------------- Dai et al. 2019
+
+
+class ContentPosition(nn.Module):
+    """What one layer of Transformer-XL has learned of distances: W_r, and u and v of each head."""
+
+    def __init__(self, d_model: int, heads: int):
+        super().__init__()
+        self.distance = PackedLinear(d_model, d_model, parts=1, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(heads, 1, d_model // heads))
+        self.position_bias = nn.Parameter(torch.zeros(heads, 1, d_model // heads))
+
+
+@dataclass(frozen=True)
+class TransformerXLRelation(Relation):
+    """e_ij = ((q_i + u) k_j + (q_i + v) W_r R_{i-j}) / sqrt(K)         (section 3.3, A^rel)
+
+    table: R, a sinusoid for each distance, (N, D).  rows: of the pairs in it, (1 or B, T, S).
+    """
+
+    learned: ContentPosition
+    table: Tensor
+    rows: Tensor
+
+    def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
+        """See `Relation`."""
+        learned, heads = self.learned, list(kept)
+        vectors = learned.distance(self.table.to(query))[None]  # (1, N, D)
+        vectors = split_heads(vectors, len(learned.content_bias))  # (1, H, N, K)
+        content, position = learned.content_bias[heads], learned.position_bias[heads]
+        by_distance = score(query + position, vectors[:, heads])  # (B, H, T, N)
+        return spread(by_distance, self.rows) + score(content, key)  # (B, H, 1, S)
+
+
+class TransformerXLPositions(RelativePositions):
+    """Queries are compared with a projected sinusoid of each distance (Transformer-XL).
+
+    Each layer has its own W_r, u and v. Distances of earlier and of later keys have sinusoids of
+    opposite sines.
+
+    causal: no query attends to later keys, which then need no sinusoid.
+    """
+
+    def __init__(self, layers: int, d_model: int, heads: int, *, causal: bool):
+        super().__init__()
+        self.d_model, self.causal = d_model, causal
+        made = nn.ModuleList(ContentPosition(d_model, heads) for _ in range(layers))
+        self.layers = cast("Sequence[ContentPosition]", made)
+
+    def between(self, queries: Tensor, keys: Tensor) -> Relations:
+        """See `RelativePositions`."""
+        count = keys.size(0)
+        least = 0 if self.causal else 1 - count
+        table = sinusoid(torch.arange(least, count, device=keys.device), self.d_model)
+        rows = (distances(queries, keys) - least).clamp(0, count - 1 - least)
+        return [TransformerXLRelation(learned, table, rows) for learned in self.layers]

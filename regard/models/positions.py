@@ -1,0 +1,98 @@
+"""The kinds of positions of which a configuration names one.
+
+    self.positions = absolute_positions(config)                     added to the embeddings
+    self.relations = relative_positions(config, config.layers)      known to attention
+
+A configuration has `positions` and `clip_distance`, and the usual names of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from regard.attention.relations import NoRelations, RelativePositions
+from regard.layers.positions import (
+    LearnedPositions,
+    NoPositions,
+    PositionTable,
+    SinusoidalPositions,
+)
+
+
+def _sinusoidal(config: Any) -> PositionTable:
+    return SinusoidalPositions(config.d_model)
+
+
+def _learned(config: Any) -> PositionTable:
+    return LearnedPositions(config.max_length, config.d_model)
+
+
+def _none(config: Any) -> PositionTable:
+    return NoPositions(config.d_model)
+
+
+def _no_relations(config: Any, layers: int, causal: bool) -> RelativePositions:
+    return NoRelations(layers)
+
+
+# The relative kinds are imported by the models that have them.
+
+
+def _shaw(config: Any, layers: int, causal: bool) -> RelativePositions:
+    from regard.attention.relative_positions import ShawPositions
+
+    return ShawPositions(layers, config.d_model // config.heads, config.clip_distance)
+
+
+def _t5(config: Any, layers: int, causal: bool) -> RelativePositions:
+    from regard.attention.relative import RelativeBias, causal_bucket, two_sided_bucket
+    from regard.attention.relative_positions import T5Positions
+
+    bucket = causal_bucket if causal else two_sided_bucket
+    return T5Positions(layers, RelativeBias(config.heads, bucket))
+
+
+def _transformer_xl(config: Any, layers: int, causal: bool) -> RelativePositions:
+    from regard.attention.relative_positions import TransformerXLPositions
+
+    return TransformerXLPositions(layers, config.d_model, config.heads, causal=causal)
+
+
+@dataclass(frozen=True)
+class PositionKind:
+    """absolute: makes what is added to the embeddings, from a configuration.
+
+    relative: makes what attention knows, from a configuration, the number of layers, and whether
+        each token attends to none after it.
+    """
+
+    absolute: Callable[[Any], PositionTable] = _none
+    relative: Callable[[Any, int, bool], RelativePositions] = _no_relations
+
+
+# `positions` of a configuration -> its parts
+KINDS = {
+    "sinusoidal": PositionKind(absolute=_sinusoidal),
+    "learned": PositionKind(absolute=_learned),
+    "none": PositionKind(),
+    "shaw": PositionKind(relative=_shaw),
+    "t5": PositionKind(relative=_t5),
+    "transformer-xl": PositionKind(relative=_transformer_xl),
+}
+
+
+def absolute_positions(config: Any) -> PositionTable:
+    """The vectors that are added to the embeddings."""
+    return KINDS[config.positions].absolute(config)
+
+
+def relative_positions(config: Any, layers: int, *, causal: bool = False) -> RelativePositions:
+    """What so many layers of self-attention know of positions."""
+    return KINDS[config.positions].relative(config, layers, causal)
+
+
+def reads_unpadded(config: Any) -> bool:
+    """Whether a model with these positions reads unpadded batches: all positions are absolute."""
+    return KINDS[config.positions].relative is _no_relations

@@ -1,0 +1,125 @@
+"""Kinds of positions in a configuration: what they change, how models with them are stored."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from regard import ops
+from regard.checkpoints.model_folder import ModelFolder, exported, model_section
+from regard.checkpoints.store import write_tensors
+from regard.data import Sequences
+from regard.decoding import generate
+from regard.errors import ConfigError, RegardError
+from regard.models import MODELS, model_class, name_of
+from regard.models.check_config import config_of
+from regard.models.positions import KINDS
+from regard.models.quantize import prepare
+
+SIZES = {
+    "bert": dict(d_model=16, d_ff=16, heads=2, layers=2, max_length=12),
+    "gpt2": dict(d_model=16, heads=2, layers=2, max_length=12, pad=0, bos=1, eos=2),
+    "transformer": dict(d_model=16, d_ff=16, heads=2, encoder_layers=2, decoder_layers=2),
+}
+DEFAULTS = {"bert": "learned", "gpt2": "learned", "transformer": "sinusoidal"}
+RELATIVE = ("shaw", "t5", "transformer-xl")
+
+
+def build(name: str, positions: str):
+    torch.manual_seed(0)
+    kind = model_class(name)
+    model = kind(kind.Config(vocab_size=20, positions=positions, **SIZES[name]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model.eval()
+
+
+def batch(rows: int = 2, count: int = 7) -> Sequences:
+    return Sequences.full(torch.randint(3, 20, (rows, count)))
+
+
+@pytest.mark.parametrize("positions", KINDS)
+@pytest.mark.parametrize("name", ["bert", "transformer"])
+def test_the_order_of_tokens_counts_unless_there_are_no_positions(name, positions):
+    model, given = build(name, positions), batch()
+    turned = Sequences.full(given.ids.flip(1))
+    found, other = model.encode(given), model.encode(turned).flip(1)
+    assert torch.allclose(found, other, atol=1e-5) == (positions == "none")
+
+
+@pytest.mark.parametrize("positions", KINDS)
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_every_parameter_of_positions_learns(name, positions):
+    model = build(name, positions)
+    model.encode(batch(3, 12)).square().sum().backward()
+    parts = [*model.positions.named_parameters(), *model.relations.named_parameters()]
+    assert bool(parts) == (positions not in ("none", "sinusoidal"))
+    for which, parameter in parts:
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, which
+
+
+@pytest.mark.parametrize("positions", RELATIVE)
+def test_texts_may_be_longer_than_those_of_learned_positions(positions):
+    """Section 3.2 of Shaw et al. 2018; only learned absolute positions end somewhere."""
+    assert build("gpt2", positions)(batch(1, 40).ids).hidden.isfinite().all()
+    with pytest.raises(ValueError, match="has learned only 12 positions"):
+        build("gpt2", "learned")(batch(1, 40).ids)
+
+
+@pytest.mark.parametrize("positions", KINDS)
+@pytest.mark.parametrize("name", SIZES)
+def test_a_folder_keeps_the_positions(name, positions, tmp_path):
+    model = build(name, positions)
+    config, tensors = exported(model)
+    assert (config["model_type"] == "regard") == (positions != DEFAULTS[name])
+    config["regard"] = model_section(model)
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    other = ModelFolder(tmp_path, config, None).model().eval()
+    other = getattr(other, "encoder", other) if name == "bert" else other
+    assert name_of(other) == name and other.config.positions == positions
+    given = batch()
+    assert torch.equal(other.encode(given), model.encode(given))
+
+
+def test_unpadded_batches_are_for_absolute_positions():
+    for positions in KINDS:
+        model = build("bert", positions)
+        given = Sequences(batch(2, 12).ids, torch.tensor([12, 3]))
+        assert model.unpadded == (positions not in RELATIVE)
+        if model.unpadded:
+            found = given.unpadded().pad(model.encode(given.unpadded()))
+            assert torch.allclose(found[given.keep], model.encode(given)[given.keep], atol=1e-5)
+        else:
+            with pytest.raises(RegardError, match="this one is unpadded"):
+                model.encode(given.unpadded())
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("features",)])
+def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
+    """Models derived from another one inherit its options: none may ignore them."""
+    kind = model_class(name)
+    if "positions" not in kind.Config.__dataclass_fields__:
+        return
+    for positions in KINDS:
+        values = dict(vocab_size=20, d_model=16, heads=2, positions=positions, pad=1)
+        try:
+            config = config_of(kind.Config, values, "config.json", ConfigError)
+        except ConfigError as error:
+            assert "`positions` must be" in str(error)
+            continue
+        model = kind(config)
+        stacks = [part for name, part in model.named_modules() if name.endswith("relations")]
+        assert stacks or positions == "learned"
+        assert all(any(True for _ in one.parameters()) == (positions in RELATIVE) for one in stacks)
+
+
+@pytest.mark.skipif(not ops.load_kernels(), reason="needs the compiled kernels")
+def test_quantized_models_with_relative_positions_say_that_they_are_not_compiled():
+    prompts = Sequences.of([[4, 5, 6]], 0)
+    quantized = prepare(build("gpt2", "shaw"))
+    with pytest.warns(UserWarning, match="relative positions have no compiled form"):
+        assert generate(quantized, prompts, max_tokens=3)
