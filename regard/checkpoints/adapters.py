@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attention.pruning import pruned_heads
 from regard.checkpoints.filling import Problems, SkipInit, check_finite
 from regard.checkpoints.formats import LAYOUTS, from_published, layout_for
 from regard.checkpoints.formats.layout import Layout
@@ -156,8 +157,7 @@ def _layout(model: nn.Module) -> Layout:
             f"Low-rank adapters cannot be added to {described(model)}: only to Transformers that "
             f"`transformers` has too ({kinds})."
         )
-    config: Any = model.config
-    if config.pruned:
+    if pruned_heads(model):
         raise ConfigError(
             "A model with pruned heads cannot have adapters: `peft` does not support pruned heads. "
             "Start from the model before it was pruned."

@@ -156,6 +156,11 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
 
     # ---- an encoder
 
+    @property
+    def is_causal(self) -> bool:
+        """See `Encoder`."""
+        return True
+
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`."""
         hidden = self.embed(batch)
@@ -214,19 +219,8 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
 
     @property
     def first_token(self) -> int:
-        """`bos`, or `eos`, which ends the text before.
-
-        Raises:
-            ConfigError: the vocabulary has neither.
-        """
-        bos, eos = self.config.bos, self.config.eos
-        found = eos if bos is None else bos
-        if found is None or found >= self.config.vocab_size:
-            raise ConfigError(
-                "An empty prompt begins with the token that begins or ends a text (bos or eos), "
-                "but this model's vocabulary has none. Give at least a word."
-            )
-        return found
+        """See `first_token_of`."""
+        return first_token_of(self.config)
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
@@ -275,6 +269,21 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         if None in marks:
             return Template.around((), (), ())
         return Template.around(*((mark,) for mark in marks))
+
+
+def first_token_of(config: Any) -> int:
+    """`bos`, or `eos`, which ends the text before.
+
+    Raises:
+        ConfigError: the vocabulary has neither.
+    """
+    found = config.eos if config.bos is None else config.bos
+    if found is None or found >= config.vocab_size:
+        raise ConfigError(
+            "An empty prompt begins with the token that begins or ends a text (bos or eos), "
+            "but this model's vocabulary has none. Give at least a word."
+        )
+    return found
 
 
 class ChoiceHead(ClassificationHead):

@@ -246,10 +246,17 @@ class Encoder(Model):
     embedding: the vectors of tokens.
     pooled: the kinds of head whose inner layer comes out of pre-training.
     segment_types: how many texts of a row it distinguishes by their segments.
+    is_causal: whether a hidden state depends on the tokens up to its own alone and predicts the
+        next one, as in fine-tuning GPT (a language model may read texts in both directions).
     """
 
     embedding: Any  # ids (...,) -> (..., D)
     pooled: tuple[str, ...] = ()
+
+    @property
+    def is_causal(self) -> bool:
+        """See above."""
+        return False
 
     @property
     def segment_types(self) -> int:

@@ -163,6 +163,11 @@ class EncoderAround(Around[Encoder], Encoder):  # type: ignore[override]
         """As of the model."""
         return self.model.segment_types
 
+    @property
+    def is_causal(self) -> bool:
+        """As of the model."""
+        return self.model.is_causal
+
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """As of the model."""
         return self.model.states(batch, tokens)

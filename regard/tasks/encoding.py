@@ -460,7 +460,7 @@ class AuxiliaryLM:
         if not weight:
             return None
         encoder: Any = model.encoder
-        if not encoder.continues:
+        if not encoder.is_causal:
             raise ConfigError(
                 "[objective] `aux_lm_weight` needs a model that predicts the next token, such "
                 f"as gpt2, but {type(encoder).__name__} does not. Leave it out."

@@ -208,7 +208,7 @@ class MultipleChoice(encoding.EncoderTask):
         context, question = starting[0], starting[1]
         if not context or not question:
             return question, starting[choice]
-        if self.model.encoder.continues:
+        if self.model.encoder.is_causal:
             return following[1], starting[choice]
         return [], question + following[choice]
 
