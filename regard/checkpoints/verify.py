@@ -68,7 +68,7 @@ class LayerDifference:
     """max|Δ| of one layer or head, padded on the right and on the left; None: not comparable."""
 
     name: str
-    right: float
+    right: float | None
     left: float | None
 
 
@@ -131,7 +131,7 @@ def verify(
         config = read_json(folder / CONFIG)
         ours: Any = read_model(folder).float().eval().to(device)
         theirs = _their_model(transformers, folder, config, notes).to(device)
-        batch = _batch(ours.config, config).to(device)
+        batch = _batch(ours).to(device)
         order = layout_of(config["model_type"]).in_their_order
         with torch.no_grad():
             layers = _compare_layers(ours, theirs, batch, order, notes)
@@ -215,8 +215,9 @@ def _their_model(
 # ----------------------------------------------------------------------------------- inputs
 
 
-def _batch(config: Any, published: Mapping[str, Any]) -> Sequences:
+def _batch(model: Any) -> Sequences:
     """Sequences of random ids, from one token to the longest, without the padding's id."""
+    config, body = model.config, model.encoder if isinstance(model, EncoderWithHeads) else model
     longest = min(LONGEST, config.max_length or LONGEST)
     lengths = torch.linspace(1, longest, SEQUENCES).round().long().unique()
     pad = config.pad or 0
@@ -224,7 +225,7 @@ def _batch(config: Any, published: Mapping[str, Any]) -> Sequences:
     drawn = torch.randint(0, config.vocab_size - 1, (len(lengths), longest), generator=generator)
     keep = torch.arange(longest) < lengths[:, None]
     ids = torch.where(keep, drawn + (drawn >= pad), pad)
-    kinds = published.get("type_vocab_size", 0)
+    kinds = body.segment_types if isinstance(body, Encoder) else 1
     segments = torch.randint(0, kinds, ids.shape, generator=generator) * keep if kinds > 1 else None
     return Sequences(ids, lengths, segments)
 
@@ -251,18 +252,18 @@ def _compare_layers(
         notes.append(f"{type(theirs).__name__} counts positions from the padding: left is left out")
     found = []
     for name, values in models.our_outputs(batch).items():
-        if name not in right:
+        if name not in right and name not in left:
             notes.append(f"{type(theirs).__name__} has no {name}: not compared")
             continue
         if left and name not in left:
             notes.append(f"{name} reads the first position, which is padding on the left")
-        found.append(
-            LayerDifference(
-                name,
-                _difference(name, values, right[name], batch),
-                _difference(name, values, left[name], batch) if name in left else None,
-            )
-        )
+        if name not in right:
+            notes.append(f"{name} reads the last position, which is padding on the right")
+        differences = [
+            _difference(name, values, side[name], batch) if name in side else None
+            for side in (right, left)
+        ]
+        found.append(LayerDifference(name, *differences))
     return found
 
 
@@ -293,7 +294,9 @@ class _Encoders:
             for part in theirs.modules()
             for what in ("input_ids", "inputs_embeds")
         )
-        self.may_pad_left = self.counts_positions or "position_ids" in base
+        # Whether they have distances alone, so that they need no positions and read the last one.
+        self.reads_distances = "perm_mask" in base
+        self.may_pad_left = self.counts_positions or self.reads_distances or "position_ids" in base
         if theirs.config.pad_token_id is None:
             theirs.config.pad_token_id = 0  # by which some find the last token
 
@@ -312,8 +315,8 @@ class _Encoders:
         }
         for kind in self.heads:
             logits = self._logits(output, kind)
-            # Their heads that sum up a text read the first position, which is padding on the left.
-            if logits is not None and not (left and self._reads_first(kind, logits)):
+            # Their heads that sum up a text read one position, which may be padding.
+            if logits is not None and not self._reads_padding(kind, logits, left):
                 found[f"head {kind}"] = logits
         if not left:
             return found
@@ -327,7 +330,7 @@ class _Encoders:
         if left:
             shifts = batch.lengths - batch.width
             given = {name: _rolled(values, shifts) for name, values in given.items()}
-        if left and not self.counts_positions:
+        if left and not self.counts_positions and not self.reads_distances:
             given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
         if "multiple_choice" in self.heads:  # several choices for a question: here it is one
             given["input_ids"] = given["input_ids"][:, None]
@@ -336,10 +339,11 @@ class _Encoders:
             given["mc_token_ids"] = end[:, None] % batch.ids.size(1)
         return given
 
-    def _reads_first(self, kind: str, logits: Tensor) -> bool:
+    def _reads_padding(self, kind: str, logits: Tensor, left: bool) -> bool:
         head = self.heads[kind]
         reads_last = isinstance(head, ClassificationHead) and isinstance(head.pooling, LastToken)
-        return logits.dim() == 2 and not reads_last
+        found = not reads_last if left else reads_last and self.reads_distances
+        return logits.dim() == 2 and found
 
     def _logits(self, output: Any, kind: str) -> Tensor | None:
         if kind == "span":

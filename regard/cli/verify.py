@@ -50,8 +50,8 @@ def _show(report: Verification) -> None:
     for side in ("padded right", "padded left"):
         table.add_column(side, justify="right")
     for row in report.layers:
-        left = "" if row.left is None else f"{row.left:.1e}"
-        table.add_row(row.name, f"{row.right:.1e}", left)
+        sides = ("" if one is None else f"{one:.1e}" for one in (row.right, row.left))
+        table.add_row(row.name, *sides)
     console = Console(highlight=False)
     with console.capture() as captured:
         console.print(table)
@@ -64,7 +64,7 @@ def _differences(report: Verification) -> str:
     """The first layer or head that is above the tolerance, and the first text."""
     found = []
     for row in report.layers:
-        worst = max(row.right, row.left or 0.0)
+        worst = max(row.right or 0.0, row.left or 0.0)
         if not worst <= report.tolerance:
             found.append(f"{row.name} differs by {worst:.1e}, more than {report.tolerance:g}")
             break
