@@ -103,6 +103,17 @@ def check_buckets(bucket: Bucket, buckets: int, max_distance: int) -> None:
         )
 
 
+def position_scores(query: Tensor, vectors: Tensor, rows: Tensor) -> Tensor:
+    """q_i r_{i-j} of every query and key: (B, H, T, K) -> (B, H, T, S).
+
+    Args:
+        vectors: (1, H, R, K), one for each distance.
+        rows: (1 or B, 1, T, S), for each query and key the row of their distance in `vectors`.
+    """
+    by_distance = query @ vectors.mT  # (B, H, T, R)
+    return by_distance.gather(-1, rows.expand(*by_distance.shape[:3], rows.size(-1)))
+
+
 class RelativeAttention(nn.Module):
     """Self-attention over this segment and the one before (Transformer-XL).
 
@@ -156,7 +167,7 @@ class RelativeAttention(nn.Module):
         distances = torch.arange(keys, device=device)
         table = self.distance(sinusoid(distances, self.d_model).to(query))  # (S, D)
         table = split_heads(table[None], self.heads)  # (1, H, S, K), by distance
-        by_distance = (query + self.position_bias) @ table.mT * self.head_dim**-0.5
         position = torch.arange(keys - count, keys, device=device)[:, None]
         distance = (position - distances).clamp(min=0)  # (T, S)
-        return by_distance.gather(-1, distance.expand_as(by_distance))
+        query = (query + self.position_bias) * self.head_dim**-0.5
+        return position_scores(query, table, distance[None, None])

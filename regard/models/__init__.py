@@ -24,6 +24,7 @@ MODELS: dict[str, Any] = {
     "roberta": "regard.models.roberta:Roberta",
     "xlm-roberta": "regard.models.xlm_roberta:XlmRoberta",
     "mpnet": "regard.models.mpnet:Mpnet",
+    "xlnet": "regard.models.xlnet:Xlnet",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
     "t5": "regard.models.t5:T5",

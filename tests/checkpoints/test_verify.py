@@ -42,6 +42,7 @@ SIZES = {
     "distilbert": dict(
         vocab_size=V, dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=20
     ),
+    "xlnet": dict(vocab_size=V, d_model=12, n_layer=2, n_head=3, d_inner=20),
     "gpt2": GPT | dict(summary_proj_to_labels=True),
     "openai-gpt": GPT,
     "marian": PAIR,
@@ -109,7 +110,7 @@ def test_verify_compares_every_layer_and_head_with_transformers(made, model_type
         per_text = ("pooler", "next_sentence", "classes", "multiple_choice")
         needed = [row for row in report.layers if not row.name.endswith(per_text)]
         assert all(row.left is not None for row in needed)
-        bare = architecture in ("DistilBertModel", "GPT2Model", "OpenAIGPTModel")
+        bare = architecture in ("DistilBertModel", "GPT2Model", "OpenAIGPTModel", "XLNetModel")
         assert bare or len(names) > 3
     if "PreTraining" in architecture or "DoubleHeads" in architecture:
         assert len(names) == 5

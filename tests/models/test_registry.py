@@ -17,6 +17,7 @@ from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class
+from regard.models import name_of as models_name
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import EncoderAround, GeneratorAround
@@ -39,6 +40,10 @@ T5_ENCODER = dict(
     d_model=8, d_ff=12, heads=3, head_dim=4, layers=2, buckets=8, max_distance=6, dropout=0.3
 )
 T5 = dict(T5_ENCODER, decoder_layers=2)
+XLNET = dict(d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3)
+
+# How the names of parameters end that a language model without segments does not read.
+UNREAD = {"xlnet": ("segment_bias", "attention.segments", "start")}
 
 # model -> variants of a tiny configuration
 TINY: dict[str, list[dict]] = {
@@ -72,6 +77,9 @@ TINY: dict[str, list[dict]] = {
     "roberta": [BERT],
     "xlm-roberta": [BERT],
     "mpnet": [BERT],
+    "xlnet": [
+        XLNET, dict(XLNET, attention="uni", same_length=True, mem_len=3, clamp_len=2, output="own"),
+    ],
     "distilbert": [BERT],
     "t5": [
         T5, dict(T5, activation="gelu-tanh", gated=True, tied=False, scaled=False),
@@ -309,7 +317,10 @@ def test_every_parameter_gets_a_finite_gradient_in_training(model):
     total, count = model.head.loss(out, target[:, 1:].flatten(), 0.1)
     total.backward()
     assert count == 21
+    unread = UNREAD.get(models_name(model), ())
     for name, parameter in model.named_parameters():
+        if parameter.grad is None and name.endswith(unread):
+            continue
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, name
 
@@ -390,7 +401,7 @@ def test_attention_capture_does_not_change_the_states_of_an_encoder(encoder):
             finally:
                 listening.reset(token)
         torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-5)
-    points = [m for m in encoder.modules() if isinstance(m, CapturePoint)]
+    points = [m for m in encoder.modules() if isinstance(m, CapturePoint) and m.kind != "query"]
     assert len(recorder.kinds) == 2 * len(points) == 2 * encoder.config.layers
 
 
@@ -483,7 +494,8 @@ def test_attention_capture_does_not_change_states_and_gradients(model, mode):
         finally:
             listening.reset(token)
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
-    assert set(recorder.kinds) == {m.kind for m in model.modules() if isinstance(m, CapturePoint)}
+    kinds = {m.kind for m in model.modules() if isinstance(m, CapturePoint)}
+    assert kinds - {"query"} <= set(recorder.kinds) <= kinds  # XLNet may have one stream alone
 
 
 def test_attention_capture_does_not_change_the_scores_of_a_beam(translator):

@@ -35,6 +35,7 @@ LAYOUTS = {
     "roberta": "regard.checkpoints.formats.roberta:ROBERTA",
     "xlm-roberta": "regard.checkpoints.formats.xlm_roberta:XLM_ROBERTA",
     "mpnet": "regard.checkpoints.formats.mpnet:MPNET",
+    "xlnet": "regard.checkpoints.formats.xlnet:XLNET",
     "distilbert": "regard.checkpoints.formats.distilbert:DISTILBERT",
     "t5": "regard.checkpoints.formats.t5:T5_LAYOUT",
     "mt5": "regard.checkpoints.formats.t5:MT5_LAYOUT",

@@ -1,0 +1,397 @@
+"""XLNet: "Generalized Autoregressive Pretraining for Language Understanding" (Yang et al. 2019).
+
+    content   ids          -> embed -> L x [two-stream attention, feed-forward] -> h
+    query     one vector w ---------> L x [two-stream attention, feed-forward] -> g -> softmax
+
+Transformer-XL's relative positions and memory, trained on permutations: a token is predicted from
+those that come before it in a random order of the positions. The content stream h has read its own
+token, the query stream g knows its position alone; both read the keys and values of h. A layer norm
+follows each sub-layer. For fine-tuning the content stream is an encoder whose tokens all see each
+other (section 2.6), and which sums up a text at the last token.
+
+Positions, dropped vectors of distances too, are shared by the rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.cache import KeyValueCache
+from regard.attention.two_stream import (
+    CONTENT,
+    QUERY,
+    StreamKeys,
+    StreamRelations,
+    TwoStreamAttention,
+    allowed_keys,
+    in_other_segment,
+)
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.errors import ConfigError, RegardError
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import FeedForward
+from regard.layers.norm import AddNorm
+from regard.layers.positions import sinusoid
+from regard.layers.softmax import Softmax
+from regard.layers.task_heads import (
+    ClassificationHead,
+    DenseActivation,
+    Pooling,
+    every_token,
+    first_token,
+    last_token,
+    mean_of_tokens,
+)
+from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
+from regard.models.gpt import NoLMHead, OutputKind, first_token_of
+from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.protocols import Encoder, LanguageModel, Output, States
+from regard.ops import KeyMask, autocast_dtype
+from regard.state import State
+from regard.text.templates import Template
+
+SummaryKind = Literal["last", "first", "mean"]
+SUMMARIES: dict[str, Pooling] = {"last": last_token, "first": first_token, "mean": mean_of_tokens}
+
+
+@dataclass(frozen=True)
+class XlnetConfig:
+    """The defaults are the base model.
+
+    attention: "bi", every token sees every other, or "uni", those up to itself (Transformer-XL).
+    mem_len: how many hidden states of earlier segments are carried; None or 0: all of them.
+    reuse_len: only the first so many of a segment are, since the next one begins behind them; None
+        or 0: all of them.
+    mem_in_training, mem_in_evaluation: whether they are carried.
+    bi_data: the second half of each batch is read backward: its distances change their sign.
+    clamp_len: distances are at most so large, on both sides; -1 or 0: of any size.
+    same_length: with "uni", no token sees more than M tokens before it, as many as there is memory.
+    summary, summary_activation, summary_dropout: what the heads "classes" and "multiple_choice"
+        read, and the activation of their inner layer and the dropout behind it.
+    output: as in `GPTConfig`.
+    """
+
+    vocab_size: Size
+    d_model: Size = 768
+    d_ff: Size = 3072
+    heads: Size = 12
+    layers: Count = 12
+    activation: Activation = "gelu"
+    dropout: Probability = 0.1
+    attention: Literal["bi", "uni"] = "bi"
+    mem_len: Count | None = 512
+    reuse_len: Count | None = None
+    mem_in_training: bool = False
+    mem_in_evaluation: bool = True
+    bi_data: bool = False
+    clamp_len: int = -1
+    same_length: bool = False
+    summary: SummaryKind = "last"
+    summary_activation: Activation = "tanh"
+    summary_dropout: Probability = 0.1
+    norm_eps: Epsilon = 1e-12
+    init_range: InitScale = 0.02  # parameters start normal with this deviation
+    output: OutputKind = "tied"
+    max_length: Size | None = None  # any
+    pad: TokenId | None = 5
+    bos: TokenId | None = 1
+    eos: TokenId | None = 2
+
+    @property
+    def tied(self) -> bool:
+        """Whether the embedding is the output too."""
+        return self.output == "tied"
+
+
+SIZES = {
+    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
+    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+}
+
+
+@dataclass
+class SegmentMemory(State):
+    """What each layer read of the segments before: hidden (B, L, M, D)."""
+
+    hidden: Tensor
+
+
+class XlnetBlock(nn.Module):
+    """x = norm(x + attend(x, keys)); x = norm(x + feed(x)), for x of either stream"""
+
+    def __init__(self, config: XlnetConfig):
+        super().__init__()
+        width, eps, dropout = config.d_model, config.norm_eps, config.dropout
+        self.attention = TwoStreamAttention(width, config.heads, dropout=dropout)
+        self.attention_norm = AddNorm(width, eps=eps, dropout=dropout)
+        self.feed = FeedForward(width, config.d_ff, activation=config.activation, dropout=dropout)
+        self.feed_norm = AddNorm(width, eps=eps, dropout=dropout)
+
+    def forward(self, hidden: Tensor, keys: StreamKeys, relations: StreamRelations) -> Tensor:
+        hidden = self.attention_norm(hidden, self.attention(hidden, keys, relations))
+        return self.feed_norm(hidden, self.feed(hidden))
+
+
+class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
+    """XLNet, an `Encoder`, and a `LanguageModel` in the order of the text."""
+
+    Config: type = XlnetConfig
+    SIZES = SIZES
+
+    def __init__(self, config: XlnetConfig):
+        super().__init__()
+        self.config = config
+        width, words = config.d_model, config.vocab_size
+        self.embedding = nn.Embedding(words, width)
+        self.start = nn.Parameter(torch.zeros(width))  # of the query stream: w in section 2.3
+        self.dropout = Dropout(config.dropout)
+        self.blocks: Any = nn.ModuleList(XlnetBlock(config) for _ in range(config.layers))
+        self.head: Any = NoLMHead()
+        if config.output != "none":
+            tied = self.embedding if config.tied else None
+            self.head = Softmax(width, words, tied=tied, bias=True)
+        _init(self, config.init_range)
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """See `Model`."""
+        return list(self.blocks)
+
+    @property
+    def segment_types(self) -> int:
+        """See `Encoder`. Any number, since two tokens have the same segment or not."""
+        return 3
+
+    # ---- an encoder
+
+    def encode_segment(self, batch: Sequences, memory: SegmentMemory | None = None) -> Output:
+        """One segment of a text behind the memory of those before; see `streams` for its extras.
+
+        Returns:
+            hidden: (B, P, D) of the query stream, or where there are no targets (B, T, D) of the
+                content stream, which the extra "content" always is.
+            state: the memory for the next segment, where the configuration carries one.
+
+        Raises:
+            RegardError: the batch has padding, which the next segment would see.
+        """
+        *read, (content, query) = self.streams(batch, memory)
+        content = self.dropout(content)
+        config, state = self.config, None
+        if config.mem_in_training if self.training else config.mem_in_evaluation:
+            state = self._remembered(batch, [hidden for hidden, _ in read], memory)
+        hidden = content if query is None else self.dropout(query)
+        return Output(hidden, state, {"content": content})
+
+    def streams(
+        self, batch: Sequences, memory: SegmentMemory | None = None
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Both streams of the embeddings, then of each layer: (B, T, D), and (B, P, D) or None.
+
+        Extras of the batch, all of them optional:
+            allowed: (B, T, T) bool, whether token i may attend to token j. A token of the content
+                stream sees itself, and one of the query stream does not, whatever it says.
+            targets: (B, P), the positions that the query stream predicts.
+            backward: (B,) bool, the rows whose distances change their sign.
+        """
+        before = 0 if memory is None else memory.hidden.size(2)
+        content, query = self.dropout(self.embedding(batch.ids)), None
+        own = predicting = self._relations(batch, before, batch.positions[None])
+        if (targets := batch.extras.get("targets")) is not None:
+            query = self.dropout(self.start.expand(*targets.shape, -1))
+            predicting = self._relations(batch, before, targets, QUERY)
+        yield content, query
+        reach = before + batch.width
+        distances = self._distances(-reach, reach)
+        for n, block in enumerate(self.blocks):
+            past = None if memory is None else memory.hidden[:, n]
+            keys = block.attention.read(content, distances, past)
+            query = None if query is None else block(query, keys, predicting)
+            content = block(content, keys, own)
+            yield content, query
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`: those of the content stream."""
+        streams = self.streams(batch)
+        for _ in range(self.config.layers):
+            yield next(streams)[0]
+        yield tokens.of(self.dropout(next(streams)[0]))
+
+    def _distances(self, least: int, most: int) -> Tensor:
+        """The vectors of distances from `least` to `most`, (R, D)."""
+        distances = torch.arange(least, most + 1, device=self.start.device)
+        limit = self.config.clamp_len
+        if limit > 0:
+            distances = distances.clamp(-limit, limit)
+        return self.dropout(sinusoid(distances, self.config.d_model).to(self.start))
+
+    def _relations(
+        self, batch: Sequences, before: int, queries: Tensor, stream: str = CONTENT
+    ) -> StreamRelations:
+        """Of the queries at positions (1 or B, T) of a segment, of which `before` keys remember
+        those before it.
+        """
+        reach = before + batch.width
+        keys = torch.arange(reach, device=batch.ids.device)
+        distance = (before + queries)[:, None, :, None] - keys  # (1 or B, 1, T, S)
+        grid = KeyMask.padding(batch.lengths + before, reach).grid
+        if self.config.attention == "uni":
+            causal = distance >= 0
+            grid = _both(grid, causal & (distance <= before) if self.config.same_length else causal)
+        if (allowed := batch.extras.get("allowed")) is not None:
+            grid = _both(grid, allowed_keys(allowed, queries, before))
+        if stream == QUERY:
+            grid = _both(grid, distance != 0)
+        elif self.config.attention == "uni" or allowed is not None:
+            grid = None if grid is None else grid | (distance == 0)
+        segments = batch.segments
+        other = None if segments is None else in_other_segment(segments, queries, before)
+        return StreamRelations(KeyMask(grid), self._signs(batch) * distance + reach, other, stream)
+
+    def _signs(self, batch: Sequences) -> Tensor | int:
+        """Of the distances: (B, 1, 1, 1), -1 for rows that are read backward, or 1 for all."""
+        backward = batch.extras.get("backward")
+        if backward is None and not self.config.bi_data:
+            return 1
+        if backward is None and len(batch) % 2:
+            raise ConfigError(
+                "With `bi_data` the second half of each batch is read backward, so that the number "
+                f"of rows must be even, but it is {len(batch)}. Set it to false for fine-tuning."
+            )
+        if backward is None:
+            backward = torch.arange(len(batch), device=batch.ids.device) >= len(batch) // 2
+        return 1 - 2 * backward.long()[:, None, None, None]
+
+    def _remembered(
+        self, batch: Sequences, read: list[Tensor], memory: SegmentMemory | None
+    ) -> SegmentMemory:
+        """What the layers have read, (B, T, D) each, behind the memory before."""
+        if not bool(batch.keep.all()):
+            raise RegardError(
+                "A segment whose hidden states are carried as memory must have no padding. Give "
+                "segments of one length, or set `mem_in_evaluation` or `mem_in_training` to false."
+            )
+        config = self.config
+        hidden = torch.stack(read, 1)[:, :, : config.reuse_len or None]  # (B, L, T, D)
+        if memory is not None:
+            memory.consume()
+            hidden = torch.cat([memory.hidden.to(hidden), hidden], 2)
+        return SegmentMemory(hidden[:, :, -(config.mem_len or 0) :].detach())
+
+    # ---- a language model
+
+    def forward(self, ids: Tensor, state: KeyValueCache | None = None) -> Output:
+        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T).
+
+        In the order of the text, the query stream stands one position further than the content
+        stream. With `attention` "uni" the content stream predicts.
+        """
+        if state is not None:
+            return Output(*self.continued(ids, state))
+        positions = torch.arange(ids.size(1), device=ids.device)[None]
+        return Output(self._following(ids, positions, KeyMask.causal(ids.size(1), ids.device)))
+
+    def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
+        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        state.consume()
+        count = ids.size(1)
+        cache = state.reserve(count)
+        hidden = self._following(ids, cache.positions(count), cache.mask(count), cache)
+        return hidden, cache.advance(count)
+
+    def _following(
+        self, ids: Tensor, positions: Tensor, mask: KeyMask, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        """Hidden states of what follows ids (B, T) at positions (1 or B, T)."""
+        config, most = self.config, ids.size(1) + (0 if cache is None else cache.longest)
+        distance = positions[:, None, :, None] - torch.arange(most, device=ids.device)
+        if config.same_length and config.mem_len:
+            mask = KeyMask(_both(mask.grid, distance <= config.mem_len))
+        own = StreamRelations(mask, distance.clamp(min=0))
+        next_one = StreamRelations(mask, (distance + 1).clamp(min=0), stream=QUERY)
+        distances = self._distances(0, most)
+        content = self.dropout(self.embedding(ids))
+        query = self.dropout(self.start.expand_as(content))
+        for n, block in enumerate(self.blocks):
+            keys = block.attention.read(content, distances, cache=cache and cache.layer(n))
+            if config.attention == "bi":
+                query = block(query, keys, next_one)
+            content = block(content, keys, own)
+        return self.dropout(query if config.attention == "bi" else content)
+
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
+        """A cache without any position."""
+        config, weight = self.config, self.embedding.weight
+        like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
+        head_dim = config.d_model // config.heads
+        return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)
+
+    def prefill(
+        self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
+    ) -> KeyValueCache:
+        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
+        state = self.continued(tokens, state)[1]
+        return state if lengths is None else state.truncate(lengths)
+
+    def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
+        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        hidden, state = self.continued(tokens, state)
+        return self.head.logits(hidden), state
+
+    @property
+    def first_token(self) -> int:
+        """See `regard.models.gpt.first_token_of`."""
+        return first_token_of(self.config)
+
+    # ---- heads and texts
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        config, width = self.config, self.config.d_model
+        made: nn.Module
+        match kind:
+            case "classes" | "multiple_choice":
+                pooling, drop = SUMMARIES[config.summary], config.summary_dropout
+                inner = DenseActivation(width, config.summary_activation)
+                made = ClassificationHead(
+                    width, outputs, pooling=pooling, inner=inner, dropout=drop
+                )
+            case "tags" | "span":
+                count = 2 if kind == "span" else outputs
+                made = ClassificationHead(width, count, pooling=every_token)
+            case _:
+                raise no_head(self, kind, TASK_HEADS)
+        return init_weights(made, config.init_range)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """A <sep> <cls>, and A <sep> B <sep> <cls>, where the tokenizer's file does not say it."""
+        ends, sums_up = tokenizer.required_ids("sep", "cls")
+        first, second, last = (ends, 0), (ends, 1), (sums_up, 2)
+        return Template(((), (first, last)), ((), (first,), (second, last)))
+
+
+def _both(grid: Tensor | None, other: Tensor) -> Tensor:
+    """What two grids allow, of which the first may be missing."""
+    return other if grid is None else grid & other
+
+
+def _init(model: Xlnet, std: float) -> None:
+    init_weights(model, std)
+    for block in model.blocks:
+        part = block.attention
+        for vectors in (part.content_bias, part.position_bias, part.segment_bias, part.segments):
+            nn.init.normal_(vectors, std=std)
+    nn.init.normal_(model.start, std=std)
+    if model.config.output == "own":
+        nn.init.normal_(model.head.weight, std=std)
