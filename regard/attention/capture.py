@@ -41,11 +41,12 @@ class CapturePoint(nn.Module):
 
     kind: which attention this is: "encoder" (self-attention of an encoder), "decoder" (masked
         self-attention), "cross" (decoder to encoder).
+    uses: how many layers compute with this attention, one after the other (ALBERT's do).
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, uses: int = 1):
         super().__init__()
-        self.kind = kind
+        self.kind, self.uses = kind, uses
 
     @property
     def is_wanted(self) -> bool:

@@ -63,12 +63,23 @@ class AttentionRecord:
 
     def take(self, point: CapturePoint, weights: Tensor) -> None:
         """Record weights (B, H, T, S)."""
-        name = self._names[id(point)]
+        name = self._name_of(point)
         if self._starts_pass(name, point, weights):
             self.start_pass()
+            name = self._name_of(point)
         attention = RecordedAttention(name, point.kind, self._heads.get(id(point), ()))
         attention = self.passes[-1].attentions.setdefault(name, attention)
         attention.parts.append(weights.detach().float().cpu())
+
+    def _name_of(self, point: CapturePoint) -> str:
+        """The name of an attention; where several layers share it, with the number of the layer
+        that comes next.
+        """
+        name = self._names[id(point)]
+        if point.uses == 1:
+            return name
+        seen = self.passes[-1].attentions if self.passes else {}
+        return f"{name}.{sum(one.startswith(f'{name}.') for one in seen) % point.uses}"
 
     def _starts_pass(self, name: str, point: CapturePoint, weights: Tensor) -> bool:
         """Whether another pass began without a call of the model itself (`encode`, `scores`): its
