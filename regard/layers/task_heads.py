@@ -76,16 +76,18 @@ class TaskHead(Protocol):
 
 
 class DenseActivation(nn.Module):
-    """a(U drop(h) + b), as wide as the model."""
+    """a(U drop(h) + b), as wide as the model or as `d_out` says."""
 
-    def __init__(self, d_model: int, activation: str, dropout: float = 0.0):
+    def __init__(
+        self, d_model: int, activation: str, dropout: float = 0.0, *, d_out: int | None = None
+    ):
         super().__init__()
         self.dropout = Dropout(dropout)
-        self.dense = Linear(d_model, d_model)
+        self.dense = Linear(d_model, d_out or d_model)
         self.activation = activation_of(activation)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> (..., D)"""
+        """(..., D) -> (..., D), or (..., d_out)"""
         return self.activation(self.dense(self.dropout(hidden)))
 
 
@@ -149,8 +151,9 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, d_model: int, activation: str, norm_eps: float, softmax: Softmax):
         super().__init__()
-        self.inner = DenseActivation(d_model, activation)
-        self.norm = nn.LayerNorm(d_model, eps=norm_eps)
+        width = softmax.weight.size(1)  # that of the embedding
+        self.inner = DenseActivation(d_model, activation, d_out=width)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.softmax = softmax
 
     pooling = staticmethod(every_token)

@@ -79,6 +79,16 @@ class BertConfig:
     pad: TokenId | None = 0
     pruned: Pruned = ()
 
+    @property
+    def d_embedding(self) -> int:
+        """The width of the embeddings, which a projection may lead to `d_model`."""
+        return self.d_model
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks have parameters of their own."""
+        return self.layers
+
 
 SIZES = {
     "tiny": dict(d_model=128, d_ff=512, heads=2, layers=2),
@@ -145,14 +155,15 @@ class Bert(nn.Module, Encoder):
         super().__init__()
         self.config = config
         # The vector of padding is never trained, as in the published program.
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad)
-        self.positions = absolute_positions(config)
+        width = config.d_embedding
+        self.embedding = nn.Embedding(config.vocab_size, width, padding_idx=config.pad)
+        self.positions = absolute_positions(config, width)
         self.relations = relative_positions(config, config.layers)
         self.unpadded = type(self).unpadded and reads_unpadded(config)
-        self.segments = nn.Embedding(config.segments, config.d_model)
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.segments = nn.Embedding(config.segments, width)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
-        self.blocks = nn.ModuleList(self.block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(self.block(config) for _ in range(config.blocks))
         init_weights(self, config.init_range)
         cut_heads(self, config.pruned)
 
@@ -229,7 +240,7 @@ class Bert(nn.Module, Encoder):
 def softmax_over(embedding: nn.Embedding, config: Any) -> Softmax:
     """The output over words: the embedding itself, or where that is not `tied` one like it."""
     tied = embedding if config.tied else None
-    softmax = Softmax(config.d_model, config.vocab_size, tied=tied, bias=True)
+    softmax = Softmax(embedding.embedding_dim, config.vocab_size, tied=tied, bias=True)
     if tied is None:
         nn.init.normal_(softmax.weight, std=config.init_range)
     return softmax

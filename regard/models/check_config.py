@@ -18,7 +18,9 @@ from regard.schema import ErrorOf, checked
 
 SPECIAL = ("pad", "bos", "eos")  # fields that are token ids
 LAYERS = ("layers", "encoder_layers", "decoder_layers", "lstm_layers")
-SIZES = ("vocab_size", "d_model", "d_ff", "heads", "segments")  # each is a dimension of some weight
+SHARED_LAYERS = ("groups", "inner")  # of models whose `layers` share their parameters
+# Each is a dimension of some weight.
+SIZES = ("vocab_size", "d_model", "d_ff", "heads", "segments", "d_embedding")
 
 
 def config_of(
@@ -86,7 +88,7 @@ def check_sizes(
             larger than any dimension of any tensor.
     """
     values, names = vars(config), names or {}
-    for name in LAYERS:
+    for name in SHARED_LAYERS if "groups" in values else LAYERS:
         if values.get(name, 0) > len(tensors):
             raise error(
                 f"{where}: `{names.get(name, name)}` is {values[name]:,}, but the "

@@ -21,16 +21,16 @@ from regard.layers.positions import (
 )
 
 
-def _sinusoidal(config: Any) -> PositionTable:
-    return SinusoidalPositions(config.d_model)
+def _sinusoidal(config: Any, width: int) -> PositionTable:
+    return SinusoidalPositions(width)
 
 
-def _learned(config: Any) -> PositionTable:
-    return LearnedPositions(config.max_length, config.d_model)
+def _learned(config: Any, width: int) -> PositionTable:
+    return LearnedPositions(config.max_length, width)
 
 
-def _none(config: Any) -> PositionTable:
-    return NoPositions(config.d_model)
+def _none(config: Any, width: int) -> PositionTable:
+    return NoPositions(width)
 
 
 def _no_relations(config: Any, layers: int, causal: bool) -> RelativePositions:
@@ -62,13 +62,13 @@ def _transformer_xl(config: Any, layers: int, causal: bool) -> RelativePositions
 
 @dataclass(frozen=True)
 class PositionKind:
-    """absolute: makes what is added to the embeddings, from a configuration.
+    """absolute: makes what is added to the embeddings, from a configuration and their width.
 
     relative: makes what attention knows, from a configuration, the number of layers, and whether
         each token attends to none after it.
     """
 
-    absolute: Callable[[Any], PositionTable] = _none
+    absolute: Callable[[Any, int], PositionTable] = _none
     relative: Callable[[Any, int, bool], RelativePositions] = _no_relations
 
 
@@ -83,9 +83,9 @@ KINDS = {
 }
 
 
-def absolute_positions(config: Any) -> PositionTable:
-    """The vectors that are added to the embeddings."""
-    return KINDS[config.positions].absolute(config)
+def absolute_positions(config: Any, width: int | None = None) -> PositionTable:
+    """The vectors that are added to the embeddings; `width` is theirs, None: that of the model."""
+    return KINDS[config.positions].absolute(config, width or config.d_model)
 
 
 def relative_positions(config: Any, layers: int, *, causal: bool = False) -> RelativePositions:
