@@ -352,12 +352,15 @@ def _sentencepiece(path: Path) -> LoadedTokenizer:
         fast = sentencepiece.pipeline(model)
         found = _finish(path, fast, "sentencepiece", settings, model.roles)
         return replace(found, reads_special_tokens=settings.config.split_special_tokens is False)
-    fast = sentencepiece.pipeline(replace(model, pieces=family.pieces(model.pieces, settings)))
+    fast = family.tokenizer(model, settings)
     roles = {**family.roles, **settings.roles}
     _check_present(path, fast.get_vocab(), settings.class_name or "this", *family.roles.values())
     parts = [tuple(_id_of(fast, roles[role]) for role in roles_) for roles_ in family.around]
-    fast.post_processor = processor_of(Template.around(*parts), fast.id_to_token)
-    return _finish(path, fast, "sentencepiece", settings, family.roles)
+    template = Template.around(*parts)
+    if family.segments:
+        template = Template.bert(*(_id_of(fast, roles[role]) for role in ("cls", "sep")))
+    fast.post_processor = processor_of(template, fast.id_to_token)
+    return _finish(path, fast, family.kind, settings, family.roles)
 
 
 # ---- GPT, GPT-2, RoBERTa

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import tokenizers
@@ -24,6 +24,7 @@ from regard.text.unigram import SPACE
 
 MARIAN = ("source.spm", "target.spm")
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+Preprocessing = tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]
 TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
@@ -241,11 +242,28 @@ class SentencePieceFamily:
 
     pieces: from those of the file.  roles: the special tokens of the class.
     around: the roles of the tokens before a text, between two texts and after the last one.
+    segments: whether the second of two texts is of another segment than the first.
+    preprocessing: the class's own normalization and splitting, in place of SentencePiece's.
     """
 
     pieces: Callable[[list[Piece], TokenSettings], list[Piece]]
     roles: Mapping[str, str]
     around: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+    segments: bool = False
+    preprocessing: Callable[[SentencePieceModel, TokenSettings], Preprocessing] | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of its tokenizers."""
+        return "sentencepiece" if self.preprocessing is None else "unigram"
+
+    def tokenizer(self, model: SentencePieceModel, settings: TokenSettings) -> tokenizers.Tokenizer:
+        """The pipeline for a model file of this class."""
+        fast = pipeline(replace(model, pieces=self.pieces(model.pieces, settings)))
+        if self.preprocessing is not None:
+            fast.normalizer, fast.pre_tokenizer = self.preprocessing(model, settings)
+            fast.decoder = decoders.Metaspace()
+        return fast
 
 
 def _t5_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
@@ -259,6 +277,27 @@ def _xlm_roberta_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Pi
     first = [Piece(name, type=CONTROL) for name in ("<s>", "<pad>", "</s>")]
     first.append(Piece("<unk>", type=UNKNOWN))
     return [*first, *pieces[3:], Piece("<mask>", type=CONTROL)]
+
+
+def _own_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
+    """As they are in the file."""
+    return pieces
+
+
+def _albert_preprocessing(model: SentencePieceModel, settings: TokenSettings) -> Preprocessing:
+    """Quotation marks, accents and case as the class changes them, and then the model's own map."""
+    config = settings.config
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace(quotes, '"') for quotes in ("``", "''")
+    ]
+    if not config.keep_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if config.do_lower_case is not False:
+        steps.append(normalizers.Lowercase())
+    if model.character_map:
+        steps.append(normalizers.Precompiled(model.character_map))
+    splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    return normalizers.Sequence(steps), pre_tokenizers.Sequence(splits)
 
 
 T5 = SentencePieceFamily(
@@ -279,8 +318,27 @@ XLM_ROBERTA = SentencePieceFamily(
     },
     (("cls",), ("sep", "sep"), ("sep",)),
 )
-FAMILIES = {"T5": T5, "XLMRoberta": XLM_ROBERTA}
-MODEL_TYPES = {"t5": T5, "mt5": T5, "umt5": T5, "xlm-roberta": XLM_ROBERTA}
+BERT_ROLES = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "<pad>", "unk": "<unk>"}
+ALBERT = SentencePieceFamily(
+    _own_pieces,
+    BERT_ROLES | {"bos": "[CLS]", "eos": "[SEP]"},
+    (("cls",), ("sep",), ("sep",)),
+    segments=True,
+    preprocessing=_albert_preprocessing,
+)
+BIG_BIRD = SentencePieceFamily(
+    _own_pieces,
+    BERT_ROLES | {"bos": "<s>", "eos": "</s>"},
+    (("cls",), ("sep",), ("sep",)),
+    segments=True,
+)
+FAMILIES = {"T5": T5, "XLMRoberta": XLM_ROBERTA, "Albert": ALBERT, "BigBird": BIG_BIRD}
+MODEL_TYPES = {
+    **dict.fromkeys(("t5", "mt5", "umt5"), T5),
+    "xlm-roberta": XLM_ROBERTA,
+    "albert": ALBERT,
+    "big_bird": BIG_BIRD,
+}
 
 
 def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None:

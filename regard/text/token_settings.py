@@ -44,6 +44,7 @@ class ConfigFields(Fields):
     regard_kind: str | None = None
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
+    keep_accents: bool | None = None
     tokenize_chinese_chars: bool | None = None
     add_prefix_space: bool | None = None
     add_bos_token: bool | None = None

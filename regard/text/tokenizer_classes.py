@@ -174,13 +174,17 @@ def adapted(path: Path, content: dict[str, Any], settings: TokenSettings) -> Ada
         return AdaptedTokenizer(content)
     if _type_of(model) != family.model:
         mismatch = f"is for a model of type {family.model}, but {path.name} has {_type_of(model)}"
-        if settings.class_name is not None:
+        # Multilingual sentence encoders were published as BERT with XLM-R's tokenizer.json.
+        multilingual = family is BERT and _type_of(model) == "Unigram"
+        if settings.class_name is not None and not multilingual:
             problem = f"`tokenizer_class` {settings.class_name} {mismatch}."
             hint = 'To use the file as it is, set it to "PreTrainedTokenizerFast".'
             raise DataError(settings.path, None, problem, hint)
+        stated = f"{path.with_name('config.json')}: `model_type` {settings.model_type}"
+        if settings.class_name is not None:
+            stated = f"{settings.path}: `tokenizer_class` {settings.class_name}"
         warnings.warn(
-            f"{path.with_name('config.json')}: `model_type` {settings.model_type} {mismatch}. "
-            "The file is used as it is.",
+            f"{stated} {mismatch}. The file is used as it is.",
             stacklevel=4,
         )
         return AdaptedTokenizer(content)
@@ -302,6 +306,10 @@ UNKNOWN_CLASSES = (
 )
 
 
+# Of these, those that read none of the fields for case, accents and Chinese characters.
+WITHOUT_CASE = ("XLMRoberta",)
+
+
 def check_unknown_class(path: Path, fast: tokenizers.Tokenizer, settings: TokenSettings) -> None:
     """Raise an error for a field that contradicts tokenizer.json, for the UNKNOWN_CLASSES.
 
@@ -325,6 +333,8 @@ def check_unknown_class(path: Path, fast: tokenizers.Tokenizer, settings: TokenS
         "add_prefix_space": lambda: "".join(tokens()).startswith(("\u0120", "\u2581")),
     }
     for field_name, found in does.items():
+        if name in WITHOUT_CASE and field_name != "add_prefix_space":
+            continue
         stated = getattr(settings.config, field_name)
         if stated is not None and stated != call(
             found, lambda reason: DataError(path, None, reason)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import warnings
+
 import pytest
 import torch
 from their_encoders import transformers
@@ -83,3 +86,55 @@ def test_a_saved_model_is_of_the_same_type(folder, tmp_path):
         torch.testing.assert_close(again.state_dict()[name], tensor)
     found = regard.load(tmp_path / "saved").predict("a <mask>")
     assert found == task.predict("a <mask>") != "a <mask>"
+
+
+@pytest.mark.parametrize("stated", ["BertTokenizer", "XLMRobertaTokenizer", "spiece"])
+def test_a_multilingual_sentence_encoder_opens_in_one_command(folder, tmp_path, stated):
+    """BERT's weights, unigram subwords and the modules of sentence-transformers."""
+    model, tokenizer = folder("Bert", "Model")
+    config = {
+        "do_lower_case": True, "tokenize_chinese_chars": True, "strip_accents": None,
+        "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>", "cls_token": "<s>",
+        "mask_token": "<mask>", "bos_token": "<s>", "eos_token": "</s>",
+        "model_max_length": 512, "tokenizer_class": stated,
+    }  # fmt: skip
+    given = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    if stated == "spiece":
+        spm = pytest.importorskip("sentencepiece")
+        lines = tmp_path / "lines.txt"
+        lines.write_text("\n".join(TEXTS * 30))
+        spm.SentencePieceTrainer.train(
+            input=str(lines), model_prefix=str(tmp_path / "sentencepiece.bpe"), vocab_size=30,
+            hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
+        config["tokenizer_class"] = "XLMRobertaTokenizer"
+        (tmp_path / "tokenizer.json").unlink()
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        theirs = transformers.XLMRobertaTokenizer.from_pretrained(tmp_path)
+        given = theirs(TEXTS, padding=True, return_tensors="pt")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "modules.json").write_text(json.dumps([
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling",
+         "type": "sentence_transformers.models.Pooling"},
+    ]))  # fmt: skip
+    (tmp_path / "sentence_bert_config.json").write_text(
+        '{"max_seq_length": 60, "do_lower_case": false}'
+    )
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({
+        "word_embedding_dimension": 12, "pooling_mode_mean_tokens": True,
+        "pooling_mode_cls_token": False, "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }))  # fmt: skip
+    with torch.no_grad():
+        hidden = model(given["input_ids"], given["attention_mask"]).last_hidden_state
+    keep = given["attention_mask"][:, :, None]
+    wanted = (hidden * keep).sum(1) / keep.sum(1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = torch.as_tensor(regard.load(tmp_path).embed(TEXTS))
+    assert any("The file is used as it is" in str(one.message) for one in said) == (
+        stated == "BertTokenizer"
+    )
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
