@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from regard.experiments import runs
+from regard.models.albert import Albert
 from regard.models.bert import Bert
+from regard.models.electra import Electra
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentLanguageModel
@@ -33,7 +35,11 @@ HEADS = {
     "multiple-choice": ("multiple_choice", 1),
     "fill-mask": ("masked_lm", 1),
     "next-sentence": ("next_sentence", 2),
+    "replaced-tokens": ("replaced", 1),
+    "sentence-order": ("sentence_order", 2),
 }
+# Those heads that BERT has not.
+BODIES = {"replaced-tokens": Electra, "sentence-order": Albert}
 SETTINGS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["no", "perhaps", "yes"]},
     "multi-label-classification": {"labels": ["old", "sunny", "warm"]},
@@ -52,7 +58,8 @@ def lines(count: int = 60, seed: int = 1) -> list[str]:
 def encoder(task: str) -> Any:
     """A task on a small BERT."""
     tokenizer = train("wordpiece", lines(), 60, special_tokens=SPECIALS)
-    return headed(task, Bert(_config(Bert, tokenizer, max_length=LIMIT)), tokenizer)
+    kind = BODIES.get(task, Bert)
+    return headed(task, kind(_config(kind, tokenizer, max_length=LIMIT)), tokenizer)
 
 
 def gpt_classifier() -> Any:

@@ -20,7 +20,7 @@ from regard.tasks.infer_task import ENCODER_DECODERS
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]
-PAIRS = {"question-answering", "next-sentence"}
+PAIRS = {"question-answering", "next-sentence", "sentence-order"}
 WITHOUT = {"multiple-choice", "embedding"}  # they read no texts from columns, or predict nothing
 
 

@@ -49,6 +49,7 @@ LOGITS = {
     "masked_lm": ("prediction_logits", "logits"),
     "lm": ("logits",),
     "next_sentence": ("seq_relationship_logits", "logits"),
+    "sentence_order": ("sop_logits",),
     "multiple_choice": ("mc_logits", "logits"),
 }
 TEXTS = (
@@ -352,6 +353,8 @@ class _Encoders:
         logits = next((one for one in found if one is not None), None)
         if logits is None:
             return None
+        if kind == "replaced":
+            return logits[..., None]  # (B, T) -> (B, T, 1)
         if kind == "multiple_choice":
             return logits.flatten()[:, None]  # (B, 1) or (B,) -> (B, 1)
         return logits.flatten(0, 1) if logits.dim() == 4 else logits  # (B, 1, T, V) -> (B, T, V)

@@ -25,6 +25,8 @@ MODELS: dict[str, Any] = {
     "xlm-roberta": "regard.models.xlm_roberta:XlmRoberta",
     "mpnet": "regard.models.mpnet:Mpnet",
     "xlnet": "regard.models.xlnet:Xlnet",
+    "electra": "regard.models.electra:Electra",
+    "albert": "regard.models.albert:Albert",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
     "t5": "regard.models.t5:T5",

@@ -26,7 +26,9 @@ TASKS: dict[str, Any] = {
     "multi-regression": "regard.tasks.multi_regression:MultiRegression",
     "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
     "fill-mask": "regard.tasks.fill_mask:FillMask",
+    "replaced-tokens": "regard.tasks.replaced_tokens:ReplacedTokenDetection",
     "next-sentence": "regard.tasks.next_sentence:NextSentence",
+    "sentence-order": "regard.tasks.sentence_order:SentenceOrder",
     "tagging": "regard.tasks.tagging:Tagging",
     "question-answering": "regard.tasks.question_answering:QuestionAnswering",
 }

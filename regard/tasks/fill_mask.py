@@ -26,6 +26,7 @@ from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.next_sentence import NextSentence
 from regard.tasks.predictions import Prediction
+from regard.tasks.sentence_order import SentenceOrder
 from regard.text import Tokenizer
 
 MASK = "[MASK]"  # accepted beside the tokenizer's own mask token
@@ -119,9 +120,10 @@ class FillMask(EncoderTask):
         Raises:
             ConfigError: the model has no head for that.
         """
-        if "next_sentence" not in self.model.heads:
+        kinds = [one for one in (NextSentence, SentenceOrder) if one.head in self.model.heads]
+        if not kinds:
             raise ConfigError("This model fills masks, but has no next-sentence head.")
-        task = NextSentence(self.model, self.tokenizer, max_length=self.input_format.max_length)
+        task = kinds[0](self.model, self.tokenizer, max_length=self.input_format.max_length)
         return task.follows(first, second, too_long=too_long)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:

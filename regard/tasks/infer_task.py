@@ -26,7 +26,9 @@ TASK_OF = {
     "span": "question-answering",
     "multiple_choice": "multiple-choice",
     "masked_lm": "fill-mask",
+    "replaced": "replaced-tokens",
     "next_sentence": "next-sentence",
+    "sentence_order": "sentence-order",
 }
 # what the published encoder-decoders of a `model_type` are for; others turn any text into another
 ENCODER_DECODERS = ("translation", "summarization", "text-to-text")

@@ -47,7 +47,7 @@ class NextSentence(EncoderTask):
         """Whether the second text of each pair follows the first, with the probability."""
         scores = self.text_scores(self.encoded(pairs, too_long))
         found = scores.softmax(-1)[:, FOLLOWS].tolist()
-        return [NextSentencePrediction(share >= 0.5, share) for share in found]
+        return [self.prediction_type(share >= 0.5, share) for share in found]
 
     def checked(self, texts: Any) -> list[Any]:
         """Pairs of texts.

@@ -35,6 +35,7 @@ NAMES = sorted(every_task.MAKERS)
 GOOD: dict[str, Any] = {
     "fill-mask": "the cat [MASK] on a mat",
     "next-sentence": ("the cat sat", "on a mat"),
+    "sentence-order": ("the cat sat", "on a mat"),
     "question-answering": ("who sat", "the old cat sat on a mat"),
     "multiple-choice": QUESTION,
 }
@@ -120,6 +121,7 @@ def of_words(name: str, count: int) -> str:
     return {
         "fill-mask": f"[MASK] {words}",
         "next-sentence": f"the cat\t{words}",
+        "sentence-order": f"the cat\t{words}",
         "question-answering": f"{words}\tthe old cat sat",
         "multiple-choice": json.dumps({"question": words, "choices": ["a", "b"]}),
     }.get(every_task.task_of(name), words)

@@ -36,6 +36,8 @@ LAYOUTS = {
     "xlm-roberta": "regard.checkpoints.formats.xlm_roberta:XLM_ROBERTA",
     "mpnet": "regard.checkpoints.formats.mpnet:MPNET",
     "xlnet": "regard.checkpoints.formats.xlnet:XLNET",
+    "electra": "regard.checkpoints.formats.electra:ELECTRA",
+    "albert": "regard.checkpoints.formats.albert:ALBERT",
     "distilbert": "regard.checkpoints.formats.distilbert:DISTILBERT",
     "t5": "regard.checkpoints.formats.t5:T5_LAYOUT",
     "mt5": "regard.checkpoints.formats.t5:MT5_LAYOUT",

@@ -77,6 +77,7 @@ class EncoderLayout:
     heads: kind -> its names.
     adapted: their names of the projections that low-rank adapters change by default.
     ignored: names, after the prefix, that carry nothing.
+    narrow: rows beside those of the body where the embeddings are narrower than the model.
     unsupported_architectures: those that this library does not compute -> why.
     """
 
@@ -89,6 +90,7 @@ class EncoderLayout:
     heads: Mapping[str, HeadLayout]
     adapted: tuple[str, ...] = ("query", "value")
     ignored: Sequence[str] = ()
+    narrow: Rows = ()
     unsupported_architectures: Mapping[str, str] = field(default_factory=dict)
 
     # the kinds of a model's heads, poolers left out -> how their name for it ends
@@ -97,6 +99,8 @@ class EncoderLayout:
         ("masked_lm",): "ForMaskedLM",
         ("next_sentence",): "ForNextSentencePrediction",
         ("masked_lm", "next_sentence"): "ForPreTraining",
+        ("masked_lm", "sentence_order"): "ForPreTraining",
+        ("replaced",): "ForPreTraining",
         ("classes",): "ForSequenceClassification",
         ("tags",): "ForTokenClassification",
         ("span",): "ForQuestionAnswering",
@@ -121,8 +125,12 @@ class EncoderLayout:
 
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
         """See `Layout`; heads do not count."""
-        wanted = {self.prefix + _their_name(row).format(layer=0) for row in self.body}
-        return len(wanted) if wanted <= self._with_prefix(tensors).keys() else 0
+        found = self._with_prefix(tensors).keys()
+        wanted, narrow = (
+            {self.prefix + _their_name(row).format(layer=0) for row in rows}
+            for rows in (self.body, self.narrow)
+        )
+        return len(wanted) + len(narrow & found) if wanted <= found else 0
 
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; an encoder alone is one without heads."""
@@ -195,6 +203,11 @@ class EncoderLayout:
 
     # ------------------------------------------------------------------------- parts
 
+    def body_of(self, config: Any) -> Rows:
+        """The rows of the encoder's tensors in a model of this configuration."""
+        narrow = self.narrow and config.d_embedding != config.d_model
+        return [*self.body, *self.narrow] if narrow else self.body
+
     def names(self, kinds: Sequence[str], config: Any) -> Names:
         """The table of a model with these heads.
 
@@ -202,7 +215,7 @@ class EncoderLayout:
         """
         rows: list[tuple] = [
             (_prefixed("encoder.", ours), _prefixed(self.prefix, theirs), *rest)
-            for ours, theirs, *rest in self.body
+            for ours, theirs, *rest in self.body_of(config)
         ]
         tied: dict[str, str] = {}
         duplicates: dict[str, str] = {}
@@ -369,7 +382,7 @@ class EncoderLayout:
             return renamed
         # By their first parts, since a head may come with the tensors of a bare encoder.
         of_heads = [_their_name(row) for head in self.heads.values() for row in head.rows]
-        inside = {_their_name(row).split(".")[0] for row in self.body} | {
+        inside = {_their_name(row).split(".")[0] for row in (*self.body, *self.narrow)} | {
             name.removeprefix(self.prefix).split(".")[0]
             for name in of_heads
             if name.startswith(self.prefix)

@@ -23,7 +23,7 @@ def another(name: str, value: object) -> object:
         "transformers_version": "4.0.0", "hidden_act": "relu", "activation": "relu",
         "pad_token_id": 3, "hidden_size": 24, "dim": 24, "initializer_range": 0.04,
         "layer_norm_eps": 0.05, "eos_token_id": 5, "bos_token_id": 5, "chunk_size_feed_forward": 5,
-        "classifier_dropout": 0.3,
+        "classifier_dropout": 0.3, "summary_activation": "relu", "summary_type": "last",
     }  # fmt: skip
     if name in special:
         return special[name]
@@ -77,7 +77,10 @@ def test_every_config_field_is_used_or_raises_an_error(family, name, ending):
 
 REFUSED = {"architectures", "is_encoder_decoder", "is_decoder", "add_cross_attention"}
 # Their MPNet takes 1 and 32 whatever these fields say.
-OWN_REFUSED = {"mpnet": {"pad_token_id", "relative_attention_num_buckets"}}
+OWN_REFUSED = {
+    "mpnet": {"pad_token_id", "relative_attention_num_buckets"},
+    "electra": {"summary_type", "summary_use_proj"},  # another head for choices
+}
 
 
 def theirs_drop(model) -> set[float]:
@@ -131,7 +134,7 @@ def test_only_three_activations_are_not_supported():
         ("architectures", ["BertForMaskedLanguage"], "Did you mean 'BertForMaskedLM'?"),
         ("architectures", "BertModel", "`architectures` must be a list of names"),
         ("model_type", "bart", "It must be one of marian, pegasus, bert, "),
-        ("model_type", "albert", "`model_type` is 'albert', and there is no such model here. "),
+        ("model_type", "deberta", "`model_type` is 'deberta', and there is no such model here. "),
         ("model_type", "robeta", "Did you mean 'roberta'?"),
         ("model_type", ["bert"], "`model_type` is ['bert'], and there is no such model here. "),
         ("id2label", ["a", "b"], "`id2label` must be names by their numbers"),

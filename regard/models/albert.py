@@ -1,0 +1,146 @@
+"""ALBERT: "A Lite BERT for Self-supervised Learning of Language Representations" (Lan et al. 2020).
+
+    ids -> embed + positions + segments -> norm -> project -> L x [self-attention, feed-forward]
+
+BERT with few parameters: all layers of a group are the same layer, and narrow embeddings are led to
+the width of the model by a matrix. Beside masked words it learned whether two parts of a text stand
+in their order. What comes out of the feed-forward network is not dropped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.errors import ConfigError
+from regard.layers.linear import Linear
+from regard.layers.norm import AddNorm
+from regard.layers.task_heads import ClassificationHead, DenseActivation, first_token
+from regard.models.bert import Bert, BertBlock, BertConfig
+from regard.models.config import Activation, Probability, Size
+from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.protocols import States
+
+
+@dataclass(frozen=True)
+class AlbertConfig(BertConfig):
+    """The defaults are the base model.
+
+    layers: all that a text passes, a multiple of `inner`.
+    groups: layers next to each other that share their parameters are a group.
+    inner: how many layers with parameters of their own a group has, which take turns.
+    head_dropout: of the heads "sentence_order", "classes", "multiple_choice" and "tags".
+    """
+
+    d_embedding: Size = 128
+    positions: Literal["learned"] = "learned"
+    groups: Size = 1
+    inner: Size = 1
+    activation: Activation = "gelu-tanh"
+    dropout: Probability = 0.0
+    attention_dropout: Probability = 0.0
+    head_dropout: Probability = 0.1
+
+    @property
+    def blocks(self) -> int:
+        """See `BertConfig`."""
+        return self.groups * self.inner
+
+    @property
+    def order(self) -> list[int]:
+        """The block of each layer."""
+        rounds = self.layers // self.inner
+        groups = [int(i / (rounds / self.groups)) for i in range(rounds)]
+        return [group * self.inner + i for group in groups for i in range(self.inner)]
+
+
+SIZES = {
+    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12, d_embedding=128),
+    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24, d_embedding=128),
+    "xlarge": dict(d_model=2048, d_ff=8192, heads=16, layers=24, d_embedding=128),
+    "xxlarge": dict(d_model=4096, d_ff=16384, heads=64, layers=12, d_embedding=128),
+}
+
+_PARAMETERS = (
+    "Lan et al. 2020, table 1, rounded; with 30,000 tokens the encoder and its pooler have {:,}"
+)
+PUBLISHED = {
+    "base": {"parameters": (12e6, _PARAMETERS.format(11_683_584))},
+    "large": {"parameters": (18e6, _PARAMETERS.format(17_683_968))},
+    "xlarge": {"parameters": (60e6, _PARAMETERS.format(58_724_864))},
+    "xxlarge": {"parameters": (235e6, _PARAMETERS.format(222_595_584))},
+}
+
+
+class AlbertBlock(BertBlock):
+    """x = norm(x + drop(attend(x))); x = norm(x + feed(x))"""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__(config)
+        self.feed_norm = AddNorm(config.d_model, eps=config.norm_eps)
+
+
+class Albert(Bert):
+    """ALBERT without a head, an `Encoder`.
+
+    Raises:
+        ConfigError: `layers` is no multiple of `inner`.
+    """
+
+    Config = AlbertConfig
+    SIZES = SIZES
+    PUBLISHED = PUBLISHED
+    block = AlbertBlock
+    pooled = ("pooler", "sentence_order", "classes", "multiple_choice")
+
+    def __init__(self, config: AlbertConfig):
+        if config.layers % config.inner:
+            raise ConfigError(
+                f"`layers` must be a multiple of `inner` ({config.inner}), but is {config.layers}."
+            )
+        super().__init__(config)
+        self.project = Linear(config.d_embedding, config.d_model)
+        init_weights(self.project, config.init_range)
+        self.order = config.order
+        uses = Counter(self.order)
+        for number, block in enumerate(self.blocks):
+            cast(AlbertBlock, block).attention.capture.uses = uses[number]
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`."""
+        hidden = self.embed(batch)
+        yield hidden
+        mask = batch.padding_mask()
+        for number in self.order[:-1]:
+            hidden = self.blocks[number](hidden, mask)
+            yield hidden
+        for number in self.order[-1:]:  # the last layer computes no other tokens
+            yield self.blocks[number](hidden, mask, tokens)
+
+    def embed(self, batch: Sequences) -> Tensor:
+        """Token + position + segment, as wide as the model: (B, T, D) or (1, N, D)."""
+        return self.project(super().embed(batch))
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        config = self.config
+        match kind:
+            case "sentence_order":
+                inner = DenseActivation(config.d_model, "tanh")
+                made = ClassificationHead(
+                    config.d_model, 2, pooling=first_token, inner=inner, dropout=config.head_dropout
+                )
+                return init_weights(made, config.init_range)
+            case "pooler" | "masked_lm" | "classes" | "multiple_choice" | "tags" | "span":
+                return super().new_head(kind, outputs)
+            case _:
+                raise no_head(self, kind, ("pooler", "masked_lm", "sentence_order", *TASK_HEADS))

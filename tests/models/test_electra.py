@@ -1,0 +1,116 @@
+"""ELECTRA: its parameters, and which words its discriminator takes for replaced ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from their_encoders import transformers
+
+import regard
+from regard.models.electra import PUBLISHED, SIZES, Electra, ElectraConfig
+from regard.tasks.replaced_tokens import ReplacedTokens
+
+WORDS = "the chef cooked ate a meal un ##aff ##able".split()
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+TEXT = "The unaffable chef  ate the meal"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_electra_has_the_parameters_of_the_released_models(size):
+    options = SIZES[size]
+    with torch.device("meta"):
+        ours = Electra(ElectraConfig(30_522, **options))
+        theirs = transformers.ElectraModel(
+            transformers.ElectraConfig(
+                embedding_size=options["d_embedding"], hidden_size=options["d_model"],
+                intermediate_size=options["d_ff"], num_attention_heads=options["heads"],
+                num_hidden_layers=options["layers"],
+            )
+        )  # fmt: skip
+    counts = {sum(p.numel() for p in model.parameters()) for model in (ours, theirs)}
+    assert len(counts) == 1
+    assert f"{counts.pop():,}" in PUBLISHED[size]["parameters"][1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """`folder("ForPreTraining")`: tiny random weights and BERT's tokenizer."""
+
+    def make(ending: str):
+        (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
+        tokenizer = transformers.ElectraTokenizer.from_pretrained(tmp_path)
+        config = transformers.ElectraConfig(
+            vocab_size=len(VOCABULARY), embedding_size=6, hidden_size=12, intermediate_size=20,
+            num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=16,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        model = getattr(transformers, f"Electra{ending}")(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+        model.save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+        return model, tokenizer
+
+    return make
+
+
+def test_probabilities_of_replaced_tokens_equal_those_of_transformers(folder, tmp_path):
+    model, tokenizer = folder("ForPreTraining")
+    task = regard.load(tmp_path)
+    texts = [TEXT, "meal", "a chef cooked"]
+    for text, found in zip(texts, task.predictions(texts), strict=True):
+        given = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            wanted = model(**given).logits.sigmoid()[0, 1:-1]
+        torch.testing.assert_close(torch.tensor(found.token_probabilities), wanted)
+        assert list(found.tokens) == tokenizer.convert_ids_to_tokens(given["input_ids"][0])[1:-1]
+    found = task.predictions([TEXT])[0]
+    assert found.words == ("The", "unaffable", "chef", "ate", "the", "meal")
+    assert found.probabilities[1] == max(found.token_probabilities[1:4])
+    shares = dict(zip(found.words, found.probabilities, strict=True))
+    assert task.predict(TEXT) == [word for word in found.words if shares[word] >= 0.5]
+    assert isinstance(found, ReplacedTokens) and "chef/0." in str(found)
+
+
+def test_words_behind_the_limit_are_left_out(folder, tmp_path):
+    folder("ForPreTraining")
+    task = regard.load(tmp_path)
+    found = task.predictions(["the chef " * 20], too_long="truncate")[0]
+    assert len(found.words) == len(found.tokens) == 14  # of 16 two are special tokens
+    with pytest.raises(regard.RegardError, match="reads at most 16"):
+        task.predict("the chef " * 20)
+    with pytest.raises(regard.RegardError, match="is a pair of texts"):
+        task.predict([("the", "chef")])
+
+
+def test_a_generator_fills_masks_and_its_folder_is_written_as_it_was(folder, tmp_path):
+    model, tokenizer = folder("ForMaskedLM")
+    task = regard.load(tmp_path)
+    given = tokenizer("the [MASK] ate", return_tensors="pt")
+    with torch.no_grad():
+        wanted = model(**given).logits.softmax(-1)[0, 2]
+    best = task.fill("the [MASK] ate", top=len(VOCABULARY)).masks[0]
+    for candidate in best:
+        share = float(wanted[VOCABULARY.index(candidate.token)])
+        assert candidate.probability == pytest.approx(share, abs=1e-5)
+    regard.save(task, tmp_path / "saved")
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "saved")
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], tensor)
+
+
+def test_a_discriminator_is_fine_tuned_and_quantized(folder, tmp_path):
+    folder("ForPreTraining")
+    rows = [{"text": f"{word} the chef", "label": word} for word in ("meal", "ate")] * 8
+    run = regard.train(
+        task="classification", train=rows, model=dict(path=str(tmp_path)), out=tmp_path / "run",
+        show="none", updates=3,
+    )  # fmt: skip
+    assert run.predict("meal the chef") in ("meal", "ate")
+    small = regard.load(tmp_path / "run", quantize="int8")
+    assert small.predict("meal the chef") in ("meal", "ate")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "run" / "model"
+    )
+    assert type(theirs).__name__ == "ElectraForSequenceClassification"
