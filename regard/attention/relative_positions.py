@@ -3,6 +3,7 @@
     ShawPositions             a learned vector for each distance, added to keys and to values
     T5Positions               a learned number for each bucket of distances and each head
     TransformerXLPositions    queries compared with the sinusoids of distances
+    DependencyRelations       Shaw's vectors, for distances in a dependency tree
 
 Any model whose blocks pass a `Relation` on to their attention can have any of them. A distance is
 the query's position minus the key's.
@@ -18,10 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.attend import ValueTerm
+from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import PackedLinear, split_heads
-from regard.attention.relations import Relation, Relations, RelativePositions
+from regard.attention.relations import Relation, Relations, RelativePositions, padded_positions
 from regard.attention.relative import RelativeBias
 from regard.attention.scores import Score
+from regard.data.batches import Sequences
+from regard.data.dependency_trees import ancestors, tree_distances, trees_of
+from regard.errors import RegardError
 from regard.layers.positions import sinusoid
 
 
@@ -105,11 +110,34 @@ class ShawPositions(RelativePositions):
         """See `RelativePositions`."""
         return self.at(-distances(queries, keys))
 
+    def rows(self, offsets: Tensor) -> Tensor:
+        """The rows of the tables for distances of any shape: clip(x) + k."""
+        return offsets.clamp(-self.clip_distance, self.clip_distance) + self.clip_distance
+
     def at(self, offsets: Tensor) -> Relations:
         """With j - i, or another signed distance, (1 or B, T, S)."""
-        most = self.clip_distance
-        rows = offsets.clamp(-most, most) + most
+        rows = self.rows(offsets)
         return [ShawRelation(vectors, rows) for vectors in self.layers]
+
+
+class DependencyRelations(ShawPositions):
+    """Shaw's vectors for distances in the dependency tree instead of the sequence: see
+    `regard.data.dependency_trees.tree_distances` (Wang et al. 2019, section 3.2).
+    """
+
+    def of(self, batch: Sequences) -> Relations:
+        """See `RelativePositions`.
+
+        Raises:
+            RegardError: the batch has no dependency trees.
+        """
+        padded_positions(batch)
+        words, heads = trees_of(batch)
+        return self.at(tree_distances(words, ancestors(words, heads)))
+
+    def after(self, cache: KeyValueCache, count: int) -> Relations:
+        """Raise an error: a text that is being decoded has no tree."""
+        raise RegardError("Positions in a dependency tree need the tree of the whole text.")
 
 
 # ---------------------------------------------------------------------- Raffel et al. 2020

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
+from regard.data.dependency_trees import ancestors, depths, trees_of
+from regard.errors import RegardError
+from regard.layers.linear import Linear
 
 
 def sinusoid(positions: Tensor, d_model: int) -> Tensor:
@@ -159,6 +162,42 @@ class NoPositions(PositionTable):
     def at(self, positions: Tensor, end: int) -> Tensor:
         """Zeros: (B, T) -> (B, T, D)."""
         return self.zero.expand(*positions.shape, -1)
+
+
+class DependencyPositions(PositionTable):
+    """Where a token stands in its sequence, and how deep its word in the dependency tree: "Self-
+    Attention with Structural Position Representations" (Wang et al. 2019, section 3).
+
+    p = tanh(W [sinusoid(position); sinusoid(depth)] + b), the depth of the root being 0
+
+    The paper combines the two by "a non-linear function"; this is the one here.
+    """
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.sinusoids = SinusoidalPositions(d_model)
+        self.combined = Linear(2 * d_model, d_model)
+
+    def of(self, batch: Sequences) -> Tensor:
+        """Vectors of the tokens of a batch, (B, T, D), or without padding (1, N, D).
+
+        Raises:
+            RegardError: the batch has no dependency trees.
+        """
+        depth = depths(ancestors(*trees_of(batch)))
+        if batch.layout is not None:
+            depth = batch.layout.unpad(depth)
+        sequential = self.sinusoids.of(batch).expand(*depth.shape, -1)
+        structural = self.sinusoids.at(depth, batch.width)
+        return torch.tanh(self.combined(torch.cat([sequential, structural], -1)))
+
+    def forward(self, count: int, start: int = 0) -> Tensor:
+        """Raise an error: positions alone have no tree."""
+        raise RegardError("Positions in a dependency tree need the tree of the whole text.")
+
+    def at(self, positions: Tensor, end: int) -> Tensor:
+        """Raise an error: positions alone have no tree."""
+        return self(0)
 
 
 class RobertaPositions(LearnedPositions):

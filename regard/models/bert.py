@@ -36,9 +36,9 @@ from regard.layers.task_heads import (
 from regard.models.config import (
     Activation,
     Count,
+    EncoderPositions,
     Epsilon,
     InitScale,
-    Positions,
     Probability,
     Size,
     TokenId,
@@ -56,7 +56,7 @@ class BertConfig:
 
     head_dropout: of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
     positions: one of the kinds of `regard.models.positions`; the paper's are learned.
-    clip_distance: of the positions "shaw", from which on all distances are alike.
+    clip_distance: of "shaw" and "dependency-relative", from which on all distances are alike.
     pruned: heads that were removed, as `regard.prune_heads` leaves them.
     """
 
@@ -67,7 +67,7 @@ class BertConfig:
     layers: Count = 12
     segments: Size = 2
     max_length: Size = 512
-    positions: Positions = "learned"
+    positions: EncoderPositions = "learned"
     clip_distance: Size = 16
     activation: Activation = "gelu"
     dropout: Probability = 0.1

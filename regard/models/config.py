@@ -44,4 +44,16 @@ Activation = Literal[
 """The names of `regard.layers.feedforward.ACTIVATIONS`."""
 
 Positions = Literal["sinusoidal", "learned", "none", "shaw", "t5", "transformer-xl"]
-"""The names of `regard.models.positions.KINDS`, of which a model can have any."""
+"""The names of `regard.models.positions.KINDS`, of which any model can have one."""
+
+EncoderPositions = Literal[
+    "sinusoidal",
+    "learned",
+    "none",
+    "shaw",
+    "t5",
+    "transformer-xl",
+    "dependency-absolute",
+    "dependency-relative",
+]
+"""All of them: of a model that reads whole texts, which can have dependency trees."""

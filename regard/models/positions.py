@@ -46,6 +46,18 @@ def _shaw(config: Any, layers: int, causal: bool) -> RelativePositions:
     return ShawPositions(layers, config.d_model // config.heads, config.clip_distance)
 
 
+def _dependency_absolute(config: Any) -> PositionTable:
+    from regard.layers.positions import DependencyPositions
+
+    return DependencyPositions(config.d_model)
+
+
+def _dependency_relative(config: Any, layers: int, causal: bool) -> RelativePositions:
+    from regard.attention.relative_positions import DependencyRelations
+
+    return DependencyRelations(layers, config.d_model // config.heads, config.clip_distance)
+
+
 def _t5(config: Any, layers: int, causal: bool) -> RelativePositions:
     from regard.attention.relative import RelativeBias, causal_bucket, two_sided_bucket
     from regard.attention.relative_positions import T5Positions
@@ -80,6 +92,8 @@ KINDS = {
     "shaw": PositionKind(relative=_shaw),
     "t5": PositionKind(relative=_t5),
     "transformer-xl": PositionKind(relative=_transformer_xl),
+    "dependency-absolute": PositionKind(absolute=_dependency_absolute),
+    "dependency-relative": PositionKind(absolute=_sinusoidal, relative=_dependency_relative),
 }
 
 

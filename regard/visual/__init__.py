@@ -20,7 +20,9 @@ __all__, __getattr__ = names_of(
         "inputs": "Inputs",
         "lattice": "Lattice",
         "picture": "Illustration Note Picture PictureChoice PictureColumn PictureRow",
-        "positions_and_masks": "mask_grid position_table sinusoids",
+        "positions_and_masks": (
+            "bias_curves bucket_grid distance_grid mask_grid position_table sinusoids"
+        ),
         "report": "ReportSample RunReport",
         "table": "Table",
         "vocabulary": "vocabulary_statistics",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from regard import ops
+from regard.attention.relations import RelativePositions
 from regard.checkpoints.model_folder import ModelFolder, exported, model_section
 from regard.checkpoints.store import write_tensors
 from regard.data import Sequences
+from regard.data.dependency_trees import with_trees
 from regard.decoding import generate
 from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class, name_of
@@ -25,6 +28,7 @@ SIZES = {
 }
 DEFAULTS = {"bert": "learned", "gpt2": "learned", "transformer": "sinusoidal"}
 RELATIVE = ("shaw", "t5", "transformer-xl")
+WITH_RELATIONS = (*RELATIVE, "dependency-relative")
 
 
 def build(name: str, positions: str):
@@ -37,21 +41,33 @@ def build(name: str, positions: str):
     return model.eval()
 
 
-def batch(rows: int = 2, count: int = 7) -> Sequences:
-    return Sequences.full(torch.randint(3, 20, (rows, count)))
+def batch(rows: int = 2, count: int = 7, length: int | None = None) -> Sequences:
+    """The last sequence is shorter where a length is given. Each word depends on the one before."""
+    lengths = torch.full((rows,), count)
+    lengths[-1] = length or count
+    given = Sequences(torch.randint(3, 20, (rows, count)), lengths)
+    words = [list(range(n)) for n in lengths.tolist()]
+    return with_trees(given, words, [[max(0, word - 1) for word in row] for row in words])
 
 
-@pytest.mark.parametrize("positions", KINDS)
-@pytest.mark.parametrize("name", ["bert", "transformer"])
+def kinds(name: str) -> list[str]:
+    """Those that the model can have."""
+    return [one for one in KINDS if name == "bert" or not one.startswith("dependency")]
+
+
+@pytest.mark.parametrize(
+    "name, positions", [(name, one) for name in ("bert", "transformer") for one in kinds(name)]
+)
 def test_the_order_of_tokens_counts_unless_there_are_no_positions(name, positions):
     model, given = build(name, positions), batch()
-    turned = Sequences.full(given.ids.flip(1))
+    turned = replace(given, ids=given.ids.flip(1))
     found, other = model.encode(given), model.encode(turned).flip(1)
     assert torch.allclose(found, other, atol=1e-5) == (positions == "none")
 
 
-@pytest.mark.parametrize("positions", KINDS)
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize(
+    "name, positions", [(name, one) for name in ("bert", "gpt2") for one in kinds(name)]
+)
 def test_every_parameter_of_positions_learns(name, positions):
     model = build(name, positions)
     model.encode(batch(3, 12)).square().sum().backward()
@@ -69,8 +85,7 @@ def test_texts_may_be_longer_than_those_of_learned_positions(positions):
         build("gpt2", "learned")(batch(1, 40).ids)
 
 
-@pytest.mark.parametrize("positions", KINDS)
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name, positions", [(name, one) for name in SIZES for one in kinds(name)])
 def test_a_folder_keeps_the_positions(name, positions, tmp_path):
     model = build(name, positions)
     config, tensors = exported(model)
@@ -88,8 +103,8 @@ def test_a_folder_keeps_the_positions(name, positions, tmp_path):
 def test_unpadded_batches_are_for_absolute_positions():
     for positions in KINDS:
         model = build("bert", positions)
-        given = Sequences(batch(2, 12).ids, torch.tensor([12, 3]))
-        assert model.unpadded == (positions not in RELATIVE)
+        given = batch(2, 12, 3)
+        assert model.unpadded == (positions not in WITH_RELATIONS)
         if model.unpadded:
             found = given.unpadded().pad(model.encode(given.unpadded()))
             assert torch.allclose(found[given.keep], model.encode(given)[given.keep], atol=1e-5)
@@ -104,7 +119,7 @@ def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
     kind = model_class(name)
     if "positions" not in kind.Config.__dataclass_fields__:
         return
-    for positions in KINDS:
+    for positions, parts in KINDS.items():
         values = dict(vocab_size=20, d_model=16, heads=2, positions=positions, pad=1)
         try:
             config = config_of(kind.Config, values, "config.json", ConfigError)
@@ -112,9 +127,12 @@ def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
             assert "`positions` must be" in str(error)
             continue
         model = kind(config)
-        stacks = [part for name, part in model.named_modules() if name.endswith("relations")]
-        assert stacks or positions == "learned"
-        assert all(any(True for _ in one.parameters()) == (positions in RELATIVE) for one in stacks)
+        stacks = [part for part in model.modules() if isinstance(part, RelativePositions)]
+        tables = [part for path, part in model.named_modules() if path.endswith("positions")]
+        absolute = type(parts.absolute(config))
+        assert tables and all(isinstance(table, absolute) for table in tables)
+        assert all(type(one) is type(parts.relative(config, 1, False)) for one in stacks)
+        assert stacks or positions not in WITH_RELATIONS
 
 
 @pytest.mark.skipif(not ops.load_kernels(), reason="needs the compiled kernels")

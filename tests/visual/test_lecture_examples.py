@@ -10,8 +10,17 @@ import torch
 from visual_pages import SAVAGE, addresses, scripts, widest
 
 from regard.attention import masks
+from regard.attention.relative import RelativeBias, causal_bucket, two_sided_bucket
 from regard.errors import ConfigError
-from regard.visual import lecture_examples, mask_grid, position_table, sinusoids
+from regard.visual import (
+    bias_curves,
+    bucket_grid,
+    distance_grid,
+    lecture_examples,
+    mask_grid,
+    position_table,
+    sinusoids,
+)
 
 
 def softmax(scores: list[float]) -> list[float]:
@@ -105,6 +114,27 @@ def test_sinusoids_equal_the_formula():
             angle = position / 10000 ** (2 * i / 8)
             assert weights[position][2 * i] == pytest.approx(math.sin(angle), abs=1e-6)
             assert weights[position][2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_grids_of_relative_positions_equal_their_formulas():
+    clipped, buckets = distance_grid(9, 2).weights, bucket_grid(9, 8).weights
+    for i in range(9):
+        for j in range(9):
+            assert clipped[i][j] == max(-2, min(2, j - i))
+            near = min(abs(i - j), 1) if abs(i - j) < 2 else 2  # exact up to 1, 2 ... 8 wider
+            assert buckets[i][j] == near + 4 * (j > i)
+    assert bucket_grid(40, causal=True).weights[0] == (0,) * 40  # later keys
+
+
+@pytest.mark.parametrize("bucket, least", [(causal_bucket, 0), (two_sided_bucket, -20)])
+def test_curves_of_a_bias_are_those_of_its_heads(bucket, least):
+    bias = RelativeBias(2, bucket)
+    found = bias_curves(bias, 20)
+    assert [series.name for series in found.series] == ["head 1", "head 2"]
+    table = bias(torch.tensor([20]), torch.arange(0, 21 - least))[0, :, 0]
+    for series, head in zip(found.series, table, strict=True):
+        assert [x for x, _ in series.points] == list(range(least, 21))
+        assert [y for _, y in series.points][::-1] == head.tolist()
 
 
 def test_signed_values_have_two_colours_and_a_scale():

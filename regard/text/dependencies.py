@@ -1,0 +1,177 @@
+"""Dependency trees from constituency trees, by head rules (Magerman 1995; Collins 1999).
+
+    trees = read_trees(Path("wsj_0001.mrg").read_text())     Penn Treebank brackets
+    words, heads = dependencies(trees[0])                    the word that governs each word
+
+Each constituent has one head among its children, which rules find by the labels of the children:
+those of Collins' appendix A. The head word of every other child depends on the head word of the
+constituent. In these rules an auxiliary governs its verb, and a preposition its noun.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regard.errors import RegardError
+
+
+@dataclass(frozen=True)
+class ConstituencyTree:
+    """A constituent with children, or a tag with a word."""
+
+    label: str
+    children: tuple[ConstituencyTree, ...] = ()
+    word: str = ""
+
+    def leaves(self) -> list[ConstituencyTree]:
+        """The tags with their words, from left to right."""
+        return [leaf for child in self.children for leaf in child.leaves()] or [self]
+
+
+# label -> (the side where the search begins, the labels of heads, the best first)
+RULES: dict[str, tuple[str, str]] = {
+    "ADJP": ("left", "NNS QP NN $ ADVP JJ VBN VBG ADJP JJR NP JJS DT FW RBR RBS SBAR RB"),
+    "ADVP": ("right", "RB RBR RBS FW ADVP TO CD JJR JJ IN NP JJS NN"),
+    "CONJP": ("right", "CC RB IN"),
+    "FRAG": ("right", ""),
+    "INTJ": ("left", ""),
+    "LST": ("right", "LS :"),
+    "NAC": ("left", "NN NNS NNP NNPS NP NAC EX $ CD QP PRP VBG JJ JJS JJR ADJP FW"),
+    "PP": ("right", "IN TO VBG VBN RP FW"),
+    "PRN": ("left", ""),
+    "PRT": ("right", "RP"),
+    "QP": ("left", "$ IN NNS NN JJ RB DT CD NCD QP JJR JJS"),
+    "RRC": ("right", "VP NP ADVP ADJP PP"),
+    "S": ("left", "TO IN VP S SBAR ADJP UCP NP"),
+    "SBAR": ("left", "WHNP WHPP WHADVP WHADJP IN DT S SQ SINV SBAR FRAG"),
+    "SBARQ": ("left", "SQ S SINV SBARQ FRAG"),
+    "SINV": ("left", "VBZ VBD VBP VB MD VP S SINV ADJP NP"),
+    "SQ": ("left", "VBZ VBD VBP VB MD VP SQ"),
+    "UCP": ("right", ""),
+    "VP": ("left", "TO VBD VBN MD VBZ VB VBG VBP VP ADJP NN NNS NP"),
+    "WHADJP": ("left", "CC WRB JJ ADJP"),
+    "WHADVP": ("right", "CC WRB"),
+    "WHNP": ("left", "WDT WP WP$ WHADJP WHPP WHNP"),
+    "WHPP": ("right", "IN TO FW"),
+}
+# Of noun phrases: the first child that has one of some labels, search by search.
+NOUN_RULES = (
+    ("right", "NN NNP NNPS NNS NX POS JJR"),
+    ("left", "NP"),
+    ("right", "$ ADJP PRN"),
+    ("right", "CD"),
+    ("right", "JJ JJS RB QP"),
+)
+NOUN_PHRASES = ("NP", "NX")
+PUNCTUATION = {",", ".", ":", "``", "''", "-LRB-", "-RRB-"}
+TRACE = "-NONE-"  # the tag of what stands in no text
+TOKEN = re.compile(r"[()]|[^\s()]+")
+
+
+def read_trees(text: str) -> list[ConstituencyTree]:
+    """The trees of a file in brackets, without traces and grammatical functions (NP-SBJ is NP).
+
+    Raises:
+        RegardError: brackets are not balanced, or a word has no tag.
+    """
+    found: list[ConstituencyTree] = []
+    stack: list[tuple[str, list[ConstituencyTree]]] = []
+    tokens = TOKEN.findall(text)
+    place = 0
+    while place < len(tokens):
+        token = tokens[place]
+        place += 1
+        if token == "(":
+            label = ""
+            if place < len(tokens) and tokens[place] not in "()":
+                label, place = tokens[place], place + 1
+            stack.append((label, []))
+        elif not stack:
+            raise RegardError(f"Bracketed trees: {token!r} stands outside of all brackets.")
+        elif token == ")":
+            label, children = stack.pop()
+            made = ConstituencyTree(_category(label), tuple(children))
+            _add(stack[-1][1] if stack else found, made)
+        else:  # a word: its tag is the label
+            label, _ = stack.pop()
+            if not label or tokens[place : place + 1] != [")"]:
+                raise RegardError(f"Bracketed trees: the word {token!r} must stand as (TAG WORD).")
+            place += 1
+            if label != TRACE:
+                leaf = ConstituencyTree(label, word=token)
+                (stack[-1][1] if stack else found).append(leaf)
+    if stack:
+        raise RegardError(f"Bracketed trees: {len(stack)} brackets are not closed.")
+    return found
+
+
+def _add(siblings: list[ConstituencyTree], made: ConstituencyTree) -> None:
+    """An empty constituent is left out; the bracket around a sentence, without label, too."""
+    if made.label or len(made.children) > 1:
+        siblings += [made] if made.children else []
+    else:
+        siblings += made.children
+
+
+def _category(label: str) -> str:
+    """Without functions and indices: NP-SBJ-1 is NP; ADVP|PRT is ADVP."""
+    return label if label.startswith("-") else re.split(r"[-=|]", label)[0]
+
+
+def dependencies(tree: ConstituencyTree) -> tuple[list[str], list[int]]:
+    """The words, and for each the index of the word that governs it; the root governs itself."""
+    leaves = tree.leaves()
+    heads = list(range(len(leaves)))
+
+    def visit(node: ConstituencyTree, start: int) -> tuple[int, int]:
+        """The index of the head word of a constituent that begins at `start`, and its end."""
+        if not node.children:
+            return start, start + 1
+        words = []
+        for child in node.children:
+            word, start = visit(child, start)
+            words.append(word)
+        head = words[head_child(node)]
+        for word in words:
+            if word != head:
+                heads[word] = head
+        return head, start
+
+    visit(tree, 0)
+    return [leaf.word for leaf in leaves], heads
+
+
+def head_child(node: ConstituencyTree) -> int:
+    """The index of the child that is the head of a constituent."""
+    labels = [child.label for child in node.children]
+    found = _noun_head(labels) if node.label in NOUN_PHRASES else _head(node.label, labels)
+    # Of "Y and Z" the head is Y (Collins 1999, appendix A).
+    return found - 2 if found > 1 and labels[found - 1] == "CC" else found
+
+
+def _head(label: str, labels: Sequence[str]) -> int:
+    side, wanted = RULES.get(label, ("left", ""))
+    order = _from(side, labels)
+    for one in wanted.split():
+        for index in order:
+            if labels[index] == one:
+                return index
+    return next((index for index in order if labels[index] not in PUNCTUATION), order[0])
+
+
+def _noun_head(labels: Sequence[str]) -> int:
+    if labels[-1] == "POS":
+        return len(labels) - 1
+    for side, wanted in NOUN_RULES:
+        for index in _from(side, labels):
+            if labels[index] in wanted.split():
+                return index
+    order = _from("right", labels)
+    return next((index for index in order if labels[index] not in PUNCTUATION), order[0])
+
+
+def _from(side: str, labels: Sequence[str]) -> list[int]:
+    order = list(range(len(labels)))
+    return order if side == "left" else order[::-1]
