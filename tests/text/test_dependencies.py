@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,6 @@ GOVERNORS = {
     "a": "director", "nonexecutive": "director", "director": "as", "Nov.": "join", "29": "Nov.",
     ".": "will",
 }  # fmt: skip
-TREEBANK = Path("/work/shared/data/nltk/treebank.zip")
 
 
 def governors(brackets: str) -> dict[str, str]:
@@ -58,10 +56,9 @@ def test_malformed_brackets_raise_an_error(brackets):
         read_trees(brackets)
 
 
-@pytest.mark.skipif(not TREEBANK.exists(), reason="needs the treebank sample of NLTK")
-def test_every_tree_of_the_treebank_is_projective_and_has_its_root_in_a_verb():
+def test_every_tree_of_the_treebank_is_projective_and_has_its_root_in_a_verb(shared):
     roots, count = 0, 0
-    with zipfile.ZipFile(TREEBANK) as archive:
+    with zipfile.ZipFile(shared("nltk/treebank.zip")) as archive:
         files = [name for name in archive.namelist() if name.endswith(".mrg")][:20]
         trees = [tree for name in files for tree in read_trees(archive.read(name).decode())]
     for tree in trees:
