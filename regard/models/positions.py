@@ -46,10 +46,10 @@ def _shaw(config: Any, layers: int, causal: bool) -> RelativePositions:
     return ShawPositions(layers, config.d_model // config.heads, config.clip_distance)
 
 
-def _dependency_absolute(config: Any) -> PositionTable:
+def _dependency_absolute(config: Any, width: int) -> PositionTable:
     from regard.layers.positions import DependencyPositions
 
-    return DependencyPositions(config.d_model)
+    return DependencyPositions(width)
 
 
 def _dependency_relative(config: Any, layers: int, causal: bool) -> RelativePositions:

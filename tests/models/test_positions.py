@@ -129,7 +129,7 @@ def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
         model = kind(config)
         stacks = [part for part in model.modules() if isinstance(part, RelativePositions)]
         tables = [part for path, part in model.named_modules() if path.endswith("positions")]
-        absolute = type(parts.absolute(config))
+        absolute = type(parts.absolute(config, 16))
         assert tables and all(isinstance(table, absolute) for table in tables)
         assert all(type(one) is type(parts.relative(config, 1, False)) for one in stacks)
         assert stacks or positions not in WITH_RELATIONS
