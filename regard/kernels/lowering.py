@@ -642,9 +642,12 @@ def _is_part(value: Any, name: str, of: Symbol) -> TypeGuard[Symbol]:
 
 
 def table_of(positions: Any) -> Tensor:
-    """The vectors of positions, (N, D)."""
-    known = isinstance(positions, SinusoidalPositions)
-    return positions.table if known else positions.vectors.weight
+    """The vectors of positions, (N, D), from the first; of RoBERTa's, those of padding, too."""
+    if isinstance(positions, SinusoidalPositions):
+        return positions.table
+    weight: Tensor = positions.vectors.weight
+    counted = isinstance(positions, RobertaPositions)
+    return weight if counted else weight[positions.offset :]
 
 
 def readable_table(table: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -29,6 +30,20 @@ def sinusoid(positions: Tensor, d_model: int) -> Tensor:
     angles = positions.double().unsqueeze(-1) * torch.exp(pairs * (-math.log(10000.0) / d_model))
     # (..., D/2, 2) -> (..., D): sine and cosine of one frequency stand next to each other
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
+
+
+def sinusoid_in_halves(positions: Tensor, d_model: int) -> Tensor:
+    """Sinusoidal position vectors as fairseq and tensor2tensor have them, (...,) -> (..., D).
+
+    All sines stand before all cosines, and the last frequency is 1/10000 itself:
+    PE(pos, i) = sin(pos / 10000^(i/(D/2-1))),  PE(pos, D/2+i) = cos(pos / 10000^(i/(D/2-1)))
+    """
+    half = d_model // 2
+    if d_model % 2 or half < 2:
+        raise ValueError(f"`d_model` must be even and at least 4, but is {d_model}.")
+    rates = torch.arange(half, dtype=torch.float64, device=positions.device) / (half - 1)
+    angles = positions.double().unsqueeze(-1) * torch.exp(rates * -math.log(10000.0))
+    return torch.cat([angles.sin(), angles.cos()], -1).float()
 
 
 class SequenceLengths(Protocol):
@@ -81,20 +96,23 @@ class PositionTable(nn.Module, ABC):
 
 
 class SinusoidalPositions(PositionTable):
-    """The table of `sinusoid`, which grows as far as positions come; it has no parameters."""
+    """A table without parameters, which grows as far as positions come.
+
+    vectors: of positions (N,) and a width D, (N, D): `sinusoid`, or another function.
+    """
 
     table: Tensor
 
-    def __init__(self, d_model: int):
+    def __init__(self, d_model: int, vectors: Callable[[Tensor, int], Tensor] = sinusoid):
         super().__init__()
-        self.d_model = d_model
-        self.register_buffer("table", sinusoid(torch.arange(256), d_model), persistent=False)
+        self.d_model, self.vectors_of = d_model, vectors
+        self.register_buffer("table", vectors(torch.arange(256), d_model), persistent=False)
 
     def reserve(self, count: int) -> None:
         """Make sure that positions 0 ... count - 1 are in the table."""
         if count > self.table.size(0):
             longer = torch.arange(2 * count, device=self.table.device)
-            self.table = sinusoid(longer, self.d_model).to(self.table.dtype)
+            self.table = self.vectors_of(longer, self.d_model).to(self.table.dtype)
 
     def forward(self, count: int, start: int = 0) -> Tensor:
         """Vectors of `count` positions from `start`: (T, D)."""

@@ -20,7 +20,10 @@ SPECIAL = ("pad", "bos", "eos")  # fields that are token ids
 LAYERS = ("layers", "encoder_layers", "decoder_layers", "lstm_layers")
 SHARED_LAYERS = ("groups", "inner")  # of models whose `layers` share their parameters
 # Each is a dimension of some weight.
-SIZES = ("vocab_size", "d_model", "d_ff", "heads", "segments", "d_embedding")
+SIZES = (
+    *("vocab_size", "d_model", "d_ff", "decoder_d_ff", "heads", "decoder_heads", "segments"),
+    "d_embedding",
+)
 
 
 def config_of(
@@ -61,10 +64,12 @@ def check_consistent(
         RegardError: the one that `error` makes.
     """
     values, names = vars(config), names or {}
-    heads, width, vocab_size = values.get("heads"), values["d_model"], values["vocab_size"]
-    if heads is not None and values.get("head_dim") is None and width % heads:
-        must = f"divide `{names.get('d_model', 'd_model')}` ({width})"
-        raise error(f"{where}: `{names.get('heads', 'heads')}` must {must}, but is {heads}.")
+    width, vocab_size = values["d_model"], values["vocab_size"]
+    for field in ("heads", "decoder_heads"):
+        heads = values.get(field)
+        if heads is not None and values.get("head_dim") is None and width % heads:
+            must = f"divide `{names.get('d_model', 'd_model')}` ({width})"
+            raise error(f"{where}: `{names.get(field, field)}` must {must}, but is {heads}.")
     for role in SPECIAL:
         if values.get(role) is not None and values[role] >= vocab_size:
             must = f"an id below `{names.get('vocab_size', 'vocab_size')}` ({vocab_size})"

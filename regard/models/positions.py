@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.attention.relations import NoRelations, RelativePositions
+from regard.errors import ConfigError
 from regard.layers.positions import (
     LearnedPositions,
     NoPositions,
@@ -110,3 +111,17 @@ def relative_positions(config: Any, layers: int, *, causal: bool = False) -> Rel
 def reads_unpadded(config: Any) -> bool:
     """Whether a model with these positions reads unpadded batches: all positions are absolute."""
     return KINDS[config.positions].relative is _no_relations
+
+
+def check_positions(model: object, config: Any) -> None:
+    """Check the kind of a model that has one alone, the default of its configuration.
+
+    Raises:
+        ConfigError: it is another one.
+    """
+    own = type(config).positions
+    if config.positions != own:
+        raise ConfigError(
+            f"`positions` must be {own!r}, but is {config.positions!r}: {type(model).__name__} has "
+            "no others. The model transformer has several kinds."
+        )

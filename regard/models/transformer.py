@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -25,6 +25,7 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
+from regard.layers.positions import PositionTable
 from regard.layers.softmax import Softmax
 from regard.models.config import Activation, Positions, Probability, Size, TokenId
 from regard.models.init import init_weights
@@ -42,6 +43,9 @@ class TransformerConfig:
         positions, but not relative ones.
     clip_distance: of the positions "shaw", from which on all distances are alike.
     pruned: heads that were taken away, as `regard.prune_heads` leaves them.
+    decoder_d_ff, decoder_heads: of the decoder; None: those of the encoder.
+    scaled: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
+    output_bias: whether the output adds a bias to the logits, as published translators do.
     """
 
     vocab_size: Size
@@ -61,6 +65,16 @@ class TransformerConfig:
     bos: TokenId = 1
     eos: TokenId = 2
     pruned: Pruned = ()
+    decoder_d_ff: Size | None = None
+    decoder_heads: Size | None = None
+    scaled: bool = True
+    output_bias: bool = False
+
+    @property
+    def decoder(self) -> TransformerConfig:
+        """The same, with the decoder's sizes as `d_ff` and `heads`."""
+        d_ff, heads = self.decoder_d_ff or self.d_ff, self.decoder_heads or self.heads
+        return replace(self, d_ff=d_ff, heads=heads)
 
 
 SIZES = {
@@ -164,19 +178,25 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
+        # Section 3.4: the embedding is scaled up to the size of the positions.
+        self.scale = math.sqrt(config.d_model) if config.scaled else 1.0
         self.positions = absolute_positions(config)
         self.encoder_relations = relative_positions(config, config.encoder_layers)
-        self.decoder_relations = relative_positions(config, config.decoder_layers, causal=True)
+        self.decoder_relations = relative_positions(
+            config.decoder, config.decoder_layers, causal=True
+        )
         for part in (self.positions, self.encoder_relations, self.decoder_relations):
             init_weights(part, config.d_model**-0.5)
         self.unpadded = reads_unpadded(config)
         self.dropout = Dropout(config.dropout)
         encoder, decoder = self.encoder_block, self.decoder_block
         encoders = nn.ModuleList(encoder(config) for _ in range(config.encoder_layers))
-        decoders = nn.ModuleList(decoder(config) for _ in range(config.decoder_layers))
+        decoders = nn.ModuleList(decoder(config.decoder) for _ in range(config.decoder_layers))
         self.encoder = cast("Sequence[EncoderBlock]", encoders)
         self.decoder = cast("Sequence[DecoderBlock]", decoders)
-        self.head = Softmax(config.d_model, config.vocab_size, tied=self.embedding, bias=False)
+        self.head = Softmax(
+            config.d_model, config.vocab_size, tied=self.embedding, bias=config.output_bias
+        )
         cut_heads(self, config.pruned)
 
     @property
@@ -186,7 +206,8 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`."""
-        memory, hidden = self.encode(source), self.embed(target)
+        memory = self.encode(source)
+        hidden = self.embed_target(target.ids, self.target_positions.of(target))
         mask, keys = target.causal_mask(), source.padding_mask(queries=target)
         for block, relation in zip(self.decoder, self.decoder_relations.of(target), strict=True):
             hidden = block(hidden, mask, block.cross.read(memory, keys), relation=relation)
@@ -194,14 +215,26 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
 
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D), or (1, N, D) of an unpadded batch."""
-        hidden, mask = self.embed(source), source.padding_mask()
+        hidden, mask = self.embed_source(source), source.padding_mask()
         for block, relation in zip(self.encoder, self.encoder_relations.of(source), strict=True):
             hidden = block(hidden, mask, relation)
         return self.finish_encoder(hidden)
 
-    def embed(self, batch: Sequences) -> Tensor:
-        """Scaled token + position, (B, T, D) or (1, N, D)."""
-        return self._summed(batch.ids, self.positions.of(batch))
+    @property
+    def target_positions(self) -> PositionTable:
+        """The positions of targets: here those of sources, too."""
+        return self.positions
+
+    def embed_source(self, source: Sequences) -> Tensor:
+        """Scaled token + position, (B, S, D) or (1, N, D)."""
+        return self.dropout(self.embedding(source.ids) * self.scale + self.positions.of(source))
+
+    def embed_target(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Scaled token + position, (B, T, D) or (1, N, D).
+
+        positions: their vectors, (T, D) or as the result.
+        """
+        return self.dropout(self.embedding(ids) * self.scale + positions)
 
     def read(self, source: Sequences) -> TransformerState:
         """The state before the first target token."""
@@ -214,8 +247,8 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
         config = self.config
         layers = [block.cross.read(memory) for block in self.decoder]
         kept = SourceMemory.of([(one.key, one.value) for one in layers], lengths, dtype)
-        head_dim = config.d_model // config.heads
-        sizes = config.decoder_layers, config.heads, head_dim
+        heads = config.decoder.heads
+        sizes = config.decoder_layers, heads, config.d_model // heads
         return TransformerState(KeyValueCache.empty(len(lengths), *sizes, like=kept.keys), kept)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
@@ -223,7 +256,7 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
         state.consume()
         count, source = tokens.size(1), state.source
         cache = state.cache.reserve(count)
-        hidden = self._summed(tokens, self.positions.after(cache, count))
+        hidden = self.embed_target(tokens, self.target_positions.after(cache, count))
         mask, keys = cache.mask(count), source.mask
         relations = self.decoder_relations.after(cache, count)
         for n, block in enumerate(self.decoder):
@@ -232,10 +265,6 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
             hidden = block(hidden, mask, memory, relation=relations[n], cache=cache.layer(n))
         scores = self.head.logits(self.finish_decoder(hidden))
         return scores, TransformerState(cache.advance(count), source)
-
-    def _summed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        # Section 3.4: the embedding is scaled up to the size of the positions.
-        return self.dropout(self.embedding(ids) * math.sqrt(self.config.d_model) + positions)
 
     def finish_encoder(self, hidden: Tensor) -> Tensor:
         """What follows the last block of the encoder: here nothing."""

@@ -32,7 +32,10 @@ TASK_OF = {
 }
 # what the published encoder-decoders of a `model_type` are for; others turn any text into another
 ENCODER_DECODERS = ("translation", "summarization", "text-to-text")
-PUBLISHED_FOR = {"marian": "translation", "pegasus": "summarization"}
+PUBLISHED_FOR = {
+    **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),
+    "pegasus": "summarization",
+}
 OF_CLASSES = ("classification", "multi-label-classification", "multi-regression", "regression")
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | dict.fromkeys(OF_CLASSES, "classes")
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")

@@ -50,6 +50,9 @@ SIZES = {
     "marian": PAIR,
     "pegasus": PAIR,
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
+    "bart": PAIR,
+    "mbart": PAIR,
+    "m2m_100": PAIR,
 }
 WHOLE = {
     "marian": "MarianMTModel",
@@ -57,6 +60,9 @@ WHOLE = {
     "t5": "T5ForConditionalGeneration",
     "mt5": "MT5ForConditionalGeneration",
     "umt5": "UMT5ForConditionalGeneration",
+    "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
+    "m2m_100": "M2M100ForConditionalGeneration",
 }
 
 
@@ -151,7 +157,7 @@ def test_heads_are_compared_where_config_json_does_not_name_them(made, architect
     assert f"config.json was completed for both: {added}" in report.notes
 
 
-@pytest.mark.parametrize("model_type", ["deberta", "prophetnet", "bart"])
+@pytest.mark.parametrize("model_type", ["deberta", "prophetnet", "opt"])
 def test_a_model_type_that_is_not_known_here_is_named(made, model_type):
     folder = made("bert", "BertModel")
     config = json.loads((folder / "config.json").read_text())

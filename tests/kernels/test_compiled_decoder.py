@@ -27,8 +27,11 @@ from regard.kernels.program import Program
 from regard.kernels.tracer import CannotCompile
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import quantize
+from regard.models.bart import Bart, BartConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
+from regard.models.m2m_100 import M2M100, M2M100Config
+from regard.models.mbart import MBart, MBartConfig
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer import Transformer, TransformerConfig
@@ -64,6 +67,12 @@ MODELS = {
     "transformer, pruned": lambda: Transformer(
         TransformerConfig(WORDS, pruned=(("cross", 1, (2,)), ("decoder", 3, (1, 4))), **PAIR)
     ),
+    "transformer, unequal": lambda: Transformer(
+        TransformerConfig(WORDS, decoder_heads=8, decoder_d_ff=64, output_bias=True, **PAIR)
+    ),
+    "bart": lambda: Bart(BartConfig(WORDS, output_bias=True, max_length=64, **PAIR)),
+    "mbart": lambda: MBart(MBartConfig(WORDS, scaled=True, max_length=64, **PAIR)),
+    "m2m-100": lambda: M2M100(M2M100Config(WORDS, **PAIR)),
 }
 
 

@@ -55,11 +55,16 @@ TINY: dict[str, list[dict]] = {
         dict(SEQ2SEQ, attention=kind) for kind in ("none", "additive", "dot", "general")
     ],
     "transformer": [
-        TRANSFORMER, dict(TRANSFORMER, activation="gelu"), dict(TRANSFORMER, positions="learned"),
-        dict(TRANSFORMER, positions="shaw", clip_distance=2), dict(TRANSFORMER, positions="t5"),
-        dict(TRANSFORMER, positions="transformer-xl"),
+        TRANSFORMER, dict(TRANSFORMER, positions="learned"),
+        dict(TRANSFORMER, activation="gelu", decoder_heads=4, decoder_d_ff=12, output_bias=True),
+        dict(TRANSFORMER, positions="shaw", clip_distance=2),
+        dict(TRANSFORMER, positions="t5", decoder_heads=4),
+        dict(TRANSFORMER, positions="transformer-xl", decoder_heads=1),
     ],
     "transformer-prenorm": [TRANSFORMER, dict(TRANSFORMER, positions="shaw", clip_distance=3)],
+    "bart": [TRANSFORMER, dict(TRANSFORMER, scaled=True, max_length=16)],
+    "mbart": [TRANSFORMER],
+    "m2m-100": [dict(TRANSFORMER, d_model=12, heads=3, scaled=False), dict(TRANSFORMER, d_ff=12)],
     "gpt": [
         GPT, dict(GPT, output="own"), dict(GPT, positions="sinusoidal"),
         dict(GPT, positions="shaw", clip_distance=2), dict(GPT, positions="t5"),

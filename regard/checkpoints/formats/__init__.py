@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 LAYOUTS = {
     "marian": "regard.checkpoints.formats.transformer:MARIAN",
     "pegasus": "regard.checkpoints.formats.transformer:PEGASUS",
+    "bart": "regard.checkpoints.formats.bart:BART",
+    "mbart": "regard.checkpoints.formats.bart:MBART",
+    "m2m_100": "regard.checkpoints.formats.m2m_100:M2M_100",
     "bert": "regard.checkpoints.formats.bert:BERT",
     "openai-gpt": "regard.checkpoints.formats.gpt:GPT_LAYOUT",
     "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",

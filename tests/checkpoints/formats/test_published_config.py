@@ -133,7 +133,7 @@ def test_only_three_activations_are_not_supported():
         ("architectures", ["BertLMHeadModel"], "predicts the next word"),
         ("architectures", ["BertForMaskedLanguage"], "Did you mean 'BertForMaskedLM'?"),
         ("architectures", "BertModel", "`architectures` must be a list of names"),
-        ("model_type", "bart", "It must be one of marian, pegasus, bert, "),
+        ("model_type", "opt", "It must be one of marian, pegasus, "),
         ("model_type", "deberta", "`model_type` is 'deberta', and there is no such model here. "),
         ("model_type", "robeta", "Did you mean 'roberta'?"),
         ("model_type", ["bert"], "`model_type` is ['bert'], and there is no such model here. "),

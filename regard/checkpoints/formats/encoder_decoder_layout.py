@@ -1,0 +1,328 @@
+"""The published layout of encoder-decoders of the Transformer's shape: fairseq's names of layers.
+
+    model.encoder.layers.0.self_attn.q_proj.weight      model.decoder.layers.0.encoder_attn. ...
+
+Marian, Pegasus, BART, mBART and M2M-100 have it. They differ in the order of norms, in positions
+and in what stands around the layers; each has a file or a table of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.checkpoints.filling import assign
+from regard.checkpoints.formats.config_table import (
+    DECISIVE,
+    GENERATION,
+    Field,
+    TokenField,
+    activation,
+    check_decisive,
+    dropout,
+    unsupported,
+    warn_ignored,
+    with_own_names,
+)
+from regard.checkpoints.names import Names
+from regard.checkpoints.transforms import Tensors, Transform, keep, split
+from regard.errors import ConfigError
+from regard.models.check_config import check_consistent, check_sizes
+from regard.models.config import Size, TokenId
+from regard.models.transformer import Transformer, TransformerConfig
+
+# ----------------------------------------------------------------------------------- weights
+
+BIAS = "final_logits_bias"
+
+
+def _row(tensors: Tensors) -> Tensors:
+    return [tensor.squeeze(0) if tensor.dim() == 2 else tensor for tensor in tensors]
+
+
+ROW = Transform(read=_row, write=lambda tensors: [t[None] for t in tensors])  # (1, V) <-> (V,)
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the dimensions of width `d_model` are ordered: of what layers read and of what they
+    write.
+    """
+
+    reads: Transform = keep
+    writes: Transform = keep
+
+    def norm(self, ours: str, theirs: str) -> list[tuple]:
+        """A norm of hidden states, or a layer that writes them."""
+        return [(f"{ours}.{kind}", f"{theirs}.{kind}", self.writes) for kind in ("weight", "bias")]
+
+    def _attention(self, ours: str, theirs: str, letters: str) -> list[tuple]:
+        """`letters` are their projections that `ours` packs into one matrix."""
+        weights = tuple(f"{theirs}.{letter}_proj.weight" for letter in letters)
+        biases = tuple(f"{theirs}.{letter}_proj.bias" for letter in letters)
+        pack = split(len(letters)).reversed()
+        return [
+            (f"{ours}.weight", weights, pack.then(self.reads)),
+            (f"{ours}.bias", biases, pack),
+        ]
+
+    def _block(self, ours: str, theirs: str) -> list[tuple]:
+        return [
+            *self._attention(f"{ours}.attention.query_key_value", f"{theirs}.self_attn", "qkv"),
+            *self.norm(f"{ours}.attention.output", f"{theirs}.self_attn.out_proj"),
+            *self.norm(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm"),
+            (f"{ours}.feed.inner.weight", f"{theirs}.fc1.weight", self.reads),
+            (f"{ours}.feed.inner.bias", f"{theirs}.fc1.bias"),
+            *self.norm(f"{ours}.feed.outer", f"{theirs}.fc2"),
+            *self.norm(f"{ours}.feed_norm", f"{theirs}.final_layer_norm"),
+        ]
+
+    def _cross(self, ours: str, theirs: str) -> list[tuple]:
+        return [
+            *self._attention(f"{ours}.cross.query", f"{theirs}.encoder_attn", "q"),
+            *self._attention(f"{ours}.cross.key_value", f"{theirs}.encoder_attn", "kv"),
+            *self.norm(f"{ours}.cross.output", f"{theirs}.encoder_attn.out_proj"),
+            *self.norm(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm"),
+        ]
+
+    def blocks(self) -> list[tuple]:
+        """The embedding and all layers."""
+        encoder, decoder = "model.encoder.layers.{layer}", "model.decoder.layers.{layer}"
+        return [
+            ("embedding.weight", "model.shared.weight", self.reads),
+            *self._block("encoder.{layer}", encoder),
+            *self._block("decoder.{layer}", decoder),
+            *self._cross("decoder.{layer}", decoder),
+        ]
+
+
+def last_norms(order: Order) -> list[tuple]:
+    """Those after the last layers."""
+    return [
+        *order.norm("encoder_norm", "model.encoder.layer_norm"),
+        *order.norm("decoder_norm", "model.decoder.layer_norm"),
+    ]
+
+
+def names_with(rows: Sequence[tuple], ignored: Sequence[str], bias: bool) -> Names:
+    """The table of these rows.
+
+    ignored: tables that are computed.  bias: whether the output has one.
+    """
+    shared = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+    return Names(
+        [*rows, *([("head.bias", BIAS, ROW)] if bias else [])],
+        tied={"head.weight": "embedding.weight"},
+        duplicates=dict.fromkeys((*shared, "lm_head.weight"), "model.shared.weight"),
+        ignored=ignored,
+        zero=[] if bias else [BIAS],
+    )
+
+
+# ----------------------------------------------------------------------------------- config.json
+
+FIELDS: dict[str, Field] = {
+    "d_model": Field("d_model", 1024, Size),
+    "d_ff": Field("encoder_ffn_dim", 4096, Size),
+    "heads": Field("encoder_attention_heads", 16, Size),
+    "encoder_layers": Field("encoder_layers", 12, Size),
+    "decoder_layers": Field("decoder_layers", 12, Size),
+    "dropout": dropout("dropout", 0.1),
+    "attention_dropout": dropout("attention_dropout", 0.0),
+    "activation_dropout": dropout("activation_dropout", 0.0),
+    "activation": activation("activation_function", "gelu"),
+    "max_length": Field("max_position_embeddings", 1024, Size),
+}
+# of the decoder, where they may differ -> the field of the encoder
+DECODER = {
+    "decoder_d_ff": (Field("decoder_ffn_dim", 4096, Size), "d_ff"),
+    "decoder_heads": (Field("decoder_attention_heads", 16, Size), "heads"),
+}
+ALIASES = {
+    "num_attention_heads": "encoder_attention_heads",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "encoder_layers",
+}
+
+
+def scaled(absent: bool) -> Field:
+    """Whether embeddings are multiplied by sqrt(d_model)."""
+    return Field("scale_embedding", absent, bool)
+
+
+def token_fields(vocab_size: int, pad: int, start: int | None, eos: int) -> dict[str, Field]:
+    """The fields of tokens, with their defaults in one model type."""
+    return {
+        "vocab_size": Field("vocab_size", vocab_size, Size),
+        "pad": TokenField("pad_token_id", pad, TokenId),
+        "bos": TokenField("decoder_start_token_id", start, TokenId),
+        "eos": TokenField("eos_token_id", eos, TokenId, several=True),
+    }
+
+
+# What our model does and no option changes: their name -> (value, what its absence means).
+FIXED = {
+    "tie_word_embeddings": (True, True),
+    "is_encoder_decoder": (True, True),
+    "is_decoder": (False, False),
+}
+SILENT = (
+    # of training alone: whole layers are left out, which changes no result of the trained model
+    *("encoder_layerdrop", "decoder_layerdrop", "init_std"),
+    # of generation
+    *(*GENERATION, "bos_token_id", "decoder_vocab_size"),
+    # of old files
+    *("classif_dropout", "classifier_dropout", "extra_pos_embeddings", "gradient_checkpointing"),
+    *("force_bos_token_to_be_generated", "save_step"),
+)
+
+
+@dataclass(frozen=True)
+class EncoderDecoderLayout:
+    """How one of these models is published.
+
+    rows: the table of names without the bias of the output.  biased: whether they have one.
+    others: names of architectures that hold the same model.  unsupported: architecture -> why not.
+    usual: fields of old files and the values that they have.  computed: names of tables that the
+        model computes, which `check_tables` compares.
+    """
+
+    model: type[nn.Module]
+    model_type: str
+    family: str
+    architecture: str
+    rows: Sequence[tuple]
+    fields: Mapping[str, Field]
+    fixed: Mapping[str, tuple[Any, Any]] = field(default_factory=lambda: FIXED)
+    biased: bool = True
+    order: Order = Order()
+    others: tuple[str, ...] = ()
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    computed: tuple[str, ...] = ()
+    prefix: str = "model."
+    adapted: tuple[str, ...] = ("q_proj", "v_proj")
+
+    @property
+    def theirs(self) -> dict[str, str]:
+        """Our name of each field -> theirs."""
+        decoder = {ours: one.theirs for ours, (one, _) in DECODER.items()}
+        return {ours: one.theirs for ours, one in self.fields.items()} | decoder
+
+    @property
+    def known_architectures(self) -> Collection[str]:
+        """See `Layout`."""
+        return (self.architecture, *self.others)
+
+    @property
+    def names(self) -> Names:
+        """The table of a model without a bias of the output."""
+        return names_with(self.rows, self.computed, bias=False)
+
+    def names_of(self, model: nn.Module) -> Names:
+        """See `Layout`."""
+        assert isinstance(model, Transformer)
+        return names_with(self.rows, self.computed, bias=model.config.output_bias)
+
+    def recognized(self, tensors: Mapping[str, Tensor]) -> int:
+        """See `Layout`; a model with further tensors in its body is another one."""
+        table = self.names
+        names = {name.format(layer=0) for row in table.rows for name in row.theirs}
+        missing = {name for name in names if name not in tensors} - {"model.shared.weight"}
+        others = [name for name in table.unknown(tensors) if name.startswith("model.")]
+        return 0 if missing or others else len(names)
+
+    def holds(self, model: nn.Module) -> bool:
+        """See `Layout`; with other positions nobody has the architecture."""
+        if type(model) is not self.model:
+            return False
+        assert isinstance(model, Transformer)
+        config = model.config
+        if config.positions != type(config).positions:
+            return False
+        values = all(one.can_write(getattr(config, ours)) for ours, one in self.fields.items())
+        return values and (self.biased or not config.output_bias)
+
+    def write(self, model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """See `Layout`."""
+        return self.write_config(model.config), self.names_of(model).write(model.state_dict())
+
+    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+        """See `Layout`."""
+        self.check_architecture(config)
+        if not any(name.startswith(self.prefix) for name in tensors):  # without the output
+            tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
+        ours = self.read_config(config)
+        bias = tensors.get(BIAS)
+        if self.biased and bias is not None and bool(bias.any()):
+            ours = type(ours)(**{**vars(ours), "output_bias": True})
+        check_sizes(ours, tensors, "config.json", ConfigError, self.theirs)
+        model = self.model(ours)
+        assign(model, self.names_of(model).read(tensors, model.state_dict()))
+        return model
+
+    def check_architecture(self, config: Mapping[str, Any]) -> None:
+        """Raise a ConfigError for an architecture with another head than the output."""
+        for name in config.get("architectures") or ():
+            if name in self.unsupported:
+                must = " or ".join(self.known_architectures)
+                raise unsupported("architectures", must, name, self.unsupported[name])
+
+    def architecture_of(self, model: nn.Module) -> str:
+        """See `Layout`."""
+        return self.architecture
+
+    def with_architecture(
+        self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
+    ) -> nn.Module:
+        """See `Layout`; there is one architecture."""
+        if name not in self.known_architectures:
+            raise ConfigError(f"`architectures` must name {self.architecture}, but names {name!r}.")
+        return model
+
+    def in_their_order(self, hidden: Tensor) -> Tensor:
+        """See `Layout`."""
+        return self.order.reads.write([hidden.flatten(0, -2)])[0].view(hidden.shape)
+
+    def write_config(self, config: TransformerConfig) -> dict[str, Any]:
+        """config.json for a configuration of ours."""
+        table = {one.theirs: one.write(getattr(config, ours)) for ours, one in self.fields.items()}
+        for ours, (one, encoder) in DECODER.items():
+            table[one.theirs] = getattr(config, ours) or getattr(config, encoder)
+        return {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            **table,
+            **{name: value for name, (value, _) in self.fixed.items()},
+            "bos_token_id": config.bos,
+            "forced_eos_token_id": None,
+        }
+
+    def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
+        """Our configuration for config.json.
+
+        Raises:
+            ConfigError: it asks for what our model does not compute.
+        """
+        config = with_own_names(config, ALIASES)
+        for name, (value, absent) in self.fixed.items():
+            given = config.get(name)
+            if (absent if given is None else given) != value:
+                raise unsupported(name, repr(value), config.get(name, absent))
+        check_decisive(config, {k: v for k, v in DECISIVE.items() if k not in self.fixed})
+        theirs = set(self.theirs.values())
+        usual = [name for name, value in self.usual.items() if config.get(name) == value]
+        warn_ignored(config, {*theirs, *ALIASES, *self.fixed, *DECISIVE, *SILENT, *usual}, theirs)
+        sizes = (None, config.get("vocab_size"))
+        if config.get("decoder_vocab_size") not in sizes:
+            raise unsupported("decoder_vocab_size", repr(sizes[1]), config["decoder_vocab_size"])
+        values = {ours: one.read(config) for ours, one in self.fields.items()}
+        for ours, (one, encoder) in DECODER.items():
+            value = one.read(config) if one.theirs in config else values[encoder]
+            values[ours] = None if value == values[encoder] else value
+        found: TransformerConfig = self.model.Config(**values)  # type: ignore[attr-defined]
+        check_consistent(found, "config.json", ConfigError, self.theirs)
+        return found

@@ -1,0 +1,39 @@
+"""The published layout of M2M-100 and NLLB."""
+
+from __future__ import annotations
+
+from regard.checkpoints.formats.config_table import activation, dropout
+from regard.checkpoints.formats.encoder_decoder_layout import (
+    FIELDS,
+    EncoderDecoderLayout,
+    Order,
+    last_norms,
+    scaled,
+    token_fields,
+)
+from regard.models.m2m_100 import M2M100
+
+M2M_100 = EncoderDecoderLayout(
+    M2M100,
+    "m2m_100",
+    "M2M100",
+    "M2M100ForConditionalGeneration",
+    [*Order().blocks(), *last_norms(Order())],
+    {
+        **FIELDS,
+        "attention_dropout": dropout("attention_dropout", 0.1),
+        "activation": activation("activation_function", "relu"),
+        "scaled": scaled(True),
+        **token_fields(128112, pad=1, start=2, eos=2),
+    },
+    biased=False,
+    others=("M2M100Model",),
+    usual={
+        "normalize_before": True,
+        "add_final_layer_norm": True,
+        "normalize_embedding": False,
+        "static_position_embeddings": True,
+        "add_bias_logits": False,
+    },
+    computed=("model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
+)
