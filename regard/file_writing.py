@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, ConfigError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -39,6 +40,33 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise not_written(path, error) from error
         raise
+
+
+@contextmanager
+def locked(folder: Path, what: str) -> Iterator[None]:
+    """Lock a folder, which is made, for this process; the system unlocks it however that ends.
+
+    what: what another process does where it holds the lock: "training in"
+
+    Raises:
+        ConfigError: another process holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigError(
+            f"another process is {what} {folder}. Wait until it has ended, or choose another "
+            "folder."
+        ) from None
+    except OSError:  # some network disks have no locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

@@ -20,7 +20,7 @@ import tree  # noqa: E402
 # import, and nothing imports it: its setup is called by name.
 STATIONS = (
     *("errors", "old_names", "suggest", "lazy", "schema", "file_pages", "file_writing", "registry"),
-    *("recipe", "ops", "state"),
+    *("progress", "recipe", "ops", "state"),
     *("text", "data", "layers", "attention", "models", "checkpoints", "decoding", "kernels"),
     *("metrics", "tasks", "training", "visual", "experiments", "cli"),
 )

@@ -30,11 +30,12 @@ from regard.experiments import keywords, runs
 from regard.experiments.compare.conditions import check_same_run
 from regard.experiments.run_folder import Run
 from regard.file_writing import write_text
+from regard.progress import Show
 from regard.recipe import RawRecipe
 from regard.tasks.folders import device_for
 from regard.training import Interrupted
 from regard.training.callbacks import Callback, check_callbacks
-from regard.training.progress import Progress, Show, check_show
+from regard.training.progress import Progress, check_show
 from regard.training.result import RESULT, read_result
 from regard.visual.page import fragment
 from regard.visual.report import RunReport

@@ -21,8 +21,9 @@ from regard.data.in_memory import is_path
 from regard.errors import ConfigError
 from regard.experiments import keywords, runs
 from regard.file_writing import write_text
+from regard.progress import Show
 from regard.training.options import ScheduleOptions
-from regard.training.progress import Progress, Show, check_show, progress
+from regard.training.progress import Progress, check_show, progress
 from regard.training.range_test import RangeTest, check_range, range_test
 from regard.training.schedules import noam
 from regard.visual.curves import Curves, Series

@@ -33,6 +33,7 @@ from regard.models import MODELS, model_class, name_of
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features, FeaturesConfig
+from regard.progress import Show
 from regard.recipe import (
     ModelSource,
     Options,
@@ -55,7 +56,7 @@ from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
 from regard.training.callbacks import Callback, check_callbacks
 from regard.training.options import without_effect
-from regard.training.progress import Progress, Show, check_show
+from regard.training.progress import Progress, check_show
 from regard.training.result import RESULT
 from regard.visual.notebook import NotebookProgress, in_notebook
 

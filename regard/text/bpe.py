@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from regard.text.merges import Corpus, Pair, join
+from regard.text.merges import Pair, SymbolCounts, join
 
 END = "</w>"
 
@@ -55,7 +55,7 @@ def attached_end(word: str) -> list[str]:
 def learn(
     words: Mapping[str, int],
     symbols_of: Callable[[str], Sequence[str]] = separate_end,
-    choose: Callable[[Corpus, Iterable[Pair]], Pair] = Corpus.first_seen,
+    choose: Callable[[SymbolCounts, Iterable[Pair]], Pair] = SymbolCounts.first_seen,
     min_count: int = 1,
 ) -> Iterator[Merge]:
     """Merges in the order in which they are learned, as long as a pair is frequent enough.
@@ -65,7 +65,7 @@ def learn(
     choose: takes one of the pairs with the highest count
     min_count: a pair seen less often is not merged
     """
-    corpus = Corpus((symbols_of(word), count) for word, count in words.items())
+    corpus = SymbolCounts((symbols_of(word), count) for word, count in words.items())
     while corpus.pairs:
         best = max(corpus.pairs.values())
         if best < min_count:

@@ -1,6 +1,6 @@
 """What every trainer of merges needs: words as symbols, and symbols with "</w>" or "##".
 
-`Corpus` counts symbols and pairs in a list of words, for the trainers of this library.
+`SymbolCounts` counts symbols and pairs in a list of words, for the trainers of this library.
 `SymbolCodes` and `learn_merges` are for the trainer of the `tokenizers` library. It numbers symbols
 of several characters ("e</w>" ends a word, "##e" continues one) in the order of a hash table that
 differs from process to process, and breaks ties by these numbers: the same texts give another
@@ -24,7 +24,7 @@ Pair = tuple[str, str]
 PRIVATE = 0xF0000  # planes 15 and 16 are for private use: 131,072 code points
 
 
-class Corpus:
+class SymbolCounts:
     """Words, the symbols they are made of, and how often each symbol and each pair occurs.
 
     words: (symbols, count) of each different word, in reading order

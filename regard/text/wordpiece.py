@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer, decoders, models
 
 from regard.text.bpe_fast import assemble
-from regard.text.merges import Corpus, Pair, SymbolCodes, code_with_prefix, learn_merges
+from regard.text.merges import Pair, SymbolCodes, SymbolCounts, code_with_prefix, learn_merges
 from regard.text.normalize import Preprocessing
 from regard.text.special_tokens import TrainerInput
 
@@ -106,7 +106,7 @@ def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterato
 
     words: word -> count. Ties: the more frequent pair, then the alphabetically first.
     """
-    corpus = Corpus((symbols(word), count) for word, count in words.items())
+    corpus = SymbolCounts((symbols(word), count) for word, count in words.items())
     holding: defaultdict[str, set[Pair]] = defaultdict(set)  # symbol -> pairs that it is part of
     heap: list[tuple[float, int, Pair]] = []
 

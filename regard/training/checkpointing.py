@@ -10,13 +10,12 @@ runs/NAME/
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from torch import Tensor
 
 from regard import old_names
 from regard.checkpoints.store import FACTS, read_folder, write_folder
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError
+from regard.file_writing import locked
 from regard.schema import checked
 from regard.training.callbacks import Callback
 from regard.training.counters_and_rng import Counters
@@ -94,29 +94,13 @@ class RunFolder:
         self.model = self.path / "model"
         self.result = self.path / RESULT
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Lock the folder for this process; the system unlocks it however the process ends.
 
         Raises:
             ConfigError: another process trains here.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise ConfigError(
-                f"another process is training in {self.path}. Wait until it has ended, or choose "
-                "another folder."
-            ) from None
-        except OSError:  # some network disks have no locks
-            pass
-        try:
-            yield
-        finally:
-            os.close(descriptor)
+        return locked(self.path, "training in")
 
     def saved(self) -> list[Path]:
         """The checkpoints from old to new, by update and then by revision."""

@@ -16,13 +16,14 @@ from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
+from regard.progress import Show
 from regard.training.callbacks import Callback, Callbacks
 from regard.training.checkpointing import Checkpoint, RunFolder, checked_checkpoint
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Test, no_test
 from regard.training.malloc import keep_freed_blocks
 from regard.training.options import TrainingOptions
-from regard.training.progress import Progress, Show, progress
+from regard.training.progress import Progress, progress
 from regard.training.result import Result, read_result
 from regard.training.task import Task
 from regard.training.training_state import checkpointer, restore, start_run

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.text import bpe, wordpiece
-from regard.text.merges import Corpus, SymbolCodes, code_with_suffix, learn_merges
+from regard.text.merges import SymbolCodes, SymbolCounts, code_with_suffix, learn_merges
 
 LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
 LECTURE_A = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
@@ -102,13 +102,13 @@ def test_the_library_differs_only_in_its_rule_for_ties(shared):
 @PROPERTY
 @given(words=corpora)
 def test_corpus_counts_equal_a_recount_after_merges(words):
-    corpus = Corpus((list(word), count) for word, count in words.items())
+    corpus = SymbolCounts((list(word), count) for word, count in words.items())
     for _ in range(4):
         if not corpus.pairs:
             break
         pair = max(corpus.pairs, key=lambda p: (corpus.pairs[p], p))
         corpus.merge(pair, "".join(pair))
-        fresh = Corpus(zip(corpus.words, corpus.counts, strict=True))
+        fresh = SymbolCounts(zip(corpus.words, corpus.counts, strict=True))
         assert +corpus.symbols == fresh.symbols and corpus.pairs == fresh.pairs
         assert dict(corpus.where) == dict(fresh.where)
         assert ["".join(word) for word in corpus.words] == list(words)

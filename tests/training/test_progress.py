@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from toy import Toy, options
 
+from regard.progress import Bar, Lines, Silent
 from regard.training import train
-from regard.training.progress import Bar, Lines, Silent, Status, progress
+from regard.training.progress import Status, progress
 
 STATUS = Status(1200, 2.5, 0.41, 4812.3, 3.21456, 7.1e-4, 751)
 
@@ -52,7 +53,7 @@ def test_the_bar_shows_rate_and_time_left(capsys, monkeypatch):
 
 
 def test_lines_come_every_few_seconds(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("regard.training.progress.Lines.__init__.__defaults__", (0.0, None))
+    monkeypatch.setattr("regard.progress.Lines.__init__.__defaults__", (0.0, None))
     train(Toy(), options(updates=5), tmp_path, show="lines")
     told = [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
     assert [line.split(" · ")[0][9:] for line in told] == [f"update {n}" for n in range(1, 6)]

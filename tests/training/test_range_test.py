@@ -11,9 +11,9 @@ from torch import nn
 from toy import Toy, options
 
 from regard.errors import ConfigError
+from regard.progress import Silent
 from regard.training import OptimizerOptions, ScheduleOptions, Task, train
 from regard.training.metrics_log import read_events
-from regard.training.progress import Silent
 from regard.training.range_test import RangeTest, range_test, smoothed
 
 

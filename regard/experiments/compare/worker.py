@@ -27,12 +27,13 @@ from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate
 from regard.experiments.runs import load, read_recipe, resume, train
 from regard.file_writing import write_text
+from regard.progress import Show, clock
 from regard.schema import read_json
 from regard.tasks.verbs import TaskVerbs
 from regard.training import Interrupted, Result
 from regard.training.checkpointing import Facts, RunFolder
 from regard.training.metrics_log import read_events
-from regard.training.progress import Progress, Show, Silent, Status, clock
+from regard.training.progress import Progress, Status
 
 SAMPLES = 12  # of the test data, in the report
 
@@ -119,12 +120,24 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class WorkerProgress(Silent):
+class WorkerProgress:
     """Progress for the process that waits; the results repeat what is only said."""
+
+    def __init__(self, every: float):
+        self.every = every
 
     def show(self, status: Status) -> None:
         rate, left = f"{status.tokens_per_s:,.0f} {status.items}/s", f"{clock(status.left)} left"
         _write(status.fraction, f"{status.fraction:.0%} · loss {status.loss:.2f} · {rate} · {left}")
+
+    def say(self, message: str) -> None:
+        pass
+
+    def warn(self, message: str) -> None:
+        print(f"Warning: {message}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        pass
 
 
 def _write(fraction: float, text: str) -> None:

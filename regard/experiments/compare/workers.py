@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard.errors import RegardError
+from regard.progress import Lines
 from regard.training import Interrupted
-from regard.training.progress import Lines
 
 INTERVAL = {"bar": 0.5, "lines": 30.0, "none": float("inf")}  # seconds between progress messages
 

@@ -1,0 +1,119 @@
+"""Progress of long work: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, Protocol, TextIO
+
+Show = Literal["auto", "bar", "lines", "none"]
+_shown: ContextVar[Show] = ContextVar("shown", default="auto")
+
+
+class Stage(Protocol):
+    """How far the work is: the fraction that is done, and as `str` what is shown of it."""
+
+    @property
+    def fraction(self) -> float: ...
+    def __str__(self) -> str: ...
+
+
+class Bar:
+    """A progress bar on a terminal."""
+
+    every = 0.25
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        # Drawn when a status comes, not by a thread that would take turns with the work.
+        self._bar = RichProgress(
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+            console=Console(stderr=True),
+            auto_refresh=False,
+        )
+        self._task = self._bar.add_task("starting", total=1.0)
+        self._bar.start()
+
+    def show(self, status: Stage) -> None:
+        self._bar.update(self._task, completed=status.fraction, description=str(status))
+        self._bar.refresh()
+
+    def say(self, message: str) -> None:
+        self._bar.console.print(message, markup=False, highlight=False)
+
+    def warn(self, message: str) -> None:
+        self._bar.console.print(f"Warning: {message}", style="yellow", markup=False)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class Lines:
+    """Plain lines, for a log file or a pipe."""
+
+    def __init__(self, every: float = 30.0, out: TextIO | None = None):
+        self.every, self.out = every, out or sys.stderr
+
+    def show(self, status: Stage) -> None:
+        self.say(str(status))
+
+    def say(self, message: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {message}", file=self.out, flush=True)
+
+    def warn(self, message: str) -> None:
+        self.say(f"Warning: {message}")
+
+    def close(self) -> None:
+        pass
+
+
+class Silent(Lines):
+    """Shows warnings alone."""
+
+    def __init__(self, every: float = float("inf")):
+        super().__init__(every)
+
+    def say(self, message: str) -> None:
+        pass
+
+    def warn(self, message: str) -> None:
+        print(f"Warning: {message}", file=self.out, flush=True)
+
+
+@contextmanager
+def showing(show: Show) -> Iterator[None]:
+    """Inside, `reporter()` shows progress in this way."""
+    token = _shown.set(show)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+def reporter(show: Show | None = None) -> Bar | Lines:
+    """What shows progress; None: as `showing` says.
+
+    "auto" chooses a bar where standard error is a terminal, lines where it is not.
+    """
+    show = show or _shown.get()
+    if show == "auto":
+        show = "bar" if sys.stderr.isatty() else "lines"
+    table: dict[str, Any] = {"bar": Bar, "lines": Lines, "none": Silent}
+    made: Bar | Lines = table[show]()
+    return made
+
+
+def clock(seconds: float) -> str:
+    """1:29, 2:05:00, or ? where it is not known."""
+    if not seconds < 1e8:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
