@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,22 @@ _MAGIC = {
 _BLOCK = 1 << 20
 LONGEST_LINE = 1 << 24  # bytes of a line that is a row, and characters of a row of several lines
 LONGEST_TEXT = 1 << 28  # bytes of a line of running text: text8 is one line of 100 MB
+
+_opened_files: ContextVar[list[IO[bytes]] | None] = ContextVar("opened_files", default=None)
+
+
+@contextmanager
+def reading_position() -> Iterator[Callable[[], int | None]]:
+    """A function that gives the position, in bytes of the disk, in the file opened last inside.
+
+    None where it has been closed, or none was opened.
+    """
+    opened: list[IO[bytes]] = []
+    token = _opened_files.set(opened)
+    try:
+        yield lambda: opened[-1].tell() if opened and not opened[-1].closed else None
+    finally:
+        _opened_files.reset(token)
 
 
 @contextmanager
@@ -208,14 +225,18 @@ def _located_errors(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path, member: str) -> Iterator[BinaryIO]:
-    if path.suffix.lower() != ".zip":
-        opener = _OPENERS.get(path.suffix.lower(), open)
-        with opener(path, "rb") as stream:
-            yield stream
-        return
-    with zipfile.ZipFile(path) as archive:
-        with archive.open(_member(path, member, archive)) as stream:
-            yield io.BufferedReader(stream)  # type: ignore[type-var]
+    with open(path, "rb") as file:
+        if (opened := _opened_files.get()) is not None:
+            opened[:] = [file]
+        if path.suffix.lower() == ".zip":
+            with zipfile.ZipFile(file) as archive:
+                with archive.open(_member(path, member, archive)) as stream:
+                    yield io.BufferedReader(stream)  # type: ignore[type-var]
+        elif opener := _OPENERS.get(path.suffix.lower()):
+            with opener(file, "rb") as stream:
+                yield stream
+        else:
+            yield file
 
 
 def _member(path: Path, member: str, archive: zipfile.ZipFile) -> str:

@@ -152,6 +152,10 @@ class TokenArray:
         lengths = np.concatenate([part.lengths for part in parts])
         return cls._of_lengths(np.concatenate([part.ids for part in parts]), lengths)
 
+    def joined(self) -> TokenArray:
+        """All sequences as a single one."""
+        return TokenArray(self.ids, np.array([0, len(self.ids)]))
+
     @cached_property
     def lengths(self) -> np.ndarray:
         """(sequences,) int64: the number of ids of each sequence."""
@@ -242,7 +246,7 @@ def encode(
         raise ConfigError(f"`empty` must be error, keep or skip, but is {empty!r}.")
     rows = data if isinstance(data, RowReader) else read(data)
     encoding = _Encoding(rows, tuple(columns), empty)
-    for chunk, fields in _ahead(encoding.encoded, encoding.chunks()):
+    for chunk, fields in ahead(encoding.encoded, encoding.chunks()):
         encoding.add(chunk, fields)
     return encoding.done()
 
@@ -266,12 +270,12 @@ def encode_texts(
     def encoded(chunk: list[str]) -> TokenArray:
         return TokenArray.of(tokenizer.encode_many(chunk), tokenizer.vocab_size)
 
-    for tokens in _ahead(encoded, _chunks(iter(texts), len)):
+    for tokens in ahead(encoded, chunks_of(iter(texts), len)):
         builder.add(tokens.framed((), tuple(after)))
     return builder.done()
 
 
-def _chunks(items: Iterator[T], length: Callable[[T], int]) -> Iterator[list[T]]:
+def chunks_of(items: Iterator[T], length: Callable[[T], int]) -> Iterator[list[T]]:
     """Up to `_CHUNK` items at a time; fewer where their lengths sum to over `_CHARACTERS`."""
     chunk: list[T] = []
     total = 0
@@ -285,7 +289,7 @@ def _chunks(items: Iterator[T], length: Callable[[T], int]) -> Iterator[list[T]]
         yield chunk
 
 
-def _ahead(work: Callable[[S], T], parts: Iterator[S]) -> Iterator[T]:
+def ahead(work: Callable[[S], T], parts: Iterator[S]) -> Iterator[T]:
     """`work(part)` for each part, in order; a thread works on the next one while one is used.
 
     Tokenizers compute on all cores without holding Python's lock, so that reading and storing cost
@@ -340,7 +344,7 @@ class _Encoding:
     def chunks(self) -> Iterator[Chunk]:
         """The rows to encode, some hundreds at a time."""
         numbered = self.rows.numbered()
-        for chunk in _chunks(numbered, lambda numbered_row: sum(map(len, numbered_row[1]))):
+        for chunk in chunks_of(numbered, lambda numbered_row: sum(map(len, numbered_row[1]))):
             self.report.read += len(chunk)
             if not self._all_complete(chunk):
                 chunk = [(line, row) for line, row in chunk if self._keeps(line, row)]

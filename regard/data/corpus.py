@@ -1,0 +1,237 @@
+"""A corpus: the tokens of documents, with where documents, paragraphs and sentences begin.
+
+It is in memory (`encode_corpus`), or a folder of files that are mapped into memory
+(`regard.data.corpus_folder`), which may be larger than it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from regard.data.documents import DocumentPart, Documents
+from regard.data.token_arrays import TextTokenizer, TokenArray, ahead, chunks_of
+from regard.errors import ConfigError, DataError, RegardError
+from regard.text.sentences import sentence_starts
+
+DOCUMENT, PARAGRAPH, SENTENCE, INSIDE = 3, 2, 1, 0  # what begins with a unit of text
+
+
+@dataclass(frozen=True, eq=False)
+class MappedTokens(TokenArray):
+    """A `TokenArray` in mapped files.
+
+    ids_crc: the CRC-32 of all ids, so that they need not be read for the checksum.
+    """
+
+    ids_crc: int
+
+    @cached_property
+    def checksum(self) -> int:
+        """See `TokenArray`."""
+        return zlib.crc32(self.offsets.tobytes(), self.ids_crc)
+
+    def joined(self) -> TokenArray:
+        """See `TokenArray`."""
+        return MappedTokens(self.ids, np.array([0, len(self.ids)]), self.ids_crc)
+
+
+class SegaIndices(NamedTuple):
+    """Of tokens: indices that run through the whole corpus, (B, T) int64 each (Bai et al. 2021)."""
+
+    paragraph: np.ndarray
+    sentence: np.ndarray
+    token: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """The tokens of documents.
+
+    tokens: a sequence for each document; all ids end to end, in files or in memory.
+    paragraphs, sentences: where each begins in `tokens.ids`, then the number of all ids, (n + 1,)
+        int64; None where structure was not asked for. They tile the ids: a document begins a
+        paragraph and a paragraph a sentence, and none is without tokens.
+    """
+
+    tokens: TokenArray
+    paragraphs: np.ndarray | None = None
+    sentences: np.ndarray | None = None
+
+    def split(self, share: float) -> tuple[Corpus, Corpus]:
+        """The corpus without its last documents, and these: a share of the documents.
+
+        Raises:
+            ConfigError: no document would be left on one side.
+        """
+        count = len(self.tokens)
+        last = max(1, round(count * share))
+        if not 0 < share < 1 or last >= count:
+            raise ConfigError(
+                f"{share:g} of {count:,} documents as validation data leaves no document to train "
+                "on. Give more documents, or another share."
+            )
+        return self.part(0, count - last), self.part(count - last, count)
+
+    def part(self, first: int, last: int) -> Corpus:
+        """The documents from number `first` to before `last`."""
+        offsets = self.tokens.offsets[first : last + 1]
+        begin, end = int(offsets[0]), int(offsets[-1])
+        tokens = TokenArray(self.tokens.ids[begin:end], offsets - begin)
+        if self.paragraphs is None or self.sentences is None:
+            return Corpus(tokens)
+
+        def inside(starts: np.ndarray) -> np.ndarray:
+            low, high = np.searchsorted(starts, [begin, end])
+            return starts[low : high + 1] - begin
+
+        return Corpus(tokens, inside(self.paragraphs), inside(self.sentences))
+
+    def sega(self, starts: np.ndarray, length: int) -> SegaIndices:
+        """The indices of the `length` tokens from each of `starts` (B,) on, for Segatron-XL.
+
+        Beyond the end of the corpus stand those of its last token.
+
+        Raises:
+            ConfigError: the corpus was made without structure.
+        """
+        if self.paragraphs is None or self.sentences is None:
+            raise ConfigError(
+                "Indices of paragraphs and sentences need a corpus with structure = True."
+            )
+        token = np.minimum(starts[:, None] + np.arange(length), len(self.tokens.ids) - 1)
+        paragraph, sentence = (
+            np.searchsorted(begins, token.ravel(), side="right").reshape(token.shape) - 1
+            for begins in (self.paragraphs, self.sentences)
+        )
+        return SegaIndices(paragraph, sentence, token)
+
+
+def encode_corpus(
+    documents: Documents,
+    tokenizer: TextTokenizer,
+    *,
+    end: Sequence[int] = (),
+    structure: bool = False,
+) -> Corpus:
+    """A corpus in memory.
+
+    end: ids at the end of each document, such as that of `</s>`
+    structure: also store where paragraphs (lines) and sentences begin; sentences are then encoded
+        one by one
+
+    Raises:
+        DataError: a file cannot be read, or a text cannot be encoded; names file and line.
+    """
+    encoder = PassageEncoder(tokenizer, end, structure)
+    parts = list(encoder.encoded(documents))
+    total = sum(len(part.ids) for part in parts)
+    ids = np.concatenate([part.ids for part in parts] or [np.empty(0, encoder.dtype)])
+    documents_, *rest = (
+        np.concatenate([*(part.starts[kind] for part in parts), [total]]).astype(np.int64)
+        for kind in encoder.kinds
+    )
+    return Corpus(TokenArray(ids, documents_), *rest)
+
+
+class EncodedPassages(NamedTuple):
+    """Passages that were encoded together.
+
+    starts: where documents, paragraphs and sentences begin among all ids of the corpus.
+    """
+
+    ids: np.ndarray
+    starts: tuple[np.ndarray, ...]
+    passages: int
+
+
+@dataclass
+class EncoderState:
+    """What the encoding of the next passage depends on.
+
+    tokens: the ids before it.  pending: what has begun, but has no token yet.
+    """
+
+    tokens: int = 0
+    pending: int = INSIDE
+
+
+class PassageEncoder:
+    """Encodes passages, some hundreds at a time, and finds what begins where."""
+
+    def __init__(self, tokenizer: TextTokenizer, end: Sequence[int], structure: bool):
+        self.tokenizer, self.end, self.structure = tokenizer, list(end), structure
+        self.kinds = range(3) if structure else range(1)
+        self.dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
+        self.state = EncoderState()
+
+    def encoded(self, passages: Iterable[DocumentPart]) -> Iterator[EncodedPassages]:
+        """The passages, encoded by a thread while the next ones are read."""
+        chunks = map(self._units, chunks_of(iter(passages), lambda one: len(one.text)))
+        for sequences, levels, count in ahead(self._ids, chunks):
+            yield self._located(sequences, levels, count)
+
+    def _units(
+        self, chunk: list[DocumentPart]
+    ) -> tuple[list[DocumentPart], list[str], list[int], list[int]]:
+        """Texts that are encoded apart, what begins with each, and those that end a document."""
+        texts, levels, lasts = [], [], []
+        for passage in chunk:
+            first = DOCUMENT if passage.first else INSIDE
+            if not self.structure:
+                texts.append(passage.text)
+                levels.append(first)
+            else:
+                starts = sentence_starts(passage.text)
+                cuts = [start for start, _ in starts]
+                texts += map(passage.text.__getitem__, map(slice, cuts, [*cuts[1:], None]))
+                levels += [PARAGRAPH if paragraph else SENTENCE for _, paragraph in starts]
+                levels[-len(starts)] = max(first, PARAGRAPH)
+            if passage.last:
+                lasts.append(len(texts) - 1)
+        return chunk, texts, levels, lasts
+
+    def _ids(
+        self, units: tuple[list[DocumentPart], list[str], list[int], list[int]]
+    ) -> tuple[TokenArray, np.ndarray, int]:
+        """The ids of each unit, what begins with it, and the number of passages."""
+        chunk, texts, levels, lasts = units
+        try:
+            encoded = self.tokenizer.encode_many(texts)
+        except RegardError as error:
+            raise self._located_error(chunk) or error from None
+        if self.end:
+            for number in lasts:
+                encoded[number] = [*encoded[number], *self.end]
+        tokens = TokenArray.of(encoded, self.tokenizer.vocab_size)
+        return tokens, np.array(levels, np.int8), len(chunk)
+
+    def _located_error(self, chunk: list[DocumentPart]) -> DataError | None:
+        """The error of the first passage that cannot be encoded."""
+        for passage in chunk:
+            try:
+                self.tokenizer.encode_many([passage.text])
+            except RegardError as error:
+                return DataError(passage.file, passage.line, str(error))
+        return None
+
+    def _located(self, units: TokenArray, levels: np.ndarray, count: int) -> EncodedPassages:
+        """What begins where, counted from the beginning of the corpus."""
+        state = self.state
+        begins = state.tokens + units.offsets[:-1]
+        starts = [begins[levels == DOCUMENT]]
+        if self.structure:
+            levels[0] = max(levels[0], state.pending)
+            empty = np.flatnonzero(units.lengths == 0)
+            for number in empty[empty + 1 < len(levels)]:  # what begins there begins with the next
+                levels[number + 1] = max(levels[number], levels[number + 1])
+            state.pending = INSIDE if units.lengths[-1] else int(levels[-1])
+            filled = units.lengths > 0
+            starts += [begins[filled & (levels >= least)] for least in (PARAGRAPH, SENTENCE)]
+        state.tokens += len(units.ids)
+        return EncodedPassages(units.ids, tuple(starts), count)

@@ -1,0 +1,144 @@
+"""A corpus on disk: a folder of arrays, written once, mapped into memory, verified.
+
+    corpus.json       what it was made of, sizes and SHA-256 of its arrays; written last
+    tokens.bin        all ids, uint16 or int32, little-endian
+    documents.bin     where each document begins, and the number of ids: int64
+    paragraphs.bin, sentences.bin     as documents.bin; with structure alone
+    tokenizer.json    and tokenizer_config.json: the tokenizer
+    checked.json      sizes and times of files when their checksums were computed last
+    building.json     how far the building is; until it is finished
+
+All but checked.json depend on the documents, the tokenizer and the options alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.data.checksum_cache import ChecksumCache
+from regard.data.corpus import Corpus, MappedTokens
+from regard.errors import CheckpointError, ConfigError
+from regard.schema import read_json
+
+FACTS, CHECKED = "corpus.json", "checked.json"
+TOKENS = "tokens.bin"
+STARTS = ("documents.bin", "paragraphs.bin", "sentences.bin")
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """The content of corpus.json.
+
+    made_of: all that the arrays depend on.  counts: of tokens, documents, paragraphs, sentences.
+    ids_crc: the CRC-32 of tokens.bin.
+    """
+
+    version: int
+    made_of: dict[str, Any]
+    dtype: str
+    counts: dict[str, int]
+    ids_crc: int
+    sha256: dict[str, str]
+
+
+def open_corpus(folder: str | Path, *, verify: bool = False) -> Corpus:
+    """The corpus in a folder, mapped into memory.
+
+    Checksums are computed where a file has another size or time than when they were computed last.
+
+    verify: compute all
+
+    Raises:
+        CheckpointError: there is no finished corpus, or a file is damaged.
+    """
+    folder = Path(folder)
+    facts = read_facts(folder)
+    sizes = {TOKENS: facts.counts["tokens"] * np.dtype(facts.dtype).itemsize}
+    sizes |= {name: 8 * facts.counts[name[:-4]] + 8 for name in STARTS if name in facts.sha256}
+    checksums = ChecksumCache(folder / CHECKED)
+    for name, expected in facts.sha256.items():
+        path = folder / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != sizes[name]:
+            was = "is missing" if size is None else f"has {size:,} bytes instead of {sizes[name]:,}"
+            raise _damaged(folder, f"{path} {was}.")
+        actual = checksums.sha256(path, again=verify)
+        if actual != expected:
+            checks = f"its SHA-256 must be {expected[:12]}…, but is {actual[:12]}…"
+            raise _damaged(folder, f"{path} has changed: {checks}.")
+    checksums.save()
+    documents, *rest = (_mapped(folder / name, "<i8") for name in STARTS if name in sizes)
+    tokens = MappedTokens(_mapped(folder / TOKENS, facts.dtype), documents, facts.ids_crc)
+    return Corpus(tokens, *rest)
+
+
+def is_corpus(folder: str | Path) -> bool:
+    """Whether a folder holds a finished corpus."""
+    return (Path(folder) / FACTS).is_file()
+
+
+def read_facts(folder: Path) -> CorpusFacts:
+    """The content of corpus.json.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    path = folder / FACTS
+    try:
+        facts: CorpusFacts = read_json(path, CorpusFacts)
+    except FileNotFoundError:
+        hint = "Build it: regard corpus FILES --tokenizer TOKENIZER --out FOLDER."
+        raise CheckpointError(f"{folder} holds no finished corpus. {hint}") from None
+    if facts.version != VERSION:
+        problem = f"{path} has version {facts.version}, but this version of Regard reads {VERSION}."
+        raise _damaged(folder, problem)
+    return facts
+
+
+def check_made_of(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Compare what a corpus was made of with what it shall be made of.
+
+    Raises:
+        ConfigError: they differ; every difference is named.
+    """
+    changes = []
+    for name in dict.fromkeys([*found, *wanted]):
+        old, new = found.get(name), wanted.get(name)
+        if name == "files" and old and new:
+            before, now = dict(old), dict(new)
+            for file in dict.fromkeys([*before, *now]):
+                if before.get(file) != now.get(file):
+                    what = "has changed" if file in before and file in now else "was not among them"
+                    changes.append(f"{file} {what if file in now else 'is missing now'}")
+            if not changes and old != new:
+                changes.append("the files are in another order")
+        elif old != new:
+            changes.append(f"{name} was {_short(old)}, is {_short(new)}")
+    if changes:
+        raise ConfigError(
+            f"{folder} holds a corpus that was made of something else:\n  "
+            + "\n  ".join(changes)
+            + "\nPut it back, remove the folder, or choose another one."
+        )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:15] + "…'"
+
+
+def _mapped(path: Path, dtype: str) -> np.ndarray:
+    """The array in a file, read as it is used."""
+    if not path.stat().st_size:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r").view(np.ndarray)
+
+
+def _damaged(folder: Path, problem: str) -> CheckpointError:
+    return CheckpointError(f"{problem} Remove {folder} and build the corpus again.")

@@ -1,0 +1,83 @@
+"""Paragraphs and sentences of a text.
+
+A paragraph is a line that is not blank. A sentence ends at `. ! ? …`, with what closes a quotation
+after it, before white space and a word that does not begin with a small letter, unless the full
+stop belongs to an abbreviation or an initial. At `。！？` it also ends without white space.
+
+Sentences tile the text: each begins with the white space before its first word. Tokenizers begin a
+token at white space, so that encoding one sentence after the other gives the tokens of the text.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CLOSING = "\"'”’»)\\]"
+_END = re.compile(
+    rf"(?<![.!?…؟۔।])[.!?…؟۔।]+[{_CLOSING}]*(?=\s)|[。！？]+[{_CLOSING}」』）]*"  # noqa: RUF001
+)
+_NEXT = re.compile(r"\s*[\"'“‘«(\[¿¡「『（]*(\w*)")  # noqa: RUF001
+_LAST_WORD = re.compile(r"[^\s(\[\"“‘«]*$")
+
+# Before a name: a sentence does not end here.
+_TITLES = frozenset(
+    "mr mrs ms mx dr prof st sts gen col maj capt cmdr lt sgt rev hon pres gov sen rep fr mme mlle "
+    "messrs vs cf e.g i.e viz al approx ca bros dept est".split()
+)
+# Before a number.
+_NUMBERED = frozenset(
+    "no nos nr vol vols fig figs eq eqs sec secs ch chap p pp art par ref refs jan feb mar apr jun "
+    "jul aug sep sept oct nov dec".split()
+)
+# A sentence may end here: it does if the next word often starts one.
+_EITHER = frozenset("etc inc ltd co corp llc jr sr ave blvd rd mt ft a.m p.m u.s u.k u.n".split())
+_STARTERS = frozenset(
+    "a after all an and another as at because before both but by during each even every for from "
+    "he her here his how however i if in it its many most my no not of on one our she since so "
+    "some such that the their then there these they this those though through to under until we "
+    "what when where which while who why with yet you your".split()
+)
+
+
+def sentence_starts(text: str) -> list[tuple[int, bool]]:
+    """Where each sentence starts, and whether a paragraph starts with it; the first is at 0.
+
+    A text without a word is one sentence. Blank lines belong to what follows, at the end of the
+    text to what is before.
+    """
+    found: list[tuple[int, bool]] = []
+    start = held = 0  # of the line; of the blank lines before it
+    for line in text.split("\n"):
+        end = start + len(line)
+        if line and not line.isspace():
+            found.append((held, True))
+            for sign in _END.finditer(text, start, end):
+                if sign.end() < end and _ends_sentence(text, sign, end):
+                    found.append((sign.end(), False))
+            held = end
+        start = end + 1
+    return found or [(0, True)]
+
+
+def _ends_sentence(text: str, end: re.Match[str], line_end: int) -> bool:
+    """Whether a sentence ends at a full stop or another sign that `_END` has found."""
+    after = _NEXT.match(text, end.end(), line_end)
+    word = after[1] if after else ""
+    if after and after.end() == line_end and not after[0].strip():
+        return False  # white space at the end of the line
+    if word[:1].islower():
+        return False
+    if not end[0].startswith(".") or end[0].startswith(".."):
+        return True
+    found = _LAST_WORD.search(text, max(0, end.start() - 20), end.start())
+    before = found[0] if found else ""
+    small = before.lower()
+    if small in _TITLES:
+        return False
+    if small in _NUMBERED:
+        return not word[:1].isdigit()
+    initial = len(before) == 1 and before.isupper()
+    dotted = "." in before and before.replace(".", "").isalpha()
+    if initial or dotted or small in _EITHER:
+        return word.lower() in _STARTERS
+    return True

@@ -1,0 +1,477 @@
+"""Corpora: equal to a naive encoding in memory, whatever happens while they are built."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard import text
+from regard.data import (
+    EpochSampler,
+    ParallelStreams,
+    ShuffledBlocks,
+    TokenArray,
+    build_corpus,
+    corpus_building,
+    encode_corpus,
+    open_corpus,
+    read_documents,
+)
+from regard.data.document_windows import DocumentWindows
+from regard.errors import CheckpointError, ConfigError, DataError
+
+SENTENCES = [  # of the paragraphs of documents
+    [["The cat sat.", " It slept!"], ["A second paragraph.", " With Dr. Who."]],
+    [["one"]],
+    [["Ünïcödé naïve 😀.", " Ω is a letter.", " 日本語。", "テスト"]],
+    [["x" * 300 + " long words.", *[" And more."] * 40]],
+    [["a b"], ["c"], ["d e f.", " G h."]],
+]
+DOCUMENTS = [["".join(sentences) for sentences in document] for document in SENTENCES]
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    lines = [line for document in DOCUMENTS for line in document]
+    kinds = ("wordpiece", "byte-bpe", "bpe", "words", "characters", "unigram")
+    return {kind: text.train(kind, lines, 400) for kind in kinds}
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n\n" + "\n\n \n".join("\n".join(d) for d in DOCUMENTS) + "\n")
+    return path
+
+
+def naive(tokenizer, texts, end=()):
+    return [[*tokenizer.encode(one).ids, *end] for one in texts]
+
+
+def listed(corpus):
+    return [one.tolist() for one in corpus.tokens]
+
+
+def assert_same(one, other):
+    assert one.tokens.ids.dtype == other.tokens.ids.dtype
+    for name in ("paragraphs", "sentences"):
+        a, b = getattr(one, name), getattr(other, name)
+        assert (a is None) == (b is None) and (a is None or np.array_equal(a, b))
+    assert np.array_equal(one.tokens.ids, other.tokens.ids)
+    assert np.array_equal(one.tokens.offsets, other.tokens.offsets)
+    assert one.tokens.checksum == other.tokens.checksum
+    assert one.tokens.joined().checksum == other.tokens.joined().checksum
+
+
+def bytes_of(folder):
+    return {f.name: f.read_bytes() for f in Path(folder).iterdir() if f.name != "checked.json"}
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "bpe", "words", "characters", "unigram"])
+@pytest.mark.parametrize("structure", [False, True])
+def test_the_tokens_are_those_of_each_document(tokenizers, source, tmp_path, kind, structure):
+    tokenizer = tokenizers[kind]
+    if structure and kind in ("bpe", "words", "unigram"):  # no token begins at 。 inside a word
+        source.write_text(source.read_text().replace("。", "。 "))
+    texts = source.read_text().strip().split("\n\n \n")
+    wanted = naive(tokenizer, texts, (3, 4))
+    documents = read_documents(source)
+    corpus = encode_corpus(documents, tokenizer, end=(3, 4), structure=structure)
+    assert listed(corpus) == wanted
+    built = build_corpus(
+        documents, tokenizer, tmp_path / "out", end=(3, 4), structure=structure, show="none"
+    )
+    assert_same(built, corpus)
+    assert isinstance(built.tokens.ids.base, np.memmap)
+
+
+def test_paragraphs_and_sentences_begin_where_the_text_says(tokenizers, source):
+    tokenizer = tokenizers["wordpiece"]
+    corpus = encode_corpus(read_documents(source), tokenizer, end=(3,), structure=True)
+    paragraphs, sentences, at = [], [], 0
+    for document in SENTENCES:
+        for paragraph in document:
+            paragraphs.append(at)
+            for sentence in paragraph:
+                sentences.append(at)
+                at += len(tokenizer.encode(sentence).ids)
+        at += 1
+    assert corpus.paragraphs.tolist() == [*paragraphs, at]
+    assert corpus.sentences.tolist() == [*sentences, at]
+
+
+def test_what_has_no_tokens_begins_nothing(tokenizers, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\u200d\na b\n\nc\n\u200d\n\n\u200d\n\nd")
+    tokenizer = tokenizers["wordpiece"]
+    assert tokenizer.encode("\u200d").ids == []
+    corpus = encode_corpus(read_documents(path), tokenizer, structure=True)
+    assert corpus.tokens.offsets.tolist() == [0, 2, 3, 3, 4]
+    assert corpus.paragraphs.tolist() == corpus.sentences.tolist() == [0, 2, 3, 4]
+    ended = encode_corpus(read_documents(path), tokenizer, structure=True, end=(2,))
+    assert ended.tokens.offsets.tolist() == [0, 3, 5, 6, 8]
+    assert ended.paragraphs.tolist() == [0, 3, 4, 5, 6, 8]
+
+
+def test_a_document_is_a_row_or_a_file_or_between_blank_lines(tokenizers, tmp_path):
+    tokenizer = tokenizers["byte-bpe"]
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/b.txt").write_text("one\n\ntwo\n")
+    with gzip.open(tmp_path / "texts/a.txt.gz", "wt") as file:
+        file.write("first \n second")
+    (tmp_path / "texts/.hidden").write_text("not read")
+    folder = tmp_path / "texts"
+
+    def read(name, documents=None, **options):
+        return listed(encode_corpus(read_documents(name, documents, **options), tokenizer))
+
+    assert read(folder) == naive(tokenizer, ["first \n second", "one", "two"])
+    assert read(folder, "files") == naive(tokenizer, ["first \n second", "one\n\ntwo\n"])
+    assert read(folder, "rows") == naive(tokenizer, ["first ", " second", "one", "", "two"])
+    rows = ["a\n\nb", "", "c"]
+    (tmp_path / "t.jsonl").write_text(
+        "".join(json.dumps({"id": 1, "text": t}) + "\n" for t in rows)
+    )
+    assert read(tmp_path / "t.jsonl", field="text") == naive(tokenizer, rows)
+
+
+def test_errors_name_file_and_line(tokenizers, tmp_path):
+    tokenizer = tokenizers["bpe"]
+    (tmp_path / "t.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
+    with pytest.raises(DataError, match=r"t\.jsonl:2: has no field 'text'.*'txt'"):
+        encode_corpus(read_documents(tmp_path / "t.jsonl", field="text"), tokenizer)
+    with pytest.raises(DataError, match="each row of which is a document"):
+        read_documents([tmp_path / "t.jsonl", tmp_path / "x.txt"], field="text")
+    with pytest.raises(DataError, match="is plain text, which has no field 'text'"):
+        read_documents(tmp_path / "x.txt", field="text")
+    with pytest.raises(ConfigError, match="`documents` must be one of rows, blank-lines, files"):
+        read_documents(tmp_path / "x.txt", "lines")
+    (tmp_path / "x.txt").write_bytes(b"good\n\xff\n")
+    with pytest.raises(DataError, match=r"x\.txt:2: byte 0xFF"):
+        encode_corpus(read_documents(tmp_path / "x.txt"), tokenizer)
+    (tmp_path / "e.txt").write_text("\n \n")
+    with pytest.raises(DataError, match=r"e\.txt: has no document"):
+        encode_corpus(read_documents(tmp_path / "e.txt"), tokenizer)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="is a folder without files"):
+        read_documents(tmp_path / "empty")
+
+
+def test_a_text_that_cannot_be_encoded_names_file_and_line(tmp_path):
+    vocabulary = {"a": 0, "b": 1}
+    from tokenizers import Tokenizer as Fast
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+
+    fast = Fast(WordLevel(vocabulary, unk_token="[UNK]"))
+    fast.pre_tokenizer = WhitespaceSplit()
+    tokenizer = text.Tokenizer(fast, "words", {})
+    (tmp_path / "x.txt").write_text("a b\na\n\nb c\n")
+    with pytest.raises(DataError, match=r"x\.txt:4: "):
+        encode_corpus(read_documents(tmp_path / "x.txt"), tokenizer)
+
+
+KILLED = """
+# Builds in children, each of which dies at a random one of its writes, until one ends.
+import os, random, sys
+from regard import file_writing
+from regard.data import build_corpus, corpus_building, read_documents, token_arrays
+from regard.text import Tokenizer
+
+source, tokenizer, out = sys.argv[1:]
+documents, tokenizer = read_documents(source), Tokenizer.load(tokenizer)
+corpus_building.SAVE_EVERY, token_arrays._CHUNK = 0.001, 16
+draw = random.Random(1).randrange
+left = 0
+
+
+def dying(call):
+    def wrapped(*arguments):
+        global left
+        left -= 1
+        if left == 0:
+            os._exit(9)
+        return call(*arguments)
+
+    return wrapped
+
+
+class Dying:
+    def __init__(self):
+        self.fsync, self.replace = dying(os.fsync), dying(os.replace)
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+
+class DyingFile:
+    def __init__(self, file):
+        self.file, self.write = file, dying(file.write)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+write = corpus_building._Build._write
+corpus_building._Build._write = lambda self, files, part: write(
+    self, [DyingFile(file) for file in files], part
+)
+file_writing.os = corpus_building.os = Dying()
+deaths = resumed = 0
+while True:
+    left = draw(3, 400)
+    if not (child := os.fork()):
+        build_corpus(documents, tokenizer, out, end=(3,), structure=True, show="none")
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code != 9:
+        break
+    deaths += 1
+    resumed += os.path.exists(out + "/building.json")
+print(code, deaths, resumed)
+"""
+
+
+def test_a_build_that_is_killed_and_goes_on_writes_the_same_bytes(tokenizers, tmp_path):
+    draw = random.Random(1).randrange
+    source = tmp_path / "a.txt"
+    line = "The cat sat. It slept and slept. A long day in the sun, they say. "
+    source.write_text("\n".join(line[draw(30) :] * draw(3) for _ in range(3000)))
+    tokenizer = tokenizers["wordpiece"]
+    tokenizer.save(tmp_path / "tokenizer")
+    documents = read_documents(source)
+    build_corpus(documents, tokenizer, tmp_path / "whole", end=(3,), structure=True, show="none")
+    called = [sys.executable, "-c", KILLED, source, tmp_path / "tokenizer", tmp_path / "out"]
+    told = subprocess.run([*map(str, called)], check=True, capture_output=True, text=True).stdout
+    code, deaths, resumed = map(int, told.split())
+    assert code == 0 and deaths > 5 and resumed > 5
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+    opened = open_corpus(tmp_path / "out", verify=True)
+    assert_same(opened, encode_corpus(documents, tokenizer, end=(3,), structure=True))
+
+
+def test_an_interrupted_build_goes_on_in_the_same_process(
+    tokenizers, source, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("regard.data.token_arrays._CHUNK", 8)
+    monkeypatch.setattr("regard.data.token_arrays._FEW", 1)
+    source.write_text(source.read_text() * 20)
+    documents, tokenizer = read_documents(source), tokenizers["bpe"]
+    write, calls = corpus_building._Build._write, []
+
+    def interrupted(self, files, part):
+        calls.append(part.passages)
+        if len(calls) == 3:
+            files[0].write(b"half of a part")
+            raise KeyboardInterrupt
+        write(self, files, part)
+
+    monkeypatch.setattr(corpus_building._Build, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+    assert json.loads((tmp_path / "out/building.json").read_text())["passages"] == sum(calls[:2])
+    with pytest.raises(CheckpointError, match="holds no finished corpus"):
+        open_corpus(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"end was \[\], is \[3\]"):
+        build_corpus(documents, tokenizer, tmp_path / "out", end=(3,), show="none")
+    built = build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+    assert_same(built, encode_corpus(documents, tokenizer))
+
+
+def test_a_second_build_opens_what_is_there(tokenizers, source, tmp_path, monkeypatch):
+    documents, tokenizer = read_documents(source), tokenizers["bpe"]
+    build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+    before = bytes_of(tmp_path / "out")
+    age(tmp_path)
+    build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+
+    def read_again(path):
+        raise AssertionError(f"{path} is read again")
+
+    monkeypatch.setattr("regard.data.checksum_cache.hash_of", read_again)
+    monkeypatch.setattr(corpus_building._Build, "run", read_again)
+    build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+    open_corpus(tmp_path / "out")
+    assert bytes_of(tmp_path / "out") == before
+    assert text.Tokenizer.load(tmp_path / "out").fingerprint() == tokenizer.fingerprint()
+
+
+def age(folder):
+    """Make all files look older, so that their times are trusted."""
+    for path in Path(folder).rglob("*"):
+        stamp = path.stat().st_mtime_ns - 10**9
+        os.utime(path, ns=(stamp, stamp))
+
+
+@pytest.mark.parametrize("aged", [False, True])
+def test_a_changed_file_is_noticed(tokenizers, source, tmp_path, aged):
+    documents, tokenizer, out = read_documents(source), tokenizers["bpe"], tmp_path / "out"
+
+    def build(tokenizer=tokenizer, **options):
+        return build_corpus(documents, tokenizer, out, show="none", **options)
+
+    build()
+    if aged:
+        age(tmp_path)
+        build()
+    with pytest.raises(ConfigError, match="tokenizer was '"):
+        build(tokenizers["wordpiece"])
+    with pytest.raises(ConfigError, match="structure was False, is True"):
+        build(structure=True)
+    content = source.read_text()
+    source.write_text(content.replace("cat", "dog"))
+    with pytest.raises(ConfigError, match=r"texts\.txt has changed"):
+        build()
+    source.write_text(content)
+    build()
+    for change, message in (
+        (lambda data: data[:-2], r"tokens\.bin has .* bytes instead of"),
+        (lambda data: data[:10] + bytes([data[10] ^ 1]) + data[11:], r"has changed: its SHA-256"),
+        (lambda data: b"", r"tokens\.bin has 0 bytes instead of"),
+    ):
+        data = (out / "tokens.bin").read_bytes()
+        (out / "tokens.bin").write_bytes(change(data))
+        with pytest.raises(CheckpointError, match=message):
+            build()
+        (out / "tokens.bin").write_bytes(data)
+    (out / "documents.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"documents\.bin is missing"):
+        open_corpus(out)
+    (out / "corpus.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"corpus\.json"):
+        open_corpus(out)
+
+
+def test_a_folder_is_built_by_one_process_at_a_time(tokenizers, source, tmp_path):
+    from regard.file_writing import locked
+
+    with locked(tmp_path / "out", "building a corpus in"):
+        with pytest.raises(ConfigError, match="another process is building a corpus in"):
+            build_corpus(read_documents(source), tokenizers["bpe"], tmp_path / "out")
+
+
+def test_progress_shows_rate_and_time_left(tokenizers, source, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("regard.progress.Lines.__init__.__defaults__", (0.0, None))
+    build_corpus(read_documents(source), tokenizers["bpe"], tmp_path / "out", show="lines")
+    told = capsys.readouterr().err
+    assert "tokens/s" in told and " left" in told and "100.0%" in told
+
+
+def test_streams_and_blocks_of_a_mapped_corpus_are_those_in_memory(tokenizers, source, tmp_path):
+    documents, tokenizer = read_documents(source), tokenizers["bpe"]
+    mapped = build_corpus(documents, tokenizer, tmp_path / "out", show="none").tokens
+    memory = TokenArray.of(listed(encode_corpus(documents, tokenizer)), tokenizer.vocab_size)
+    size = {"batch_size": 3, "sequence_length": 7}
+    for make in (
+        lambda tokens: ParallelStreams(tokens, **size),
+        lambda tokens: ShuffledBlocks(tokens, **size, seed=5),
+    ):
+        one, other = EpochSampler(make(mapped)), EpochSampler(make(memory))
+        assert one.position() == other.position()
+        for _ in range(2 * one.batches_per_epoch + 1):
+            a, b = next(one), next(other)
+            assert a.tokens.equal(b.tokens) and a.targets.equal(b.targets) and a.fresh == b.fresh
+        assert one.position() == other.position()
+
+
+@pytest.mark.parametrize("smallest", [1, 3, 5])
+def test_windows_are_the_documents_cut(smallest):
+    lengths = [3, 0, 12, 5, 1, 25, 2]
+    sequences, at = [], 0
+    for length in lengths:
+        sequences.append(list(range(at, at + length)))
+        at += length
+    tokens = TokenArray.of(sequences)
+    windows = DocumentWindows(tokens, length=5, batch_size=4, seed=3, smallest=smallest, pad=99)
+    wanted = [s[i : i + 5] for s in sequences for i in range(0, len(s), 5)]
+    wanted = [one for one in wanted if len(one) >= smallest]
+    orders = []
+    for epoch in (0, 1):
+        found = []
+        for batch in windows.epoch(epoch):
+            ids, lengths_ = batch.sequences.ids, batch.sequences.lengths
+            for row, length, start in zip(
+                ids.tolist(), lengths_.tolist(), batch.starts, strict=True
+            ):
+                assert row[0] == start and row[length:] == [99] * (len(row) - length)
+                found.append(row[:length])
+        assert sorted(found) == wanted
+        orders.append(found)
+    assert orders[0] != orders[1]
+    again = DocumentWindows(tokens, length=5, batch_size=4, seed=3, smallest=smallest, pad=99)
+    sampler, other = EpochSampler(windows), EpochSampler(again)
+    for _ in range(7):
+        next(sampler)
+    other.restore(sampler.position())
+    assert next(other).sequences.ids.equal(next(sampler).sequences.ids)
+
+
+def test_windows_run_across_documents_of_joined_tokens():
+    tokens = TokenArray.of([[0, 1], [2, 3, 4], [5]])
+    windows = DocumentWindows(tokens.joined(), length=4, batch_size=9, seed=1)
+    (batch,) = windows.epoch(0)
+    rows = [
+        r[:n] for r, n in zip(batch.sequences.ids.tolist(), batch.sequences.lengths, strict=True)
+    ]
+    assert sorted(rows) == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_windows_of_documents_that_are_too_short_are_an_error():
+    with pytest.raises(ConfigError, match="no document has 3 tokens"):
+        DocumentWindows(TokenArray.of([[1, 2], []]), length=4, batch_size=1, seed=1, smallest=3)
+
+
+def test_a_split_takes_the_last_documents(tokenizers, source):
+    corpus = encode_corpus(read_documents(source), tokenizers["bpe"], structure=True)
+    train, valid = corpus.split(0.4)
+    assert listed(train) + listed(valid) == listed(corpus)
+    assert len(valid.tokens) == 2
+    middle = int(corpus.tokens.offsets[3])
+    for name in ("paragraphs", "sentences"):
+        whole, first, last = (getattr(c, name).tolist() for c in (corpus, train, valid))
+        assert first[-1] == middle and last[0] == 0
+        assert [*first, *(x + middle for x in last[1:])] == whole
+    with pytest.raises(ConfigError, match="leaves no document to train on"):
+        corpus.split(0.99)
+
+
+def test_sega_indices_run_through_the_whole_corpus(tokenizers, source):
+    corpus = encode_corpus(read_documents(source), tokenizers["bpe"], end=(2,), structure=True)
+    total = len(corpus.tokens.ids)
+    paragraph, sentence = [], []
+    for token in range(total):
+        paragraph.append(sum(start <= token for start in corpus.paragraphs[:-1]) - 1)
+        sentence.append(sum(start <= token for start in corpus.sentences[:-1]) - 1)
+    starts = np.array([0, 5, total - 3])
+    found = corpus.sega(starts, 6)
+    for row, start in enumerate(starts):
+        tokens = [min(start + i, total - 1) for i in range(6)]
+        assert found.token[row].tolist() == tokens
+        assert found.paragraph[row].tolist() == [paragraph[t] for t in tokens]
+        assert found.sentence[row].tolist() == [sentence[t] for t in tokens]
+    plain = encode_corpus(read_documents(source), tokenizers["bpe"])
+    with pytest.raises(ConfigError, match="structure = True"):
+        plain.sega(starts, 6)
+
+
+def test_a_huge_line_and_one_token_files_are_read(tokenizers, tmp_path):
+    line = ("x" * 9_999 + " ") * 1_800  # longer than a row may be
+    (tmp_path / "huge.txt").write_text(line + "\n")
+    tokenizer = tokenizers["words"]
+    corpus = encode_corpus(read_documents(tmp_path / "huge.txt"), tokenizer)
+    assert corpus.tokens.offsets.tolist() == [0, 1_800]
+    (tmp_path / "one.txt").write_text("a")
+    one = build_corpus(read_documents(tmp_path / "one.txt"), tokenizer, tmp_path / "1", show="none")
+    assert listed(one) == [tokenizer.encode("a").ids]
+    (tmp_path / "none.txt").write_text("\n")
+    rows = read_documents(tmp_path / "none.txt", "rows")
+    none = build_corpus(rows, tokenizer, tmp_path / "0", show="none")
+    assert listed(none) == [[]] and len(none.tokens.ids) == 0
