@@ -355,11 +355,12 @@ def _sentencepiece(path: Path) -> LoadedTokenizer:
     fast = family.tokenizer(model, settings)
     roles = {**family.roles, **settings.roles}
     _check_present(path, fast.get_vocab(), settings.class_name or "this", *family.roles.values())
-    parts = [tuple(_id_of(fast, roles[role]) for role in roles_) for roles_ in family.around]
-    template = Template.around(*parts)
-    if family.segments:
-        template = Template.bert(*(_id_of(fast, roles[role]) for role in ("cls", "sep")))
-    fast.post_processor = processor_of(template, fast.id_to_token)
+    ids = {role: _id_of(fast, token) for role, token in roles.items() if token in fast.get_vocab()}
+    fast.post_processor = processor_of(family.template(ids), fast.id_to_token)
+    mask = settings.named.get("mask", AddedTokenSpec(roles.get("mask", ""), plain=True))
+    if family.mask_strips and mask is not None and mask.plain:
+        named = {**settings.named, "mask": AddedTokenSpec(mask.content, lstrip=True)}
+        settings = replace(settings, named=named)
     return _finish(path, fast, family.kind, settings, family.roles)
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -19,6 +21,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from regard.errors import DataError, RegardError
 from regard.text.character_map import CharacterMap
 from regard.text.special_tokens import roles_of
+from regard.text.templates import Template
 from regard.text.token_settings import TokenSettings
 from regard.text.unigram import SPACE
 
@@ -252,6 +255,8 @@ class SentencePieceFamily:
     segments: bool = False
     preprocessing: Callable[[SentencePieceModel, TokenSettings], Preprocessing] | None = None
 
+    mask_strips: ClassVar[bool] = False  # whether the mask takes the space before it
+
     @property
     def kind(self) -> str:
         """The kind of its tokenizers."""
@@ -264,6 +269,24 @@ class SentencePieceFamily:
             fast.normalizer, fast.pre_tokenizer = self.preprocessing(model, settings)
             fast.decoder = decoders.Metaspace()
         return fast
+
+    def template(self, ids: Mapping[str, int]) -> Template:
+        """The special tokens around texts; ids: by role."""
+        if self.segments:
+            return Template.bert(ids["cls"], ids["sep"])
+        first, middle, last = (tuple(ids[role] for role in part) for part in self.around)
+        return Template.around(first, middle, last)
+
+
+class XlnetFamily(SentencePieceFamily):
+    """XLNet's class: its last special token is a segment of its own."""
+
+    mask_strips = True
+
+    def template(self, ids: Mapping[str, int]) -> Template:
+        """A <sep> <cls>, and A <sep> B <sep> <cls>."""
+        first, second, last = (ids["sep"], 0), (ids["sep"], 1), (ids["cls"], 2)
+        return Template(((), (first, last)), ((), (first,), (second, last)))
 
 
 def _t5_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
@@ -284,15 +307,21 @@ def _own_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
     return pieces
 
 
-def _albert_preprocessing(model: SentencePieceModel, settings: TokenSettings) -> Preprocessing:
-    """Quotation marks, accents and case as the class changes them, and then the model's own map."""
+def _preprocessing(
+    model: SentencePieceModel, settings: TokenSettings, *, lowercases: bool
+) -> Preprocessing:
+    """Quotation marks, accents and case as ALBERT's and XLNet's classes change them, and then the
+    model's own map.
+
+    lowercases: whether texts are lower-cased where no file says it.
+    """
     config = settings.config
     steps: list[normalizers.Normalizer] = [
         normalizers.Replace(quotes, '"') for quotes in ("``", "''")
     ]
     if not config.keep_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    if config.do_lower_case is not False:
+    if lowercases if config.do_lower_case is None else config.do_lower_case:
         steps.append(normalizers.Lowercase())
     if model.character_map:
         steps.append(normalizers.Precompiled(model.character_map))
@@ -324,7 +353,7 @@ ALBERT = SentencePieceFamily(
     BERT_ROLES | {"bos": "[CLS]", "eos": "[SEP]"},
     (("cls",), ("sep",), ("sep",)),
     segments=True,
-    preprocessing=_albert_preprocessing,
+    preprocessing=partial(_preprocessing, lowercases=True),
 )
 BIG_BIRD = SentencePieceFamily(
     _own_pieces,
@@ -332,12 +361,33 @@ BIG_BIRD = SentencePieceFamily(
     (("cls",), ("sep",), ("sep",)),
     segments=True,
 )
-FAMILIES = {"T5": T5, "XLMRoberta": XLM_ROBERTA, "Albert": ALBERT, "BigBird": BIG_BIRD}
+XLNET = XlnetFamily(
+    _own_pieces,
+    {
+        "bos": "<s>",
+        "eos": "</s>",
+        "unk": "<unk>",
+        "sep": "<sep>",
+        "pad": "<pad>",
+        "cls": "<cls>",
+        "mask": "<mask>",
+    },
+    ((), ("sep",), ("sep", "cls")),
+    preprocessing=partial(_preprocessing, lowercases=False),
+)
+FAMILIES = {
+    "T5": T5,
+    "XLMRoberta": XLM_ROBERTA,
+    "Albert": ALBERT,
+    "BigBird": BIG_BIRD,
+    "XLNet": XLNET,
+}
 MODEL_TYPES = {
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "xlm-roberta": XLM_ROBERTA,
     "albert": ALBERT,
     "big_bird": BIG_BIRD,
+    "xlnet": XLNET,
 }
 
 

@@ -34,6 +34,10 @@ OPTIONS = {
         "remove_extra_whitespaces": False,
         "normalization_rule_name": "identity",
     },
+    "xlnet": {
+        "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"],
+        "vocab_size": 700,
+    },
     "case-folded": {"normalization_rule_name": "nfkc_cf", "pad_id": 3},
     # as those of ALBERT and BigBird were trained
     "albert": {
@@ -65,10 +69,14 @@ def trained(tmp_path_factory):
         spm.SentencePieceTrainer.train(
             input=str(CORPUS),
             model_prefix=str(folder / name),
-            vocab_size=600,
             hard_vocab_limit=False,
             minloglevel=2,
-            **{"model_type": "unigram", **OPTIONS.get(name, {}), **options},
+            **{
+                "vocab_size": 600,
+                "model_type": "unigram",
+                **OPTIONS.get(name, {}),
+                **options,
+            },
         )
         return folder / f"{name}.model"
 
@@ -240,11 +248,65 @@ def test_folders_give_the_ids_of_their_class_in_transformers(shared, tmp_path, n
     assert ours.vocab_size == len(theirs)
 
 
-def test_the_model_of_an_unknown_class_is_rejected_with_how_to_convert_it(trained, tmp_path):
+XLNET_TEXTS = [
+    "Hello, world!", "``Quotes'' of Penn's  Treebank ", "naïve café, ÜBER\u0301",
+    "in 1,234.5 ways, 2010,", "a <sep> b <cls>", "The <mask> sat. <eop> Next <eod>", "x<mask>y", "",
+    " two  spaces\n\tand lines ",
+    "ﬁne ½ Straße 日本 \u200b", "--- ... ?!?!", "▁odd ▁", "<unk> <s> </s> <pad>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings_of", [{}, {"do_lower_case": True}], ids=str)
+def test_xlnet_folders_give_the_ids_of_their_class_in_transformers(trained, tmp_path, settings_of):
+    """From the model file, from the tokenizer.json that `transformers` writes, and from ours."""
+    from transformers import XLNetTokenizer
+
+    shutil.copy(trained("xlnet"), tmp_path / "spiece.model")
+    (tmp_path / "config.json").write_text('{"model_type": "xlnet"}')
+    stated = {"tokenizer_class": "XLNetTokenizer", **settings_of}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    theirs = XLNetTokenizer.from_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path / "json")
+    (tmp_path / "json" / "config.json").write_text('{"model_type": "xlnet"}')
+    for ours in (Tokenizer.load(tmp_path), Tokenizer.load(tmp_path / "json")):
+        for text in [*XLNET_TEXTS, *HARD]:
+            expected = theirs(text, add_special_tokens=False)["input_ids"]
+            assert ours.encode(text).ids == expected, text
+        first, second = (ours.encode(text).ids for text in XLNET_TEXTS[:2])
+        for texts_, given_ in ((XLNET_TEXTS[:1], [first]), (XLNET_TEXTS[:2], [first, second])):
+            row, expected = ours.template.apply(given_), theirs(*texts_, return_token_type_ids=True)
+            assert row.ids == expected["input_ids"]
+            assert row.segments == expected["token_type_ids"]
+        assert ours.template.segment_count == 3
+        for role in ("bos", "eos", "unk", "pad", "cls", "sep", "mask"):
+            assert ours.roles.get(role) == getattr(theirs, f"{role}_token")
+        assert ours.vocab_size == len(theirs)
+        decoded = ours.decode(ours.encode("Hello, world!").ids)
+        assert decoded == theirs.decode(theirs.encode("Hello, world!", add_special_tokens=False))
+
+
+def test_accents_are_kept_where_the_file_says_so(trained, tmp_path):
+    shutil.copy(trained("xlnet"), tmp_path / "spiece.model")
+    ids = {}
+    for keep in (False, True):
+        config = {"tokenizer_class": "XLNetTokenizer", "keep_accents": keep}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        ids[keep] = [Tokenizer.load(tmp_path).encode(text).ids for text in ("naïve", "naive")]
+    assert ids[False][0] == ids[False][1] and ids[True][0] != ids[True][1]
+
+
+def test_a_model_without_the_special_pieces_of_its_class_is_rejected(trained, tmp_path):
     shutil.copy(trained("default"), tmp_path / "spiece.model")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLNetTokenizer"}')
+    with pytest.raises(DataError, match="the token <sep> is missing"):
+        Tokenizer.load(tmp_path)
+
+
+def test_the_model_of_an_unknown_class_is_rejected_with_how_to_convert_it(trained, tmp_path):
+    shutil.copy(trained("default"), tmp_path / "spiece.model")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CamembertTokenizer"}')
     with pytest.raises(
-        DataError, match=r"of XLNetTokenizer, which is not supported.*AutoTokenizer"
+        DataError, match=r"of CamembertTokenizer, which is not supported.*AutoTokenizer"
     ):
         Tokenizer.load(tmp_path)
 
