@@ -18,6 +18,7 @@ from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
+from regard.models.transformer_xl import TransformerXL
 from regard.tasks import TASKS, task_class
 from regard.text import Tokenizer, train
 
@@ -68,6 +69,12 @@ def gpt_classifier() -> Any:
     return headed("classification", GPT2(_config(GPT2, tokenizer, max_length=LIMIT)), tokenizer)
 
 
+def xl_classifier() -> Any:
+    """A classifier on a model with a memory and an adaptive softmax."""
+    tokenizer = train("words", lines(), 60)
+    return headed("classification", TransformerXL(_config(TransformerXL, tokenizer)), tokenizer)
+
+
 def headed(task: str, body: Any, tokenizer: Tokenizer) -> Any:
     """An encoder under the head of a task."""
     heads = {}
@@ -81,6 +88,7 @@ def language(kind: type = RecurrentLanguageModel) -> Any:
     """A language model."""
     tokenizer = train("words", lines(), 60)
     limit = {"max_length": LIMIT} if kind is GPT2 else {}
+    limit = {"cutoffs": (6,), "divisor": 2, "memory": 6} if kind is TransformerXL else limit
     model = kind(_config(kind, tokenizer, **limit))
     return task_class("language-modeling")(model, tokenizer, format="lines")
 
@@ -107,6 +115,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "classification-gpt2": gpt_classifier,
     "language-modeling": language,
     "language-modeling-gpt2": lambda: language(GPT2),
+    "language-modeling-transformer-xl": lambda: language(TransformerXL),
+    "classification-transformer-xl": xl_classifier,
     "translation": translator,
     "summarization": lambda: translator(task="summarization"),
     "text-to-text": lambda: translator(task="text-to-text"),

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regard.attention.attend import SCALED, attend
 from regard.attention.capture import CapturePoint
-from regard.attention.multihead import PackedLinear, merge_heads, split_heads, width_of_head
+from regard.attention.multihead import (
+    LayerCache,
+    PackedLinear,
+    merge_heads,
+    split_heads,
+    width_of_head,
+)
 from regard.data.batches import Sequences
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
@@ -114,60 +123,151 @@ def position_scores(query: Tensor, vectors: Tensor, rows: Tensor) -> Tensor:
     return by_distance.gather(-1, rows.expand(*by_distance.shape[:3], rows.size(-1)))
 
 
-class RelativeAttention(nn.Module):
-    """Self-attention over this segment and the one before (Transformer-XL).
+class Relation(Protocol):
+    """How far queries are from keys: the part of the score that a layer's positions make.
 
-    score(i, j) = ((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(K),  r_d = W_r sinusoid(d)
-
-    u and v are learned for each head: content and position bias.
-
-    Raises:
-        ValueError: the heads do not divide the width.
+    project: W_r of the layer, from vectors of distances (..., R, D) to (..., H, R, K).
     """
 
-    def __init__(self, d_model: int, heads: int, *, kind: str = "decoder", dropout: float = 0.0):
+    def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+        """q_i W_r r_ij of queries (B, H, T, K): (B, H, T, S)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByDistance:
+    """Vectors of distances S - 1 ... 0, (S, D), or (B, S, D) for sequences with their own."""
+
+    vectors: Tensor
+
+    def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+        """See `Relation`."""
+        return by_shift(query, project(self.vectors))
+
+
+@dataclass(frozen=True)
+class ByKnownDistance:
+    """The same, projected before: (1, H, S, K)."""
+
+    keys: Tensor
+
+    def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+        """See `Relation`."""
+        return by_shift(query, self.keys)
+
+
+def by_shift(query: Tensor, keys: Tensor) -> Tensor:
+    """Products of T queries, which stand behind S - T keys, with the vectors of their distances.
+
+    out[i, j] = q_i · r_{(S - T + i) - j}, where row c of `keys` is r_{S - 1 - c}. Behind a query,
+    where j > S - T + i, there are arbitrary numbers. Appendix B of Dai et al. 2019.
+
+    Args:
+        query, keys: (B, H, T, K) and (1 or B, H, S, K).
+
+    Returns:
+        (B, H, T, S)
+    """
+    products = query @ keys.mT  # column c is distance S - 1 - c
+    count, width = products.shape[-2:]
+    if count == 1:
+        return products
+    # Row i moves T - 1 - i columns to the left: in one line, rows of S + 1 are read as rows of S.
+    line = F.pad(products, (1, 0)).flatten(-2)
+    return line[..., count:].unflatten(-1, (count, width))
+
+
+class RelativeAttention(nn.Module):
+    """Self-attention over this segment and what came before it (Transformer-XL).
+
+    score(i, j) = ((q_i + u) k_j + (q_i + v) W_r r_ij) / sqrt(K)
+
+    u and v are learned for each head: content and position bias. r_ij is sinusoid(i - j), or
+    whatever a `Relation` makes of it.
+
+    Args:
+        head_dim: K; None: D / H.
+
+    Raises:
+        ValueError: `head_dim` is None and the heads do not divide the width.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        kind: str = "decoder",
+        dropout: float = 0.0,
+    ):
         super().__init__()
         check_probability(dropout)
-        self.heads, self.head_dim = heads, width_of_head(d_model, heads)
-        self.d_model, self.dropout = d_model, dropout
-        self.query = Linear(d_model, d_model, bias=False)
-        self.key_value = PackedLinear(d_model, d_model, parts=2, bias=False)
-        self.distance = Linear(d_model, d_model, bias=False)
+        self.heads, self.head_dim = heads, head_dim or width_of_head(d_model, heads)
+        self.dropout, width = dropout, heads * self.head_dim
+        self.query = Linear(d_model, width, bias=False)
+        self.key_value = PackedLinear(d_model, width, parts=2, bias=False)
+        self.distance = Linear(d_model, width, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
         self.position_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
-        self.output = Linear(d_model, d_model, bias=False)
+        self.output = Linear(width, d_model, bias=False)
         self.capture = CapturePoint(kind)
 
-    def forward(self, hidden: Tensor, mask: KeyMask, memory: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        relation: Relation,
+        *,
+        memory: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
         """(B, T, D) -> (B, T, D)
 
         Args:
-            mask: which of the M + T keys each query may see: at most those up to itself.
-            memory: hidden states (B, M, D) of the segment before; no gradient reaches them.
+            mask: which of the S = M + T keys each query may see: at most those up to itself.
+            relation: of these queries and keys.
+            memory: hidden states (B, M, D) of what came before, detached.
+            cache: the keys and values of these instead; it takes those of `hidden`.
         """
-        read = hidden if memory is None else torch.cat([memory.detach(), hidden], 1)
-        query = split_heads(self.query(hidden), self.heads)  # (B, H, T, K)
-        both = split_heads(self.key_value(read), 2 * self.heads)
-        key, value = both.chunk(2, dim=1)  # (B, 2H, S, K) -> 2 times (B, H, S, K)
+        query = split_heads(self.query(hidden), self.heads, self.head_dim)  # (B, H, T, K)
+        read = hidden if memory is None else torch.cat([memory, hidden], 1)
+        key, value = self.keys_and_values(read)
+        if cache is not None:
+            key, value = cache.update(key, value)
+        scores = relation.scores(query + self.position_bias, self.project)
         context = attend(
             query + self.content_bias,
             key,
             value,
             score=SCALED,
             mask=mask,
-            bias=self._position_scores(query, read.size(1)),
+            bias=scores * self.head_dim**-0.5,
             dropout=self.dropout if self.training else 0.0,
             capture=self.capture,
         )
         return self.output(merge_heads(context))
 
-    def _position_scores(self, query: Tensor, keys: int) -> Tensor:
-        """(q_i + v) r_{i-j} / sqrt(K): (B, H, T, K) -> (B, H, T, S)."""
-        count, device = query.size(2), query.device
-        distances = torch.arange(keys, device=device)
-        table = self.distance(sinusoid(distances, self.d_model).to(query))  # (S, D)
-        table = split_heads(table[None], self.heads)  # (1, H, S, K), by distance
-        position = torch.arange(keys - count, keys, device=device)[:, None]
-        distance = (position - distances).clamp(min=0)  # (T, S)
-        query = (query + self.position_bias) * self.head_dim**-0.5
-        return position_scores(query, table, distance[None, None])
+    def keys_and_values(self, read: Tensor) -> tuple[Tensor, Tensor]:
+        """Of hidden states (B, S, D): (B, H, S, K) twice."""
+        both = split_heads(self.key_value(read), 2 * self.heads, self.head_dim)
+        key, value = both.chunk(2, dim=1)  # (B, 2H, S, K) -> 2 times (B, H, S, K)
+        return key, value
+
+    def project(self, vectors: Tensor) -> Tensor:
+        """W_r of vectors of distances, (R, D) or (B, R, D) -> (1 or B, H, R, K)."""
+        vectors = vectors if vectors.dim() == 3 else vectors[None]
+        return split_heads(self.distance(vectors), self.heads, self.head_dim)
+
+
+def distance_vectors(
+    count: int, d_model: int, *, clamp: int | None = None, like: Tensor | None = None
+) -> Tensor:
+    """The vectors of distances count - 1 ... 0, for `ByDistance`: (S, D).
+
+    clamp: all larger distances are taken for this one.  like: a tensor of their type and device.
+    """
+    device = None if like is None else like.device
+    distances = torch.arange(count - 1, -1, -1, device=device)
+    vectors = sinusoid(distances if clamp is None else distances.clamp(max=clamp), d_model)
+    return vectors if like is None else vectors.to(like.dtype)

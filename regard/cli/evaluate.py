@@ -39,6 +39,14 @@ def evaluate(
     last_word: Annotated[bool, Option("--last-word", help="Score each line's last word.")] = False,
     window: Annotated[int | None, Option(help="Tokens of a window, for perplexity.")] = None,
     stride: Annotated[int | None, Option(help="Tokens between windows.")] = None,
+    target_length: Annotated[
+        int | None, Option(help="Tokens that a state reads at a time.")
+    ] = None,
+    memory: Annotated[int | None, Option(help="Positions that Transformer-XL remembers.")] = None,
+    clamp: Annotated[int | None, Option(help="The largest distance of Transformer-XL.")] = None,
+    cache: Annotated[int | None, Option(help="Positions of a neural cache.")] = None,
+    cache_theta: Annotated[float | None, Option(help="How peaked the cache is.")] = None,
+    cache_weight: Annotated[float | None, Option(help="Its share in the mixture.")] = None,
     quantize: Quantize = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -60,14 +68,19 @@ def evaluate(
     if task.decodes and not files:
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
-    windows = {name: n for name, n in (("window", window), ("stride", stride)) if n is not None}
-    if windows and (last_word or not isinstance(task, LanguageModeling)):
-        raise ConfigError("--window and --stride are for the perplexity of a language model.")
+    reading = dict(
+        window=window, stride=stride, target_length=target_length, memory=memory, clamp=clamp,
+        cache=cache, cache_theta=cache_theta, cache_weight=cache_weight,
+    )  # fmt: skip
+    reading = {name: value for name, value in reading.items() if value is not None}
+    if reading and (last_word or not isinstance(task, LanguageModeling)):
+        named = "--" + next(iter(reading)).replace("_", "-")
+        raise ConfigError(f"{named} is for the perplexity of a language model.")
     counts = Counter[str]()
     with watching(lambda batches: with_progress(batches, "evaluating")):
         if last_word or isinstance(task, LanguageModeling):
             check_no_decoding("Perplexity", decoding)
-            scores = _likelihood(task, files, chosen, last_word, windows)
+            scores = _likelihood(task, files, chosen, last_word, reading)
         elif task.decodes:
             scores, counts = _outputs(task, files, chosen, decoding)
             say_truncated(counts, task.model.config.max_length)
@@ -156,7 +169,7 @@ def _likelihood(
     files: Sequence[Path],
     columns: Columns,
     last_word: bool,
-    windows: Mapping[str, int],
+    reading: Mapping[str, Any],
 ) -> list[Any]:
     """Perplexity of texts, or scores of the last words of their lines."""
     from regard.data import read
@@ -167,7 +180,7 @@ def _likelihood(
     if columns:
         _no_columns("running text has none")
     if not last_word:
-        return [task.evaluate(read(file, format=task.format), **windows) for file in files]
+        return [task.evaluate(read(file, format=task.format), **reading) for file in files]
     return [score for file in files for score in task.lambada(_passages(file))]
 
 

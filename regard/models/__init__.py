@@ -34,6 +34,7 @@ MODELS: dict[str, Any] = {
     "m2m-100": "regard.models.m2m_100:M2M100",
     "t5": "regard.models.t5:T5",
     "t5-encoder": "regard.models.t5:T5Encoder",
+    "transformer-xl": "regard.models.transformer_xl:TransformerXL",
     "features": "regard.models.features:Features",
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,12 @@ def check_consistent(
             raise error(f"{where}: `{name}` must be {must}, but is {values[role]}.")
 
 
+def _largest_cluster(values: Mapping[str, Any]) -> int:
+    """Words of the largest part of the vocabulary that has a matrix of its own."""
+    ends = [0, *values.get("cutoffs", ()), values["vocab_size"]]
+    return max(end - start for start, end in pairwise(ends))
+
+
 def check_sizes(
     config: Any,
     tensors: Mapping[str, Tensor],
@@ -101,7 +108,10 @@ def check_sizes(
             )
     largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
     for name in SIZES:
-        if (values.get(name) or 0) > largest:
+        size = values.get(name) or 0
+        if name == "vocab_size":
+            size = _largest_cluster(values)
+        if size > largest:
             raise error(
                 f"{where}: `{names.get(name, name)}` must be at most {largest:,}, the largest "
                 f"dimension of the weights, but is {values[name]:,}."

@@ -4,9 +4,9 @@ Every model has a config, a frozen dataclass whose fields have these types. The 
 section [model] of a recipe and, through `regard.models.check_config`, the config.json of folders.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 # Of one dimension: the bytes of a square matrix of this size fit into 64 bits.
 LARGEST_SIZE = 2**28
@@ -23,6 +23,14 @@ Epsilon = Annotated[float, Field(gt=0, lt=1)]
 InitScale = Annotated[float, Field(ge=0, le=100)]
 """The standard deviation, or the bound, of the initial parameters."""
 
+
+def _as_tuple(value: Any) -> Any:
+    """A list of a file as the tuple of a configuration."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Sizes = Annotated[tuple[Size, ...], BeforeValidator(_as_tuple)]
+Flags = Annotated[tuple[bool, ...], BeforeValidator(_as_tuple)]
 
 Activation = Literal[
     "relu",

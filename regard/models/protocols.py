@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
+from regard.errors import ConfigError
 from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
@@ -204,6 +205,28 @@ class LanguageModel(Generator[S]):
     """Predicts each token from those before it."""
 
     continues = True
+
+    @property
+    def target_length(self) -> int | None:
+        """Tokens of a text that evaluation reads at a time, where what a token sees depends on it;
+        None: a token sees the same however many are read at a time.
+        """
+        return None
+
+    def with_memory(self, memory: int | None = None, clamp: int | None = None) -> Self:
+        """The same weights, reading a text with another memory.
+
+        Args:
+            memory: positions before a segment that it reads.
+            clamp: all larger distances are taken for this one.
+
+        Raises:
+            ConfigError: the model has no memory of a length that can be chosen.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} has no memory whose length can be chosen, and no distances: "
+            "`memory` and `clamp` are for the evaluation of a Transformer-XL."
+        )
 
     @abstractmethod
     def forward(self, ids: Tensor, state: S | None = None) -> Output:

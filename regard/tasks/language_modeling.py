@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack, cast
 
 import torch
 from pydantic import Field
@@ -49,7 +49,13 @@ from regard.tasks.sections import (
     TokenizerSection,
     starts_from_folder,
 )
-from regard.tasks.stateful_perplexity import stateful_likelihood
+from regard.tasks.stateful_perplexity import (
+    Reading,
+    cache_of,
+    carried_likelihood,
+    described,
+    given,
+)
 from regard.text import Tokenizer
 
 Unit = Literal["word", "token", "character", "byte"]
@@ -94,6 +100,24 @@ class PerplexitySection(Options):
     stride: int | None = Field(default=None, ge=1)
     """Tokens from one window to the next. None: the window's length, so that windows do not overlap
     and the first token of each has no context. (Validation in training never overlaps.)"""
+    target_length: int | None = Field(default=None, ge=1)
+    """Tokens that a model with a state reads at a time. None: the model's own number, or where it
+    does not matter any."""
+    memory: int | None = Field(default=None, ge=0)
+    """Positions that a Transformer-XL reads before these. None: as many as in training."""
+    clamp: int | None = Field(default=None, ge=1)
+    """All larger distances are taken for this one (Transformer-XL). None: as in training."""
+    cache: int | None = Field(default=None, ge=1)
+    """Positions of a neural cache (Grave et al. 2017) in tests. None: no cache."""
+    cache_theta: float | None = Field(default=None, ge=0)
+    """How peaked its distribution is. None: 0.3."""
+    cache_weight: float | None = Field(default=None, ge=0, lt=1)
+    """Its share in the mixture with the model's distribution. None: 0.1."""
+
+    def reading(self) -> Reading:
+        """The options of a model that carries a state."""
+        values = self.model_dump(include={*Reading.__annotations__}, exclude_none=True)
+        return cast(Reading, values)
 
 
 class LanguageModelingRecipe(DecodingRecipe):
@@ -151,7 +175,7 @@ class LanguageModeling(EmbedsTexts):
     format: the format of the training text, `lines` or `text` (see [data]); None: the model comes
         from elsewhere, where a text begins with the bos token, or with the eos token that ends the
         text before.
-    unit, window, stride: how perplexity is measured, as in [evaluation].
+    unit, window, stride, reading: how perplexity is measured, as in [evaluation].
     """
 
     name = "language-modeling"
@@ -170,11 +194,13 @@ class LanguageModeling(EmbedsTexts):
         unit: Unit = "token",
         window: int | None = None,
         stride: int | None = None,
+        **reading: Unpack[Reading],
     ):
         self.model, self.tokenizer = model, tokenizer
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
         self.unit, self.window, self.stride = unit, window, stride
+        self.reading = reading
         self.data: TrainingText | None = None
         self.prefix_cache: PrefixCache | None = None
 
@@ -207,6 +233,10 @@ class LanguageModeling(EmbedsTexts):
         if window is not None and stride is not None and stride > window:
             problem = f"must be at most `window`, {window}, but is {stride}."
             yield "evaluation.stride", problem
+        evaluation = recipe.evaluation
+        for name in ("cache_theta", "cache_weight"):
+            if getattr(evaluation, name) is not None and evaluation.cache is None:
+                yield f"evaluation.{name}", "needs `cache`, the positions that the cache holds."
 
     @classmethod
     def from_recipe(
@@ -227,6 +257,7 @@ class LanguageModeling(EmbedsTexts):
             unit=evaluation.unit,
             window=evaluation.window or (limit and min(limit, data.sequence_length)),
             stride=evaluation.stride,
+            **evaluation.reading(),
         )
         if limit is not None and data.sequence_length > limit:
             raise ConfigError(
@@ -234,6 +265,7 @@ class LanguageModeling(EmbedsTexts):
                 f"{data.sequence_length:,}."
             )
         task.protocol()  # raises an error for a window or a stride that is too long
+        task.reader(task.reading)
         train = task.encode(data.records("train"))
         valid = task.encode(data.records("valid"))
         valid_path = data.train if data.splits_train else data.valid
@@ -266,7 +298,7 @@ class LanguageModeling(EmbedsTexts):
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model, tokenizer and decoding method."""
         protocol = {"unit": self.unit, "window": self.window, "stride": self.stride}
-        return {"format": self.given_format, **protocol}
+        return {"format": self.given_format, **protocol, **given(self.reading)}
 
     def notes(self) -> list[str]:
         """What the tokenizer does not keep of the text, and what is not trained of the model."""
@@ -440,6 +472,7 @@ class LanguageModeling(EmbedsTexts):
         *,
         window: int | None = None,
         stride: int | None = None,
+        **reading: Unpack[Reading],
     ) -> Perplexity:
         """Perplexity of a text, given as a reader or as its lines, read once from start to end.
 
@@ -449,11 +482,19 @@ class LanguageModeling(EmbedsTexts):
 
         Args:
             window, stride: tokens that are read at a time, and from one window to the next.
+            reading: how a model that carries a state reads the text; see `Reading`.
 
         Raises:
+            ConfigError: the model has no such options.
             RegardError: the likelihood of the text is not finite.
         """
         protocol = self.protocol(window, stride)
+        options = cast(Reading, {**given(self.reading), **given(reading)})
+        if protocol.window is not None and options:
+            raise ConfigError(
+                f"`{next(iter(options))}` is for a model that carries a state through the whole "
+                f"text, but this one reads windows of {protocol.window:,} tokens."
+            )
         rows = rows if isinstance(rows, RowReader) else read(rows)
         units = 0
 
@@ -468,16 +509,29 @@ class LanguageModeling(EmbedsTexts):
             batches = self._parts(ids, 1, protocol.window, protocol.stride)
             nats, tokens = self._total_loss(batches)
         else:
-            with evaluating(self.model):
-                found = stateful_likelihood(self.generator, ids)
+            reader = self.reader(options)
+            with evaluating(reader):
+                found = carried_likelihood(reader, ids, options)
             nats, tokens = found.nats, found.count
-            protocol = replace(protocol, segments=found.segments, overlap=found.overlap)
+            how = described(reader, options)
+            carried = {"segments": found.segments, "overlap": found.overlap, "reading": how}
+            protocol = replace(protocol, **carried)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         count = tokens if self.unit == "token" else units
         check_any(count, "Perplexity")
         result = Perplexity(nats, count, protocol, unknown)
         check_likelihood(result.nats, result.value)
         return result
+
+    def reader(self, reading: Reading) -> LanguageModel:
+        """The model with the memory and the clamp that evaluation is asked for.
+
+        Raises:
+            ConfigError: it has none, or options of a cache are given without its size.
+        """
+        cache_of(reading)
+        chosen = {n: v for n, v in given(reading).items() if n in ("memory", "clamp")}
+        return self.model.with_memory(**chosen) if chosen else self.model
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
         """Accuracy and perplexity of the last words of passages; see `regard.tasks.lambada`."""
@@ -539,7 +593,8 @@ class LanguageModeling(EmbedsTexts):
     ) -> Sequence[StreamBatch]:
         """A text in windows; without a window as `streams` parallel streams."""
         if window is None:
-            return ParallelStreams(text, batch_size=streams, sequence_length=VALID_STEPS)
+            length = self.reading.get("target_length") or self.model.target_length or VALID_STEPS
+            return ParallelStreams(text, batch_size=streams, sequence_length=length)
         batch_size = max(1, batch_budget(self.model) // window)
         return SlidingWindows(text, window=window, stride=stride, batch_size=batch_size)
 

@@ -4,20 +4,26 @@ One sequence reads every weight once for each token. The state of most trained m
 does not depend on where reading began more than some hundred tokens ago. The text of such a model
 is read in segments side by side, each of which begins `overlap` tokens early; at the end every
 segment's state must equal the state with which the next segment began. A model whose state does
-not converge is evaluated sequentially.
+not converge is evaluated sequentially. So is one for which it matters how many tokens are read at a
+time, such as Transformer-XL, and one with a neural cache.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import torch
 
 from regard.data import ParallelStreams, StreamBatch, TokenArray, WarmedStreams
-from regard.models.protocols import Generator
+from regard.errors import ConfigError
+from regard.models.protocols import Generator, LanguageModel
+from regard.models.wrappers import generator
+from regard.ops import negative_log_likelihood
 from regard.state import State
 from regard.tasks.batching import device_of, watched
+from regard.tasks.neural_cache import CacheState, NeuralCache, mixed_nats
 
 SEQUENTIAL_STEPS = 256  # tokens of the single sequence at a time
 SEGMENT_STEPS = 64  # tokens of each segment at a time
@@ -40,6 +46,81 @@ class TextLikelihood:
     overlap: int = 0
 
 
+class Reading(TypedDict, total=False):
+    """How a model that carries a state reads a text: options of evaluation.
+
+    target_length: tokens that are read at a time.
+    memory, clamp: see `LanguageModel.with_memory`.
+    cache, cache_theta, cache_weight: see `regard.tasks.neural_cache`.
+    """
+
+    target_length: int | None
+    memory: int | None
+    clamp: int | None
+    cache: int | None
+    cache_theta: float | None
+    cache_weight: float | None
+
+
+def given(reading: Reading) -> dict[str, Any]:
+    """The options that are not None."""
+    return {name: value for name, value in reading.items() if value is not None}
+
+
+def cache_of(reading: Reading) -> NeuralCache | None:
+    """The neural cache that evaluation is asked for.
+
+    Raises:
+        ConfigError: options of a cache without its size.
+    """
+    options = {n.removeprefix("cache_"): v for n, v in given(reading).items() if "cache" in n}
+    size = options.pop("cache", None)
+    if size is None and options:
+        name = next(iter(options))
+        raise ConfigError(f"`cache_{name}` is given, but `cache`, the positions it holds, is not.")
+    return None if size is None else NeuralCache(size, **options)
+
+
+def described(model: LanguageModel, reading: Reading) -> str:
+    """How a text is read, for the signature of a score; "" where nothing is chosen."""
+    length = reading.get("target_length") or model.target_length
+    facts: dict[str, Any] = {"target": length} if length else {}
+    if model.target_length:
+        facts |= {"memory": model.config.memory, "clamp": model.config.clamp}
+    if (cache := cache_of(reading)) is not None:
+        facts["cache"] = f"{cache.size},{cache.theta:g},{cache.weight:g}"
+    return "".join(f"|{name}:{value}" for name, value in facts.items() if value is not None)
+
+
+def carried_likelihood(model: LanguageModel, text: TokenArray, reading: Reading) -> TextLikelihood:
+    """The likelihood of a text under a model in evaluation mode, read as `reading` says."""
+    length, cache = reading.get("target_length") or model.target_length, cache_of(reading)
+    if length is None and cache is None:
+        return stateful_likelihood(generator(model), text)
+    return sequential_likelihood(model, text, length or SEQUENTIAL_STEPS, cache)
+
+
+@torch.no_grad()
+def sequential_likelihood(
+    model: Generator, text: TokenArray, steps: int, cache: NeuralCache | None = None
+) -> TextLikelihood:
+    """The likelihood of a text as one sequence, `steps` tokens at a time."""
+    nats, count, state, remembered = 0.0, 0, None, None
+    for batch in watched(ParallelStreams(text, batch_size=1, sequence_length=steps)):
+        if cache is None:
+            loss, tokens, state = _read(model, batch, state)
+            nats, count = nats + loss, count + tokens
+            continue
+        batch = batch.to(device_of(model))
+        output = model(batch.tokens, state)
+        (hidden,), (targets,), state = output.hidden, batch.targets, output.state
+        alone = negative_log_likelihood(model.head.logits(hidden), targets)
+        remembered = remembered or CacheState.empty(hidden)
+        mixed, remembered = mixed_nats(cache, remembered, hidden, targets, alone)
+        nats, count = nats + float(mixed.sum()), count + len(targets)
+    return TextLikelihood(nats, count)
+
+
 @torch.no_grad()
 def stateful_likelihood(model: Generator, text: TokenArray) -> TextLikelihood:
     """The likelihood of all tokens of a text but the first, each given all tokens before it.
@@ -53,11 +134,7 @@ def stateful_likelihood(model: Generator, text: TokenArray) -> TextLikelihood:
         if gap <= TOLERANCE:
             return found
         overlap *= 2
-    nats, count, state = 0.0, 0, None
-    for batch in watched(ParallelStreams(text, batch_size=1, sequence_length=SEQUENTIAL_STEPS)):
-        loss, tokens, state = _read(model, batch, state)
-        nats, count = nats + loss, count + tokens
-    return TextLikelihood(nats, count)
+    return sequential_likelihood(model, text, SEQUENTIAL_STEPS)
 
 
 def _segments(text: TokenArray, overlap: int) -> int:

@@ -12,9 +12,12 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.masks import causal
 from regard.attention.multihead import SelfAttention
 from regard.attention.relative import (
+    ByDistance,
+    ByKnownDistance,
     RelativeAttention,
     RelativeBias,
     causal_bucket,
+    distance_vectors,
     two_sided_bucket,
 )
 from regard.attention.scores import PLAIN
@@ -89,6 +92,9 @@ def test_relative_position_buckets_equal_known_values():
     assert found.tolist() == [18, 17, 0, 1, 2]
 
 
+CLAMP = 6
+
+
 def naive(layer: RelativeAttention, hidden: Tensor, memory: Tensor) -> Tensor:
     """Section 3.3 of Dai et al. 2019, one query, key and head at a time."""
     read, offset = torch.cat([memory, hidden], 1), memory.size(1)
@@ -101,40 +107,51 @@ def naive(layer: RelativeAttention, hidden: Tensor, memory: Tensor) -> Tensor:
             for h in range(HEADS):
                 query, scores = queries[b, i, h], []
                 for j in range(offset + i + 1):
-                    r = layer.distance(sinusoid(torch.tensor(offset + i - j), D).double())
+                    distance = torch.tensor(min(offset + i - j, CLAMP))
+                    r = layer.distance(sinusoid(distance, D).double())
                     r = r.unflatten(-1, (HEADS, -1))[h]
                     content = (query + layer.content_bias[h, 0]) @ keys[b, j, h]
                     position = (query + layer.position_bias[h, 0]) @ r
-                    scores.append((content + position) / math.sqrt(D // HEADS))
+                    scores.append((content + position) / math.sqrt(K))
                 weights = torch.stack(scores).softmax(0)
                 heads.append(weights @ values[b, : offset + i + 1, h])
             rows.append(torch.cat(heads))
-    return layer.output(torch.stack(rows).view(hidden.shape))
+    return layer.output(torch.stack(rows).unflatten(0, hidden.shape[:2]))
 
 
-@pytest.mark.parametrize("before", [0, 4])
-def test_transformer_xl_attention_equals_its_formula(before):
-    torch.manual_seed(1)
-    layer = RelativeAttention(D, HEADS).double()
+def relative_attention() -> RelativeAttention:
+    layer = RelativeAttention(D, HEADS, head_dim=K).double()
     for bias in (layer.content_bias, layer.position_bias):
         torch.nn.init.normal_(bias)
-    hidden = torch.randn(2, 5, D, dtype=torch.float64, requires_grad=True)
+    return layer
+
+
+@pytest.mark.parametrize(("before", "count"), [(0, 5), (4, 5), (7, 1), (0, 1), (2, 4)])
+def test_transformer_xl_attention_equals_its_formula(before, count):
+    torch.manual_seed(1)
+    layer = relative_attention()
+    hidden = torch.randn(2, count, D, dtype=torch.float64, requires_grad=True)
     memory = torch.randn(2, before, D, dtype=torch.float64)
-    mask = causal().resolve(torch.arange(before, before + 5), before + 5)
-    found, expected = layer(hidden, mask, memory), naive(layer, hidden, memory)
-    torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
-    weigh, learned = torch.randn_like(found), [hidden, *layer.parameters()]
-    grads = torch.autograd.grad((found * weigh).sum(), learned)
-    wanted = torch.autograd.grad((expected * weigh).sum(), learned)
-    torch.testing.assert_close(grads, wanted, atol=1e-6, rtol=1e-6)
+    mask = causal().resolve(torch.arange(before, before + count), before + count)
+    vectors = distance_vectors(before + count, D, clamp=CLAMP, like=hidden)
+    expected = naive(layer, hidden, memory)
+    for relation in (ByDistance(vectors), ByKnownDistance(layer.project(vectors))):
+        found = layer(hidden, mask, relation, memory=memory)
+        torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
+        weigh, learned = torch.randn_like(found), [hidden, *layer.parameters()]
+        grads = torch.autograd.grad((found * weigh).sum(), learned, retain_graph=True)
+        wanted = torch.autograd.grad((expected * weigh).sum(), learned, retain_graph=True)
+        torch.testing.assert_close(grads, wanted, atol=1e-6, rtol=1e-6)
 
 
-def test_a_memory_of_hidden_states_equals_a_longer_segment_without_gradient():
+def test_keys_of_a_cache_equal_a_memory_of_hidden_states():
     torch.manual_seed(2)
-    layer = RelativeAttention(D, HEADS).double()
-    x = torch.randn(2, 9, D, dtype=torch.float64, requires_grad=True)
-    whole = layer(x, KeyMask.causal(9))[:, 4:]
-    later = layer(x[:, 4:], causal().resolve(torch.arange(4, 9), 9), x[:, :4])
-    torch.testing.assert_close(later, whole)
-    (grad,) = torch.autograd.grad(later.sum(), x)
-    assert not grad[:, :4].any() and grad[:, 4:].any()
+    layer, x = relative_attention(), torch.randn(2, 9, D, dtype=torch.float64)
+    relation = ByDistance(distance_vectors(9, D, like=x))
+    mask = causal().resolve(torch.arange(4, 9), 9)
+    whole = layer(x, KeyMask.causal(9), relation)[:, 4:]
+    cache = KeyValueCache.empty(2, 1, HEADS, K, like=x)
+    cache.write(0, *layer.keys_and_values(x[:, :4]))
+    cached = layer(x[:, 4:], mask, relation, cache=cache.advance(4).layer(0))
+    for found in (layer(x[:, 4:], mask, relation, memory=x[:, :4]), cached):
+        torch.testing.assert_close(found, whole)

@@ -15,6 +15,9 @@ SMALL = {
     "transformer-prenorm": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2),
     "seq2seq": dict(d_model=12, layers=2),
     "recurrent": dict(d_model=12, layers=2),
+    "transformer-xl": dict(
+        d_model=12, d_ff=16, heads=2, layers=2, memory=5, cutoffs=(9,), divisor=2, eos=2
+    ),
 }
 METHODS = [
     Greedy(max_tokens=12),

@@ -33,6 +33,10 @@ GPT = dict(
     d_model=8, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, embedding_dropout=0.3,
     max_length=16,
 )  # fmt: skip
+TRANSFORMER_XL = dict(
+    d_model=8, d_ff=16, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, memory=16,
+    target_length=4, cutoffs=(7, 12),
+)  # fmt: skip
 BERT = dict(
     d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, max_length=16
 )
@@ -73,6 +77,12 @@ TINY: dict[str, list[dict]] = {
         GPT, dict(GPT, d_ff=12, output="own", scaled=False, scaled_by_layer=True),
         dict(GPT, positions="none"), dict(GPT, positions="transformer-xl"),
         dict(GPT, positions="shaw", clip_distance=4, scaled_by_layer=True),
+    ],
+    "transformer-xl": [
+        dict(TRANSFORMER_XL, divisor=2, head_dim=6, tied_projections=(False, True, True)),
+        dict(TRANSFORMER_XL, memory=3, same_length=True, memory_start="zeros", norm="pre",
+             d_embed=4, clamp=2, cutoffs=(11,), tied_projections=(True, False)),
+        dict(TRANSFORMER_XL, cutoffs=(), output="own", shared_biases=True, clamp=3),
     ],
     "bert": [
         BERT, dict(BERT, segments=3), dict(BERT, positions="sinusoidal"),
@@ -165,6 +175,13 @@ def start_decoding(model: nn.Module, read: Sequences | None = None):
 
 TRANSLATORS = [case for case in CASES if reads_source(model_class(case[0]))]
 LANGUAGE_MODELS = [case for case in CASES if case not in TRANSLATORS]
+
+
+def tied_names(model: nn.Module) -> set[tuple[str, str]]:
+    """Pairs of names of one parameter."""
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    every = model.named_parameters(remove_duplicate=False)
+    return {(first[one], name) for name, one in every if name != first[one]}
 
 
 @pytest.fixture(params=CASES, ids=name_of)
@@ -353,8 +370,7 @@ def test_saved_weights_are_loaded_unchanged(model, tmp_path):
     assert torch.equal(logits(other, target), before)
     for name, tensor in other.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
-    tied = other.head.weight is other.embedding.weight
-    assert tied == (model.head.weight is model.embedding.weight)
+    assert tied_names(other) == tied_names(model)
 
 
 def test_a_seed_repeats_the_model_and_its_dropout(model):

@@ -35,6 +35,7 @@ LAYOUTS = {
     "bert": "regard.checkpoints.formats.bert:BERT",
     "openai-gpt": "regard.checkpoints.formats.gpt:GPT_LAYOUT",
     "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",
+    "transfo-xl": "regard.checkpoints.formats.transfo_xl:TRANSFO_XL",
     "roberta": "regard.checkpoints.formats.roberta:ROBERTA",
     "xlm-roberta": "regard.checkpoints.formats.xlm_roberta:XLM_ROBERTA",
     "mpnet": "regard.checkpoints.formats.mpnet:MPNET",

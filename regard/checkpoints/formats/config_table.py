@@ -52,7 +52,7 @@ SILENT = (
     *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation"),
     *("chunk_size_feed_forward", "dtype", "gradient_checkpointing", "initializer_factor"),
     *("output_attentions", "output_hidden_states", "output_past", "return_dict", "torch_dtype"),
-    *("torchscript", "use_bfloat16", "use_cache", "xla_device"),
+    *("tf_legacy_loss", "torchscript", "use_bfloat16", "use_cache", "xla_device"),
     # of their generation
     *("max_length", "task_specific_params"),
     # the names of labels, which tasks read

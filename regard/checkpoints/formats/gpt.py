@@ -86,12 +86,16 @@ class GPTLayout(EncoderLayout):
     def names(self, kinds: Sequence[str], config: Any) -> Names:
         """The table of a model with these heads, and of its output over tokens."""
         table = super().names(kinds, config)
+        self.add_output(table, config)
+        return table
+
+    def add_output(self, table: Names, config: Any) -> None:
+        """Add the names of the output over tokens to a table."""
         if config.output == "tied":
             table.tied["encoder.head.weight"] = "encoder.embedding.weight"
             table.duplicates[LM_HEAD] = self.prefix + self.body[0][1]
         elif config.output == "own":
             table.rows.append(NameRow.of("encoder.head.weight", LM_HEAD))
-        return table
 
     def with_architecture(
         self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]

@@ -1,0 +1,216 @@
+"""The memory of Transformer-XL: the hidden states that its layers have read last.
+
+Dai et al. 2019, section 3.2. Every layer keeps its inputs at the last M positions; the next segment
+reads them, and no gradient flows back into them. Where nothing is learned, the keys and values of
+these positions are kept too, so that none is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from regard import ops
+from regard.ops import ALL_KEYS, KeyMask
+from regard.state import State
+
+# From a layer (from 0) and hidden states (B, M, D) to keys and values (B, H, M, K).
+KeysAndValues = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass
+class DistanceKeys(State):
+    """W_r of distances C - 1 ... 0 in every layer, (L, H, C, K): the same for all sequences.
+
+    It depends on the weights alone, so that checkpoints do not hold it.
+    """
+
+    keys: Tensor
+
+    @property
+    def count(self) -> int:
+        """C"""
+        return self.keys.size(2)
+
+    def layer(self, number: int, count: int) -> Tensor:
+        """Of one layer (from 0), those of distances count - 1 ... 0: (1, H, S, K)."""
+        return self.keys[number, None, :, self.count - count :]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """None."""
+        return {}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
+        """The same."""
+        return self
+
+    def _map(self, on_tensor: Callable, on_state: Callable) -> Self:
+        return self
+
+
+@dataclass
+class SegmentMemory(State):
+    """What every layer has read last, the newest at position `end - 1` of each tensor.
+
+    hidden: (B, L, C, D), the inputs of the layers.
+    keys, values: (B, L, H, C, K), what attention makes of them; C is 0 where they are not kept.
+    lengths: (B,), how many positions of each sequence are filled; no query sees those before.
+    even: whether `lengths` are all the same, as far as that is known.
+    limit: M, how many positions a segment reads at most.
+    window: of how many keys, its own included, a query sees the last; 0: of all.
+    """
+
+    hidden: Tensor
+    keys: Tensor
+    values: Tensor
+    lengths: Tensor
+    distances: DistanceKeys
+    limit: int
+    window: int = 0
+    end: int = 0
+    even: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many positions the next segment reads."""
+        return min(self.end, self.window - 1 if self.window else self.limit)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether keys and values are kept."""
+        return self.keys.size(3) == self.hidden.size(2)
+
+    @property
+    def newest(self) -> Tensor:
+        """The hidden states of the last M positions, (B, L, M, D), or of as many as there are."""
+        return self.hidden[:, :, max(0, self.end - self.limit) : self.end]
+
+    def copy(self) -> SegmentMemory:
+        """See `State.copy`; in memory of its own, since a segment is written into it."""
+        self.check_unused()
+        return self._map(Tensor.clone, State.copy)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Hidden states and lengths: all that the next segment depends on."""
+        return {"hidden": self.newest, "lengths": self.lengths}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> SegmentMemory:
+        """See `State`."""
+        hidden, lengths = tensors["hidden"].clone(), tensors["lengths"]
+        end = hidden.size(2)
+        even = bool((lengths >= end).all())
+        kept = replace(self, hidden=hidden, lengths=lengths, end=end, even=even)
+        return kept.without_keys()
+
+    # ---- a segment
+
+    def reserve(self, count: int) -> SegmentMemory:
+        """With room for `count` further positions; what no segment reads any more is dropped."""
+        if self.end + count <= self.hidden.size(2):
+            return self
+        start = max(0, self.end - self.limit)
+        held = self.end - start
+        room = held + count + max(16, self.limit // 4)
+
+        def moved(kept: Tensor) -> Tensor:
+            wide = ops.zeros((*kept.shape[:-2], room, kept.size(-1)), kept)
+            wide[..., :held, :] = kept[..., start : self.end, :]
+            return wide
+
+        wider = replace(self, hidden=moved(self.hidden), end=held)
+        if not self.has_keys:
+            return wider
+        return replace(wider, keys=moved(self.keys), values=moved(self.values))
+
+    def with_keys(self, read: KeysAndValues) -> SegmentMemory:
+        """With keys and values, which `read` makes of the hidden states (B, M, D) of a layer."""
+        if self.has_keys:
+            return self
+        shape = (*self.keys.shape[:3], self.hidden.size(2), self.keys.size(4))
+        keys, values = ops.zeros(shape, self.keys), ops.zeros(shape, self.keys)
+        held = slice(max(0, self.end - self.limit), self.end)
+        if self.end:
+            for layer in range(shape[1]):
+                found = read(layer, self.hidden[:, layer, held])
+                keys[:, layer, :, held], values[:, layer, :, held] = found
+        return replace(self, keys=keys, values=values)
+
+    def without_keys(self) -> SegmentMemory:
+        """Without keys and values: they were made by weights that may have changed since."""
+        none = self.keys[:, :, :, :0]
+        return replace(self, keys=none, values=none)
+
+    def mask(self, count: int) -> KeyMask:
+        """What `count` queries behind the memory may see of it and of each other."""
+        earlier, device = self.count, self.lengths.device
+        if count == 1 and self.even:
+            return ALL_KEYS
+        if not earlier and not self.window:
+            return KeyMask.causal(count, device)
+        keys = torch.arange(earlier + count, device=device)
+        distance = torch.arange(earlier, earlier + count, device=device)[:, None] - keys  # (T, S)
+        seen = distance >= 0
+        if self.window:
+            seen &= distance < self.window
+        if self.even:
+            return KeyMask(seen[None, None])
+        filled = keys >= earlier - self.lengths[:, None]  # (B, S)
+        return KeyMask(seen & filled[:, None, None])  # (B, 1, T, S)
+
+    def write(self, layer: int, hidden: Tensor) -> None:
+        """Store the inputs (B, T, D) of a layer (from 0)."""
+        self.hidden[:, layer, self.end : self.end + hidden.size(1)] = hidden.detach()
+
+    def read(self, layer: int, like: Tensor) -> Tensor:
+        """The earlier inputs of a layer, (B, M, D) in the type of `like`; a copy, since gradients
+        may need them after the next segment was written.
+        """
+        earlier = self.hidden[:, layer, self.end - self.count : self.end]
+        return earlier.to(like.dtype, copy=True)
+
+    def layer(self, number: int) -> LayerMemory:
+        """The keys and values of one layer (from 0), for its attention."""
+        return LayerMemory(self, number)
+
+    def advance(self, count: int, lengths: Tensor | None = None) -> SegmentMemory:
+        """After every layer has written `count` positions, of which row b has `lengths[b]`."""
+        added = count if lengths is None else lengths.to(self.lengths)
+        filled = (self.lengths + added).clamp(max=self.limit)
+        after = replace(self, lengths=filled, end=self.end + count)
+        return after if lengths is None else after._aligned(count - lengths.to(self.lengths))
+
+    def _aligned(self, missing: Tensor) -> SegmentMemory:
+        """Row b without its last `missing[b]` positions, the newest of all rows side by side."""
+        start = max(0, self.end - self.limit)
+        position = torch.arange(start, self.end, device=missing.device)
+        at = (position - missing[:, None]).clamp(min=0)  # (B, M); no query sees what is below 0
+        row = torch.arange(len(missing), device=missing.device)[:, None]
+
+        def moved(kept: Tensor) -> Tensor:  # (B, L, ..., C, ·)
+            return kept.movedim(-2, 1)[row, at].movedim(1, -2).contiguous()
+
+        aligned = replace(self, hidden=moved(self.hidden), end=self.end - start, even=False)
+        if not self.has_keys:
+            return aligned
+        return replace(aligned, keys=moved(self.keys), values=moved(self.values))
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """One layer of a `SegmentMemory` that keeps keys and values."""
+
+    memory: SegmentMemory
+    number: int
+
+    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store (B, H, T, K) twice; give back those of all positions, (B, H, S, K) twice."""
+        memory, count = self.memory, key.size(2)
+        keys, values = memory.keys[:, self.number], memory.values[:, self.number]
+        keys[:, :, memory.end : memory.end + count] = key
+        values[:, :, memory.end : memory.end + count] = value
+        read = slice(memory.end - memory.count, memory.end + count)
+        return keys[:, :, read].to(key), values[:, :, read].to(value)

@@ -1,0 +1,245 @@
+"""Adaptive softmax and adaptive input: less work and less width for rare words.
+
+The vocabulary, its most frequent words first, is cut into clusters. The output layer predicts a
+word of the first cluster, or which of the others the word is in; that cluster's own layer then
+predicts the word (Grave et al. 2017, "Efficient softmax approximation for GPUs", section 4):
+
+    p(w) = p(w | head)                        of the first cluster
+    p(w) = p(cluster | head) p(w | cluster)   of the others
+
+Rare words have narrower vectors, which a projection widens, as inputs and as outputs (Baevski &
+Auli 2019, "Adaptive Input Representations for Neural Language Modeling", section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard import ops
+from regard.layers.softmax import counting
+from regard.ops import at_least_float32
+
+Layer = tuple[
+    Tensor | None, Tensor, Tensor
+]  # projection (D, D') or None, weight (N, D'), bias (N,)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """How a vocabulary is cut, and how wide the vectors of its words are.
+
+    cutoffs: the ids with which the second and all further clusters begin; none: one cluster.
+    d_embed: the width of the first cluster's vectors; that of each further cluster is the one
+        before divided by `divisor`. Where `divisor` is 1, all words are in one matrix.
+
+    Raises:
+        ValueError: cut-offs are not ascending ids, or a cluster's vectors would have no dimension.
+    """
+
+    vocab_size: int
+    d_model: int
+    d_embed: int
+    cutoffs: tuple[int, ...] = ()
+    divisor: int = 1
+
+    def __post_init__(self) -> None:
+        if any(one >= next for one, next in pairwise(self.ends)):
+            raise ValueError(
+                "`cutoffs` must be ascending ids between 1 and the vocabulary's "
+                f"{self.vocab_size:,} less 1, but are {', '.join(map(str, self.cutoffs))}."
+            )
+        if self.d_embed // self.divisor ** len(self.cutoffs) < 1:
+            raise ValueError(
+                f"`d_embed` must be at least {self.divisor ** len(self.cutoffs):,}, so that the "
+                f"{len(self.ends) - 1} clusters, each narrower by {self.divisor}, have vectors, "
+                f"but is {self.d_embed}."
+            )
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The first id of each cluster, and behind them the size of the vocabulary."""
+        return (0, *self.cutoffs, self.vocab_size)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of words of each cluster."""
+        return [end - start for start, end in pairwise(self.ends)]
+
+    @property
+    def widths(self) -> list[int]:
+        """The width of the vectors of each cluster."""
+        return [self.d_embed // self.divisor**n for n in range(len(self.sizes))]
+
+    @property
+    def tables(self) -> list[tuple[int, int]]:
+        """The shapes of the matrices of vectors: one for all words, or one a cluster."""
+        if self.divisor == 1:
+            return [(self.vocab_size, self.d_embed)]
+        return list(zip(self.sizes, self.widths, strict=True))
+
+    @property
+    def projects(self) -> bool:
+        """Whether vectors are projected to the width of the model."""
+        return self.divisor != 1 or self.d_embed != self.d_model
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The number of the cluster of each id, of the same shape."""
+        return torch.bucketize(ids.contiguous(), ids.new_tensor(self.cutoffs), right=True)
+
+
+class AdaptiveEmbedding(nn.Module):
+    """ids (...,) -> vectors (..., D): E_c[id] P_c of the cluster c of each id."""
+
+    def __init__(self, clusters: Clusters):
+        super().__init__()
+        self.clusters = clusters
+        self.tables = nn.ModuleList(nn.Embedding(*shape) for shape in clusters.tables)
+        widths = [width for _, width in clusters.tables] if clusters.projects else []
+        self.projections = nn.ParameterList(
+            nn.Parameter(torch.empty(clusters.d_model, width)) for width in widths
+        )
+        for projection in self.projections:
+            nn.init.normal_(projection, std=projection.size(1) ** -0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(...,) -> (..., D)"""
+        if len(self.tables) == 1:
+            return self._of(0, ids)
+        flat = ids.flatten()
+        cluster = self.clusters.of(flat)
+        places, found = [], []
+        for n, start in enumerate(self.clusters.ends[:-1]):
+            place = (cluster == n).nonzero()[:, 0]
+            places.append(place)
+            found.append(self._of(n, flat[place] - start))
+        vectors = torch.cat(found)  # sorted by cluster
+        vectors = torch.empty_like(vectors).index_copy(0, torch.cat(places), vectors)
+        return vectors.unflatten(0, ids.shape)
+
+    def _of(self, number: int, ids: Tensor) -> Tensor:
+        """The vectors of ids of one table, counted from its first."""
+        narrow = self.tables[number](ids)
+        return ops.linear(narrow, self.projections[number]) if self.projections else narrow
+
+
+class AdaptiveSoftmax(nn.Module):
+    """A head whose output layer is cut into clusters.
+
+    weights, biases: as `Clusters.tables`.  cluster_weight, cluster_bias: of the choice of a cluster
+    in the head's output layer, in the order of the clusters.  projections: (D, D') of each cluster.
+
+    Args:
+        tied: an embedding whose matrices are the output's too.
+        tied_projections: for each cluster whether its projection is the embedding's too.
+    """
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        *,
+        tied: AdaptiveEmbedding | None = None,
+        embedding: AdaptiveEmbedding | None = None,
+        tied_projections: Sequence[bool] = (),
+    ):
+        super().__init__()
+        self.clusters, further = clusters, len(clusters.cutoffs)
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(*shape)) if tied is None else tied.tables[n].weight
+            for n, shape in enumerate(clusters.tables)
+        )
+        self.biases = nn.ParameterList(
+            nn.Parameter(torch.zeros(words)) for words, _ in clusters.tables
+        )
+        shared = [*tied_projections, *[False] * (further + 1)]
+        self.projections = nn.ParameterList()
+        for n, width in enumerate(clusters.widths if clusters.projects else []):
+            own = nn.Parameter(torch.empty(clusters.d_model, width))
+            nn.init.normal_(own, std=clusters.d_model**-0.5)
+            if shared[n] and embedding is not None:
+                own = embedding.projections[n if clusters.divisor != 1 else 0]
+            self.projections.append(own)
+        self.cluster_weight = self.cluster_bias = None
+        if further:
+            self.cluster_weight = nn.Parameter(torch.empty(further, clusters.d_embed))
+            self.cluster_bias = nn.Parameter(torch.zeros(further))
+            nn.init.normal_(self.cluster_weight, std=clusters.d_embed**-0.5)
+        if tied is None:
+            for weight in self.weights:
+                nn.init.normal_(weight, std=weight.size(1) ** -0.5)
+
+    def layers(self) -> list[Layer]:
+        """The output layer of each cluster; that of the first chooses among the others, too."""
+        weights, biases = list(self.weights), list(self.biases)
+        if len(weights) == 1:
+            weights, biases = (list(one.split(self.clusters.sizes)) for one in (*weights, *biases))
+        if self.cluster_weight is not None and self.cluster_bias is not None:
+            weights[0] = torch.cat([weights[0], self.cluster_weight])
+            biases[0] = torch.cat([biases[0], self.cluster_bias])
+        projections = list(self.projections) or [None] * len(weights)
+        return list(zip(projections, weights, biases, strict=True))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities of all words, (..., D) -> (..., V)."""
+        head, *tails = (self._log_probs(hidden, layer) for layer in self.layers())
+        first = self.clusters.sizes[0]
+        words = [head[..., :first]]
+        words += [head[..., first + n, None] + tail for n, tail in enumerate(tails)]
+        return torch.cat(words, -1)
+
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
+        """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`.
+
+        Of each cluster the logits of those positions are computed whose target it holds. With
+        `smoothing` those of all positions are.
+        """
+        hidden, targets = counting(hidden, targets, count)
+        layers, ends = self.layers(), self.clusters.ends
+        cluster = self.clusters.of(targets)
+        in_head = torch.where(cluster == 0, targets, ends[1] + cluster - 1)
+        total = self._cross_entropy(hidden, layers[0], in_head)
+        for n, layer in enumerate(layers[1:], 1):
+            place = (cluster == n).nonzero()[:, 0]
+            if place.numel():
+                total = total + self._cross_entropy(hidden[place], layer, targets[place] - ends[n])
+        if smoothing:
+            uniform = self._uniform_cross_entropy(hidden, layers)
+            total = (1 - smoothing) * total + smoothing * uniform
+        return total, targets.numel()
+
+    def _uniform_cross_entropy(self, hidden: Tensor, layers: Sequence[Layer]) -> Tensor:
+        """Sum over positions of the mean of -log p over all words."""
+        sizes, words = self.clusters.sizes, self.clusters.vocab_size
+        any_word = hidden.new_zeros(len(hidden), dtype=torch.long)
+        choices = sizes[0] + len(sizes) - 1  # of the head
+        total = choices * self._cross_entropy(hidden, layers[0], any_word, 1.0)
+        for n, layer in enumerate(layers[1:], 1):
+            chosen = torch.full_like(any_word, sizes[0] + n - 1)  # counted once above
+            total = total + (sizes[n] - 1) * self._cross_entropy(hidden, layers[0], chosen)
+            total = total + sizes[n] * self._cross_entropy(hidden, layer, any_word, 1.0)
+        return total / words
+
+    @staticmethod
+    def _cross_entropy(
+        hidden: Tensor, layer: Layer, targets: Tensor, smoothing: float = 0.0
+    ) -> Tensor:
+        projection, weight, bias = layer
+        return ops.cross_entropy(_narrow(hidden, projection), weight, bias, targets, smoothing)
+
+    @staticmethod
+    def _log_probs(hidden: Tensor, layer: Layer) -> Tensor:
+        projection, weight, bias = layer
+        logits = ops.linear(_narrow(hidden, projection), weight, bias)
+        return F.log_softmax(logits.to(at_least_float32(logits.dtype)), -1)
+
+
+def _narrow(hidden: Tensor, projection: Tensor | None) -> Tensor:
+    """(..., D) -> (..., D')"""
+    return hidden if projection is None else ops.linear(hidden, projection.t())

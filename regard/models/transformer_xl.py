@@ -1,0 +1,450 @@
+"""Transformer-XL: "Attentive Language Models Beyond a Fixed-Length Context" (Dai et al. 2019).
+
+    ids -> adaptive embed -> L x [relative attention over memory and segment, feed-forward]
+        -> adaptive softmax
+
+The decoder of the Transformer, read segment by segment: every layer also attends to the inputs that
+it had at the last M positions, and positions are compared by their distance. What a token sees
+grows by M with every layer.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.multihead import LayerCache
+from regard.attention.relative import (
+    ByDistance,
+    ByKnownDistance,
+    Relation,
+    RelativeAttention,
+    distance_vectors,
+)
+from regard.attention.segment_memory import DistanceKeys, SegmentMemory
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.errors import ConfigError
+from regard.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import FeedForward
+from regard.layers.norm import AddNorm
+from regard.layers.task_heads import ClassificationHead, LastToken, every_token
+from regard.models.config import (
+    Count,
+    Epsilon,
+    Flags,
+    InitScale,
+    Probability,
+    Size,
+    Sizes,
+    TokenId,
+)
+from regard.models.gpt import NoLMHead, OutputKind
+from regard.models.init import TASK_HEADS, no_head
+from regard.models.protocols import Encoder, LanguageModel, Output, States
+from regard.ops import KeyMask, autocast_dtype
+from regard.text.templates import Template
+
+
+@dataclass(frozen=True)
+class TransformerXLConfig:
+    """The defaults are the base model for WikiText-103, its cut-offs left out.
+
+    d_embed: the width of the vectors of the most frequent words; None: `d_model`.
+    cutoffs, divisor: the clusters of the vocabulary, see `regard.layers.adaptive_softmax.Clusters`.
+    output: whether words are predicted with the matrices of the embedding (tied), with others
+        (own), or not at all, in a model that is an encoder alone (none).
+    tied_projections: for each cluster whether its projection is; clusters not named have their own.
+    norm: whether the layer norm follows a sub-layer (post) or comes before it (pre).
+    shared_biases: whether all layers have the same content and position bias.
+    memory: M, the positions before a segment that it reads.
+    memory_start: what precedes a text: nothing (empty), or M zeros, which are attended to (zeros).
+    same_length: every token sees its own and the M - 1 positions before, no more.
+    clamp: all larger distances are taken for this one; None: none is.
+    target_length: tokens that evaluation reads at a time.
+    """
+
+    vocab_size: Size
+    d_model: Size = 410
+    d_embed: Size | None = None
+    d_ff: Size = 2100
+    heads: Size = 10
+    head_dim: Size | None = None  # None: d_model / heads
+    layers: Size = 16
+    cutoffs: Sizes = ()
+    divisor: Size = 1
+    output: OutputKind = "tied"
+    tied_projections: Flags = ()
+    norm: Literal["post", "pre"] = "post"
+    shared_biases: bool = False
+    memory: Count = 150
+    memory_start: Literal["empty", "zeros"] = "empty"
+    same_length: bool = False
+    clamp: Size | None = None
+    target_length: Size = 150
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.0
+    norm_eps: Epsilon = 1e-5
+    init_range: InitScale = 0.02  # matrices start normal with this deviation
+    max_length: Size | None = None  # any
+    pad: TokenId | None = None
+    bos: TokenId | None = None
+    eos: TokenId | None = 0
+
+    @property
+    def tied(self) -> bool:
+        """Whether the embedding is the output's weight too."""
+        return self.output == "tied"
+
+    @property
+    def clusters(self) -> Clusters:
+        """How the vocabulary is cut."""
+        width = self.d_embed or self.d_model
+        return Clusters(self.vocab_size, self.d_model, width, tuple(self.cutoffs), self.divisor)
+
+    @property
+    def head_width(self) -> int:
+        """K"""
+        return self.head_dim or self.d_model // self.heads
+
+    def ties_projection(self, cluster: int) -> bool:
+        """Whether the projection of a cluster is the embedding's too."""
+        return cluster < len(self.tied_projections) and self.tied_projections[cluster]
+
+    def __post_init__(self) -> None:
+        _ = self.clusters  # raises an error for those that cannot be
+        if self.same_length and not self.memory:
+            raise ValueError(
+                "`same_length` needs a `memory` of at least 1: no token would see any."
+            )
+
+
+SIZES = {
+    "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory=150),
+    "large": dict(
+        d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory=384,
+        dropout=0.2,
+    ),
+}  # fmt: skip
+
+_PARAMETERS = (
+    "Dai et al. 2019, table 1, for the 267,735 words of WikiText-103, rounded; with cut-offs at "
+    "20,000, 40,000 and 200,000 the base model has 151,119,838, the large one 285,549,386"
+)
+PUBLISHED = {
+    "base": {"parameters": (151e6, _PARAMETERS)},
+    "large": {"parameters": (257e6, _PARAMETERS)},
+}
+PROJECTION_INIT = 0.01  # deviation of the projections of embedding and softmax
+
+
+class PostNormBlock(nn.Module):
+    """x = norm(x + attend(x)); x = norm(x + feed(x))"""
+
+    def __init__(self, config: TransformerXLConfig):
+        super().__init__()
+        self.attention = relative_attention(config)
+        self.attention_norm = add_norm(config)
+        self.feed = feed_forward(config)
+        self.feed_norm = add_norm(config)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        relation: Relation,
+        memory: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        attended = self.attention(hidden, mask, relation, memory=memory, cache=cache)
+        hidden = self.attention_norm(hidden, attended)
+        return self.feed_norm(hidden, self.feed(hidden))
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """What the attention reads of the memory (B, M, D): (B, H, M, K) twice."""
+        return self.attention.keys_and_values(memory)
+
+
+class PreNormBlock(nn.Module):
+    """x = x + attend(norm(x)); x = x + feed(norm(x)). The memory is read through the norm, too."""
+
+    def __init__(self, config: TransformerXLConfig):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.attention = relative_attention(config)
+        self.feed_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.feed = feed_forward(config)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        relation: Relation,
+        memory: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        read, memory = self.attention_norm(hidden), self._read(memory)
+        attended = self.attention(read, mask, relation, memory=memory, cache=cache)
+        hidden = hidden + self.dropout(attended)
+        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """What the attention reads of the memory (B, M, D): (B, H, M, K) twice."""
+        return self.attention.keys_and_values(self.attention_norm(memory))
+
+    def _read(self, memory: Tensor | None) -> Tensor | None:
+        return None if memory is None else self.attention_norm(memory)
+
+
+BLOCKS: dict[str, Any] = {"post": PostNormBlock, "pre": PreNormBlock}
+
+
+def relative_attention(config: TransformerXLConfig) -> RelativeAttention:
+    """The attention of this configuration."""
+    return RelativeAttention(
+        config.d_model,
+        config.heads,
+        head_dim=config.head_dim,
+        dropout=config.attention_dropout,
+    )
+
+
+def add_norm(config: TransformerXLConfig) -> AddNorm:
+    """norm(x + drop(f(x))), behind each sub-layer f."""
+    return AddNorm(config.d_model, eps=config.norm_eps, dropout=config.dropout)
+
+
+def feed_forward(config: TransformerXLConfig) -> FeedForward:
+    """The feed-forward layer of this configuration."""
+    return FeedForward(config.d_model, config.d_ff, dropout=config.dropout)
+
+
+class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
+    """Transformer-XL, a `LanguageModel` and an `Encoder`."""
+
+    Config: type = TransformerXLConfig
+    SIZES = SIZES
+    PUBLISHED: dict[str, Any] = PUBLISHED
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self.config, clusters = config, config.clusters
+        self.embedding = AdaptiveEmbedding(clusters)
+        self.dropout = Dropout(config.dropout)
+        made = nn.ModuleList(BLOCKS[config.norm](config) for _ in range(config.layers))
+        self.blocks = cast("Sequence[PostNormBlock | PreNormBlock]", made)
+        self.head: Any = NoLMHead()
+        if config.output != "none":
+            self.head = AdaptiveSoftmax(
+                clusters,
+                tied=self.embedding if config.output == "tied" else None,
+                embedding=self.embedding,
+                tied_projections=config.tied_projections,
+            )
+        if config.shared_biases:
+            share_biases(self.blocks)
+        init_transformer_xl(self, config.init_range)
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """See `Model`."""
+        return [*self.blocks]
+
+    @property
+    def target_length(self) -> int:
+        """See `LanguageModel`."""
+        return self.config.target_length
+
+    # ---- a language model
+
+    def forward(self, ids: Tensor, state: SegmentMemory | None = None) -> Output:
+        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T), the segment
+        behind a state; and the next state, without gradient.
+        """
+        memory = self._before(ids, state)
+        *_, hidden = self._layers(ids, memory)
+        return Output(hidden, memory.advance(ids.size(1)))
+
+    def _layers(self, ids: Tensor, memory: SegmentMemory) -> Iterator[Tensor]:
+        """Hidden states of the embeddings, then of each layer, which are written to the memory."""
+        # Section 3.4 of Vaswani et al. 2017: the embedding is scaled up.
+        hidden = self.dropout(self.embedding(ids) * math.sqrt(self.config.d_model))
+        yield hidden
+        mask, relations = memory.mask(ids.size(1)), self._relations(memory, ids.size(1))
+        for n, block in enumerate(self.blocks):
+            memory.write(n, hidden)
+            if self._keeps_keys:
+                hidden = block(hidden, mask, relations[n], cache=memory.layer(n))
+            else:
+                earlier = memory.read(n, like=hidden)
+                hidden = block(hidden, mask, relations[n], memory=earlier)
+            yield self.dropout(hidden) if n == len(self.blocks) - 1 else hidden
+
+    def _before(self, ids: Tensor, state: SegmentMemory | None) -> SegmentMemory:
+        """The memory that a segment of ids reads, with room for it."""
+        memory = self.empty(ids.size(0)) if state is None else state
+        memory.consume()
+        memory = memory.reserve(ids.size(1))
+        if not self._keeps_keys:
+            return memory.without_keys()
+        memory = memory.with_keys(lambda n, hidden: self.blocks[n].keys_and_values(hidden))
+        return replace(memory, distances=self._distances(memory, ids.size(1)))
+
+    @property
+    def _keeps_keys(self) -> bool:
+        """Whether keys and values are kept: gradients need them computed anew, dropout too."""
+        return not (self.training or torch.is_grad_enabled())
+
+    def _relations(self, memory: SegmentMemory, count: int) -> list[Relation]:
+        """How far `count` queries are from the keys, for each layer."""
+        total = memory.count + count
+        if self._keeps_keys:
+            layers = range(self.config.layers)
+            return [ByKnownDistance(memory.distances.layer(n, total)) for n in layers]
+        vectors = self._vectors(total, memory.hidden)
+        return [ByDistance(self.dropout(vectors))] * self.config.layers
+
+    def _distances(self, memory: SegmentMemory, count: int) -> DistanceKeys:
+        """The projected distances of every layer, as many as the next segment has or more."""
+        total = memory.count + count
+        if memory.distances.count >= total:
+            return memory.distances
+        total = max(total, min(memory.limit + 1, 2 * total))
+        vectors = self._vectors(total, memory.hidden)
+        projected = [block.attention.project(vectors)[0] for block in self.blocks]
+        return DistanceKeys(torch.stack(projected))
+
+    def _vectors(self, count: int, like: Tensor) -> Tensor:
+        return distance_vectors(count, self.config.d_model, clamp=self.config.clamp, like=like)
+
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> SegmentMemory:
+        """A memory of nothing, or of zeros; see `memory_start`."""
+        config, weight = self.config, self.embedding.tables[0].weight
+        like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
+        zeros = config.memory if config.memory_start == "zeros" else 0
+        layers, shape = config.layers, (config.heads, 0, config.head_width)
+        none = like.new_empty(sequences, layers, *shape)
+        return SegmentMemory(
+            like.new_zeros(sequences, layers, zeros, config.d_model),
+            keys=none,
+            values=none,
+            lengths=torch.full((sequences,), zeros, device=weight.device),
+            distances=DistanceKeys(like.new_empty(layers, *shape)),
+            limit=config.memory,
+            window=config.memory if config.same_length else 0,
+            end=zeros,
+        )
+
+    def prefill(
+        self, tokens: Tensor, state: SegmentMemory, lengths: Tensor | None = None
+    ) -> SegmentMemory:
+        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
+        memory = self._before(tokens, state)
+        for _ in self._layers(tokens, memory):
+            pass
+        return memory.advance(tokens.size(1), lengths)
+
+    @property
+    def first_token(self) -> int:
+        """`eos`, which ends the text before, or `bos`.
+
+        Raises:
+            ConfigError: the vocabulary has neither.
+        """
+        bos, eos = self.config.bos, self.config.eos
+        found = bos if eos is None else eos
+        if found is None:
+            raise ConfigError(
+                "An empty prompt begins with the token that ends or begins a text (eos or bos), "
+                "but this model's vocabulary has none. Give at least a word."
+            )
+        return found
+
+    def step(self, tokens: Tensor, state: SegmentMemory) -> tuple[Tensor, SegmentMemory]:
+        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        output = self(tokens, state)
+        return self.head.logits(output.hidden), output.state
+
+    def with_memory(self, memory: int | None = None, clamp: int | None = None) -> Self:
+        """See `LanguageModel`; the weights are not copied."""
+        other = copy.copy(self)
+        changes = {"memory": memory, "clamp": clamp}
+        given = {name: value for name, value in changes.items() if value is not None}
+        other.config = replace(self.config, **given)
+        return other
+
+    # ---- an encoder
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`; a text is one segment."""
+        layers = self._layers(batch.ids, self._before(batch.ids, None))
+        for n, hidden in enumerate(layers):
+            yield tokens.of(hidden) if n == self.config.layers else hidden
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        config, width = self.config, self.config.d_model
+        match kind:
+            case "classes":
+                pooling = LastToken(skip=config.pad)
+                made = ClassificationHead(width, outputs, pooling=pooling, bias=False)
+            case "tags":
+                made = ClassificationHead(
+                    width, outputs, pooling=every_token, dropout=config.dropout
+                )
+            case "span":
+                made = ClassificationHead(width, 2, pooling=every_token)
+            case "multiple_choice":
+                made = ClassificationHead(width, 1, pooling=LastToken(skip=config.pad))
+            case _:
+                raise no_head(self, kind, TASK_HEADS)
+        return init_transformer_xl(made, config.init_range)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """A text, and the token that ends it where the tokenizer has one; a pair has it twice."""
+        end = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+        return Template.around((), end, end)
+
+
+def share_biases(blocks: Sequence[PostNormBlock | PreNormBlock]) -> None:
+    """Give all layers the content and the position bias of the first."""
+    first = blocks[0].attention
+    for block in blocks[1:]:
+        block.attention.content_bias = first.content_bias
+        block.attention.position_bias = first.position_bias
+
+
+def init_transformer_xl(module: nn.Module, std: float) -> nn.Module:
+    """Matrices, embeddings, content and position biases normal around 0; projections closer to 0;
+    the scales of norms normal around 1; other biases 0.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=std)
+            if isinstance(part, nn.Linear) and part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.LayerNorm):
+            nn.init.normal_(part.weight, 1.0, std)
+        elif isinstance(part, RelativeAttention):
+            for bias in (part.content_bias, part.position_bias):
+                nn.init.normal_(bias, std=std)
+        elif isinstance(part, AdaptiveEmbedding | AdaptiveSoftmax):
+            for projection in part.projections:
+                nn.init.normal_(projection, std=PROJECTION_INIT)
+        if isinstance(part, AdaptiveSoftmax):
+            for weight in filter(lambda one: one is not None, [*part.weights, part.cluster_weight]):
+                nn.init.normal_(weight, std=std)
+    return module

@@ -1,0 +1,235 @@
+"""Texts read segment by segment: perplexity, the neural cache, training and resuming it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.checkpoints.store import read_folder
+from regard.data import TokenArray, read
+from regard.errors import ConfigError
+from regard.experiments import runs
+from regard.models.gpt2 import GPT2
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.neural_cache import NeuralCache
+from regard.tasks.stateful_perplexity import sequential_likelihood
+from regard.text import train
+
+WORDS = "the cat sat on the mat and the dog ran to the old house by the sea".split()
+SIZES = dict(d_model=8, d_ff=12, heads=2, layers=2, cutoffs=(8,), divisor=2)
+
+
+def lines(count: int, seed: int = 1) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train("words", lines(40), 30)
+
+
+def xl(tokenizer, **options) -> LanguageModeling:
+    torch.manual_seed(2)
+    options = {"memory": 9, "target_length": 5, "eos": tokenizer.eos_id, **SIZES, **options}
+    model = TransformerXL(TransformerXLConfig(tokenizer.vocab_size, **options))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return LanguageModeling(model.eval(), tokenizer, format="lines")
+
+
+@torch.no_grad()
+def plain(model: TransformerXL, ids: list[int], target: int) -> float:
+    """The likelihood of a text, segment by segment, from the logits of all words."""
+    nats, state = 0.0, None
+    for start in range(0, len(ids) - 1, target):
+        segment = torch.tensor([ids[start : min(start + target, len(ids) - 1)]])
+        targets = torch.tensor(ids[start + 1 : start + 1 + segment.size(1)])
+        out = model(segment, state)
+        said = model.head.logits(out.hidden)[0].double()
+        nats, state = nats - float(said.gather(1, targets[:, None]).sum()), out.state.detach()
+    return nats
+
+
+@pytest.mark.parametrize("reading", [
+    {}, dict(target_length=3), dict(memory=20), dict(memory=0), dict(clamp=2),
+    dict(target_length=4, memory=30, clamp=6),
+], ids=str)  # fmt: skip
+def test_transformer_xl_is_evaluated_with_a_target_length_a_memory_and_a_clamp(tokenizer, reading):
+    task, text = xl(tokenizer), lines(12, seed=7)
+    found = task.evaluate(text, **reading)
+    ids = [tokenizer.eos_id]
+    for line in text:
+        ids += [*tokenizer.encode(line).ids, tokenizer.eos_id]
+    memory, clamp = reading.get("memory"), reading.get("clamp")
+    model = task.model.with_memory(memory, clamp)
+    target = reading.get("target_length", 5)
+    assert found.nats == pytest.approx(plain(model, ids, target), rel=1e-6)
+    assert found.count == len(ids) - 1
+    expected = f"target:{target}|memory:{9 if memory is None else memory}"
+    expected += f"|clamp:{clamp}" if clamp else ""
+    assert f"|window:carried|{expected}|count" in found.signature
+    assert task.model.config.memory == 9 and not task.model.training
+
+
+def test_options_of_a_memory_are_rejected_by_models_that_have_none(tokenizer):
+    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8))
+    task = LanguageModeling(model, tokenizer, format="lines")
+    with pytest.raises(ConfigError, match="RecurrentLanguageModel has no memory whose length"):
+        task.evaluate(lines(3), memory=5)
+    with pytest.raises(ConfigError, match="`cache_theta` is given, but `cache`, .* is not"):
+        task.evaluate(lines(3), cache_theta=0.5)
+    config = GPT2.Config(tokenizer.vocab_size, d_model=8, heads=2, layers=1, max_length=8)
+    task = LanguageModeling(GPT2(config), tokenizer, format="lines")
+    with pytest.raises(ConfigError, match="`cache` is for a model that carries a state"):
+        task.evaluate(lines(3), cache=5)
+
+
+# ---- the neural cache
+
+
+def naive_cache(
+    model: RecurrentLanguageModel, ids: list[int], cache: NeuralCache
+) -> tuple[float, list[Tensor]]:
+    """Equations 2 and 3 of Grave et al. 2017, word by word; also the distributions."""
+    hidden = model(torch.tensor([ids[:-1]])).hidden[0]
+    vocabulary = model.head.logits(hidden).softmax(-1)
+    nats, all_said = 0.0, []
+    for t in range(len(ids) - 1):
+        pairs = [(i, ids[i + 1]) for i in range(max(0, t - cache.size), t)]
+        said = vocabulary[t].clone()
+        if pairs:
+            scores = {i: math.exp(cache.theta * float(hidden[t] @ hidden[i])) for i, _ in pairs}
+            total, share = sum(scores.values()), torch.zeros_like(said)
+            for i, word in pairs:
+                share[word] += scores[i] / total
+            said = (1 - cache.weight) * said + cache.weight * share
+        all_said.append(said)
+        nats -= math.log(float(said[ids[t + 1]]))
+    return nats, all_said
+
+
+@pytest.mark.parametrize("steps", [1, 4, 100])
+@pytest.mark.parametrize("cache", [
+    NeuralCache(3, 0.7, 0.2), NeuralCache(50, 0.0, 0.5), NeuralCache(1), NeuralCache(7, 2.0, 0.0),
+], ids=str)  # fmt: skip
+@torch.no_grad()
+def test_the_neural_cache_equals_its_formula(cache, steps):
+    torch.manual_seed(0)
+    config = RecurrentConfig(12, d_model=6, init_range=0.8)
+    model = RecurrentLanguageModel(config).double().eval()
+    ids = torch.randint(0, 12, (31,)).tolist()
+    expected, said = naive_cache(model, ids, cache)
+    assert all(float(one.sum()) == pytest.approx(1) for one in said)
+    text = TokenArray.of([ids], len(ids))
+    found = sequential_likelihood(model, text, steps, cache)
+    assert found.count == 30 and found.nats == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_cache_is_an_option_of_every_model_with_a_state(tokenizer):
+    task, text = xl(tokenizer), lines(12, seed=7)
+    plainly, with_cache = task.evaluate(text), task.evaluate(text, cache=20, cache_theta=0.1)
+    assert plainly.nats != with_cache.nats and "|cache:20,0.1,0.1|" in with_cache.signature
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (dict(size=0), "`cache` must be at least 1"),
+        (dict(size=3, theta=-1.0), "`cache_theta` must be at least 0"),
+        (dict(size=3, theta=math.nan), "`cache_theta` must be at least 0"),
+        (dict(size=3, weight=1.0), r"`cache_weight` must be in \[0, 1\)"),
+    ],
+)
+def test_impossible_caches_raise_an_error(options, said):
+    with pytest.raises(ConfigError, match=said):
+        NeuralCache(**options)
+
+
+# ---- training
+
+RECIPE = """
+task = "language-modeling"
+[data]
+train = "train.txt"
+valid = "valid.txt"
+test = "valid.txt"
+batch_size = 3
+sequence_length = 6
+[tokenizer]
+kind = "words"
+vocab_size = 30
+[model]
+name = "transformer-xl"
+d_model = 8
+d_ff = 12
+heads = 2
+layers = 2
+cutoffs = [8]
+divisor = 2
+memory = 10
+dropout = 0.2
+target_length = 6
+[evaluation]
+memory = 20
+[training]
+updates = 9
+threads = 1
+log_every = 1
+[training.validation]
+every = 4
+[training.checkpoints]
+every = 5
+keep = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("xl")
+    (folder / "train.txt").write_text("\n".join(lines(60)) + "\n")
+    (folder / "valid.txt").write_text("\n".join(lines(8, seed=5)) + "\n")
+    (folder / "xl.toml").write_text(RECIPE)
+    torch.set_num_threads(1)
+    runs.train(folder / "xl.toml", out=folder / "whole", show="none")
+    return folder
+
+
+def test_training_carries_the_memory_and_resumes_exactly(trained):
+    """From a checkpoint in the middle of the text the run ends as it did without a stop."""
+    folder = Path(shutil.copytree(trained / "whole", trained / "part"))
+    for lost in ("model", "result.json"):
+        shutil.rmtree(folder / lost) if (folder / lost).is_dir() else (folder / lost).unlink()
+    shutil.rmtree(max((folder / "checkpoints").iterdir()))
+    newest = max((folder / "checkpoints").iterdir())
+    tensors, facts = read_folder(newest)
+    carried = {name: one for name, one in tensors["memory"].items() if name.startswith("carry/")}
+    assert {*carried} == {"carry/hidden", "carry/lengths"} and facts["counters"]["update"] == 8
+    assert carried["carry/hidden"].shape == (3, 2, 10, 8)
+    runs.resume(folder, show="none")
+    files = [trained / name / "model" / "model.safetensors" for name in ("whole", "part")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_trained_model_is_saved_with_how_it_is_evaluated(trained):
+    settings = json.loads((trained / "whole/model/config.json").read_text())
+    assert settings["cutoffs"] == [8] and settings["regard"]["memory"] == 20
+    task = regard.load(trained / "whole")
+    found = task.evaluate(read(trained / "valid.txt"))
+    assert "|target:6|memory:20|" in found.signature
+    assert task.generate("the cat", max_tokens=30).startswith("the cat")
+    assert task.embed(["the cat", "a dog"]).shape == (2, 8)
+    with regard.look(task) as seen:
+        task.generate("the cat sat", max_tokens=3)
+    assert seen.heads(layer=2) is not None
