@@ -123,7 +123,7 @@ def position_scores(query: Tensor, vectors: Tensor, rows: Tensor) -> Tensor:
     return by_distance.gather(-1, rows.expand(*by_distance.shape[:3], rows.size(-1)))
 
 
-class Relation(Protocol):
+class DistanceScores(Protocol):
     """How far queries are from keys: the part of the score that a layer's positions make.
 
     project: W_r of the layer, from vectors of distances (..., R, D) to (..., H, R, K).
@@ -141,7 +141,7 @@ class ByDistance:
     vectors: Tensor
 
     def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """See `Relation`."""
+        """See `DistanceScores`."""
         return by_shift(query, project(self.vectors))
 
 
@@ -152,7 +152,7 @@ class ByKnownDistance:
     keys: Tensor
 
     def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """See `Relation`."""
+        """See `DistanceScores`."""
         return by_shift(query, self.keys)
 
 
@@ -183,7 +183,7 @@ class RelativeAttention(nn.Module):
     score(i, j) = ((q_i + u) k_j + (q_i + v) W_r r_ij) / sqrt(K)
 
     u and v are learned for each head: content and position bias. r_ij is sinusoid(i - j), or
-    whatever a `Relation` makes of it.
+    whatever a `DistanceScores` makes of it.
 
     Args:
         head_dim: K; None: D / H.
@@ -217,7 +217,7 @@ class RelativeAttention(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: Relation,
+        relation: DistanceScores,
         *,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,

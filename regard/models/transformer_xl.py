@@ -19,15 +19,15 @@ from typing import Any, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
+from regard.attention.carried_memory import CarriedMemory, DistanceKeys
 from regard.attention.multihead import LayerCache
 from regard.attention.relative import (
     ByDistance,
     ByKnownDistance,
-    Relation,
+    DistanceScores,
     RelativeAttention,
     distance_vectors,
 )
-from regard.attention.segment_memory import DistanceKeys, SegmentMemory
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
@@ -159,7 +159,7 @@ class PostNormBlock(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: Relation,
+        relation: DistanceScores,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
@@ -187,7 +187,7 @@ class PreNormBlock(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: Relation,
+        relation: DistanceScores,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
@@ -227,7 +227,7 @@ def feed_forward(config: TransformerXLConfig) -> FeedForward:
     return FeedForward(config.d_model, config.d_ff, dropout=config.dropout)
 
 
-class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
+class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
     """Transformer-XL, a `LanguageModel` and an `Encoder`."""
 
     Config: type = TransformerXLConfig
@@ -265,7 +265,7 @@ class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
 
     # ---- a language model
 
-    def forward(self, ids: Tensor, state: SegmentMemory | None = None) -> Output:
+    def forward(self, ids: Tensor, state: CarriedMemory | None = None) -> Output:
         """Hidden states (B, T, D) for predicting what follows each of the ids (B, T), the segment
         behind a state; and the next state, without gradient.
         """
@@ -273,7 +273,7 @@ class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
         *_, hidden = self._layers(ids, memory)
         return Output(hidden, memory.advance(ids.size(1)))
 
-    def _layers(self, ids: Tensor, memory: SegmentMemory) -> Iterator[Tensor]:
+    def _layers(self, ids: Tensor, memory: CarriedMemory) -> Iterator[Tensor]:
         """Hidden states of the embeddings, then of each layer, which are written to the memory."""
         # Section 3.4 of Vaswani et al. 2017: the embedding is scaled up.
         hidden = self.dropout(self.embedding(ids) * math.sqrt(self.config.d_model))
@@ -288,7 +288,7 @@ class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
                 hidden = block(hidden, mask, relations[n], memory=earlier)
             yield self.dropout(hidden) if n == len(self.blocks) - 1 else hidden
 
-    def _before(self, ids: Tensor, state: SegmentMemory | None) -> SegmentMemory:
+    def _before(self, ids: Tensor, state: CarriedMemory | None) -> CarriedMemory:
         """The memory that a segment of ids reads, with room for it."""
         memory = self.empty(ids.size(0)) if state is None else state
         memory.consume()
@@ -303,7 +303,7 @@ class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
         """Whether keys and values are kept: gradients need them computed anew, dropout too."""
         return not (self.training or torch.is_grad_enabled())
 
-    def _relations(self, memory: SegmentMemory, count: int) -> list[Relation]:
+    def _relations(self, memory: CarriedMemory, count: int) -> list[DistanceScores]:
         """How far `count` queries are from the keys, for each layer."""
         total = memory.count + count
         if self._keeps_keys:
@@ -312,7 +312,7 @@ class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
         vectors = self._vectors(total, memory.hidden)
         return [ByDistance(self.dropout(vectors))] * self.config.layers
 
-    def _distances(self, memory: SegmentMemory, count: int) -> DistanceKeys:
+    def _distances(self, memory: CarriedMemory, count: int) -> DistanceKeys:
         """The projected distances of every layer, as many as the next segment has or more."""
         total = memory.count + count
         if memory.distances.count >= total:
@@ -325,14 +325,14 @@ class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
     def _vectors(self, count: int, like: Tensor) -> Tensor:
         return distance_vectors(count, self.config.d_model, clamp=self.config.clamp, like=like)
 
-    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> SegmentMemory:
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> CarriedMemory:
         """A memory of nothing, or of zeros; see `memory_start`."""
         config, weight = self.config, self.embedding.tables[0].weight
         like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
         zeros = config.memory if config.memory_start == "zeros" else 0
         layers, shape = config.layers, (config.heads, 0, config.head_width)
         none = like.new_empty(sequences, layers, *shape)
-        return SegmentMemory(
+        return CarriedMemory(
             like.new_zeros(sequences, layers, zeros, config.d_model),
             keys=none,
             values=none,
@@ -344,8 +344,8 @@ class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
         )
 
     def prefill(
-        self, tokens: Tensor, state: SegmentMemory, lengths: Tensor | None = None
-    ) -> SegmentMemory:
+        self, tokens: Tensor, state: CarriedMemory, lengths: Tensor | None = None
+    ) -> CarriedMemory:
         """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
         memory = self._before(tokens, state)
         for _ in self._layers(tokens, memory):
@@ -368,7 +368,7 @@ class TransformerXL(nn.Module, LanguageModel[SegmentMemory], Encoder):
             )
         return found
 
-    def step(self, tokens: Tensor, state: SegmentMemory) -> tuple[Tensor, SegmentMemory]:
+    def step(self, tokens: Tensor, state: CarriedMemory) -> tuple[Tensor, CarriedMemory]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
         output = self(tokens, state)
         return self.head.logits(output.hidden), output.state

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from regard.attention.segment_memory import SegmentMemory
+from regard.attention.carried_memory import CarriedMemory
 from regard.checkpoints.formats import from_published, layout_for, to_published
 from regard.data.batches import Sequences
 from regard.decoding.start import start
@@ -19,7 +19,6 @@ from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 HERE = Path(__file__).with_name("transformer_xl")
 CASES = sorted(path.stem for path in HERE.glob("*.safetensors") if path.stem != "classifier")
-SHARED = Path("/work/shared/fixtures/transformer_xl_tiny")
 CLOSE = dict(atol=1e-5, rtol=1e-5)
 
 
@@ -111,13 +110,13 @@ def test_a_published_classifier_reads_the_last_token():
     torch.testing.assert_close(model.scores("classes", batch), found["logits"], **CLOSE)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs /work/shared/fixtures/transformer_xl_tiny")
-def test_three_segments_of_the_shared_fixture():
-    config = json.loads((SHARED / "config.json").read_text())
-    with safe_open(SHARED / "model.safetensors", "pt") as file:
+def test_three_segments_of_the_shared_fixture(shared):
+    folder = shared("fixtures/transformer_xl_tiny")
+    config = json.loads((folder / "config.json").read_text())
+    with safe_open(folder / "model.safetensors", "pt") as file:
         model = from_published(config, {k: file.get_tensor(k) for k in file.keys()}).eval()  # noqa: SIM118
     state = None
-    with safe_open(SHARED / "expected.safetensors", "pt") as file:
+    with safe_open(folder / "expected.safetensors", "pt") as file:
         for n in range(3):
             out = model(file.get_tensor(f"input_ids_{n}"), state)
             state, said = out.state, model.head.logits(out.hidden)
@@ -183,7 +182,7 @@ def drawn(rows: int, count: int) -> Tensor:
     return torch.randint(1, V, (rows, count), generator=torch.Generator().manual_seed(5))
 
 
-def stepped(model: TransformerXL, ids: Tensor, pieces: list[int]) -> tuple[Tensor, SegmentMemory]:
+def stepped(model: TransformerXL, ids: Tensor, pieces: list[int]) -> tuple[Tensor, CarriedMemory]:
     """Scores and the state after reading a text in pieces."""
     state, said = model.empty(len(ids)), []
     for piece in ids.split(pieces, 1):
@@ -272,7 +271,7 @@ def test_a_memory_is_restored_from_its_tensors():
 
 
 def test_a_memory_cannot_be_rewound():
-    with pytest.raises(TypeError, match="SegmentMemory cannot be rewound"):
+    with pytest.raises(TypeError, match="CarriedMemory cannot be rewound"):
         tiny(memory=3)(drawn(1, 4)).state.rewind(1)
 
 

@@ -53,7 +53,7 @@ class DistanceKeys(State):
 
 
 @dataclass
-class SegmentMemory(State):
+class CarriedMemory(State):
     """What every layer has read last, the newest at position `end - 1` of each tensor.
 
     hidden: (B, L, C, D), the inputs of the layers.
@@ -89,7 +89,7 @@ class SegmentMemory(State):
         """The hidden states of the last M positions, (B, L, M, D), or of as many as there are."""
         return self.hidden[:, :, max(0, self.end - self.limit) : self.end]
 
-    def copy(self) -> SegmentMemory:
+    def copy(self) -> CarriedMemory:
         """See `State.copy`; in memory of its own, since a segment is written into it."""
         self.check_unused()
         return self._map(Tensor.clone, State.copy)
@@ -98,7 +98,7 @@ class SegmentMemory(State):
         """Hidden states and lengths: all that the next segment depends on."""
         return {"hidden": self.newest, "lengths": self.lengths}
 
-    def with_tensors(self, tensors: dict[str, Tensor]) -> SegmentMemory:
+    def with_tensors(self, tensors: dict[str, Tensor]) -> CarriedMemory:
         """See `State`."""
         hidden, lengths = tensors["hidden"].clone(), tensors["lengths"]
         end = hidden.size(2)
@@ -108,7 +108,7 @@ class SegmentMemory(State):
 
     # ---- a segment
 
-    def reserve(self, count: int) -> SegmentMemory:
+    def reserve(self, count: int) -> CarriedMemory:
         """With room for `count` further positions; what no segment reads any more is dropped."""
         if self.end + count <= self.hidden.size(2):
             return self
@@ -126,7 +126,7 @@ class SegmentMemory(State):
             return wider
         return replace(wider, keys=moved(self.keys), values=moved(self.values))
 
-    def with_keys(self, read: KeysAndValues) -> SegmentMemory:
+    def with_keys(self, read: KeysAndValues) -> CarriedMemory:
         """With keys and values, which `read` makes of the hidden states (B, M, D) of a layer."""
         if self.has_keys:
             return self
@@ -139,7 +139,7 @@ class SegmentMemory(State):
                 keys[:, layer, :, held], values[:, layer, :, held] = found
         return replace(self, keys=keys, values=values)
 
-    def without_keys(self) -> SegmentMemory:
+    def without_keys(self) -> CarriedMemory:
         """Without keys and values: they were made by weights that may have changed since."""
         none = self.keys[:, :, :, :0]
         return replace(self, keys=none, values=none)
@@ -176,14 +176,14 @@ class SegmentMemory(State):
         """The keys and values of one layer (from 0), for its attention."""
         return LayerMemory(self, number)
 
-    def advance(self, count: int, lengths: Tensor | None = None) -> SegmentMemory:
+    def advance(self, count: int, lengths: Tensor | None = None) -> CarriedMemory:
         """After every layer has written `count` positions, of which row b has `lengths[b]`."""
         added = count if lengths is None else lengths.to(self.lengths)
         filled = (self.lengths + added).clamp(max=self.limit)
         after = replace(self, lengths=filled, end=self.end + count)
         return after if lengths is None else after._aligned(count - lengths.to(self.lengths))
 
-    def _aligned(self, missing: Tensor) -> SegmentMemory:
+    def _aligned(self, missing: Tensor) -> CarriedMemory:
         """Row b without its last `missing[b]` positions, the newest of all rows side by side."""
         start = max(0, self.end - self.limit)
         position = torch.arange(start, self.end, device=missing.device)
@@ -201,9 +201,9 @@ class SegmentMemory(State):
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """One layer of a `SegmentMemory` that keeps keys and values."""
+    """One layer of a `CarriedMemory` that keeps keys and values."""
 
-    memory: SegmentMemory
+    memory: CarriedMemory
     number: int
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
