@@ -25,10 +25,9 @@ from regard.attention.multihead import (
     split_heads,
     width_of_head,
 )
-from regard.data.batches import Sequences
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
-from regard.layers.positions import SequenceLengths, sinusoid
+from regard.layers.positions import sinusoid
 from regard.ops import KeyMask
 
 # From distances (query position - key position), a number of buckets and the distance from which on
@@ -83,16 +82,6 @@ class RelativeBias(nn.Module):
     def by_distance(self, distance: Tensor) -> Tensor:
         """What is added where a query stands so far behind a key: (...,) -> (..., H)."""
         return self.values(self.bucket(distance, self.buckets, self.max_distance))
-
-    def of(self, batch: Sequences) -> Tensor:
-        """Between all tokens of a padded batch: (1, H, T, T)."""
-        return self(batch.positions, batch.positions)
-
-    def after(self, cache: SequenceLengths, count: int) -> Tensor:
-        """Between the next `count` tokens and all up to them: (1 or B, H, T, S)."""
-        positions = cache.positions(count)  # (B, T)
-        keys = torch.arange(cache.longest + count, device=positions.device)
-        return self(positions[:1] if cache.even else positions, keys)
 
 
 def check_buckets(bucket: Bucket, buckets: int, max_distance: int) -> None:

@@ -155,15 +155,26 @@ class BiasRelation(Relation):
 
 
 class T5Positions(RelativePositions):
-    """A number for each bucket of distances and each head, which all layers share (T5)."""
+    """A number for each bucket of distances and each head (T5).
 
-    def __init__(self, layers: int, bias: RelativeBias):
+    Args:
+        layers: how many there are.
+        tables: one, which all layers share, or one for each (umT5).
+    """
+
+    def __init__(self, layers: int, tables: Sequence[RelativeBias]):
         super().__init__()
-        self.layers, self.bias = layers, bias
+        self.layers = layers
+        self.tables = cast("Sequence[RelativeBias]", nn.ModuleList(tables))
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
         """See `RelativePositions`."""
-        return [BiasRelation(self.bias(queries, keys))] * self.layers
+        found = [BiasRelation(table(queries, keys)) for table in self.tables]
+        return [found[n % len(found)] for n in range(self.layers)]
+
+    def table_of(self, layer: int) -> RelativeBias:
+        """The table of a layer (from 0)."""
+        return self.tables[layer % len(self.tables)]
 
 
 # -------------------------------------------------------------------------- Dai et al. 2019

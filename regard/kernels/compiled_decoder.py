@@ -26,11 +26,12 @@ from regard.kernels.signatures import PartStruct
 from regard.kernels.tracer import LeafTracer, state_symbols
 from regard.models.protocols import (
     LanguageModel,
+    MemoryDecoder,
     Output,
     SearchPlan,
     SearchResults,
 )
-from regard.models.transformer import Transformer, TransformerState
+from regard.models.transformer import TransformerState
 from regard.models.wrappers import GeneratorAround
 from regard.ops import TopKTokens
 from regard.state import State
@@ -69,7 +70,7 @@ class CompiledGenerator(GeneratorAround):
 
     def read(self, source: Sequences) -> Any:
         """See `Generator`."""
-        if not isinstance(self.model, Transformer):
+        if not isinstance(self.model, MemoryDecoder):
             return self.model.read(source)
         memory = CompiledTexts(self.model, "encode").last(source)
         if memory is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.cross_step import CrossAttentionStep
 from regard.attention.multihead import CrossAttention, Memory, SelfAttention
+from regard.attention.relative import RelativeBias
+from regard.attention.relative_positions import T5Positions
 from regard.attention.scores import Dot, General
 from regard.data.layout import ALL
 from regard.kernels.op_list import (
@@ -28,6 +30,7 @@ from regard.kernels.op_list import (
     CROSS,
     EMBEDDING,
     FIRST_TOKEN,
+    GATED,
     GRU_CELL,
     LINEAR,
     LSTM_CELL,
@@ -35,6 +38,7 @@ from regard.kernels.op_list import (
     NORM,
     POSITIONS,
     READ_STATE,
+    RMS_NORM,
     RNN_CELL,
     SCALE,
     SELF,
@@ -47,11 +51,30 @@ from regard.kernels.op_list import (
     allocate_registers,
     fuse_additions,
 )
-from regard.kernels.tracer import CannotCompile, where_of
+from regard.kernels.tables import bias_table, readable_table, table_of
+from regard.kernels.tracer import CannotCompile, needed_for, where_of
+from regard.kernels.values import (
+    ADVANCED,
+    CACHE,
+    COUNT,
+    INPUTS,
+    MASK,
+    NOTHING,
+    SEGMENT_IDS,
+    SOURCE,
+    SOURCE_MASK,
+    SUBSET,
+    TOKENS,
+    WHOLE_TEXTS,
+    Built,
+    Register,
+    Symbol,
+)
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import (
     ACTIVATIONS,
     FeedForward,
+    GatedFeedForward,
     gelu,
     gelu_tanh,
     quick_gelu,
@@ -67,7 +90,6 @@ from regard.layers.quantized import (
     QuantizedRecurrent,
 )
 from regard.layers.recurrent import LSTMStep
-from regard.ops import KeyMask, UnpaddedMask
 from regard.state import State
 
 NOT_QUANTIZED = "the weights of a matrix product must be quantized"
@@ -87,39 +109,6 @@ ACTIVATION: dict[Any, int] = {
 
 # Layers whose results are pairs, (hidden, cell), or a pair of hidden states and such a pair.
 PAIRS: dict[type, int] = {LSTMStep: 1, QuantizedRecurrent: 2}
-
-
-@dataclass(frozen=True)
-class Register:
-    """Where hidden states are."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """What is no hidden state: a mask, a cache, a batch, a count."""
-
-    name: str
-    parts: tuple[Any, ...] = ()
-
-
-CACHE, SOURCE, TOKENS, SUBSET = (Symbol(name) for name in ("cache", "source", "tokens", "subset"))
-SEGMENT_IDS, LAYOUT, LENGTHS = Symbol("segments"), Symbol("layout"), Symbol("lengths")
-COUNT = Symbol("size", (TOKENS, 1))
-MASK, ADVANCED = Symbol("mask", (CACHE,)), Symbol("advanced")
-SOURCE_MASK, NOTHING = Symbol("mask", (SOURCE,)), Symbol("nothing")
-INPUTS = {
-    symbol.name: symbol for symbol in (CACHE, SOURCE, TOKENS, SUBSET, SEGMENT_IDS, LAYOUT, LENGTHS)
-}
-
-
-@dataclass(frozen=True)
-class Built:
-    """A dataclass that the model made of other values."""
-
-    kind: type
-    values: dict[str, Any]
 
 
 class Lowering:
@@ -146,7 +135,7 @@ class Lowering:
             CannotCompile: something has no operation; the message says where.
         """
         wanted = list(graph.nodes)[-1] if result is None else result
-        needed = _needed(wanted, given)
+        needed = needed_for(wanted, given)
         for node in graph.nodes:
             if given is not None and node is given:
                 self.values[node] = Register(0)
@@ -287,6 +276,8 @@ class Lowering:
         """A product with a number."""
         if not isinstance(number, int | float):
             raise CannotCompile("hidden states can be multiplied by a number alone")
+        if number == 1:
+            return Register(self.register(one))
         return self.write(SCALE, self.width(one), one, number=float(number))
 
     def product(self, matrix: Any, bias: Tensor | None, x: Any, activation: int = 0) -> Register:
@@ -303,16 +294,24 @@ class Lowering:
             raise CannotCompile(NOT_QUANTIZED)
         return self.product(layer.matrix, layer.bias, x, activation)
 
-    def norm(self, layer: nn.LayerNorm, hidden: Any) -> Register:
+    def norm(self, layer: nn.LayerNorm | nn.RMSNorm, hidden: Any) -> Register:
         """Of a sub-layer's input, or of its sum with the output."""
         width = self.width(hidden)
-        if layer.normalized_shape != (width,) or layer.weight is None:
+        if layer.normalized_shape != (width,) or layer.weight is None or layer.eps is None:
             raise CannotCompile("the norm must be over the last dimension, with a weight")
+        if isinstance(layer, nn.RMSNorm):
+            return self.write(RMS_NORM, width, hidden, number=layer.eps, gain=layer.weight)
         parts = dict(gain=layer.weight, bias=layer.bias)
         return self.write(NORM, width, hidden, number=layer.eps, **parts)
 
     def attention(
-        self, kind: int, layer: Any, projected: Register, layer_number: int, other: int = ABSENT
+        self,
+        kind: int,
+        layer: Any,
+        projected: Register,
+        layer_number: int,
+        other: int = ABSENT,
+        bias: RelativeBias | None = None,
     ) -> Register:
         """Heads that read, and their output."""
         score = layer.score
@@ -322,7 +321,9 @@ class Lowering:
         scale = head_dim**-0.5 if score.scale is None else score.scale
         if scale <= 0:
             raise CannotCompile("the scale of the attention scores must be above 0")
-        sizes = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
+        sizes: dict[str, Any] = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
+        if bias is not None:
+            sizes["table"] = bias_table(bias, layer.kept, scale)
         context = self.write(kind, heads * head_dim, projected, layer=layer_number, **sizes)
         return self.linear(layer.output, context)
 
@@ -362,13 +363,14 @@ def _self_attention(
     cache: Any = None,
     tokens: Any = ALL,
 ) -> Register:
-    if relation is not None:
-        raise CannotCompile("relative positions have no compiled form")
     if bias is not None:
         raise CannotCompile("attention with a score bias has no compiled form")
+    table = _table_of(relation, "of" if cache is None else "after")
     if cache is None and mask != WHOLE_TEXTS:
         raise CannotCompile("attention without a cache must have the padding mask of the batch")
     if cache is None and tokens == SUBSET:
+        if table is not None:
+            raise CannotCompile("attention of the first tokens with a bias has no compiled form")
         return _first_attention(lowering, layer, hidden)
     number = 0
     if cache is not None:
@@ -379,7 +381,28 @@ def _self_attention(
         number = cache.parts[1]
     if tokens is not ALL:
         raise CannotCompile("attention with a cache must compute all tokens")
-    return lowering.attention(SELF, layer, lowering.linear(layer.query_key_value, hidden), number)
+    projected = lowering.linear(layer.query_key_value, hidden)
+    return lowering.attention(SELF, layer, projected, number, bias=table)
+
+
+def _table_of(relation: Any, method: str) -> RelativeBias | None:
+    """The biases of all tokens of the batch, or of those behind the cache, by distance."""
+    if relation is None:
+        return None
+    if not isinstance(relation, Symbol) or relation.name != "bias" or relation.parts[1] != method:
+        raise CannotCompile("relative positions must be those of all tokens that are read")
+    return relation.parts[0]
+
+
+def _relations(
+    lowering: Lowering, positions: T5Positions, *given: Any, method: str
+) -> list[Symbol]:
+    """Of each layer, from which table and for which tokens."""
+    batch = given[0]
+    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
+    if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
+        raise CannotCompile("relative positions must be those of the tokens of the batch")
+    return [Symbol("bias", (positions.table_of(n), method)) for n in range(positions.layers)]
 
 
 def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> Register:
@@ -417,6 +440,14 @@ def _feed_forward(lowering: Lowering, layer: FeedForward, hidden: Any) -> Regist
         raise CannotCompile("the activation of the feed-forward layer has no compiled form")
     inner = lowering.linear(layer.inner, hidden, ACTIVATION[layer.activation])
     return lowering.linear(layer.outer, inner)
+
+
+def _gated_feed_forward(lowering: Lowering, layer: GatedFeedForward, hidden: Any) -> Register:
+    if layer.activation not in ACTIVATION:
+        raise CannotCompile("the activation of the feed-forward layer has no compiled form")
+    both = lowering.linear(layer.inner, hidden)
+    kind, width = ACTIVATION[layer.activation], lowering.width(both) // 2
+    return lowering.linear(layer.outer, lowering.write(GATED, width, both, activation=kind))
 
 
 def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
@@ -491,10 +522,13 @@ def _look(lowering: Lowering, look: Any, hidden: Any) -> Register:
 
 LEAVES: dict[type, Callable[..., Any]] = {
     nn.LayerNorm: Lowering.norm,
+    nn.RMSNorm: Lowering.norm,
     AddNorm: lambda low, layer, hidden, update: low.norm(layer, low.add(hidden, update)),
     SelfAttention: _self_attention,
     CrossAttention: _cross_attention,
     FeedForward: _feed_forward,
+    GatedFeedForward: _gated_feed_forward,
+    T5Positions: _relations,
     Dropout: lambda low, layer, hidden: hidden,
     nn.Embedding: _embedding,
     QuantizedEmbedding: _embedding,
@@ -632,33 +666,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.zeros_like: _zeros,
 }
 
-_OFFSETS = Symbol("offsets", (LAYOUT,))
-_UNPADDED = Built(UnpaddedMask, {"queries": _OFFSETS, "keys": _OFFSETS, "causal": False})
-WHOLE_TEXTS = Built(KeyMask, {"grid": None, "is_causal": False, "unpadded": _UNPADDED})
-
 
 def _is_part(value: Any, name: str, of: Symbol) -> TypeGuard[Symbol]:
     return isinstance(value, Symbol) and value.name == name and value.parts[0] == of
-
-
-def table_of(positions: Any) -> Tensor:
-    """The vectors of positions, (N, D), from the first; of RoBERTa's, those of padding, too."""
-    if isinstance(positions, SinusoidalPositions):
-        return positions.table
-    weight: Tensor = positions.vectors.weight
-    counted = isinstance(positions, RobertaPositions)
-    return weight if counted else weight[positions.offset :]
-
-
-def readable_table(table: Tensor) -> Tensor:
-    """The same, where kernels can read it.
-
-    Raises:
-        CannotCompile: they cannot.
-    """
-    if table.dtype != torch.float32 or not table.is_contiguous():
-        raise CannotCompile("a table of embeddings or positions must be contiguous, in float32")
-    return table
 
 
 def _follows(after: Any, state: State) -> bool:
@@ -682,18 +692,3 @@ def registers_of(state: object) -> Iterator[Any]:
         yield from state
     elif isinstance(state, Register):
         yield state
-
-
-# ---------------------------------------------------------------------------------- registers
-
-
-def _needed(result: fx.Node, given: fx.Node | None) -> set[fx.Node]:
-    """The nodes that a result depends on, itself included."""
-    found: set[fx.Node] = set()
-    waiting = [result]
-    while waiting:
-        node = waiting.pop()
-        if node not in found and node is not given:
-            found.add(node)
-            waiting += node.all_input_nodes
-    return found

@@ -24,9 +24,12 @@ from regard.kernels.beams import search
 from regard.kernels.op_list import (
     ABSENT,
     EMBEDDING,
+    GATED,
     LINEAR,
     NORM,
     POSITIONS,
+    RMS_NORM,
+    SELF,
     TABLE,
     TOKEN_POSITIONS,
     WRITE_STATE,
@@ -254,8 +257,13 @@ def _check(op: Op, widths: list[int]) -> None:
     numbers: tuple[Any, ...]
     if op.kind == LINEAR and op.matrix is not None:
         numbers = op.matrix.shape == (target, source), (op.bias, target)
-    elif op.kind == NORM:
+    elif op.kind in (NORM, RMS_NORM):
         numbers = target == source, (op.gain, target), (op.bias, target)
+    elif op.kind == GATED:
+        numbers = (2 * target == source,)
+    elif op.kind == SELF and op.table is not None:
+        shape = op.table.shape
+        numbers = (len(shape) == 2 and shape[0] == op.heads and shape[1] % 2 == 1,)
     elif op.kind == EMBEDDING and op.matrix is not None:
         numbers = (op.matrix.in_features == target,)
     elif op.kind in (TABLE, POSITIONS, TOKEN_POSITIONS) and op.table is not None:
@@ -293,12 +301,13 @@ def _matrix(op: Op) -> signatures.MatrixStruct | None:
 
 def _op(op: Op, matrix: signatures.MatrixStruct | None) -> signatures.OpStruct:
     table = op.matrix if op.table is None else op.table
+    rows = 0 if table is None else table.shape[1 if op.kind == SELF else 0]
     parts = (("gain", op.gain), ("bias", op.bias), ("table", op.table))
     addresses = (None if x is None else address(n, x, torch.float32, x.shape) for n, x in parts)
     return signatures.OpStruct(
         *(op.kind, op.target, op.source, op.other),
         *(op.layer, op.heads, op.head_dim, op.activation),
-        *(op.number, 0 if table is None else table.shape[0]),
+        *(op.number, rows),
         None if matrix is None else ctypes.addressof(matrix),
         *addresses,
     )

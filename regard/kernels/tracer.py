@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.relations import NoRelations, RelativePositions
+from regard.attention.relative_positions import T5Positions
 from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
 from regard.state import State
@@ -123,10 +124,12 @@ class LeafTracer(fx.Tracer):
         return found
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
-        """See `fx.Tracer`. Tables of positions have several methods, which are leaves, too."""
+        """See `fx.Tracer`. Tables of positions and of distances have several methods, which are
+        leaves, too.
+        """
         if threading.get_ident() != self._thread:
             return attr_val
-        if isinstance(attr_val, PositionTable):
+        if isinstance(attr_val, PositionTable | T5Positions):
             return _PositionMethods(self, attr_val)
         if isinstance(attr_val, RelativePositions) and type(attr_val) is not NoRelations:
             raise CannotCompile("relative positions have no compiled form", f"`{attr}`")
@@ -158,9 +161,9 @@ class LeafTracer(fx.Tracer):
 
 
 class _PositionMethods:
-    """Stands for a table of positions while a model is traced."""
+    """Stands for a table of positions, or T5's of distances, while a model is traced."""
 
-    def __init__(self, tracer: LeafTracer, table: PositionTable):
+    def __init__(self, tracer: LeafTracer, table: PositionTable | T5Positions):
         self.tracer, self.path = tracer, tracer.path_of_module(table)
 
     def of(self, batch: Sequences) -> fx.Proxy:
@@ -206,6 +209,18 @@ def _depth_of_pairs(node: fx.Node) -> int:
         whole: Any = node.args[0]
         return _depth_of_pairs(whole) - 1
     return node.meta.get(PAIRS, 0)
+
+
+def needed_for(result: fx.Node, given: fx.Node | None) -> set[fx.Node]:
+    """The nodes that a result depends on, itself included."""
+    found: set[fx.Node] = set()
+    waiting = [result]
+    while waiting:
+        node = waiting.pop()
+        if node not in found and node is not given:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
 
 
 def where_of(node: fx.Node) -> str:

@@ -64,7 +64,7 @@ def _t5(config: Any, layers: int, causal: bool) -> RelativePositions:
     from regard.attention.relative_positions import T5Positions
 
     bucket = causal_bucket if causal else two_sided_bucket
-    return T5Positions(layers, RelativeBias(config.heads, bucket))
+    return T5Positions(layers, [RelativeBias(config.heads, bucket)])
 
 
 def _transformer_xl(config: Any, layers: int, causal: bool) -> RelativePositions:

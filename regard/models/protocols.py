@@ -263,6 +263,26 @@ class EncoderDecoder(Generator[S]):
         """See `Generator`."""
 
 
+class MemoryDecoder(EncoderDecoder[S]):
+    """An encoder-decoder whose decoder reads the encoder's states of a source, and nothing else."""
+
+    @abstractmethod
+    def encode(self, source: Sequences) -> Tensor:
+        """The encoder's states, (B, S, D), or (1, N, D) of an unpadded batch."""
+
+    @abstractmethod
+    def behind(self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None) -> S:
+        """The state before the first target token, from the encoder's states (B, S, D).
+
+        Args:
+            dtype: of keys and values; None: that in which the model computes.
+        """
+
+    def read(self, source: Sequences) -> S:
+        """See `Generator`."""
+        return self.behind(self.encode(source), source.lengths)
+
+
 class Encoder(Model):
     """Gives a hidden state for each token of a text, for any task that puts a head on top.
 

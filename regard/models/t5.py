@@ -11,7 +11,7 @@ feed-forward layer and an output of its own; in umT5 each layer has its own numb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +21,14 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
-from regard.attention.relative import Bucket, RelativeBias, causal_bucket, two_sided_bucket
+from regard.attention.relations import Relation
+from regard.attention.relative import (
+    Bucket,
+    RelativeBias,
+    causal_bucket,
+    two_sided_bucket,
+)
+from regard.attention.relative_positions import T5Positions
 from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -36,7 +43,7 @@ from regard.layers.task_heads import (
 )
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.init import TASK_HEADS, no_head
-from regard.models.protocols import Encoder, EncoderDecoder, Output, States
+from regard.models.protocols import Encoder, MemoryDecoder, Output, States
 from regard.models.transformer import TransformerState
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -119,7 +126,7 @@ PUBLISHED = {
 
 
 class T5EncoderBlock(nn.Module):
-    """x = x + attend(norm(x), bias); x = x + feed(norm(x))"""
+    """x = x + attend(norm(x), relation); x = x + feed(norm(x))"""
 
     def __init__(self, config: T5EncoderConfig):
         super().__init__()
@@ -129,14 +136,14 @@ class T5EncoderBlock(nn.Module):
         self.feed = feed_forward(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, mask: KeyMask, bias: Tensor) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), mask, bias=bias)
+    def forward(self, hidden: Tensor, mask: KeyMask, relation: Relation | None) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), mask, relation=relation)
         hidden = hidden + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
 
 class T5DecoderBlock(nn.Module):
-    """x = x + attend(norm(x), bias); x = x + cross(norm(x), memory); x = x + feed(norm(x))"""
+    """x = x + attend(norm(x), relation); x = x + cross(norm(x), memory); x = x + feed(norm(x))"""
 
     def __init__(self, config: T5EncoderConfig):
         super().__init__()
@@ -152,11 +159,11 @@ class T5DecoderBlock(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        bias: Tensor,
+        relation: Relation | None,
         memory: Memory,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), mask, bias=bias, cache=cache)
+        attended = self.attention(self.attention_norm(hidden), mask, relation=relation, cache=cache)
         hidden = hidden + self.dropout(attended)
         hidden = hidden + self.dropout(self.cross(self.cross_norm(hidden), memory))
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
@@ -172,7 +179,7 @@ class T5Encoder(nn.Module, Encoder):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.relative = biases(config, two_sided_bucket, config.layers)
+        self.relative = positions_of(config, two_sided_bucket, config.layers)
         blocks = nn.ModuleList(T5EncoderBlock(config) for _ in range(config.layers))
         self.blocks = cast("Sequence[T5EncoderBlock]", blocks)
         self.norm = norm_of(config)
@@ -193,11 +200,11 @@ class T5Encoder(nn.Module, Encoder):
         """See `Encoder`; the last norm follows the last layer."""
         hidden = self.dropout(self.embedding(batch.ids))
         yield hidden
-        mask, bias = batch.padding_mask(), [table.of(batch) for table in self.relative]
+        mask, relations = batch.padding_mask(), self.relative.of(batch)
         for n, block in enumerate(self.blocks[:-1]):
-            hidden = block(hidden, mask, bias[n % len(bias)])
+            hidden = block(hidden, mask, relations[n])
             yield hidden
-        hidden = tokens.of(self.blocks[-1](hidden, mask, bias[-1]))
+        hidden = tokens.of(self.blocks[-1](hidden, mask, relations[-1]))
         yield self.dropout(self.norm(hidden))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
@@ -228,7 +235,7 @@ class T5Encoder(nn.Module, Encoder):
         return Template.around((), (eos,), (eos,))
 
 
-class T5(nn.Module, EncoderDecoder[TransformerState]):
+class T5(nn.Module, MemoryDecoder[TransformerState]):
     """T5, an `EncoderDecoder`."""
 
     Config = T5Config
@@ -241,7 +248,7 @@ class T5(nn.Module, EncoderDecoder[TransformerState]):
         self.config = config
         self.encoder = T5Encoder(config)
         self.embedding = self.encoder.embedding  # of source and target
-        self.relative = biases(config, causal_bucket, config.decoder_layers)
+        self.relative = positions_of(config, causal_bucket, config.decoder_layers)
         blocks = nn.ModuleList(T5DecoderBlock(config) for _ in range(config.decoder_layers))
         self.decoder = cast("Sequence[T5DecoderBlock]", blocks)
         self.decoder_norm = norm_of(config)
@@ -262,18 +269,14 @@ class T5(nn.Module, EncoderDecoder[TransformerState]):
         """See `EncoderDecoder`."""
         memory, hidden = self.encode(source), self.dropout(self.embedding(target.ids))
         mask, keys = target.causal_mask(), source.padding_mask(queries=target)
-        bias = [table.of(target) for table in self.relative]
+        relations = self.relative.of(target)
         for n, block in enumerate(self.decoder):
-            hidden = block(hidden, mask, bias[n % len(bias)], block.cross.read(memory, keys))
+            hidden = block(hidden, mask, relations[n], block.cross.read(memory, keys))
         return Output(self.finish(hidden))
 
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D)."""
         return self.encoder.encode(source)
-
-    def read(self, source: Sequences) -> TransformerState:
-        """The state before the first target token."""
-        return self.behind(self.encode(source), source.lengths)
 
     def behind(
         self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None
@@ -292,11 +295,11 @@ class T5(nn.Module, EncoderDecoder[TransformerState]):
         cache = state.cache.reserve(count)
         hidden = self.dropout(self.embedding(tokens))
         mask, keys = cache.mask(count), source.mask
-        bias = [table.after(cache, count) for table in self.relative]
+        relations = self.relative.after(cache, count)
         for n, block in enumerate(self.decoder):
             key, value = source.layer(n, block.cross.heads)
             memory = Memory(key.to(hidden), value.to(hidden), keys)
-            hidden = block(hidden, mask, bias[n % len(bias)], memory, cache.layer(n))
+            hidden = block(hidden, mask, relations[n], memory, cache.layer(n))
         return self.head.logits(self.finish(hidden)), TransformerState(cache.advance(count), source)
 
     def finish(self, hidden: Tensor) -> Tensor:
@@ -332,11 +335,11 @@ def feed_forward(config: T5EncoderConfig) -> FeedForward | GatedFeedForward:
     return FeedForward(*sizes, **options, bias=False)
 
 
-def biases(config: T5EncoderConfig, bucket: Bucket, layers: int) -> Iterable[RelativeBias]:
-    """What the layers add to their scores: one table for all, or one for each."""
-    count = layers if config.bias_per_layer else 1
+def positions_of(config: T5EncoderConfig, bucket: Bucket, layers: int) -> T5Positions:
+    """What so many layers add to their scores: one table for all, or one for each."""
     sizes = config.heads, bucket, config.buckets, config.max_distance
-    return cast("Iterable[RelativeBias]", nn.ModuleList(RelativeBias(*sizes) for _ in range(count)))
+    count = layers if config.bias_per_layer else 1
+    return T5Positions(layers, [RelativeBias(*sizes) for _ in range(count)])
 
 
 def init_t5(module: nn.Module, config: T5EncoderConfig) -> None:

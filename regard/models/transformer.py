@@ -30,7 +30,7 @@ from regard.layers.softmax import Softmax
 from regard.models.config import Activation, Positions, Probability, Size, TokenId
 from regard.models.init import init_weights
 from regard.models.positions import absolute_positions, reads_unpadded, relative_positions
-from regard.models.protocols import EncoderDecoder, Output
+from regard.models.protocols import MemoryDecoder, Output
 from regard.ops import KeyMask
 from regard.state import State
 
@@ -163,7 +163,7 @@ class TransformerState(State):
     source: SourceMemory
 
 
-class Transformer(nn.Module, EncoderDecoder[TransformerState]):
+class Transformer(nn.Module, MemoryDecoder[TransformerState]):
     """The post-norm Transformer, an `EncoderDecoder`."""
 
     Config = TransformerConfig
@@ -235,10 +235,6 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
         positions: their vectors, (T, D) or as the result.
         """
         return self.dropout(self.embedding(ids) * self.scale + positions)
-
-    def read(self, source: Sequences) -> TransformerState:
-        """The state before the first target token."""
-        return self.behind(self.encode(source), source.lengths)
 
     def behind(
         self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None

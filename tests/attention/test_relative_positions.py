@@ -48,7 +48,7 @@ def positions(name: str, causal: bool = False, layers: int = 1) -> RelativePosit
         case "shaw":
             made = ShawPositions(layers, K, CLIP)
         case "t5":
-            made = T5Positions(layers, RelativeBias(HEADS, two_sided_bucket, 8))
+            made = T5Positions(layers, [RelativeBias(HEADS, two_sided_bucket, 8)])
         case "transformer-xl":
             made = TransformerXLPositions(layers, D, HEADS, causal=causal)
     for parameter in made.parameters():
@@ -65,7 +65,7 @@ def pair_terms(made: RelativePositions, name: str, head: int, i: int, j: int, qu
         return query @ vectors.keys[row], zero, vectors.values[row]
     if name == "t5":
         bucket = two_sided_bucket(torch.tensor(i - j), 8)
-        return math.sqrt(K) * made.bias.values.weight[bucket, head], zero, zero
+        return math.sqrt(K) * made.tables[0].values.weight[bucket, head], zero, zero
     learned = made.layers[0]
     r = learned.distance(sinusoid(torch.tensor(i - j), D).double()).unflatten(-1, (HEADS, K))[head]
     return (query + learned.position_bias[head, 0]) @ r, learned.content_bias[head, 0], zero

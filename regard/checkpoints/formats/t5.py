@@ -63,7 +63,7 @@ BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"
 BODY = [
     ("embedding.weight", "shared.weight"),
     *_block("blocks.{layer}", ENCODER, feed=1),
-    ("relative.{layer}.values.weight", f"{ENCODER}.{BIAS}"),
+    ("relative.tables.{layer}.values.weight", f"{ENCODER}.{BIAS}"),
     ("norm.weight", "encoder.final_layer_norm.weight"),
 ]
 CROSS = f"{DECODER}.layer.1.EncDecAttention"
@@ -78,7 +78,7 @@ WHOLE = [
         split(2).reversed(),
     ),
     ("decoder.{layer}.cross.output.weight", f"{CROSS}.o.weight"),
-    ("relative.{layer}.values.weight", f"{DECODER}.{BIAS}"),
+    ("relative.tables.{layer}.values.weight", f"{DECODER}.{BIAS}"),
     ("decoder_norm.weight", "decoder.final_layer_norm.weight"),
 ]
 INNER = ("blocks.{layer}.feed.inner", f"{ENCODER}.layer.1.DenseReluDense")

@@ -283,6 +283,22 @@ inline float softmax(float* weights, int64_t count, int64_t total, float scale) 
   return 1.0f / sum;
 }
 
+// What is added to the scores of a head: for keys `reach` positions before the query, ..., at it,
+// ..., `reach` behind it. Where keys are further away the first or the last number is added.
+struct DistanceBias {
+  const float* numbers;  // 2 reach + 1, or null
+  int64_t reach;
+
+  // To the scores of the first `count` keys, the last of which stands where the query does.
+  void add(float* scores, int64_t count) const {
+    const int64_t far = std::max(count - 1 - reach, (int64_t)0), first = reach - (count - 1 - far);
+#pragma omp simd
+    for (int64_t s = 0; s < far; s++) scores[s] += numbers[0];
+#pragma omp simd
+    for (int64_t s = far; s < count; s++) scores[s] += numbers[first + s - far];
+  }
+};
+
 // The attention of queries (count, width) over the keys of one head. The first query sees the first
 // `keys` positions, each further one `more_keys` more. `next` is the head that is computed
 // afterwards.
@@ -295,6 +311,7 @@ struct AttentionCall {
   float* weights;    // (QUERIES, capacity)
   int64_t capacity;  // all positions and a block
   RowsView<float> context;
+  DistanceBias bias;
 };
 
 template <int Q, class T>
@@ -309,6 +326,7 @@ void attend_block(const AttentionCall& call) {
   compute_scores<Q>(call.queries, key_stream, call.weights, capacity);
   for (int q = 0; q < Q; q++) {
     const int64_t count = call.keys + q * call.more_keys;
+    if (call.bias.numbers) call.bias.add(call.weights + q * capacity, count);
     inverse[q] = softmax(call.weights + q * capacity, count, total, call.scale);
   }
   const Stream<T> value_stream{values, next, total, call.width};

@@ -144,4 +144,22 @@ void normalize(const float* x, float* y, int64_t width, const float* gain, const
   }
 }
 
+// The same without subtracting the mean.
+void normalize_rms(const float* x, float* y, int64_t width, const float* gain, float eps) {
+  float squares = 0.0f;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t i = 0; i < width; i++) squares += x[i] * x[i];
+  const float scale = 1.0f / std::sqrt(squares / width + eps);
+#pragma omp simd
+  for (int64_t i = 0; i < width; i++) y[i] = x[i] * scale * gain[i];
+}
+
+// activation(x[0 ... width - 1]) times x[width ... 2 width - 1].
+void gate(int kind, const float* x, float* y, int64_t width) {
+  std::copy_n(x, width, y);
+  if (kind != LINEAR_) activate(kind, y, width);
+#pragma omp simd
+  for (int64_t i = 0; i < width; i++) y[i] *= x[width + i];
+}
+
 }  // namespace

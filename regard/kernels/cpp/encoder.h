@@ -130,16 +130,29 @@ struct Head {
   StridedRows queries, keys, values;
   int64_t n_queries, count, width;
   float scale;
+  DistanceBias bias;
 };
+
+// For each distance between a query and a key, from 1 - count to count - 1, what is added to their
+// score; then as much as a full lane more is read.
+inline void spread_bias(const DistanceBias& bias, int64_t count, float* to) {
+  for (int64_t i = 0; i < 2 * count - 1 + LANES; i++) {
+    const int64_t distance = i - (count - 1);
+    to[i] = bias.numbers[bias.reach - std::clamp(distance, -bias.reach, bias.reach)];
+  }
+}
 
 // Contexts (n_queries, width), whose rows are `inner` apart. The lanes are queries, so that none
 // depends on another. Full lanes are read, also behind `width` numbers.
 void attend_text(const Head& head, float* context, int64_t inner) {
   static thread_local std::vector<float> memory;
   const int64_t count = head.count, width = head.width, padded = rounded_up(width);
-  float* queries = scratch(memory, LANES * (padded + count) + 2 * count * padded + LANES * LANES);
+  const int64_t spread = 2 * count + LANES;
+  float* queries =
+      scratch(memory, LANES * (padded + count) + 2 * count * padded + LANES * LANES + spread);
   float *scores = queries + LANES * padded, *kv = scores + LANES * count;
-  float* tile = kv + 2 * count * padded;
+  float *tile = kv + 2 * count * padded, *bias = tile + LANES * LANES;
+  if (head.bias.numbers) spread_bias(head.bias, count, bias);
   StridedRows keys = head.keys, values = head.values;
   if (count > PACK_KEYS) {
     keys = packed(keys, count, padded, kv);
@@ -155,6 +168,9 @@ void attend_text(const Head& head, float* context, int64_t inner) {
       transpose16x16(to);
     }
     score(queries, keys, count, width, scores);
+    for (int64_t k = 0; head.bias.numbers && k < count; k++) {
+      lanes(scores + k * LANES) += lanes(bias + first - k + count - 1);
+    }
     const Lanes sum = exp_weights(scores, count, head.scale);
     for (int64_t d = 0; d < width; d += LANES) {
       weighted_values(scores, {values.first + d, values.stride}, count, sum, tile);
@@ -223,14 +239,15 @@ struct TextBatch {
         const float* packed_qkv = registers[op.source] + first * 3 * inner + at;
         const StridedRows queries{packed_qkv, 3 * inner}, keys{packed_qkv + inner, 3 * inner};
         const StridedRows values{packed_qkv + 2 * inner, 3 * inner};
-        attend_text({queries, keys, values, count, count, op.head_dim, op.number},
+        attend_text({queries, keys, values, count, count, op.head_dim, op.number,
+                     bias_of(op, piece % op.heads)},
                     registers[op.target] + first * inner + at, inner);
       } else {
         const float* packed_kv = registers[op.other] + first * 2 * inner + at;
         const StridedRows queries{registers[op.source] + text * inner + at, inner};
         const StridedRows keys{packed_kv, 2 * inner}, values{packed_kv + inner, 2 * inner};
         attend_text({queries, keys, values, std::min<int64_t>(1, count), count, op.head_dim,
-                     op.number},
+                     op.number, {nullptr, 0}},
                     registers[op.target] + text * inner + at, inner);
       }
     });
@@ -284,14 +301,19 @@ struct TextBatch {
   }
 
   void rowwise(const Op& op, int64_t rows, Worker& worker) const {
-    const int64_t width = program->widths[op.source], pieces = worker.pieces(rows, 8);
+    const int64_t width = program->widths[op.target], pieces = worker.pieces(rows, 8);
+    const int64_t source_width = program->widths[op.source];
     worker.share(pieces, [&](int64_t piece) {
       const Share share(rows, piece, pieces);
       for (int64_t row = share.begin; row < share.end; row++) {
-        const float* x = registers[op.source] + row * width;
+        const float* x = registers[op.source] + row * source_width;
         float* y = registers[op.target] + row * width;
         if (op.kind == NORM) {
           normalize(x, y, width, op.gain, op.bias, op.number);
+        } else if (op.kind == RMS_NORM) {
+          normalize_rms(x, y, width, op.gain, op.number);
+        } else if (op.kind == GATED) {
+          gate(op.activation, x, y, width);
         } else if (op.kind == SCALE) {
 #pragma omp simd
           for (int64_t i = 0; i < width; i++) y[i] = x[i] * op.number;

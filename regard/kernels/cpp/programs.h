@@ -22,11 +22,12 @@ extern "C" {
 // text, and SELF_FIRST_TOKEN its self-attention, with keys and values in one register. In steps of
 // recurrent layers: READ_STATE is part `layer` of the state, which WRITE_STATE replaces; CONCAT
 // concatenates two registers; CELL is `next_state` of the kind `activation`. CACHE_ONLY stores keys
-// and values as SELF does, and computes nothing.
+// and values as SELF does, and computes nothing. The table of SELF holds `rows` numbers for each
+// head, a `DistanceBias`. GATED is `gate` of the kind `activation`.
 enum Kind {
   NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, EMBEDDING = 5, TABLE = 6, POSITIONS = 7,
   SCALE = 8, TOKEN_POSITIONS = 9, FIRST_TOKEN = 10, SELF_FIRST_TOKEN = 11, READ_STATE = 12,
-  WRITE_STATE = 13, CONCAT = 14, CELL = 15, CACHE_ONLY = 16
+  WRITE_STATE = 13, CONCAT = 14, CELL = 15, CACHE_ONLY = 16, RMS_NORM = 17, GATED = 18
 };
 
 // target = f(source), numbers of registers; `other` is added where it is not negative.
@@ -95,6 +96,11 @@ struct Call {
   float* weights_of(int thread) const { return weights + thread * QUERIES * capacity; }
 };
 
+// Of one head; without numbers where there is no table.
+DistanceBias bias_of(const Op& op, int64_t head) {
+  return {op.table ? op.table + head * op.rows : nullptr, (op.rows - 1) / 2};
+}
+
 // Head i of all rows, or of all memories, of an attention.
 HeadIndex head_index(const Op& op, int64_t i) { return {op.layer, i / op.heads, i % op.heads}; }
 
@@ -120,7 +126,8 @@ void self_attention(const Op& op, const Call& call, Share share, int thread) {
     if (op.kind == CACHE_ONLY) continue;
     float* context = call.registers[op.target] + token * inner + index.head * width;
     attend({cache, index, next, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
-            call.weights_of(thread), call.capacity, {context, inner, call.tokens}});
+            call.weights_of(thread), call.capacity, {context, inner, call.tokens},
+            bias_of(op, index.head)});
     call.round(call.consumer(op), {token, token + call.tokens}, groups_of_head(op, index));
   }
 }
@@ -136,7 +143,7 @@ void cross_attention(const Op& op, const Call& call, Share share, int thread) {
     const int64_t at = index.row * queries * inner + index.head * width;
     attend({source, index, next, {call.registers[op.source] + at, inner, queries},
             source.lengths[index.row], 0, width, op.number, call.weights_of(thread), call.capacity,
-            {call.registers[op.target] + at, inner, queries}});
+            {call.registers[op.target] + at, inner, queries}, {nullptr, 0}});
     const int64_t token = index.row * queries;
     call.round(call.consumer(op), {token, token + queries}, groups_of_head(op, index));
   }
@@ -184,6 +191,10 @@ void rowwise(const Op& op, const Call& call, Share share) {
       next_state(op.activation, x, state, width, y);
     } else if (op.kind == NORM) {
       normalize(x, y, width, op.gain, op.bias, op.number);
+    } else if (op.kind == RMS_NORM) {
+      normalize_rms(x, y, width, op.gain, op.number);
+    } else if (op.kind == GATED) {
+      gate(op.activation, x, y, width);
     } else if (op.kind == SCALE) {
 #pragma omp simd
       for (int64_t i = 0; i < width; i++) y[i] = x[i] * op.number;
