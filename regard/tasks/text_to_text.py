@@ -461,7 +461,8 @@ def columns(
     """
     end = sentence_end(tokenizer)
     source = FieldEncoder("source", tokenizer, after=(end,), prefix=prefix, **limits)
-    return source, FieldEncoder("target", tokenizer, before=(start,), after=(end,), **limits)
+    targets = tokenizer.for_targets
+    return source, FieldEncoder("target", targets, before=(start,), after=(end,), **limits)
 
 
 def sentence_end(tokenizer: Tokenizer) -> int:

@@ -31,6 +31,13 @@ Preprocessing = tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]
 TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
+def is_marian(path: Path) -> bool:
+    """Whether a folder has Marian's files and no tokenizer.json."""
+    if not path.is_dir() or (path / "tokenizer.json").is_file():
+        return False
+    return all((path / name).is_file() for name in (*MARIAN, "vocab.json"))
+
+
 def is_model(name: str) -> bool:
     """Whether a file of this name is a SentencePiece model."""
     return name.endswith((".model", ".spm"))
@@ -72,14 +79,19 @@ class SentencePieceModel:
 
 
 def read(path: Path) -> SentencePieceModel:
-    """The model in a file.
+    """The model in a file; see `parsed`."""
+    return parsed(path, path.read_bytes())
+
+
+def parsed(path: Path, content: bytes) -> SentencePieceModel:
+    """The model in the content of a file, whose name errors give.
 
     Raises:
         DataError: it is no SentencePiece model, or of a type or with an option that is not
             supported.
     """
     try:
-        message = _Message(path.read_bytes())
+        message = _Message(content)
         pieces = [_piece(one) for one in message.messages(1)]
         trainer, normalizer = message.message(2), message.message(3)
         kind = TYPES.get(trainer.integer(3, 1), "unknown")
@@ -412,24 +424,20 @@ def find_model(folder: Path) -> Path | None:
     """The SentencePiece model in a folder.
 
     Raises:
-        DataError: it has those of Marian, one for each language, which are not supported.
+        DataError: it has those of Marian, but no vocab.json.
     """
     names = sorted(path.name for path in folder.iterdir() if is_model(path.name))
     if any(name in names for name in MARIAN):
-        raise conversion_error(folder / MARIAN[0], "Marian")
+        missing = [name for name in (*MARIAN, "vocab.json") if not (folder / name).is_file()]
+        hint = "Copy it from where the folder comes from."
+        problem = f"{missing[0]} is missing, beside which Marian's other files stand."
+        raise DataError(folder, None, problem, hint)
     return folder / names[0] if names else None
 
 
 def conversion_error(path: Path, owner: str) -> DataError:
     """The error for a model file of a class that is not supported, with how to convert it."""
     problem = f"is the SentencePiece model of {owner}, which is not supported."
-    if path.name in MARIAN:
-        hint = (
-            "Marian's class in `transformers` does not write a tokenizer.json. Run the Python code "
-            'under "SentencePiece" in docs/tokenizers.md, which writes it; it needs `tokenizers`, '
-            "`transformers` and `sentencepiece`. Then open the folder again."
-        )
-        return DataError(path, None, problem, hint)
     hint = (
         "Use the tokenizer.json of the same model, or write it with `transformers` and "
         "`sentencepiece` installed: from transformers import AutoTokenizer; "

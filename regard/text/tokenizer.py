@@ -14,6 +14,7 @@ import tokenizers
 
 from regard.errors import ConfigError, RegardError
 from regard.file_writing import write_text
+from regard.lazy import imported
 from regard.suggest import nearest
 from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of, template_in
@@ -23,6 +24,9 @@ from regard.text.tokenizers_calls import call, reason
 
 if TYPE_CHECKING:
     from regard.text.sentencepiece_encoder import SentencePieceEncoder
+
+
+MARIAN = "regard.text.marian:MarianTokenizer"
 
 
 class Tokenizer:
@@ -171,6 +175,11 @@ class Tokenizer:
         return SentencePieceEncoder(self._fast, self.reads_special_tokens)
 
     # ---- text -> ids -> text
+
+    @property
+    def for_targets(self) -> Tokenizer:
+        """What encodes the targets of an encoder-decoder: of most tokenizers itself."""
+        return self
 
     def encode(self, text: str) -> Encoding:
         """The ids, tokens and offsets of one text.
@@ -322,8 +331,12 @@ class Tokenizer:
     def load(cls, path: str | Path, **options: Any) -> Tokenizer:
         """Read a folder or a file; for formats and options see `regard.text.published.load`."""
         from regard.text.published import load
+        from regard.text.sentencepiece import is_marian
 
-        return cls(**vars(load(path, **options)))
+        if is_marian(Path(path)):
+            marian: Tokenizer = imported(MARIAN).load(path, **options)
+            return marian
+        return Tokenizer(**vars(load(path, **options)))
 
     def to_str(self) -> str:
         """The text of tokenizer.json."""

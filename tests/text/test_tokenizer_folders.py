@@ -179,15 +179,17 @@ def test_clean_up_and_max_length_follow_the_settings(tmp_path):
     assert Tokenizer.load(folder).max_length is None  # "no limit", which needs 100 bits
 
 
-def test_sentencepiece_models_of_marian_are_named_with_how_to_convert_them(tmp_path):
+def test_files_of_marian_that_do_not_fit_are_an_error_unless_there_is_a_tokenizer_json(tmp_path):
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(b"\x0a")
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     (tmp_path / "vocab.json").write_text('{"</s>": 0, "a": 1, "<pad>": 2}')
-    with pytest.raises(
-        DataError, match=r"is the SentencePiece model of Marian.*docs/tokenizers.md"
-    ):
+    with pytest.raises(DataError, match=r"vocab.json: the unk token '<unk>' is missing"):
         Tokenizer.load(tmp_path)
+    vocab = (tmp_path / "vocab.json").rename(tmp_path / "other.json")
+    with pytest.raises(DataError, match="vocab.json is missing"):
+        Tokenizer.load(tmp_path)
+    vocab.rename(tmp_path / "vocab.json")
     content = json.dumps(tokenizer_json("marian", Random(1)))
     (tmp_path / "tokenizer.json").write_text(content)
     assert Tokenizer.load(tmp_path).kind == "unigram"  # once it was converted
