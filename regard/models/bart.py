@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
-from regard.layers.positions import LearnedPositions, PositionTable
-from regard.models.config import Activation, Positions, Size, TokenId
+from regard.layers.positions import LearnedPositions
+from regard.models.config import Activation, EncoderPositions, Size, TokenId
 from regard.models.positions import check_positions
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -35,7 +35,7 @@ class BartConfig(TransformerConfig):
     d_ff: Size = 3072
     heads: Size = 12
     activation: Activation = "gelu"
-    positions: Positions = "learned"
+    positions: EncoderPositions = "learned"
     pad: TokenId = 1
     bos: TokenId = 2
     eos: TokenId = 2
@@ -60,11 +60,6 @@ class Bart(Transformer):
             nn.init.normal_(table.vectors.weight, std=INIT_RANGE)
         self.embedding_norm = nn.LayerNorm(config.d_model)
         self.decoder_embedding_norm = nn.LayerNorm(config.d_model)
-
-    @property
-    def target_positions(self) -> PositionTable:
-        """Those of the decoder."""
-        return self.decoder_positions
 
     def embed_source(self, source: Sequences) -> Tensor:
         """norm(token + position), (B, S, D) or (1, N, D)."""

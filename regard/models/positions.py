@@ -20,6 +20,7 @@ from regard.layers.positions import (
     PositionTable,
     SinusoidalPositions,
 )
+from regard.models.config import EncoderPositions
 
 
 def _sinusoidal(config: Any, width: int) -> PositionTable:
@@ -111,6 +112,11 @@ def relative_positions(config: Any, layers: int, *, causal: bool = False) -> Rel
 def reads_unpadded(config: Any) -> bool:
     """Whether a model with these positions reads unpadded batches: all positions are absolute."""
     return KINDS[config.positions].relative is _no_relations
+
+
+def while_decoding(positions: EncoderPositions) -> EncoderPositions:
+    """The kind of a decoder beside an encoder of this kind: no tree is known of a text to come."""
+    return "sinusoidal" if positions.startswith("dependency") else positions
 
 
 def check_positions(model: object, config: Any) -> None:

@@ -27,9 +27,14 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.positions import PositionTable
 from regard.layers.softmax import Softmax
-from regard.models.config import Activation, Positions, Probability, Size, TokenId
+from regard.models.config import Activation, EncoderPositions, Probability, Size, TokenId
 from regard.models.init import init_weights
-from regard.models.positions import absolute_positions, reads_unpadded, relative_positions
+from regard.models.positions import (
+    absolute_positions,
+    reads_unpadded,
+    relative_positions,
+    while_decoding,
+)
 from regard.models.protocols import MemoryDecoder, Output
 from regard.ops import KeyMask
 from regard.state import State
@@ -40,8 +45,9 @@ class TransformerConfig:
     """Names as in table 3 of the paper; the defaults are its base model.
 
     positions: one of the kinds of `regard.models.positions`. Source and target share absolute
-        positions, but not relative ones.
-    clip_distance: of the positions "shaw", from which on all distances are alike.
+        positions, but not relative ones; where those of the source are in a dependency tree, those
+        of the target are sinusoidal.
+    clip_distance: of "shaw" and "dependency-relative", from which on all distances are alike.
     pruned: heads that were taken away, as `regard.prune_heads` leaves them.
     decoder_d_ff, decoder_heads: of the decoder; None: those of the encoder.
     scaled: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
@@ -58,7 +64,7 @@ class TransformerConfig:
     attention_dropout: Probability = 0.0
     activation_dropout: Probability = 0.0
     activation: Activation = "relu"
-    positions: Positions = "sinusoidal"
+    positions: EncoderPositions = "sinusoidal"
     clip_distance: Size = 16
     max_length: Size = 1024
     pad: TokenId = 0
@@ -72,9 +78,9 @@ class TransformerConfig:
 
     @property
     def decoder(self) -> TransformerConfig:
-        """The same, with the decoder's sizes as `d_ff` and `heads`."""
+        """The same, with the decoder's sizes as `d_ff` and `heads`, and its positions."""
         d_ff, heads = self.decoder_d_ff or self.d_ff, self.decoder_heads or self.heads
-        return replace(self, d_ff=d_ff, heads=heads)
+        return replace(self, d_ff=d_ff, heads=heads, positions=while_decoding(self.positions))
 
 
 SIZES = {
@@ -181,6 +187,9 @@ class Transformer(nn.Module, MemoryDecoder[TransformerState]):
         # Section 3.4: the embedding is scaled up to the size of the positions.
         self.scale = math.sqrt(config.d_model) if config.scaled else 1.0
         self.positions = absolute_positions(config)
+        self.decoder_positions: PositionTable | None = None  # those of the source
+        if config.decoder.positions != config.positions:
+            self.decoder_positions = absolute_positions(config.decoder)
         self.encoder_relations = relative_positions(config, config.encoder_layers)
         self.decoder_relations = relative_positions(
             config.decoder, config.decoder_layers, causal=True
@@ -222,8 +231,8 @@ class Transformer(nn.Module, MemoryDecoder[TransformerState]):
 
     @property
     def target_positions(self) -> PositionTable:
-        """The positions of targets: here those of sources, too."""
-        return self.positions
+        """The positions of targets."""
+        return self.positions if self.decoder_positions is None else self.decoder_positions
 
     def embed_source(self, source: Sequences) -> Tensor:
         """Scaled token + position, (B, S, D) or (1, N, D)."""

@@ -52,7 +52,7 @@ def batch(rows: int = 2, count: int = 7, length: int | None = None) -> Sequences
 
 def kinds(name: str) -> list[str]:
     """Those that the model can have."""
-    return [one for one in KINDS if name == "bert" or not one.startswith("dependency")]
+    return [one for one in KINDS if name != "gpt2" or not one.startswith("dependency")]
 
 
 @pytest.mark.parametrize(
@@ -122,16 +122,15 @@ def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
     for positions, parts in KINDS.items():
         values = dict(vocab_size=20, d_model=16, heads=2, positions=positions, pad=1)
         try:
-            config = config_of(kind.Config, values, "config.json", ConfigError)
+            model = kind(config_of(kind.Config, values, "config.json", ConfigError))
         except ConfigError as error:
             assert "`positions` must be" in str(error)
             continue
-        model = kind(config)
+        config = model.config
         stacks = [part for part in model.modules() if isinstance(part, RelativePositions)]
-        tables = [part for path, part in model.named_modules() if path.endswith("positions")]
-        absolute = type(parts.absolute(config, 16))
-        assert tables and all(isinstance(table, absolute) for table in tables)
-        assert all(type(one) is type(parts.relative(config, 1, False)) for one in stacks)
+        assert isinstance(model.positions, type(parts.absolute(config, 16)))
+        wanted = {type(KINDS[one].relative(config, 1, False)) for one in (positions, "none")}
+        assert {type(one) for one in stacks} <= wanted
         assert stacks or positions not in WITH_RELATIONS
 
 
@@ -141,3 +140,22 @@ def test_quantized_models_with_relative_positions_say_that_they_are_not_compiled
     quantized = prepare(build("gpt2", "shaw"))
     with pytest.warns(UserWarning, match="relative positions have no compiled form"):
         assert generate(quantized, prompts, max_tokens=3)
+
+
+@pytest.mark.parametrize("positions", ["dependency-absolute", "dependency-relative"])
+def test_a_translator_reads_the_trees_of_its_sources(positions):
+    model, source, target = build("transformer", positions), batch(2, 7, 4), batch(2, 5)
+    target = Sequences.full(target.ids)  # without trees
+    found = model.head.logits(model(source, target).hidden)
+    state = model.read(source)
+    for step, token in enumerate(target.ids.split(1, 1)):
+        scores, state = model.step(token, state)
+        torch.testing.assert_close(
+            scores[:, 0].log_softmax(-1), found[:, step].log_softmax(-1), atol=1e-5, rtol=1e-5
+        )
+    flat = with_trees(
+        Sequences(source.ids, source.lengths), [[*range(7)], [*range(4)]], [[0] * 7, [0] * 4]
+    )
+    assert not torch.allclose(model(flat, target).hidden, model(source, target).hidden, atol=1e-4)
+    with pytest.raises(RegardError, match="the batch has no extra"):
+        model(Sequences.full(source.ids), target)
