@@ -29,13 +29,25 @@ def test_the_variants_differ_from_the_recipe_in_positions_alone(tmp_path):
         assert found == wanted
 
 
-def test_kinds_are_trained_and_compared(tmp_path):
-    module = example()
-    tiny = ["training.tokens=600", "model.d_model=16", "model.d_ff=16", "model.heads=2"]
-    tiny += ["model.encoder_layers=1", "model.decoder_layers=1", "tokenizer.vocab_size=300"]
-    tiny += ["evaluation.valid_sentences=2", "training.validation.every=100", "decoding.beams=1"]
-    data = tmp_path / "pairs.tsv"
-    data.write_text("the cat sleeps\tle chat dort\nthe dog sleeps\tle chien dort\n" * 20)
-    tiny += [f'data.{part}=["{data}"]' for part in ("train", "valid", "test")]
-    found = module.main(["shaw", "t5"], tiny, tmp_path / "out")
-    assert [row["model"] for row in found.table()] == ["shaw", "t5"]
+def test_kinds_and_overrides_reach_the_comparison(tmp_path, monkeypatch):
+    module, asked = example(), {}
+
+    class Compared:
+        def picture(self):
+            return self
+
+        def show(self):
+            asked["shown"] = True
+
+    def compare(recipes, overrides, *, out):
+        asked.update(recipes=[path.name for path in recipes], overrides=overrides, out=out)
+        return Compared()
+
+    monkeypatch.setattr(module, "compare", compare)
+    module.main(["shaw", "t5"], ["training.tokens=600"], tmp_path / "out")
+    assert asked == {
+        "recipes": ["shaw.toml", "t5.toml"],
+        "overrides": ["training.tokens=600"],
+        "out": tmp_path / "out",
+        "shown": True,
+    }
