@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO, get_args
 
 Show = Literal["auto", "bar", "lines", "none"]
 _shown: ContextVar[Show] = ContextVar("shown", default="auto")
@@ -88,9 +88,10 @@ class Silent(Lines):
 
 
 @contextmanager
-def showing(show: Show) -> Iterator[None]:
-    """Inside, `reporter()` shows progress in this way."""
-    token = _shown.set(show)
+def showing(show: object) -> Iterator[None]:
+    """Inside, `reporter()` shows progress in this way; warnings alone where it is no `Show`."""
+    known: dict[object, Show] = {one: one for one in get_args(Show)}
+    token = _shown.set(known.get(show, "none"))
     try:
         yield
     finally:

@@ -467,6 +467,17 @@ def test_a_tokenizer_is_trained_used_and_explained(workdir, runs, tmp_path):
     assert "'one' -> one" in done("tokenizer", "explain", runs["seq2seq"], "one")
 
 
+def test_a_corpus_is_built_and_opened(workdir, runs, tmp_path):
+    done("tokenizer", "train", workdir / "train.a", "--out", tmp_path / "t", "--vocab-size", 40)
+    called = ("corpus", workdir / "train.a", "--tokenizer", tmp_path / "t", "--out", tmp_path / "c")
+    facts = json.loads(done(*called, "--end", "</s>", "--structure", "--json"))
+    lines = sum(bool(line.strip()) for line in (workdir / "train.a").read_text().splitlines())
+    assert facts["documents"] == 1 and facts["paragraphs"] == lines
+    assert "1 documents" in done(*called, "--end", "</s>", "--structure", "--quiet")
+    assert "end was [2], is []" in refused(*called, "--structure")
+    assert "'</x>' is not in the vocabulary" in refused(*called, "--end", "</x>")
+
+
 def test_the_lectures_merge_table_is_shown():
     words = "old:7 older:3 finest:9 lowest:4"
     said = done("tokenizer", "explain", "--words", words, "--merges", 5)

@@ -19,6 +19,7 @@ import typer
 
 from regard import __version__
 from regard.cli import (
+    corpus,
     embed,
     evaluate,
     generate,
@@ -73,6 +74,7 @@ app.command()(embed.embed)
 app.command()(search.search)
 app.command()(look.look)
 app.add_typer(tokenizer.app, name="tokenizer")
+app.command()(corpus.corpus)
 app.command()(train.find_lr)
 app.command()(train.cross_validate)
 app.command()(train.compare)

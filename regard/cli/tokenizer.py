@@ -61,7 +61,7 @@ def encode(
     as_json: AsJson = False,
 ) -> None:
     """Split texts into tokens: one line in, one line out. JSON has the offsets, too."""
-    encode = _load(tokenizer).encode
+    encode = load_tokenizer(tokenizer).encode
     form: Callable[[str], str] = (
         (lambda text: to_json(asdict(encode(text))))
         if as_json
@@ -102,11 +102,11 @@ def explain(
     elif tokenizer is None or text is None:
         raise ConfigError("Give a tokenizer and a text, or words to train on: --words or --file.")
     else:
-        steps = list(explain.encoding(_load(tokenizer), checked_argument(text)))
+        steps = list(explain.encoding(load_tokenizer(tokenizer), checked_argument(text)))
     show([asdict(one) for one in steps], "\n\n".join(map(explain.render, steps)), as_json)
 
 
-def _load(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a folder; of a run, the one in its `model`."""
     from regard.text import Tokenizer
 

@@ -24,6 +24,7 @@ from regard.data.checksum_cache import ChecksumCache
 from regard.data.corpus import Corpus, MappedTokens
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import read_json
+from regard.text import Tokenizer
 
 FACTS, CHECKED = "corpus.json", "checked.json"
 TOKENS = "tokens.bin"
@@ -47,18 +48,27 @@ class CorpusFacts:
     sha256: dict[str, str]
 
 
-def open_corpus(folder: str | Path, *, verify: bool = False) -> Corpus:
+def open_corpus(
+    folder: str | Path, *, tokenizer: Tokenizer | None = None, verify: bool = False
+) -> Corpus:
     """The corpus in a folder, mapped into memory.
 
     Checksums are computed where a file has another size or time than when they were computed last.
 
+    tokenizer: the one whose tokens it must have
     verify: compute all
 
     Raises:
         CheckpointError: there is no finished corpus, or a file is damaged.
+        ConfigError: it has the tokens of another tokenizer.
     """
     folder = Path(folder)
     facts = read_facts(folder)
+    if tokenizer is not None and tokenizer.fingerprint() != facts.made_of["tokenizer"]:
+        raise ConfigError(
+            f"{folder} was built with another tokenizer. Take the one that it holds, or build it "
+            "again with this one."
+        )
     sizes = {TOKENS: facts.counts["tokens"] * np.dtype(facts.dtype).itemsize}
     sizes |= {name: 8 * facts.counts[name[:-4]] + 8 for name in STARTS if name in facts.sha256}
     checksums = ChecksumCache(folder / CHECKED)

@@ -126,11 +126,9 @@ class ShuffledBlocks:
         """The batches of epoch `number`, in order."""
         length = self.sequence_length
         shift = int(permutation(length, self.seed, number, 1)[0]) if number else 0
-        starts = np.arange(shift, self.predicted, length)
-        starts = np.concatenate([[0], starts]) if shift else starts
-        lengths = np.diff(starts, append=self.predicted)
-        order = permutation(len(starts), self.seed, number)
-        return _BlockEpoch(self.text, self.batch_size, starts[order], lengths[order])
+        lacking = -shift % length  # tokens that the first block has less
+        count = -(-(self.predicted + lacking) // length)
+        return _BlockEpoch(self, lacking, permutation(count, self.seed, number))
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on. Checkpoints hold these names."""
@@ -139,17 +137,21 @@ class ShuffledBlocks:
 
 @dataclass(frozen=True, eq=False)
 class _BlockEpoch(BatchSequence[StreamBatch]):
-    text: TokenArray
-    batch_size: int
-    starts: np.ndarray
-    lengths: np.ndarray
+    """The blocks in the `order` of their numbers; the first lacks so many tokens."""
+
+    data: ShuffledBlocks
+    lacking: int
+    order: np.ndarray
 
     def __len__(self) -> int:
-        return -(-len(self.starts) // self.batch_size)
+        return -(-len(self.order) // self.data.batch_size)
 
     def batch(self, index: int) -> StreamBatch:
-        blocks = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        return _batch(self.text, self.starts[blocks], self.lengths[blocks], fresh=True)
+        size, length = self.data.batch_size, self.data.sequence_length
+        begins = self.order[index * size : (index + 1) * size] * length - self.lacking
+        ends = np.minimum(begins + length, self.data.predicted)
+        starts = np.maximum(begins, 0)
+        return _batch(self.data.text, starts, ends - starts, fresh=True)
 
 
 class SlidingWindows(BatchSequence[StreamBatch]):

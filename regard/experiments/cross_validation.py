@@ -30,7 +30,7 @@ from regard.experiments import keywords, runs
 from regard.experiments.compare.conditions import check_same_run
 from regard.experiments.run_folder import Run
 from regard.file_writing import write_text
-from regard.progress import Show
+from regard.progress import Show, showing
 from regard.recipe import RawRecipe
 from regard.tasks.folders import device_for
 from regard.training import Interrupted
@@ -241,4 +241,6 @@ def _run(
         return Run(folder, read_result(folder))
     if (folder / "recipe.toml").exists():
         return Run(folder, runs.resume(folder, device=device, show=show, callbacks=callbacks))
-    return runs.run_plan(raw, runs.begin(raw, folder, device), folder, show, callbacks)
+    with showing(show):
+        made = runs.begin(raw, folder, device)
+    return runs.run_plan(raw, made, folder, show, callbacks)

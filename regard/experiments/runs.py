@@ -33,7 +33,7 @@ from regard.models import MODELS, model_class, name_of
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features, FeaturesConfig
-from regard.progress import Show
+from regard.progress import Show, showing
 from regard.recipe import (
     ModelSource,
     Options,
@@ -393,7 +393,8 @@ def train(
     ).name  # before anything is written
     folder = _new_folder(raw, name, out)
     with keywords.data_in_files(raw, schema, folder) as raw:
-        made = begin(raw, folder, device)
+        with showing(show):
+            made = begin(raw, folder, device)
     return run_plan(raw, made, folder, show, callbacks)
 
 
@@ -499,7 +500,8 @@ def resume(
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)):
-        made = _plan_of_run(folder, raw, recipe, data_root, device)
+        with showing(show):
+            made = _plan_of_run(folder, raw, recipe, data_root, device)
         published, defaults = made.is_published, made.defaults()
         verb = partial(training.resume, published=published, defaults=defaults)
         return _train(verb, made, folder, show, callbacks)

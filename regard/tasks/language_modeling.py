@@ -20,6 +20,7 @@ from torch import Tensor
 from regard import decoding
 from regard.attention.capture import label, muted
 from regard.data.batches import Sequences, StreamBatch
+from regard.data.corpus_folder import is_corpus
 from regard.data.encoder_inputs import InputFormat
 from regard.data.lm_streams import ParallelStreams, ShuffledBlocks, SlidingWindows
 from regard.data.readers import RowReader, read
@@ -34,18 +35,16 @@ from regard.metrics import Perplexity, Protocol, Score
 from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
-from regard.recipe import Options, RecipePath
+from regard.recipe import Options
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.prompts import fitted_prompts, prompt_capacity, warn_of_context_ends
+from regard.tasks.running_text import TextData
 from regard.tasks.sections import (
-    DataSection,
     DecodingRecipe,
-    FoldOption,
-    Share,
     TokenizerSection,
     starts_from_folder,
 )
@@ -62,31 +61,6 @@ Unit = Literal["word", "token", "character", "byte"]
 SAMPLES = 6  # lines that a run's report continues
 SAMPLED = 500  # texts, lines mostly, in which a tokenizer's losses are looked for
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
-
-
-class TextData(DataSection):
-    """[data]: running text, in batches of `batch_size` times `sequence_length` tokens."""
-
-    running_text: ClassVar[bool] = True
-
-    train: RecipePath
-    valid: RecipePath | Share | FoldOption
-    """A file; or a share, the end of the training text; or a fold, consecutive lines of it."""
-    test: RecipePath | None = None
-    format: Literal["lines", "text"] = "lines"
-    """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
-    batch_size: int = Field(default=20, ge=1)
-    """Parallel streams, or blocks in a batch."""
-    sequence_length: int = Field(default=20, ge=1)
-    """Tokens of a stream at a time, or of a block."""
-
-    def read(self, source: Any, part: str) -> RowReader:
-        """The lines of a file, or its text as a whole."""
-        return read(source, format=self.format)
-
-    def texts(self) -> Iterator[str]:
-        """The training text, from which a tokenizer learns."""
-        return self.records("train").texts()
 
 
 class PerplexitySection(Options):
@@ -266,8 +240,8 @@ class LanguageModeling(EmbedsTexts):
             )
         task.protocol()  # raises an error for a window or a stride that is too long
         task.reader(task.reading)
-        train = task.encode(data.records("train"))
-        valid = task.encode(data.records("valid"))
+        end = task.line_end()
+        train, valid = (data.tokens(part, tokenizer, end) for part in ("train", "valid"))
         valid_path = data.train if data.splits_train else data.valid
         for path, text in ((data.train, train), (valid_path, valid)):
             _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
@@ -277,7 +251,7 @@ class LanguageModeling(EmbedsTexts):
         else:
             batches = ShuffledBlocks(train, **size, seed=recipe.seed)
         notes: list[str] = []
-        if data.format == "text":
+        if data.format == "text" and not is_corpus(data.train):
             notes += filter(None, [lost_text(tokenizer, islice(data.texts(), SAMPLED))])
         if limit is not None and limit > data.sequence_length and not starts_from_folder(recipe):
             steps = data.sequence_length
@@ -504,7 +478,8 @@ class LanguageModeling(EmbedsTexts):
                 units += self._units(text)
                 yield text
 
-        ids = self._encoded(counted(), self._before())
+        first, end = self._before(), self.line_end()
+        ids = encode_texts(counted(), self.tokenizer, first=first, after=end)
         if protocol.window is not None:
             batches = self._parts(ids, 1, protocol.window, protocol.stride)
             nats, tokens = self._total_loss(batches)
@@ -560,13 +535,9 @@ class LanguageModeling(EmbedsTexts):
             prompts = self.tokenizer.decode_many(ids[: self.context - most] for ids in encoded)
         return list(zip(prompts, self.generate(prompts, max_tokens=most), strict=True))
 
-    def encode(self, rows: RowReader) -> TokenArray:
-        """The ids of a text, with the token that ends a line after each where the format has it."""
-        return self._encoded(rows.texts())
-
-    def _encoded(self, texts: Iterator[str], first: Sequence[int] = ()) -> TokenArray:
-        end = self._line_end() if self.format == "lines" else []
-        return encode_texts(texts, self.tokenizer, first=first, after=end)
+    def line_end(self) -> list[int]:
+        """The ids at the end of each line of the text: none where line breaks are tokens."""
+        return self._line_end() if self.format == "lines" else []
 
     def _units(self, text: str) -> int:
         line = self.format == "lines"

@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.checkpoints.formats import to_published
-from regard.data import Sequences, read
+from regard.data import Sequences, build_corpus, read, read_documents
 from regard.decoding import generate
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
@@ -497,3 +497,88 @@ def test_training_with_a_tokenizer_that_loses_text_gives_a_warning(tmp_path):
             warnings.simplefilter("always")
             runs.train(tmp_path / "recipe.toml", out=tmp_path / kind, show="none")
         assert any("does not keep the text" in str(one.message) for one in seen) == lines
+
+
+# ------------------------------------------------------------------- text larger than memory
+
+
+def mapped_recipe(tmp_path, model, **data):
+    """A recipe for few updates on a text of some hundred lines."""
+    draw = random.Random(3)
+    words = TEXT.split()
+    for name, count in (("train.txt", 300), ("valid.txt", 20)):
+        lines = [" ".join(draw.choices(words, k=draw.randrange(9))) for _ in range(count)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    train("byte-bpe", [TEXT], 290).save(tmp_path / "tokenizer")
+    options = {"d_model": 16, "layers": 1}
+    if model == "gpt2":
+        options |= {"heads": 2, "max_length": 16}
+    return {
+        "task": "language-modeling",
+        "data": {
+            "train": str(tmp_path / "train.txt"),
+            "valid": str(tmp_path / "valid.txt"),
+            "batch_size": 4,
+            "sequence_length": 16,
+            **data,
+        },
+        "tokenizer": {"path": str(tmp_path / "tokenizer")},
+        "model": {"name": model, **options},
+        "training": {"updates": 6, "validation": {"every": 3}},
+    }
+
+
+def trained(recipe, out):
+    """The weights, the scores and the position in the data at the end of a training."""
+    run = runs.train(out=out, show="none", **recipe)
+    (facts,) = (json.loads(f.read_text()) for f in out.glob("checkpoints/step-000006*/facts.json"))
+    return (out / "model/model.safetensors").read_bytes(), run.result.scores, facts["position"]
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        ("gpt2", {}),
+        ("recurrent", {"format": "text"}),
+        ("gpt2", {"valid": 0.2}),
+        ("recurrent", {"valid": {"fold": 1, "of": 3}}),
+    ],
+)
+def test_training_from_mapped_files_is_the_same_in_every_bit(tmp_path, model, data):
+    recipe = mapped_recipe(tmp_path, model, **data)
+    wanted = trained(recipe, tmp_path / "memory")
+    recipe["data"]["cache"] = str(tmp_path / "cache")
+    assert trained(recipe, tmp_path / "mapped") == wanted
+    folders = sorted(path.name.split("-")[0] for path in (tmp_path / "cache").iterdir())
+    assert folders == ["train", "valid"]
+
+
+def test_training_from_a_corpus_is_the_same_in_every_bit(tmp_path):
+    recipe = mapped_recipe(tmp_path, "gpt2")
+    wanted = trained(recipe, tmp_path / "memory")
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer")
+    documents = read_documents(tmp_path / "train.txt", "rows")
+    folder = tmp_path / "corpus"
+    build_corpus(documents, tokenizer, folder, end=(tokenizer.eos_id,), show="none")
+    recipe["data"]["train"] = str(folder)
+    recipe["tokenizer"]["path"] = str(folder)
+    assert trained(recipe, tmp_path / "mapped") == wanted
+    resumed = runs.resume(tmp_path / "mapped", show="none")
+    assert resumed.scores == wanted[1]
+
+    train("byte-bpe", [TEXT.upper()], 290).save(tmp_path / "tokenizer")
+    recipe["tokenizer"]["path"] = str(tmp_path / "tokenizer")
+    with pytest.raises(ConfigError, match="was built with another tokenizer"):
+        trained(recipe, tmp_path / "other")
+    del recipe["tokenizer"]
+    with pytest.raises(ConfigError, match=r"is a corpus.*\[tokenizer\] path ="):
+        trained(recipe, tmp_path / "other")
+
+
+def test_a_cache_of_a_text_that_has_changed_is_an_error(tmp_path):
+    recipe = mapped_recipe(tmp_path, "gpt2", cache=str(tmp_path / "cache"))
+    first = trained(recipe, tmp_path / "first")
+    assert trained(recipe, tmp_path / "again") == first
+    (tmp_path / "train.txt").write_text("another text\n" * 50)
+    with pytest.raises(ConfigError, match=r"train\.txt has changed"):
+        trained(recipe, tmp_path / "second")

@@ -1,0 +1,84 @@
+"""[data] of language modeling: running text, whose tokens are in memory or in mapped files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from regard.data.corpus_building import build_corpus
+from regard.data.corpus_folder import FACTS, is_corpus, open_corpus
+from regard.data.documents import Documents
+from regard.data.readers import RowReader, read
+from regard.data.token_arrays import TokenArray, encode_texts
+from regard.errors import ConfigError
+from regard.recipe import RecipePath
+from regard.tasks.sections import DataSection, FoldOption, Share
+from regard.text import Tokenizer
+
+
+class TextData(DataSection):
+    """[data]: running text, in batches of `batch_size` times `sequence_length` tokens."""
+
+    running_text: ClassVar[bool] = True
+
+    train: RecipePath
+    valid: RecipePath | Share | FoldOption
+    """A file; or a share, the end of the training text; or a fold, consecutive lines of it."""
+    test: RecipePath | None = None
+    format: Literal["lines", "text"] = "lines"
+    """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
+    batch_size: int = Field(default=20, ge=1)
+    """Parallel streams, or blocks in a batch."""
+    sequence_length: int = Field(default=20, ge=1)
+    """Tokens of a stream at a time, or of a block."""
+    cache: RecipePath | None = None
+    """A folder where the tokens are kept in files, for text larger than memory."""
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The lines of a file, or its text as a whole.
+
+        Raises:
+            ConfigError: it is a corpus, which has tokens but no text.
+        """
+        if is_corpus(source):
+            raise ConfigError(
+                f"{source} is a corpus: it has tokens, but no text. Name its tokenizer "
+                f'([tokenizer] path = "{source}"), and a file as `valid` of [data].'
+            )
+        return read(source, format=self.format)
+
+    def files(self) -> list[str]:
+        """See `DataSection`; of a corpus, the file with its checksums."""
+        return [str(Path(name) / FACTS) if is_corpus(name) else name for name in super().files()]
+
+    def tokens(self, part: str, tokenizer: Tokenizer, end: Sequence[int]) -> TokenArray:
+        """The ids of "train" or "valid", in memory or in mapped files.
+
+        end: ids at the end of each line
+
+        Raises:
+            ConfigError: `train` is a corpus of another tokenizer.
+        """
+        if part == "train" and is_corpus(self.train):
+            return open_corpus(self.train, tokenizer=tokenizer).tokens
+        rows = self.records(part)
+        if self.cache is None:
+            return encode_texts(rows.texts(), tokenizer, after=end)
+        source = self.train if self.splits_train else getattr(self, part)
+        options: dict[str, Any] = {"part": part, "format": self.format}
+        if self.splits_train:
+            options |= self.model_dump(mode="json", include={"valid", "split_seed"})
+        key = json.dumps([tokenizer.fingerprint(), str(source), list(end), options])
+        name = f"{part}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+        documents = Documents((rows,), "rows", (str(source),))
+        folder = self.cache / name
+        return build_corpus(documents, tokenizer, folder, end=end, options=options).tokens
+
+    def texts(self) -> Iterator[str]:
+        """The training text, from which a tokenizer learns."""
+        return self.records("train").texts()
