@@ -116,6 +116,8 @@ class TokenizerSection(Options):
     path: RecipePath | None = None
     lowercase: bool = False
     unicode_form: Literal["none", "nfc", "nfd", "nfkc", "nfkd"] = "none"
+    special_tokens: tuple[str, ...] = ()
+    """Further ones, such as the languages ">>de<<" and ">>fr<<" that sources begin with."""
 
     @field_validator("kind")
     @classmethod
@@ -127,7 +129,7 @@ class TokenizerSection(Options):
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
         if self.path is not None:
-            learned = ("kind", "vocab_size", "lowercase", "unicode_form")
+            learned = ("kind", "vocab_size", "lowercase", "unicode_form", "special_tokens")
             if unused := [key for key, _ in differing(self, "tokenizer", learned, "")]:
                 warnings.warn(
                     f"{', '.join(unused)} are not used: `tokenizer.path` names a tokenizer that is "
@@ -136,7 +138,10 @@ class TokenizerSection(Options):
                 )
             return Tokenizer.load(self.path)
         handling: dict[str, Any] = self.model_dump(include={"lowercase", "unicode_form"})
-        return train(self.kind, texts(), self.vocab_size, **handling)
+        tokenizer = train(self.kind, texts(), self.vocab_size, **handling)
+        return (
+            tokenizer.with_special_tokens(self.special_tokens) if self.special_tokens else tokenizer
+        )
 
 
 class DecodingSection(Options):

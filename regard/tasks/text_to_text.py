@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
+from regard.decoding.constraints import ForcedFirst
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
@@ -57,6 +58,7 @@ from regard.tasks.sections import (
 )
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
+from regard.text.languages import CODE, Frame, frame_of, languages_of
 
 Files = tuple[RecipePath, ...]
 SAMPLES = 12  # rows that a run's report shows
@@ -79,6 +81,9 @@ class TextPairsData(DataSection):
     too_long: Literal["error", "truncate", "skip"] = "skip"
     source_prefix: str = ""
     """What stands before each source: "summarize: "."""
+    source_language: str | None = None
+    target_language: str | None = None
+    """As the model's vocabulary names them: "en_XX", "eng_Latn", "en" for `__en__`, `>>en<<`."""
     max_tokens_per_batch: int = Field(default=4096, ge=1)
     """Tokens in the larger of a batch's two arrays, padding included."""
 
@@ -143,6 +148,15 @@ def text_to_text_loss(
     return model.head.loss(hidden, targets.flatten(), smoothing, batch.count)
 
 
+class TextToTextOptions(TypedDict, total=False):
+    """Options of a task from text to text that its kinds share; see `TextToText`."""
+
+    label_smoothing: float
+    source_prefix: str
+    source_language: str | None
+    target_language: str | None
+
+
 class TextToText(TaskVerbs):
     """A model that turns a source text into a target text, with its tokenizer.
 
@@ -164,10 +178,13 @@ class TextToText(TaskVerbs):
         method: Any = None,
         label_smoothing: float = 0.0,
         source_prefix: str = "",
+        source_language: str | None = None,
+        target_language: str | None = None,
     ):
         self.model, self.tokenizer, self.label_smoothing = model, tokenizer, label_smoothing
         self.method = method or decoding.options(max_tokens="2x+10")
         self.source_prefix = source_prefix
+        self.source_language, self.target_language = source_language, target_language
         self.corpora: Corpora | None = None
 
     # ---- from a recipe
@@ -208,10 +225,11 @@ class TextToText(TaskVerbs):
         data, start, pads = recipe.data, model.config.bos, (model.config.pad,) * 2
         limit = min(data.max_length, model.config.max_length or data.max_length)
         limits: dict[str, Any] = {"max_length": limit, "prefix": data.source_prefix}
-        fields = columns(tokenizer, start, too_long=data.too_long, **limits)
+        frame = frame_of(tokenizer, start, data.source_language, data.target_language)
+        fields = columns(tokenizer, frame, too_long=data.too_long, **limits)
         train = encode(data.records("train"), fields)
         pairs = list(islice(data.records("valid"), recipe.evaluation.valid_sentences or None))
-        fields = columns(tokenizer, start, too_long="truncate", **limits)
+        fields = columns(tokenizer, frame, too_long="truncate", **limits)
         valid = encode(pairs, fields, empty="keep")
         budget = data.max_tokens_per_batch
         batches = Buckets(train.columns, pads, max_tokens=budget, seed=recipe.seed)
@@ -228,6 +246,8 @@ class TextToText(TaskVerbs):
             method=recipe.decoding.build("2x+10"),
             label_smoothing=recipe.objective.label_smoothing,
             source_prefix=data.source_prefix,
+            source_language=data.source_language,
+            target_language=data.target_language,
             **cls.metric_options(recipe),
         )
         task.corpora = Corpora(valid, [pair[1] for pair in pairs], batches, notes)
@@ -247,8 +267,9 @@ class TextToText(TaskVerbs):
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model, tokenizer and decoding method."""
-        stored: dict[str, Any] = {"label_smoothing": self.label_smoothing}
-        return stored | ({"source_prefix": self.source_prefix} if self.source_prefix else {})
+        names = ("source_prefix", "source_language", "target_language")
+        named = {name: value for name in names if (value := getattr(self, name))}
+        return {"label_smoothing": self.label_smoothing, **named}
 
     # ---- training
 
@@ -278,7 +299,8 @@ class TextToText(TaskVerbs):
         """
         data = self._data()
         try:
-            decoded = decode_in_order(self.model, data.valid.columns[0], self.method)
+            method = self._method_into(self._frame())
+            decoded = decode_in_order(self.model, data.valid.columns[0], method)
         except NonFiniteScores:
             return dict.fromkeys((*self.validated, "loss"), float("nan"))
         texts = self.tokenizer.decode_many(found[0].tokens for found in decoded)
@@ -312,11 +334,27 @@ class TextToText(TaskVerbs):
         return [several[0] for several in self.spelled(texts, found)]
 
     def hypotheses(
-        self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+        self,
+        texts: Sequence[str],
+        *,
+        too_long: TooLong = "error",
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: Any,
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of each text, best first; that of an empty text is empty."""
-        method, texts = decoding.with_options(self.method, **options), checked_texts(texts)
-        sources = encode_texts(texts, self._source_column(), too_long)
+        """The hypotheses of each text, best first; that of an empty text is empty.
+
+        source_language, target_language: in place of the task's own, of a model with several.
+
+        Raises:
+            ConfigError: the model does not have a language, or none is named to translate into.
+        """
+        frame = self._frame(source_language, target_language)
+        method = self._method_into(frame, **options)
+        texts = checked_texts(texts)
+        if not frame.named:
+            self._check_named(method, texts)
+        sources = encode_texts(texts, self._source_column(frame), too_long)
         with muted():
             found = decode_in_order(self.model, sources, method)
         found = [
@@ -336,7 +374,7 @@ class TextToText(TaskVerbs):
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
-        return over_limit(texts, self._source_column())
+        return over_limit(texts, self._source_column(self._frame()))
 
     def evaluate(
         self,
@@ -407,12 +445,33 @@ class TextToText(TaskVerbs):
                 device = device_of(self.model)
                 self.model(source.to(device), Sequences.of(read, config.pad).to(device))
 
-    def _source_column(self) -> FieldEncoder:
-        end = sentence_end(self.tokenizer)
+    def _source_column(self, frame: Frame) -> FieldEncoder:
         limit = self.model.config.max_length
-        return FieldEncoder(
-            "source", self.tokenizer, after=(end,), max_length=limit, prefix=self.source_prefix
-        )
+        return columns(self.tokenizer, frame, prefix=self.source_prefix, max_length=limit)[0]
+
+    def _frame(self, source: str | None = None, target: str | None = None) -> Frame:
+        """What stands around texts in these languages; None: the task's own."""
+        start = self.model.config.bos
+        into = target or self.target_language
+        return frame_of(self.tokenizer, start, source or self.source_language, into)
+
+    def _method_into(self, frame: Frame, **options: Any) -> Any:
+        """The decoding method for targets of this frame."""
+        if frame.first is not None:
+            options["forced_bos_token_id"] = frame.first
+        return decoding.with_options(self.method, **options)
+
+    def _check_named(self, method: Any, texts: Sequence[str]) -> None:
+        """Raise a ConfigError if neither a text nor the method names the language to generate."""
+        if any(isinstance(one, ForcedFirst) for one in method.filters):
+            return
+        languages = languages_of(self.tokenizer)
+        for text in texts:
+            if text.strip() and CODE.match(text) is None:
+                raise ConfigError(
+                    f"This model generates several languages, and none is named for {text!r:.40}. "
+                    f"Give `target_language`, one of: {', '.join(sorted(languages))}."
+                )
 
     def _data(self) -> Corpora:
         if self.corpora is None:
@@ -452,28 +511,13 @@ def pairs_of(
 
 
 def columns(
-    tokenizer: Tokenizer, start: int, *, prefix: str = "", **limits: Any
+    tokenizer: Tokenizer, frame: Frame, *, prefix: str = "", **limits: Any
 ) -> tuple[FieldEncoder, FieldEncoder]:
-    """How sources (prefix and text, eos) and targets (start, text, eos) are encoded.
+    """How sources and targets are encoded.
 
-    start: the id with which the decoder starts: the tokenizer's bos token in models that are
-        trained here, the padding in Marian's.  limits: options of a `FieldEncoder`.
+    prefix: before each source, as a text.  limits: options of a `FieldEncoder`.
     """
-    end = sentence_end(tokenizer)
-    source = FieldEncoder("source", tokenizer, after=(end,), prefix=prefix, **limits)
-    targets = tokenizer.for_targets
-    return source, FieldEncoder("target", targets, before=(start,), after=(end,), **limits)
-
-
-def sentence_end(tokenizer: Tokenizer) -> int:
-    """The id of the token that ends a sentence.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if tokenizer.eos_id is None:
-        raise ConfigError(
-            "This task needs a tokenizer with a token that ends a sentence, such as </s>, but "
-            "this one has none. Train one, or name it in tokenizer_config.json (`eos_token`)."
-        )
-    return tokenizer.eos_id
+    (before, after), (start, end) = frame.source, frame.target
+    prefix = frame.prefix + prefix
+    source = FieldEncoder("source", tokenizer, before, after, prefix=prefix, **limits)
+    return source, FieldEncoder("target", tokenizer.for_targets, start, end, **limits)

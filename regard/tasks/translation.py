@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
 from regard.errors import RegardError
 from regard.metrics import BLEU, CHRF, Metric
 from regard.models.protocols import EncoderDecoder
-from regard.tasks.text_to_text import TextToText, TextToTextEvaluation, TextToTextRecipe
+from regard.tasks.text_to_text import (
+    TextToText,
+    TextToTextEvaluation,
+    TextToTextOptions,
+    TextToTextRecipe,
+)
 from regard.text import Tokenizer
 
 
@@ -40,12 +45,10 @@ class Translation(TextToText):
         tokenizer: Tokenizer,
         *,
         method: Any = None,
-        label_smoothing: float = 0.0,
-        source_prefix: str = "",
         bleu_tokenize: str = "13a",
+        **options: Unpack[TextToTextOptions],
     ):
-        options: dict[str, Any] = {"label_smoothing": label_smoothing}
-        super().__init__(model, tokenizer, method=method, source_prefix=source_prefix, **options)
+        super().__init__(model, tokenizer, method=method, **options)
         self.bleu_tokenize = bleu_tokenize
 
     translate = TextToText.generate

@@ -8,6 +8,7 @@ import pytest
 
 import regard
 from regard.data.token_arrays import encode
+from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarization
@@ -15,6 +16,8 @@ from regard.tasks.text_to_text import TextToText, columns
 from regard.tasks.translation import Translation
 from regard.tasks.verbs import NoSuchVerb
 from regard.text import train
+from regard.text.languages import frame_of
+from regard.text.templates import Template
 
 TEXTS = ["the cat sat on a mat", "a cat sat", "the old mat", "on the mat sat a cat"]
 PAIRS = [(text, " ".join(text.split()[:2])) for text in TEXTS]
@@ -48,8 +51,8 @@ def test_training_reads_the_prefix():
     assert run.model.source_prefix == "summarize: "
     tokenizer = train("words", ["summarize:", *TEXTS], 40)
     rows = [(f"summarize: {a}", b) for a, b in PAIRS]
-    found = encode(PAIRS, columns(tokenizer, 1, prefix="summarize: "))
-    wanted = encode(rows, columns(tokenizer, 1))
+    found = encode(PAIRS, columns(tokenizer, frame_of(tokenizer, 1), prefix="summarize: "))
+    wanted = encode(rows, columns(tokenizer, frame_of(tokenizer, 1)))
     for one, other in zip(found.columns, wanted.columns, strict=True):
         assert (one.ids == other.ids).all()
 
@@ -75,3 +78,91 @@ def test_each_task_names_its_verb():
         assert getattr(task, verb)("a cat", max_tokens=3) == task.predict("a cat", max_tokens=3)
     with pytest.raises(NoSuchVerb, match="summarizes a text"):
         Translation(model, tokenizer).summarize("a cat")
+
+
+# ---- languages -----------------------------------------------------------------------------------
+
+LANGUAGES = {
+    "mbart": (("de_DE", "en_XX", "fr_XX"), "$A </s> en_XX"),
+    "mbart50": (("de_DE", "en_XX", "fr_XX"), "en_XX $A </s>"),
+    "m2m": (("__de__", "__en__", "__fr__"), "__en__ $A </s>"),
+    "nllb": (("deu_Latn", "eng_Latn", "fra_Latn"), "eng_Latn $A </s>"),
+    "nllb-legacy": (("deu_Latn", "eng_Latn", "fra_Latn"), "$A </s> eng_Latn"),
+    "marian": ((">>deu<<", ">>eng<<", ">>fra<<"), "$A </s>"),
+}
+NAMES = {"mbart": "fr_XX", "mbart50": "fr_XX", "m2m": "fr", "nllb": "fra_Latn"}
+NAMES |= {"nllb-legacy": "fra_Latn", "marian": "fra"}
+
+
+def multilingual(kind: str):
+    tokens, single = LANGUAGES[kind]
+    tokenizer = train("words", TEXTS, 40).with_special_tokens(tokens)
+    parts = single.split()
+    before, after = (
+        [tokenizer.id(t) for t in side]
+        for side in (parts[: parts.index("$A")], parts[parts.index("$A") + 1 :])
+    )
+    return tokenizer.with_template(Template.around(before, (), after))
+
+
+@pytest.mark.parametrize("kind", LANGUAGES)
+def test_tokens_of_languages_stand_where_each_family_has_them(kind):
+    tokenizer = multilingual(kind)
+    de, en, fr = (tokenizer.id(token) for token in LANGUAGES[kind][0])
+    end, start = tokenizer.eos_id, fr if kind == "mbart" else 1
+    frame = frame_of(tokenizer, start, target=NAMES[kind])
+    wanted = {
+        "mbart": (((), (end, en)), ((fr,), (end,)), None),
+        "nllb-legacy": (((), (end, en)), ((1, fr), (end,)), fr),
+        "marian": (((), (end,)), ((1,), (end,)), None),
+    }.get(kind, (((en,), (end,)), ((1, fr), (end,)), fr))
+    assert (frame.source, frame.target, frame.first) == wanted
+    assert frame.prefix == (">>fra<< " if kind == "marian" else "")
+    if kind != "marian":
+        source = LANGUAGES[kind][0][0].strip("_")
+        both = frame_of(tokenizer, start, source, NAMES[kind]).source
+        assert both == tuple(tuple(de if i == en else i for i in side) for side in wanted[0])
+
+
+@pytest.mark.parametrize("kind", sorted(LANGUAGES.keys() - {"mbart"}))
+def test_targets_begin_with_the_language_that_is_asked_for(kind, tmp_path):
+    tokenizer = multilingual(kind)
+    task = Translation(model_of(tokenizer), tokenizer)
+    with pytest.raises(ConfigError, match="Give `target_language`, one of: de"):
+        task.translate(TEXTS, max_tokens=4)
+    with pytest.raises(ConfigError, match="does not have that language. It has: de"):
+        task.translate(TEXTS, max_tokens=4, target_language="xx")
+    found = task.hypotheses(TEXTS, max_tokens=4, target_language=NAMES[kind])
+    token = tokenizer.id(LANGUAGES[kind][0][2])
+    if kind == "marian":
+        texts = [f">>fra<< {text}" for text in TEXTS]
+        assert found == task.hypotheses(texts, max_tokens=4)
+    else:
+        assert all(one[0].tokens[0] == token for one in found)
+    stored = Translation(task.model, tokenizer, target_language=NAMES[kind])
+    runs.save(stored, tmp_path)
+    assert regard.load(tmp_path).hypotheses(TEXTS, max_tokens=4) == found
+
+
+def test_languages_of_a_model_without_any_are_an_error():
+    tokenizer = train("words", TEXTS, 40)
+    task = Translation(model_of(tokenizer), tokenizer)
+    with pytest.raises(ConfigError, match="no tokens of languages. Leave it out"):
+        task.translate(TEXTS, target_language="de")
+    tokenizer = multilingual("mbart")
+    with pytest.raises(ConfigError, match="`target_language` must be the one with which"):
+        frame_of(tokenizer, tokenizer.id("fr_XX"), target="de_DE")
+    with pytest.raises(ConfigError, match="`source_language` has no effect"):
+        frame_of(multilingual("marian"), 1, source="deu")
+
+
+def test_one_model_is_trained_for_several_target_languages():
+    rows = [(f">>{name}<< {a}", b) for a, b in PAIRS for name in ("de", "fr")]
+    run = regard.train(
+        task="translation", model=dict(name="transformer", **SMALL), train=rows, valid=0.25,
+        kind="words", special_tokens=[">>de<<", ">>fr<<"], updates=2, show="none",
+    )  # fmt: skip
+    task = run.model
+    assert {">>de<<", ">>fr<<"} <= task.tokenizer.vocab().keys()
+    wanted = task.translate(f">>de<< {TEXTS[0]}", max_tokens=4)
+    assert task.translate(TEXTS[0], target_language="de", max_tokens=4) == wanted
