@@ -108,8 +108,15 @@ def position_scores(query: Tensor, vectors: Tensor, rows: Tensor) -> Tensor:
         vectors: (1, H, R, K), one for each distance.
         rows: (1 or B, 1, T, S), for each query and key the row of their distance in `vectors`.
     """
-    by_distance = query @ vectors.mT  # (B, H, T, R)
-    return by_distance.gather(-1, rows.expand(*by_distance.shape[:3], rows.size(-1)))
+    return spread(query @ vectors.mT, rows)  # of (B, H, T, R)
+
+
+def spread(by_row: Tensor, rows: Tensor) -> Tensor:
+    """From a score for each row of a table to one for each key: (B, H, T, R) -> (B, H, T, S).
+
+    rows: the row that each pair of query and key has, (1 or B, 1, T, S).
+    """
+    return by_row.gather(-1, rows.expand(*by_row.shape[:3], rows.size(-1)))
 
 
 class DistanceScores(Protocol):

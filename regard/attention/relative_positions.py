@@ -22,7 +22,7 @@ from regard.attention.attend import ValueTerm
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import PackedLinear, split_heads
 from regard.attention.relations import Relation, Relations, RelativePositions, padded_positions
-from regard.attention.relative import RelativeBias
+from regard.attention.relative import RelativeBias, spread
 from regard.attention.scores import Score
 from regard.data.batches import Sequences
 from regard.data.dependency_trees import ancestors, tree_distances, trees_of
@@ -33,15 +33,6 @@ from regard.layers.positions import sinusoid
 def distances(queries: Tensor, keys: Tensor) -> Tensor:
     """Positions (T,) or (B, T), and (S,) -> (1 or B, T, S)."""
     return torch.atleast_2d(queries)[:, :, None] - keys
-
-
-def spread(by_row: Tensor, rows: Tensor) -> Tensor:
-    """From a score for each row of a table to one for each key: (B, H, T, N) -> (B, H, T, S).
-
-    rows: the row that each pair of query and key has, (1 or B, T, S).
-    """
-    shape = *by_row.shape[:3], rows.size(-1)
-    return by_row.gather(-1, rows[:, None].expand(shape))
 
 
 def collected(weights: Tensor, rows: Tensor, count: int) -> Tensor:
@@ -81,7 +72,7 @@ class ShawRelation(Relation):
 
     def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
         """See `Relation`."""
-        return spread(score(query, self.vectors.keys), self.rows)
+        return spread(score(query, self.vectors.keys), self.rows[:, None])
 
     @property
     def value_term(self) -> ValueTerm:
@@ -208,7 +199,7 @@ class TransformerXLRelation(Relation):
         vectors = split_heads(vectors, len(learned.content_bias))  # (1, H, N, K)
         content, position = learned.content_bias[heads], learned.position_bias[heads]
         by_distance = score(query + position, vectors[:, heads])  # (B, H, T, N)
-        return spread(by_distance, self.rows) + score(content, key)  # (B, H, 1, S)
+        return spread(by_distance, self.rows[:, None]) + score(content, key)  # (B, H, 1, S)
 
 
 class TransformerXLPositions(RelativePositions):
