@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from regard import ops
 from regard.attention.relations import RelativePositions
@@ -113,25 +114,35 @@ def test_unpadded_batches_are_for_absolute_positions():
                 model.encode(given.unpadded())
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("features",)])
-def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
-    """Models derived from another one inherit its options: none may ignore them."""
-    kind = model_class(name)
-    if "positions" not in kind.Config.__dataclass_fields__:
-        return
-    for positions, parts in KINDS.items():
+def accepted(name: str) -> dict[str, nn.Module]:
+    """Models with the kinds of positions that they do not reject by name."""
+    kind, found = model_class(name), {}
+    for positions in KINDS:
         values = dict(vocab_size=20, d_model=16, heads=2, positions=positions, pad=1)
         try:
-            model = kind(config_of(kind.Config, values, "config.json", ConfigError))
+            found[positions] = kind(config_of(kind.Config, values, "config.json", ConfigError))
         except ConfigError as error:
             assert "`positions` must be" in str(error)
-            continue
-        config = model.config
-        stacks = [part for part in model.modules() if isinstance(part, RelativePositions)]
+    return found
+
+
+CHOOSING = [n for n in MODELS if "positions" in model_class(n).Config.__dataclass_fields__]
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
+    """Models derived from another one inherit its options: none may ignore them.
+
+    A model that has one kind alone may count its positions in its own way.
+    """
+    models = accepted(name)
+    assert models.keys() & {"learned", "sinusoidal"}
+    for positions, model in models.items() if len(models) > 1 else ():
+        parts, config = KINDS[positions], model.config
         assert isinstance(model.positions, type(parts.absolute(config, 16)))
+        stacks = {type(one) for one in model.modules() if isinstance(one, RelativePositions)}
         wanted = {type(KINDS[one].relative(config, 1, False)) for one in (positions, "none")}
-        assert {type(one) for one in stacks} <= wanted
-        assert stacks or positions not in WITH_RELATIONS
+        assert stacks and stacks <= wanted
 
 
 @pytest.mark.skipif(not ops.load_kernels(), reason="needs the compiled kernels")
