@@ -35,10 +35,9 @@ def generate(
         prompt = "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)
     else:
         prompt = checked_argument(prompt)
-    method = with_options(task.method, **decoding)
+    streams = task.model.continues and not as_json and decoding.get("samples", 1) == 1
     with count_acceptance() as acceptance:
-        streams = isinstance(method, IncrementalMethod) and decoding.get("samples", 1) == 1
-        if streams and not as_json and task.model.continues:
+        if streams and isinstance(with_options(task.method, **decoding), IncrementalMethod):
             tokens = task.stream(prompt, too_long=too_long, **decoding)
             emit(prompt + next(tokens, ""))  # after an error nothing is printed
             for token in tokens:

@@ -56,10 +56,11 @@ class MarianTokenizer(Tokenizer):
         max_length: int | None = None,
         side: str = "source",
     ):
-        super().__init__(_decoder(vocabs[1], roles), "marian", roles, False, max_length=max_length)
+        super().__init__(_decoder(vocabs[1], roles), "marian", roles, max_length=max_length)
         self.files, self.vocabs, self.side = files, vocabs, side
         self.ids_of = vocabs[side == "target"]
         self.unknown = self.ids_of[roles["unk"]]
+        self.special = re.compile("|".join(map(re.escape, roles.values())))
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> MarianTokenizer:
@@ -99,14 +100,30 @@ class MarianTokenizer(Tokenizer):
     # ---- text -> ids
 
     def encode(self, text: str) -> Encoding:
-        """See `Tokenizer`."""
-        code = _CODE.match(text) if isinstance(text, str) else None
-        start = code.end() if code else 0
-        found = self.pieces.encode(text[start:] if code else text)
-        spans = [(first + start, last + start) for first, last in found.offsets]
-        tokens = [*([code.group()] if code else []), *found.tokens]
-        ids = [self.ids_of.get(token, self.unknown) for token in tokens]
-        return Encoding(ids, tokens, [*([code.span()] if code else []), *spans])
+        """See `Tokenizer`. Special tokens in the text are these."""
+        if not isinstance(text, str):
+            return self.pieces.encode(text)  # which raises the error
+        tokens: list[str] = []
+        spans: list[tuple[int, int]] = []
+
+        def add(start: int, end: int) -> None:
+            """The pieces of a part between special tokens."""
+            if code := _CODE.match(text, start, end):
+                tokens.append(code.group())
+                spans.append(code.span())
+                start = code.end()
+            found = self.pieces.encode(text[start:end])
+            tokens.extend(found.tokens)
+            spans.extend((first + start, last + start) for first, last in found.offsets)
+
+        start = 0
+        for special in self.special.finditer(text):
+            add(start, special.start())
+            tokens.append(special.group())
+            spans.append(special.span())
+            start = special.end()
+        add(start, len(text))
+        return Encoding([self.ids_of.get(token, self.unknown) for token in tokens], tokens, spans)
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """See `Tokenizer`."""
@@ -116,7 +133,7 @@ class MarianTokenizer(Tokenizer):
         unknown = self.pieces.unk_id
         return [
             self.encode(text).ids
-            if unknown in ids or text.startswith(">>")
+            if unknown in ids or text.startswith(">>") or self.special.search(text)
             else [self._table[i] for i in ids]
             for text, ids in zip(texts, self.pieces.encode_many(texts), strict=True)
         ]

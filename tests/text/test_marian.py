@@ -22,6 +22,7 @@ TEXTS = [
     *ENGLISH, *GERMAN, ">>deu<< the cat", ">>fra<<a dog", ">>xyz<< the", "", " ", "the  cat ",
     "хорошо the", "ß the 日本", "café ﬁ",
     "Häuser 1/2 … “quoted”", "a\tb\nc", ">> the", "x<<y >>deu<<", "aée",
+    "</s> the", "the<pad>cat </s>>>deu<< a", "<unk>", "\uff1c/s\uff1e the",
 ]  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended")
 
@@ -126,3 +127,17 @@ def test_a_vocabulary_that_does_not_fit_is_an_error_that_names_it(tmp_path, chan
 def test_further_special_tokens_are_an_error(folder):
     with pytest.raises(RegardError, match="cannot be added"):
         Tokenizer.load(folder).with_special_tokens(["<new>"])
+
+
+def test_commands_take_the_languages_of_a_model(folder, capsys):
+    from typer.testing import CliRunner
+
+    from regard.cli import app
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(app, [*words]).output
+
+    plain = said("predict", str(folder), "--max-tokens", "5", ">>fra<< a dog")
+    words = ("predict", str(folder), "--max-tokens", "5", "--target-language")
+    assert said(*words, "fra", "a dog") == plain
+    assert "It has: deu, fra." in said(*words, "xx", "a dog")
