@@ -3,6 +3,7 @@
 Works by name; all of them without one:
     decoding     a GPT-2, one sequence and several, beside four engines
     translation  beam search with a Transformer base
+    t5           the same with a T5 of the small shape
     training     masked words with a BERT base; fine-tuning MiniLM
     encoding     sentences to vectors with MiniLM
     recurrent    an LSTM language model: training and decoding
@@ -34,6 +35,7 @@ from benchmarks.workers import Condition, Worker
 NAMES = (
     "decoding",
     "translation",
+    "t5",
     "training",
     "encoding",
     "recurrent",

@@ -56,35 +56,43 @@ TINY = {"vocab_size": 60, "d_model": 32, "d_ff": 64, "heads": 2, "layers": 2}
 def works(options: Options) -> Iterator[Work]:
     """Random weights of the base shape; and a trained model where one is given."""
     sizes = TINY if options.quick else BASE
-    rows = _rows(options, sizes["vocab_size"])
+    rows = sentences(options, sizes["vocab_size"])
     folder = _folder(options.cache, sizes)
     limit = 6 if options.quick else 14
     name = "translation, tiny" if options.quick else "translation, Transformer base, random weights"
     note = f"{len(rows):,} sentences, beams of {BEAMS}, {limit} tokens each"
-    yield _work(name, note, folder, rows, limit, options)
+    yield work(name, note, folder, rows, limit, options)
     if options.model:
         yield _trained(options)
 
 
-def _work(
-    name: str, note: str, folder: Path, rows: list[list[int]], limit: int, options: Options
+def work(
+    name: str,
+    note: str,
+    folder: Path,
+    rows: list[list[int]],
+    limit: int,
+    options: Options,
+    module: str = __name__,
+    goals: dict[str, float] = GOALS,
 ) -> Work:
+    """All sides on these rows; `module` has their classes for the kind of model in the folder."""
     given = options.cache / f"translation-{len(rows)}-{sum(map(len, rows))}.json"
     given.write_text(json.dumps(rows))
     common = {"folder": str(folder), "rows": str(given), "limit": limit}
     conditions = [
         Condition(
             name,
-            f"{__name__}:{kind}",
+            f"{module}:{kind}",
             common | settings,
             needs,
-            prepare=f"{__name__}:{WRITERS[kind]}" if kind in WRITERS else "",
+            prepare=f"{module}:{WRITERS[kind]}" if kind in WRITERS else "",
         )
         for name, (kind, settings, needs) in SIDES.items()
     ]
     amounts = {name: len(rows[::SLOW]) for name, side in SIDES.items() if side[0] == "Transformers"}
     return Work(
-        name, "sentences/s", len(rows), conditions, GOALS, amounts=amounts, judge=_same, note=note
+        name, "sentences/s", len(rows), conditions, goals, amounts=amounts, judge=_same, note=note
     )
 
 
@@ -105,7 +113,7 @@ def _same(results: dict[str, Any]) -> dict[str, str]:
 # ------------------------------------------------------------------------------ the sentences
 
 
-def _rows(options: Options, vocab_size: int) -> list[list[int]]:
+def sentences(options: Options, vocab_size: int) -> list[list[int]]:
     """The ids of 1,000 sentences, `</s>` at the end: words by how frequent they are."""
     parts = ("multi30k", "data", "task1", "tok", "test_2016_flickr.lc.norm.tok.en")
     file = options.file(*parts)
@@ -185,15 +193,20 @@ class Ours:
 
 
 class Transformers:
-    """dtype: "float32" or "bfloat16"; one sentence in eight, in batches of 32 as they come."""
+    """dtype: "float32" or "bfloat16"; one sentence in eight, in batches of 32 as they come.
+
+    kind: the class of the model.  ends: tokens that are no words.
+    """
+
+    kind, ends = "MarianMTModel", (PAD, EOS)
 
     def __init__(self, folder: str, rows: str, limit: int, dtype: str, threads: int):
         import torch
         import transformers
 
         torch.set_num_threads(threads)
-        kind = getattr(torch, dtype)
-        self.model = transformers.MarianMTModel.from_pretrained(folder, dtype=kind).eval()
+        kind = getattr(transformers, self.kind)
+        self.model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
         self.rows = json.loads(Path(rows).read_text())[::SLOW]
         self.limit = limit
 
@@ -215,25 +228,27 @@ class Transformers:
                     early_stopping=False,
                     length_penalty=1.0,
                 )
-            found += [_words(row[1:]) for row in best.tolist()]
+            found += [[i for i in row[1:] if i not in self.ends] for row in best.tolist()]
         return found
-
-
-def _words(row: list[int]) -> list[int]:
-    return [token for token in row if token not in (PAD, EOS)]
 
 
 def write_ct2(folder: str, rows: str, limit: int, weights: str, parallel: bool) -> None:
     """The folder in its format."""
-    cached(_ct2(folder, weights), lambda made: _convert(folder, made, weights))
+    cached(ct2_folder(folder, weights), lambda made: _convert(folder, made, weights))
 
 
-def _ct2(folder: str, weights: str) -> Path:
+def ct2_folder(folder: str, weights: str) -> Path:
+    """Where the converted weights are."""
     return Path(folder) / f"ctranslate2-{weights}"
 
 
 class CTranslate2:
-    """weights: one of its compute types. parallel: a batch for each core, else cores share one."""
+    """weights: one of its compute types. parallel: a batch for each core, else cores share one.
+
+    ends: tokens that are no words.
+    """
+
+    ends = (PAD, EOS)
 
     def __init__(
         self,
@@ -247,7 +262,7 @@ class CTranslate2:
         import ctranslate2
 
         self.model = ctranslate2.Translator(
-            str(_ct2(folder, weights)),
+            str(ct2_folder(folder, weights)),
             device="cpu",
             compute_type=weights,
             inter_threads=threads if parallel else 1,
@@ -266,7 +281,8 @@ class CTranslate2:
             batch_type="tokens",
             length_penalty=1.0,
         )
-        return [_words([int(token) for token in each.hypotheses[0]]) for each in found]
+        tokens = ([int(token) for token in each.hypotheses[0]] for each in found)
+        return [[i for i in row if i not in self.ends] for row in tokens]
 
 
 def _convert(folder: str, path: Path, weights: str) -> None:
@@ -322,7 +338,7 @@ def _trained(options: Options) -> Work:
 
     folder = options.model / "model" if (options.model / "model").exists() else options.model
     name, note = f"translation, {options.model.name}", f"{len(rows):,} sentences, beams of {BEAMS}"
-    return replace(_work(name, note, folder, rows, 60, options), judge=judge)
+    return replace(work(name, note, folder, rows, 60, options), judge=judge)
 
 
 def _pairs(options: Options) -> tuple[list[str], list[str]]:

@@ -17,6 +17,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq
+from regard.models.t5 import T5
 from regard.models.transformer import Transformer
 from regard.models.transformer_xl import TransformerXL
 from regard.tasks import TASKS, task_class
@@ -100,6 +101,14 @@ def translator(kind: type = Transformer, task: str = "translation") -> Any:
     return task_class(task)(kind(_config(kind, tokenizer, **more)), tokenizer)
 
 
+def span_corruption() -> Any:
+    """A small T5, with sentinels."""
+    names = [f"<extra_id_{number}>" for number in (3, 2, 1, 0)]
+    tokenizer = train("words", lines(), 60).with_special_tokens(names)
+    config = _config(T5, tokenizer, head_dim=8, max_length=LIMIT)
+    return task_class("span-corruption")(T5(config), tokenizer)
+
+
 def _config(kind: Any, tokenizer: Tokenizer, **more: Any) -> Any:
     """A small size of a model; fields that it does not have are left out."""
     fields = kind.Config.__dataclass_fields__
@@ -120,6 +129,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "translation": translator,
     "summarization": lambda: translator(task="summarization"),
     "text-to-text": lambda: translator(task="text-to-text"),
+    "span-corruption": span_corruption,
     "translation-seq2seq": lambda: translator(Seq2Seq),
 }
 

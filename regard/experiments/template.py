@@ -28,6 +28,7 @@ NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
 # task -> the ending of its data files; tsv for all others
 FILE_ENDINGS = {
     "language-modeling": "txt",
+    "span-corruption": "txt",
     "tagging": "conll",
     "question-answering": "json",
     "multiple-choice": "json",
@@ -36,6 +37,7 @@ FILE_ENDINGS = {
 RANDOM_MODELS = {
     **dict.fromkeys(ENCODER_DECODERS, "transformer-prenorm"),
     "language-modeling": "gpt2",
+    "span-corruption": "t5",
 }
 # All other tasks fine-tune the model of a folder, with the usual options.
 FINE_TUNING = {
@@ -87,7 +89,8 @@ def sections_with(option: str) -> list[str]:
 def _preset_options(task: str) -> dict[str, Any]:
     """The options that the template sets."""
     ending = FILE_ENDINGS.get(task, "tsv")
-    several = ["train.tsv"] if task in ENCODER_DECODERS else f"train.{ending}"
+    file = f"train.{ending}"
+    several = [file] if task in ENCODER_DECODERS else file
     preset = {"task": task, "data": {"train": several, "valid": 0.1}}
     if task in RANDOM_MODELS:
         return {**preset, "model": {"name": RANDOM_MODELS[task]}, "training": {"epochs": 10}}

@@ -31,7 +31,7 @@ TASK_OF = {
     "sentence_order": "sentence-order",
 }
 # what the published encoder-decoders of a `model_type` are for; others turn any text into another
-ENCODER_DECODERS = ("translation", "summarization", "text-to-text")
+ENCODER_DECODERS = ("translation", "summarization", "text-to-text", "span-corruption")
 PUBLISHED_FOR = {
     **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),
     "pegasus": "summarization",
@@ -121,7 +121,9 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
     if not isinstance(model, EncoderWithHeads):
         if model.continues:
             return "language-modeling", {}
-        return PUBLISHED_FOR.get(str(config.get("model_type")), "text-to-text"), {}
+        prefix = source_prefix(config)
+        name = PUBLISHED_FOR.get(str(config.get("model_type")), "text-to-text")
+        return name, {"source_prefix": prefix} if prefix else {}
     kind = next((kind for kind in TASK_OF if kind in model.heads), None)
     if kind is None:
         return "embedding", {}
@@ -129,6 +131,19 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
     task = _task_of_classes(config, outputs) if kind == "classes" else TASK_OF[kind]
     named = kind in ("classes", "tags") and task != "regression"
     return task, {"labels": labels_of(config, outputs)} if named else {}
+
+
+def source_prefix(config: Mapping[str, Any]) -> str:
+    """What stands before each source, such as "summarize: ".
+
+    That is `prefix`, or the prefix of the task in `task_specific_params` where there is one task; a
+    model of several tasks gets the prefix with each text.
+    """
+    tasks = config.get("task_specific_params")
+    several = [one for one in tasks.values() if isinstance(one, Mapping)] if tasks else []
+    given = [config, *several[:1]] if len(several) == 1 else [config]
+    found = (one.get("prefix") for one in given)
+    return next((one for one in found if isinstance(one, str) and one), "")
 
 
 def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:

@@ -35,7 +35,7 @@ def run_here(condition: Condition):
 
 
 @pytest.mark.parametrize(
-    "name", ["decoding", "translation", "training", "recurrent", "evaluation", "tokenizing"]
+    "name", ["decoding", "translation", "t5", "training", "recurrent", "evaluation", "tokenizing"]
 )
 def test_the_conditions_of_regard_run_on_tiny_shapes(name, options):
     threads = torch.get_num_threads()
@@ -59,6 +59,16 @@ def test_all_decoders_generate_the_same_tokens(options):
     found = {name: run_here(condition) for name, condition in sides.items()}
     assert found["regard float32"] == found["transformers float32"]
     assert all(len(rows[0]) == 8 for rows in found.values())
+
+
+def test_all_translators_with_a_t5_find_the_same_tokens(options):
+    (work,) = importlib.import_module("benchmarks.t5").works(options)
+    sides = {c.name: c for c in work.conditions if not c.missing and "float32" in c.name}
+    assert {"regard float32", "transformers float32"} <= sides.keys()
+    found = {name: run_here(condition) for name, condition in sides.items()}
+    wanted = found.pop("transformers float32")
+    for rows in found.values():
+        assert (rows if len(rows) == len(wanted) else rows[::8]) == wanted
 
 
 def test_all_sides_compute_the_same_perplexity(options):

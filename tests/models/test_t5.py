@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import regard
 from regard.attention.pruning import prune_heads
 from regard.attention.relative import RelativeBias, causal_bucket, two_sided_bucket
 from regard.checkpoints.formats import from_published, infer_model_type, layout_of, to_published
@@ -21,6 +23,8 @@ from regard.errors import CheckpointError, ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.mpnet import Mpnet, MpnetConfig
 from regard.models.t5 import PUBLISHED, SIZES, T5, T5Config, T5Encoder, T5EncoderConfig
+from regard.tasks.infer_task import source_prefix
+from regard.tasks.text_to_text import TextToText
 
 transformers = pytest.importorskip("transformers")
 
@@ -441,3 +445,101 @@ def test_the_steps_of_several_prompts_are_one_search():
     for row, found in enumerate(together):
         alone = Sequences.of([source.ids[row, : source.lengths[row]].tolist()], pad=0)
         assert generate(model, alone, beams=3, max_tokens=5)[0][0].tokens == found[0].tokens
+
+
+# ----------------------------------------------------------------------------------- the folder
+
+
+@pytest.fixture
+def folder(shared, tmp_path):
+    """A folder of theirs with T5's published tokenizer."""
+    path = shared("vocab/t5/spiece.model")
+    made = tmp_path / "t5"
+    theirs(vocab_size=32128).save_pretrained(made)
+    shutil.copy(path, made)
+    options = {"tokenizer_class": "T5Tokenizer", "extra_ids": 100, "eos_token": "</s>"}
+    (made / "tokenizer_config.json").write_text(json.dumps(options))
+    return made
+
+
+def configured(folder, path, **fields):
+    """The same folder with other fields in its config.json."""
+    shutil.copytree(folder, path)
+    config = json.loads((folder / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | fields))
+    return path
+
+
+def test_a_folder_generates_as_transformers_does(folder):
+    task = regard.load(folder)
+    texts = ["translate English to German: The house is wonderful.", "a <extra_id_0> b", "x"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
+    given = tokenizer(texts, return_tensors="pt", padding=True)
+    assert task.tokenizer.id("<extra_id_0>") == 32099
+    assert given.input_ids[0].tolist() == [*task.tokenizer.encode(texts[0]).ids, 1]
+    for beams in (1, 4):
+        out = model.generate(**given, num_beams=beams, max_new_tokens=8, do_sample=False)
+        wanted = tokenizer.batch_decode(out, skip_special_tokens=True)
+        assert task.generate(texts, beams=beams, max_tokens=8) == wanted
+
+
+def test_the_prefix_is_that_of_the_only_task_in_config_json():
+    one = {"summarization": {"prefix": "summarize: ", "num_beams": 4}}
+    several = one | {"translation": {"prefix": "translate: "}}
+    assert source_prefix({}) == source_prefix({"task_specific_params": None}) == ""
+    assert source_prefix({"task_specific_params": one}) == "summarize: "
+    assert source_prefix({"task_specific_params": several}) == ""
+    assert source_prefix({"task_specific_params": several, "prefix": "p: "}) == "p: "
+    assert source_prefix({"task_specific_params": {"summarization": {"num_beams": 4}}}) == ""
+
+
+def test_a_prefix_stands_before_each_source_and_is_saved(folder, tmp_path):
+    one = {"summarization": {"prefix": "summarize: "}}
+    task = regard.load(configured(folder, tmp_path / "one", task_specific_params=one))
+    wanted = TextToText(task.model, task.tokenizer).hypotheses(["summarize: a"], max_tokens=4)
+    assert task.hypotheses(["a"], max_tokens=4) == wanted
+    assert task.settings()["source_prefix"] == "summarize: "
+
+
+def test_all_three_kinds_of_attention_are_captured(folder):
+    task = regard.load(folder)
+    plain = task.hypotheses(["the house"], max_tokens=5)
+    with regard.look(task) as seen:
+        assert task.hypotheses(["the house"], max_tokens=5) == plain
+    model = transformers.T5ForConditionalGeneration.from_pretrained(
+        folder, attn_implementation="eager"
+    ).eval()
+    source = torch.tensor([[*task.tokenizer.encode("the house").ids, 1]])
+    out = model(source, decoder_input_ids=torch.tensor([[0, *plain[0][0].tokens]]),
+                output_attentions=True)  # fmt: skip
+    wanted = {
+        "encoder": out.encoder_attentions,
+        "decoder": out.decoder_attentions,
+        "cross": out.cross_attentions,
+    }
+    for kind, layers in wanted.items():
+        found = [one for one in seen.passes[-1].attentions.values() if one.kind == kind]
+        for one, other in zip(found, layers, strict=True):
+            torch.testing.assert_close(torch.cat(one.parts), other, atol=1e-5, rtol=1e-5)
+
+
+def test_a_folder_of_the_encoder_gives_the_vectors_of_transformers(folder, tmp_path):
+    task = regard.load(configured(folder, tmp_path / "e", architectures=["T5EncoderModel"]))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.T5EncoderModel.from_pretrained(folder).eval()
+    texts = ["the house is wonderful", "a", "cats and dogs sleep under the old tree"]
+    given = tokenizer(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        hidden = model(**given).last_hidden_state
+    keep = given.attention_mask[..., None]
+    wanted = (hidden * keep).sum(1) / keep.sum(1)
+    found = torch.from_numpy(task.embed(texts))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_a_quantized_folder_generates_without_a_warning(folder, tmp_path, recwarn):
+    regard.quantize(folder, tmp_path / "q")
+    task = regard.load(tmp_path / "q")
+    assert len(task.generate(["the house", "a"], beams=2, max_tokens=4)) == 2
+    assert not [one for one in recwarn if "not compiled" in str(one.message)]

@@ -1,0 +1,292 @@
+"""Span corruption: T5's pre-training, by the spans that sentinels stand for in a text.
+
+Raffel et al. 2020, section 3.1.4: "Thank you <X> me to your party <Y> week" is the source, and
+"<X> for inviting <Y> last <Z>" the target. See `regard.data.span_corruption`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from regard.data.batches import PairBatch, Sequences
+from regard.data.corpus import Corpus, encode_corpus
+from regard.data.document_windows import DocumentWindows
+from regard.data.documents import Documents, read_documents
+from regard.data.sampler import EpochSampler
+from regard.data.span_corruption import CorruptedWindows, Noise
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, RegardError
+from regard.metrics import Score
+from regard.models.protocols import EncoderDecoder
+from regard.recipe import Options, Recipe, RecipePath
+from regard.tasks.batching import device_of
+from regard.tasks.sections import DataSection, DecodingRecipe, Share, TokenizerSection
+from regard.tasks.text_to_text import SAMPLES, TextToText, sentence_end, text_to_text_loss
+from regard.text import Tokenizer
+from regard.text.training import train
+
+Files = tuple[RecipePath, ...]
+SENTINEL = "<extra_id_{}>"
+
+
+class SpanCorruptionData(DataSection):
+    """[data]: texts, in documents that follow one another without padding."""
+
+    running_text: ClassVar[bool] = True
+    several_files: ClassVar[bool] = True
+
+    train: Files
+    valid: Files | Share = 0.05
+    """Files, or a share of the training documents: the last ones."""
+    documents: Literal["rows", "blank-lines", "files"] | None = None
+    """What a document is; None: rows of tables, and of other files what blank lines separate."""
+    field: str | int | None = None
+    """Of tables: the column with the text."""
+    source_length: int = Field(default=512, ge=4)
+    """Tokens of a source, `</s>` included; with the default spans 512 are 568 of the text."""
+    density: float = Field(default=0.15, gt=0, lt=1)
+    """The share of the tokens that are dropped."""
+    mean_length: float = Field(default=3.0, ge=1)
+    """Of a dropped span, in tokens."""
+    batch_size: int = Field(default=8, ge=1)
+    """Sources of a batch."""
+
+    @property
+    def noise(self) -> Noise:
+        """How much is dropped."""
+        return Noise(self.density, self.mean_length)
+
+    def read(self, source: Any, part: str) -> Documents:
+        """The documents of some files."""
+        return read_documents(source, self.documents, field=self.field)
+
+    def texts(self) -> Iterator[str]:
+        """The training texts, from which a tokenizer learns."""
+        return self.read(self.train, "train").texts()
+
+    def corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
+        """The training and the validation texts, each document with `</s>` at its end."""
+        end = (sentence_end(tokenizer),)
+        corpus = encode_corpus(self.read(self.train, "train"), tokenizer, end=end)
+        if isinstance(self.valid, float):
+            return corpus.split(self.valid)
+        return corpus, encode_corpus(self.read(self.valid, "valid"), tokenizer, end=end)
+
+
+class SentinelTokenizerSection(TokenizerSection):
+    """[tokenizer]: as of other tasks, with sentinels, which it reads in texts."""
+
+    sentinels: int = Field(default=100, ge=1)
+    """How many the vocabulary gets where it has none: <extra_id_0> is the last token."""
+
+    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        """See `TokenizerSection`."""
+        if self.path is not None:
+            found = super().build(texts)
+        else:
+            handling: dict[str, Any] = self.model_dump(include={"lowercase", "unicode_form"})
+            handling["read_special_tokens"] = True
+            found = train(self.kind, texts(), self.vocab_size, **handling)
+        if SENTINEL.format(0) in found.vocab():
+            return found
+        names = [SENTINEL.format(number) for number in reversed(range(self.sentinels))]
+        return found.with_special_tokens(names)
+
+
+class SpanCorruptionObjective(Options):
+    """[objective]"""
+
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+
+
+class SpanCorruptionRecipe(DecodingRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    new_tokenizer: ClassVar[TokenizerSection] = SentinelTokenizerSection()
+
+    data: SpanCorruptionData
+    tokenizer: SentinelTokenizerSection | None = None
+    objective: SpanCorruptionObjective = SpanCorruptionObjective()
+
+
+class SpanCorruption(TextToText):
+    """A model that finds the dropped spans of a text, with its tokenizer."""
+
+    name = "span-corruption"
+    Recipe: ClassVar[type[Recipe] | None] = SpanCorruptionRecipe
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        *,
+        method: Any = None,
+        label_smoothing: float = 0.0,
+    ):
+        super().__init__(model, tokenizer, method=method, label_smoothing=label_smoothing)
+        self.pairs: dict[str, CorruptedWindows] = {}
+
+    @cached_property
+    def sentinels(self) -> list[int]:
+        """The ids that stand for the first span, the second, ..."""
+        return sentinels_of(self.tokenizer)
+
+    # ---- from a recipe
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from recipe.decoding.problems()
+        if not recipe.data.train:
+            yield "data.train", "must name at least one file."
+
+    @classmethod
+    def from_recipe(  # type: ignore[override]
+        cls, recipe: SpanCorruptionRecipe, model: EncoderDecoder, tokenizer: Tokenizer
+    ) -> SpanCorruption:
+        """The task with its data, ready to be trained.
+
+        Raises:
+            ConfigError: the tokenizer has no sentinels, or too few; a source is longer than the
+                model reads; no window of the data is long enough.
+        """
+        data, limit, noise = recipe.data, model.config.max_length, recipe.data.noise
+        if limit is not None and data.source_length > limit:
+            raise ConfigError(
+                f"[data] `source_length` must be at most {limit:,}, the most tokens that the model "
+                f"reads, but is {data.source_length:,}."
+            )
+        task = cls(
+            model,
+            tokenizer.with_eos_template(),
+            method=recipe.decoding.build("2x+10"),
+            label_smoothing=recipe.objective.label_smoothing,
+        )
+        window = noise.window(data.source_length)
+        spans = noise.counts(window)[1]
+        if spans > len(task.sentinels):
+            raise ConfigError(
+                f"[data] sources of {data.source_length:,} tokens have {spans} spans, but the "
+                f"tokenizer has {len(task.sentinels)} sentinels. Give a shorter `source_length`, a "
+                "longer `mean_length`, or more `sentinels` of [tokenizer]."
+            )
+        ids = {"end": model.config.eos, "start": model.config.bos, "pad": model.config.pad}
+        for part, corpus in zip(("train", "valid"), data.corpora(tokenizer), strict=True):
+            windows = DocumentWindows(
+                corpus.tokens.joined(),
+                length=window,
+                batch_size=data.batch_size,
+                seed=recipe.seed,
+                smallest=2,
+            )
+            seed = recipe.seed if part == "train" else 0
+            task.pairs[part] = CorruptedWindows(
+                windows, task.sentinels, **ids, noise=noise, seed=seed
+            )
+        return task
+
+    @staticmethod
+    def example(recipe: SpanCorruptionRecipe, words: int) -> PairBatch:  # type: ignore[override]
+        """A batch as the recipe asks for, whatever the length of a text: for estimates."""
+        data, rows = recipe.data, recipe.data.batch_size
+        lengths = data.noise.lengths(data.noise.window(data.source_length))
+        source, target = (Sequences.dummy(rows, length) for length in lengths)
+        return PairBatch(source, target)
+
+    # ---- training
+
+    def train_batches(self) -> EpochSampler:
+        """Corrupted windows of the corpus, in another order with other spans in each epoch."""
+        return EpochSampler(self._windows("train"))
+
+    def notes(self) -> list[str]:
+        """See `TaskVerbs`."""
+        return []
+
+    def validate(self) -> dict[str, float]:
+        """The cross-entropy of the targets in nats per token, always of the same spans."""
+        total, count = 0.0, 0
+        with torch.no_grad(), evaluating(self.model):
+            for batch in self._windows("valid").epoch(0):
+                here = batch.to(device_of(self.model))
+                loss, tokens = text_to_text_loss(self.model, here, 0.0)
+                total, count = total + float(loss), count + tokens
+        return {"loss": total / count}
+
+    def check_test(self, recipe: Any) -> None:
+        """See `TaskVerbs`; there are no test data."""
+
+    def test(self, recipe: Any) -> list[Score]:
+        """See `TaskVerbs`; there are no test data."""
+        return []
+
+    def test_samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """See `TaskVerbs`; there are no test data."""
+        return []
+
+    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """Sources of the validation data, what the model finds, and the targets."""
+        batch = next(iter(self._windows("valid").epoch(0)))
+        count = min(len(batch), SAMPLES)
+        rows = zip(_rows(batch.source), _rows(batch.target), strict=True)
+        texts = [tuple(map(self._with_sentinels, row)) for row in islice(rows, count)]
+        found = self.generate([source for source, _ in texts], too_long="truncate")
+        return [
+            (source, output, target) for (source, target), output in zip(texts, found, strict=True)
+        ]
+
+    # ---- generated texts
+
+    def spelled(
+        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[str]]:
+        """The hypotheses of each text as texts, with their sentinels."""
+        return [[self._with_sentinels(one.tokens) for one in several] for several in found]
+
+    def _with_sentinels(self, ids: Sequence[int]) -> str:
+        """A text with its sentinels, which decoding leaves out."""
+        parts: list[list[int]] = [[]]
+        marks, numbers = [], {number: at for at, number in enumerate(self.sentinels)}
+        for number in ids:
+            if number in numbers:
+                marks.append(SENTINEL.format(numbers[number]))
+                parts.append([])
+            else:
+                parts[-1].append(number)
+        texts = [text.strip() for text in self.tokenizer.decode_many(parts)]
+        joined = [texts[0], *(one for pair in zip(marks, texts[1:], strict=True) for one in pair)]
+        return " ".join(filter(None, joined))
+
+    def _windows(self, part: str) -> CorruptedWindows:
+        if part not in self.pairs:
+            raise RegardError("This model was loaded to be used: it has no data to train on.")
+        return self.pairs[part]
+
+
+def _rows(batch: Sequences) -> list[list[int]]:
+    rows = zip(batch.ids.tolist(), batch.lengths.tolist(), strict=True)
+    return [ids[:length] for ids, length in rows]
+
+
+def sentinels_of(tokenizer: Tokenizer) -> list[int]:
+    """The ids of <extra_id_0>, <extra_id_1>, ...
+
+    Raises:
+        ConfigError: there are none.
+    """
+    vocabulary, found = tokenizer.vocab(), list[int]()
+    while (token := SENTINEL.format(len(found))) in vocabulary:
+        found.append(vocabulary[token])
+    if not found:
+        raise ConfigError(
+            f"Span corruption needs a tokenizer with sentinels, {SENTINEL.format(0)} and so on, "
+            "as T5's has. A tokenizer that [tokenizer] describes gets them."
+        )
+    return found

@@ -1,0 +1,222 @@
+"""Span corruption: the published numbers, the paper's figure, and the distribution of the spans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+
+from regard.data.document_windows import DocumentWindows
+from regard.data.sampler import EpochSampler
+from regard.data.span_corruption import (
+    CorruptedWindows,
+    Noise,
+    corrupted,
+    random_partition,
+    random_spans,
+)
+from regard.data.token_arrays import TokenArray
+from regard.errors import ConfigError
+
+PUBLISHED = Noise(0.15, 3.0)
+SENTINELS = list(range(1099, 999, -1))
+
+
+def test_512_inputs_are_568_tokens_of_text_and_have_114_targets():
+    assert PUBLISHED.window(512) == 568
+    assert PUBLISHED.lengths(568) == (512, 114)
+    assert PUBLISHED.counts(568) == (85, 28)
+
+
+@pytest.mark.parametrize("density, mean", [(0.15, 3.0), (0.5, 3.0), (0.15, 8.0), (0.3, 1.0)])
+@pytest.mark.parametrize("source", [5, 64, 114, 256, 511, 1024])
+def test_lengths_follow_the_closed_formula(density, mean, source):
+    """s(L) = L - n + round(n / m) + 1 with n = round(d L): the window is the last L whose sources
+    are short enough, before the first that is not.
+    """
+    noise = Noise(density, mean)
+
+    def source_of(length):
+        dropped = min(max(round(length * density), 1), length - 1)
+        spans = min(max(round(dropped / mean), 1), length - dropped)
+        return length - dropped + spans + 1, dropped + spans + 1
+
+    window = noise.window(source)
+    assert source_of(window)[0] <= source < source_of(window + 1)[0]
+    assert noise.lengths(window) == source_of(window)
+    dropped = random_spans(window, noise, np.random.default_rng(1))
+    found = corrupted(np.arange(window), dropped, list(range(2000, 1000, -1)))
+    assert tuple(len(one) + 1 for one in found) == noise.lengths(window)
+
+
+def test_the_figure_of_the_paper():
+    """Raffel et al. 2020, figure 2."""
+    words = "Thank you for inviting me to your party last week .".split()
+    dropped = np.array([word in ("for", "inviting", "last") for word in words])
+    names = dict(enumerate(words)) | {99: "<X>", 98: "<Y>", 97: "<Z>"}
+    found = corrupted(np.arange(len(words)), dropped, [99, 98, 97])
+    source, target = (" ".join(names[int(i)] for i in one) for one in found)
+    assert source == "Thank you <X> me to your party <Y> week ."
+    assert target == "<X> for inviting <Y> last <Z>"
+
+
+def naive(ids, dropped, sentinels):
+    """Token by token."""
+    source, target, spans, inside = [], [], 0, None
+    for token, gone in zip(ids, dropped, strict=True):
+        if gone and not inside:
+            source.append(sentinels[spans])
+            target.append(sentinels[spans])
+            spans += 1
+        (target if gone else source).append(token)
+        inside = gone
+    if not inside:
+        target.append(sentinels[spans])
+    return source, target
+
+
+def test_sources_and_targets_equal_a_plain_loop():
+    random = np.random.default_rng(3)
+    for length in [*range(1, 30), 200]:
+        for density in (0.1, 0.5, 0.9):
+            dropped = random.random(length) < density
+            dropped[0] = False
+            ids = random.integers(0, 900, length)
+            found = [one.tolist() for one in corrupted(ids, dropped, SENTINELS + SENTINELS)]
+            assert found == list(naive(ids.tolist(), dropped, SENTINELS + SENTINELS))
+
+
+def published_spans(length, noise, random):
+    """As the published program draws them: marks are shuffled, and segments counted."""
+
+    def segmentation(items, parts):
+        first = [1] * (parts - 1) + [0] * (items - parts)
+        random.shuffle(first)
+        sizes = [1]
+        for mark in first:
+            if mark:
+                sizes.append(0)
+            sizes[-1] += 1
+        return sizes
+
+    dropped = int(round(length * noise.density))
+    spans = max(int(round(dropped / noise.mean_length)), 1)
+    dropped_sizes = segmentation(dropped, spans)
+    kept_sizes = segmentation(length - dropped, spans)
+    mask = []
+    for kept, gone in zip(kept_sizes, dropped_sizes, strict=True):
+        mask += [False] * kept + [True] * gone
+    return mask
+
+
+def chi_square(counts, expected):
+    return sum((found - expected) ** 2 / expected for found in counts)
+
+
+def test_the_spans_have_the_distribution_of_the_published_program():
+    noise, draws = Noise(0.35, 2.0), 6000  # of 14 tokens 5 are dropped in 2 spans
+    cells = 8 * 4  # partitions of the 9 that are kept, and of the 5 that are dropped
+    every = {
+        tuple([False] * a + [True] * b + [False] * (9 - a) + [True] * (5 - b))
+        for a in range(1, 9)
+        for b in range(1, 5)
+    }
+    ours, theirs = np.random.default_rng(7), np.random.default_rng(8)
+    for draw in (
+        lambda: random_spans(14, noise, ours).tolist(),
+        lambda: published_spans(14, noise, theirs),
+    ):
+        counts = Counter(tuple(draw()) for _ in range(draws))
+        assert counts.keys() == every and len(every) == cells
+        # Of 31 degrees of freedom; a value above 61.1 has probability 0.001.
+        assert chi_square(counts.values(), draws / cells) < 61.1
+
+
+def test_all_partitions_are_equally_probable():
+    random, draws = np.random.default_rng(5), 6000
+    counts = Counter(tuple(random_partition(7, 3, random)) for _ in range(draws))
+    expected = {
+        tuple(end - begin for begin, end in pairwise((0, *cuts, 7)))
+        for cuts in combinations(range(1, 7), 2)
+    }
+    assert counts.keys() == expected and len(expected) == 15
+    assert chi_square(counts.values(), draws / 15) < 36.1  # 14 degrees of freedom, p = 0.001
+    assert random_partition(1, 1, random).tolist() == [1]
+    assert random_partition(4, 4, random).tolist() == [1, 1, 1, 1]
+
+
+def test_the_shortest_windows_keep_and_drop_a_token():
+    random = np.random.default_rng(2)
+    for length in range(2, 12):
+        for noise in (PUBLISHED, Noise(0.9, 1.0), Noise(0.01, 9.0)):
+            dropped = random_spans(length, noise, random)
+            assert len(dropped) == length and not dropped[0] and dropped[-1]
+            assert dropped.sum() == noise.counts(length)[0]
+
+
+# ----------------------------------------------------------------------------------- batches
+
+
+def data(seed=1, batch_size=3, smallest=2):
+    tokens = TokenArray.of([list(range(10, 75)), list(range(100, 131)), [7, 8]]).joined()
+    windows = DocumentWindows(
+        tokens, length=20, batch_size=batch_size, seed=seed, smallest=smallest
+    )
+    return CorruptedWindows(windows, SENTINELS, end=1, start=0, pad=0, seed=seed)
+
+
+def rows_of(batch):
+    for side in (batch.source, batch.target):
+        yield [ids[:n] for ids, n in zip(side.ids.tolist(), side.lengths.tolist(), strict=True)]
+
+
+def test_a_window_is_put_together_again_from_its_source_and_its_target():
+    seen = []
+    for batch in data().epoch(0):
+        for source, target in zip(*rows_of(batch), strict=True):
+            assert source[-1] == target[-1] == 1 and target[0] == 0
+            spans, whole = {}, []
+            for token in target[1:-1]:
+                if token >= 1000:
+                    span = spans.setdefault(token, [])
+                else:
+                    span.append(token)
+            assert list(spans) == SENTINELS[: len(spans)]
+            for token in source[:-1]:
+                whole += spans[token] if token >= 1000 else [token]
+            seen += whole
+    assert sorted(seen) == sorted([*range(10, 75), *range(100, 131), 7, 8])
+
+
+def test_epochs_differ_and_a_seed_repeats_them():
+    def drawn(number, seed):
+        return [list(rows_of(batch)) for batch in data(seed).epoch(number)]
+
+    assert drawn(0, 1) == drawn(0, 1)
+    assert drawn(0, 1) != drawn(1, 1) and drawn(0, 1) != drawn(0, 2)
+
+
+def test_a_sampler_resumes_with_the_same_spans():
+    whole = EpochSampler(data())
+    first = [next(whole) for _ in range(2)]
+    state = whole.position()
+    rest = [list(rows_of(next(whole))) for _ in range(4)]
+    again = EpochSampler(data())
+    again.restore(state)
+    assert [list(rows_of(next(again))) for _ in range(4)] == rest
+    assert first and data().identity() != data(seed=2).identity()
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(ConfigError, match="`density` must be above 0 and below 1, but is 1"):
+        Noise(density=1.0)
+    with pytest.raises(ConfigError, match="`mean_length` must be at least 1"):
+        Noise(mean_length=0.5)
+    with pytest.raises(ConfigError, match="2 spans need 3 sentinels, but the tokenizer has 2"):
+        corrupted(np.arange(5), np.array([False, True, False, True, False]), [9, 8])
+    with pytest.raises(ConfigError, match="must have at least 3 tokens, but has 2"):
+        PUBLISHED.window(2)
+    with pytest.raises(ValueError, match="first token"):
+        corrupted(np.arange(2), np.array([True, False]), [9, 8])

@@ -1,0 +1,115 @@
+"""Span corruption as a task: training, what it stores, and errors that say what to do."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import regard
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.experiments import runs
+from regard.models.t5 import T5
+from regard.tasks.span_corruption import SpanCorruption, sentinels_of
+from regard.text import train
+
+WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
+RECIPE = """
+task = "span-corruption"
+[data]
+train = ["text.txt"]
+valid = 0.1
+source_length = 24
+batch_size = 4
+[tokenizer]
+kind = "words"
+sentinels = 8
+[model]
+name = "t5"
+size = "small"
+d_model = 16
+d_ff = 16
+heads = 2
+head_dim = 8
+layers = 1
+decoder_layers = 1
+[training]
+updates = 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a text and a recipe."""
+    draw = random.Random(1)
+    documents = ["\n".join(" ".join(draw.choices(WORDS, k=9)) for _ in range(4)) for _ in range(40)]
+    (tmp_path / "text.txt").write_text("\n\n".join(documents))
+    (tmp_path / "spans.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_trains_and_its_folder_finds_spans(here):
+    folder, result = regard.train("spans.toml", show="none")
+    assert result.scores.keys() == {"loss"} and result.scores["loss"] > 0
+    task = regard.load(folder)
+    assert isinstance(task, SpanCorruption) and isinstance(task.model, T5)
+    first = task.tokenizer.vocab_size - 1
+    assert task.sentinels == list(range(first, first - 8, -1))
+    source = "the old <extra_id_0> on a warm <extra_id_1>"
+    ids = task.tokenizer.encode(source).ids
+    assert [i for i in ids if i in task.sentinels] == task.sentinels[:2]
+    assert task._with_sentinels(ids) == source
+    assert isinstance(task.predict(source, max_tokens=8), str)
+
+
+def planned(path, *changes):
+    for old, new in changes:
+        path.write_text(path.read_text().replace(old, new))
+    return runs.plan(runs.read_recipe(path))
+
+
+def test_validation_is_the_mean_loss_of_the_same_spans_each_time(here):
+    task = planned(here / "spans.toml").task
+    scores = task.validate()
+    assert scores == task.validate()
+    total, count = 0.0, 0
+    for batch in task.pairs["valid"].epoch(0):
+        for row in range(len(batch)):
+            source = batch.source.ids[row : row + 1, : batch.source.lengths[row]]
+            target = batch.target.ids[row : row + 1, : batch.target.lengths[row]]
+            with torch.no_grad():
+                model = task.model.eval()
+                hidden = model(Sequences.full(source), Sequences.full(target[:, :-1])).hidden
+                logits = model.head.logits(hidden)[0]
+            total += float(F.cross_entropy(logits, target[0, 1:], reduction="sum"))
+            count += target.size(1) - 1
+    assert scores["loss"] == pytest.approx(total / count, abs=1e-4)
+
+
+def test_training_learns_what_a_text_repeats(here):
+    (here / "text.txt").write_text("\n\n".join(["a b c d e f g h " * 12] * 6))
+    path = here / "spans.toml"
+    changes = (
+        "updates = 3",
+        'updates = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01',
+    )
+    path.write_text(RECIPE.replace(*changes))
+    before = planned(path).task.validate()["loss"]
+    _, result = regard.train(path, show="none")
+    assert result.scores["loss"] < 0.75 * before
+
+
+def test_options_that_do_not_fit_are_named(here):
+    with pytest.raises(ConfigError, match="have 2 spans, but the tokenizer has 1 sentinels"):
+        planned(here / "spans.toml", ("sentinels = 8", "sentinels = 1"), ("= 24", "= 40"))
+    with pytest.raises(ConfigError, match="at most 16, the most tokens that the model reads"):
+        planned(here / "spans.toml", ("d_ff = 16", "d_ff = 16\nmax_length = 16"))
+
+
+def test_a_tokenizer_without_sentinels_is_an_error():
+    with pytest.raises(ConfigError, match="needs a tokenizer with sentinels, <extra_id_0>"):
+        sentinels_of(train("words", ["a b"], 10))
