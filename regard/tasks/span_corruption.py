@@ -28,8 +28,9 @@ from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import device_of
 from regard.tasks.sections import DataSection, DecodingRecipe, Share, TokenizerSection
-from regard.tasks.text_to_text import SAMPLES, TextToText, sentence_end, text_to_text_loss
+from regard.tasks.text_to_text import SAMPLES, TextToText, text_to_text_loss
 from regard.text import Tokenizer
+from regard.text.languages import sentence_end
 from regard.text.training import train
 
 Files = tuple[RecipePath, ...]
