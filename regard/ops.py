@@ -16,7 +16,7 @@ raises an error for a name in REGARD_WITHOUT that no implementation has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -185,11 +185,21 @@ def keep_mask(shape: torch.Size, drop: Drop, device: torch.device | None = None)
     rows = shape.numel() // max(1, width)
     numbers = (width + 3) // 4
     z = torch.arange(1, rows * numbers + 1, device=device) * _int64(0x9E3779B97F4A7C15) + drop.seed
+    draws = _mixed(z).view(torch.int16).view(rows, 4 * numbers)[:, :width]
+    return ((draws & (DRAWS - 1)) >= drop.threshold).view(shape)
+
+
+def keep_at(row: Tensor, column: Tensor, width: int, drop: Drop) -> Tensor:
+    """`keep_mask` of rows with `width` elements, at some of them: int64, broadcast together."""
+    z = (row * ((width + 3) // 4) + column // 4 + 1) * _int64(0x9E3779B97F4A7C15) + drop.seed
+    draws = _mixed(z) >> 16 * (column % 4)
+    return (draws & (DRAWS - 1)) >= drop.threshold
+
+
+def _mixed(z: Tensor) -> Tensor:
     z = (z ^ _shift_right(z, 30)) * _int64(0xBF58476D1CE4E5B9)
     z = (z ^ _shift_right(z, 27)) * _int64(0x94D049BB133111EB)
-    z = z ^ _shift_right(z, 31)
-    draws = z.view(torch.int16).view(rows, 4 * numbers)[:, :width]
-    return ((draws & (DRAWS - 1)) >= drop.threshold).view(shape)
+    return z ^ _shift_right(z, 31)
 
 
 def _int64(number: int) -> int:
@@ -279,17 +289,52 @@ class UnpaddedMask:
 
 
 @dataclass(frozen=True)
+class BlockRows:
+    """Some blocks of queries, which see as many blocks of keys.
+
+    rows: (R,) numbers of blocks of queries.
+    keys: (B or 1, H or 1, R, M) numbers of the blocks of keys that each of them reads.
+    grid: (B or 1, H or 1, R, size or 1, M * size), which of these keys each query may see.
+    """
+
+    rows: Tensor
+    keys: Tensor
+    grid: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMask:
+    """A mask of as many queries as keys that leaves most blocks of them out.
+
+    size: of a block.  length: queries of a sequence.  rows: what is computed, every block of
+    queries once.  grid: gives the first queries' part of the dense grid, (B, H, T, S).
+    """
+
+    size: int
+    length: int
+    rows: tuple[BlockRows, ...]
+    grid: Callable[[int], Tensor]
+
+    @cached_property
+    def dense(self) -> KeyMask:
+        """The same mask as a grid."""
+        return KeyMask(self.grid(self.length))
+
+
+@dataclass(frozen=True)
 class KeyMask:
     """Which keys each query may attend to.
 
     grid: boolean, broadcastable to (B, H, T, S), True = may attend; None: all of them.
     is_causal: the grid is exactly `key <= query` with as many queries as keys.
     unpadded: stands in place of both for sequences without padding, (1, H, N, K).
+    sparse: stands in place of both where most blocks of keys are left out.
     """
 
     grid: Tensor | None = None
     is_causal: bool = False
     unpadded: UnpaddedMask | None = None
+    sparse: SparseMask | None = None
 
     @classmethod
     def causal(cls, count: int, device: torch.device | None = None) -> KeyMask:
@@ -369,6 +414,8 @@ def attention(
         padded = rows.queries.pad(query), rows.keys.pad(key), rows.keys.pad(value)
         context = attention(*padded, rows.padded, bias, scale, drop)
         return rows.queries.unpad(context, query.size(2))
+    if mask.sparse is not None:
+        mask = mask.sparse.dense
     scale = query.size(-1) ** -0.5 if scale is None else scale
     weights = attention_weights((query * scale) @ key.mT, mask, bias)
     return dropout(weights, drop) @ value

@@ -26,7 +26,14 @@ KERNELS = "regard.kernels"
 
 # The modules that register implementations by PyTorch's own operators, inside this package.
 REGISTERING = (
-    *("attention.attend", "layers.linear", "layers.dropout", "layers.softmax", "layers.recurrent"),
+    *(
+        "attention.attend",
+        "attention.block_sparse",
+        "layers.linear",
+        "layers.dropout",
+        "layers.softmax",
+        "layers.recurrent",
+    ),
     *("layers.panels", "models.wrappers", "decoding.cuda_graphs", "training.optimizers"),
 )
 

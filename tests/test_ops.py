@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from regard import ops
+from regard.attention.block_sparse import block_window, by_blocks, global_blocks
+from regard.attention.masks import padding
 from regard.errors import ConfigError
 from regard.layers import panels
 from regard.layers.quantized import quantize_matrix
@@ -95,7 +97,11 @@ def offsets(lengths: Sequence[int]) -> SequenceOffsets:
 
 
 def a_mask(draw: Draw, rows: int, heads: int, queries: int, keys: int) -> KeyMask:
-    kind = draw.choice(["all", "causal", "padding", "grid"])
+    kind = draw.choice(["all", "causal", "padding", "grid", "sparse", "sparse"])
+    if kind == "sparse" and queries == keys:
+        lengths = torch.tensor([draw.randint(0, keys) for _ in range(rows)])
+        near = block_window(4, 1) | global_blocks(4, lengths)
+        return by_blocks(padding(lengths) & near, keys, draw.choice([2, 4]), sequences=rows)
     if kind == "causal" and queries == keys:
         position = torch.arange(keys)
         return KeyMask(position <= position[:, None], is_causal=True)
@@ -128,7 +134,7 @@ def heads_of(draw: Draw) -> tuple[list[Tensor], KeyMask]:
         mask = KeyMask(unpadded=UnpaddedMask(offsets(lengths), offsets(others), causal))
         return [some_heads(draw, (1, heads, count, width), dtype) for count in counts], mask
     rows, queries = draw.randint(1, 3), size(draw, 70)
-    keys = draw.choice([queries, size(draw, 70)])
+    keys = draw.choice([queries, queries, size(draw, 70)])
     shapes = [(rows, heads, count, width) for count in (queries, keys, keys)]
     mask = a_mask(draw, rows, heads, queries, keys)
     return [some_heads(draw, shape, dtype) for shape in shapes], mask

@@ -68,6 +68,8 @@ def attend(
     if (rows := mask.unpadded) is not None:
         query, key, value = rows.queries.pad(query), rows.keys.pad(key), rows.keys.pad(value)
         mask = rows.padded
+    if mask.sparse is not None:
+        mask = mask.sparse.dense
     weights = ops.attention_weights(score(query, key), mask, bias)
     if reweight is not None:
         weights = reweight(weights)
@@ -128,7 +130,7 @@ def _takes_fused(
     scale: float | None = None,
     drop: Drop = NO_DROP,
 ) -> bool:
-    if mask.unpadded is not None:
+    if mask.unpadded is not None or mask.sparse is not None:
         return False
     if query.is_cuda or torch.compiler.is_compiling():
         return True

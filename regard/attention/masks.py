@@ -56,8 +56,23 @@ class Positions:
         )
 
 
+@dataclass(frozen=True)
+class Ranges:
+    """The coordinates at which a mask of blocks is asked; they broadcast to (B, H, N, M).
+
+    query, key: the first and the last position of each block.
+    """
+
+    sequence: Tensor  # (B, 1, 1, 1)
+    head: Tensor  # (1, H, 1, 1)
+    query: tuple[Tensor, Tensor]  # (N, 1) each
+    key: tuple[Tensor, Tensor]  # (1, M) each
+
+
 class Mask(ABC):
-    """A predicate on positions. Subclasses say `allows`; `trivial` saves a grid of only True."""
+    """A predicate on positions. Subclasses say `allows`; `trivial` saves a grid of only True, and
+    `touches` and `alike_in` save blocks.
+    """
 
     @abstractmethod
     def allows(self, at: Positions) -> Tensor:
@@ -65,6 +80,16 @@ class Mask(ABC):
 
     def trivial(self, keys: int) -> bool:
         """Whether the mask surely allows everything, given that there are `keys` keys."""
+        return False
+
+    def touches(self, at: Ranges) -> Tensor:
+        """Whether some query of a block may see some key of a block, (B, H, N, M) or what
+        broadcasts to it; True where that is not known.
+        """
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=at.sequence.device)
+
+    def alike_in(self, size: int) -> bool:
+        """Whether all queries of a block of this size surely see the same keys."""
         return False
 
     def simplified(self, keys: int) -> Mask:
@@ -126,6 +151,12 @@ class Both(Mask):
     def trivial(self, keys: int) -> bool:
         return self.left.trivial(keys) and self.right.trivial(keys)
 
+    def touches(self, at: Ranges) -> Tensor:
+        return self.left.touches(at) & self.right.touches(at)
+
+    def alike_in(self, size: int) -> bool:
+        return self.left.alike_in(size) and self.right.alike_in(size)
+
     def simplified(self, keys: int) -> Mask:
         for one, other in ((self.left, self.right), (self.right, self.left)):
             if one.trivial(keys):
@@ -144,11 +175,20 @@ class Either(Mask):
     def trivial(self, keys: int) -> bool:
         return self.left.trivial(keys) or self.right.trivial(keys)
 
+    def touches(self, at: Ranges) -> Tensor:
+        return self.left.touches(at) | self.right.touches(at)
+
+    def alike_in(self, size: int) -> bool:
+        return self.left.alike_in(size) and self.right.alike_in(size)
+
 
 @dataclass(frozen=True)
 class Causal(Mask):
     def allows(self, at: Positions) -> Tensor:
         return at.key <= at.query
+
+    def touches(self, at: Ranges) -> Tensor:
+        return (at.key[0] <= at.query[1])[None, None]
 
 
 @dataclass(frozen=True)
@@ -163,6 +203,12 @@ class Padding(Mask):
             )
         return at.key < self.lengths.to(at.key.device)[at.sequence]
 
+    def touches(self, at: Ranges) -> Tensor:
+        return at.key[0] < self.lengths.to(at.sequence.device)[at.sequence]
+
+    def alike_in(self, size: int) -> bool:
+        return True
+
     def trivial(self, keys: int) -> bool:
         # Asking a GPU tensor for its smallest value would stall the queue: only ask on the CPU.
         if self.lengths.device.type != "cpu" or self.lengths.numel() == 0:
@@ -174,10 +220,16 @@ class Padding(Mask):
 class Window(Mask):
     before: int
     after: int
+    step: int = 1
 
     def allows(self, at: Positions) -> Tensor:
         distance = at.query - at.key
-        return (distance <= self.before) & (distance >= -self.after)
+        inside = (distance <= self.before) & (distance >= -self.after)
+        return inside if self.step == 1 else inside & (distance % self.step == 0)
+
+    def touches(self, at: Ranges) -> Tensor:
+        least, most = at.query[0] - at.key[1], at.query[1] - at.key[0]
+        return ((least <= self.before) & (most >= -self.after))[None, None]
 
 
 @dataclass(frozen=True)
@@ -186,6 +238,12 @@ class Global(Mask):
 
     def allows(self, at: Positions) -> Tensor:
         return (at.key < self.first) | (at.query < self.first)
+
+    def touches(self, at: Ranges) -> Tensor:
+        return ((at.key[0] < self.first) | (at.query[0] < self.first))[None, None]
+
+    def alike_in(self, size: int) -> bool:
+        return self.first % size == 0
 
 
 @dataclass(frozen=True)
@@ -217,6 +275,9 @@ class Everything(Mask):
     def allows(self, at: Positions) -> Tensor:
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=at.key.device)
 
+    def alike_in(self, size: int) -> bool:
+        return True
+
     def trivial(self, keys: int) -> bool:
         return True
 
@@ -236,12 +297,17 @@ def padding(lengths: Tensor) -> Mask:
     return Padding(lengths)
 
 
-def window(before: int, after: int | None = None) -> Mask:
-    """Position t sees t - before … t + after; one number means the same on both sides."""
+def window(before: int, after: int | None = None, *, step: int = 1) -> Mask:
+    """Position t sees t - before … t + after; one number means the same on both sides.
+
+    step: of these only every so many, counted from t: a dilated window.
+    """
     after = before if after is None else after
     if before < 0 or after < 0:
         raise ValueError(f"`before` and `after` must not be negative, but are {before}, {after}.")
-    return Window(before, after)
+    if step < 1:
+        raise ValueError(f"`step` must be at least 1, but is {step}.")
+    return Window(before, after, step)
 
 
 def global_(first: int) -> Mask:

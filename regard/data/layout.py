@@ -52,6 +52,8 @@ class FirstTokens:
 
     def mask_of(self, mask: KeyMask) -> KeyMask:
         """That of the first query of each sequence."""
+        if mask.sparse is not None:
+            return KeyMask(mask.sparse.grid(1))
         if mask.grid is None or mask.grid.size(-2) == 1:
             return mask
         return KeyMask(mask.grid[..., :1, :])

@@ -53,7 +53,7 @@ def _attends(
     scale: float | None = None,
     drop: Drop = NO_DROP,
 ) -> bool:
-    return bias is None and training.attends(query, key, value)
+    return bias is None and mask.sparse is None and training.attends(query, key, value)
 
 
 def _attention(
@@ -71,7 +71,7 @@ def _attention(
 def _attends_packed(
     projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
 ) -> bool:
-    return training.attends(*ops.unstack_qkv(projected))
+    return mask.sparse is None and training.attends(*ops.unstack_qkv(projected))
 
 
 def _packed_attention(

@@ -1,0 +1,407 @@
+"""Attention under a mask that leaves most pairs out (Zaheer et al. 2020, "Big Bird", section 2).
+
+    pattern = block_window(64, 1) | global_blocks(64) | random_blocks(64, plan)
+    mask = by_blocks(padding(lengths) & pattern, length, 64, sequences=B)
+    context = attend(query, key, value, mask=mask)
+
+Positions are cut into blocks. `by_blocks` finds which blocks of keys each block of queries may see,
+and only these are computed: time and memory grow with the length and not with its square. Any mask
+will do, one of single positions too; what is computed is attention under exactly this mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from regard import ops
+from regard.attention.masks import Device, Mask, Positions, Ranges
+from regard.ops import ALL_KEYS, NO_DROP, BlockRows, Drop, KeyMask, SparseMask
+
+CHUNK = 2**22  # numbers of the keys that are gathered at a time: 16 MB in float32
+
+# ------------------------------------------------------------------------------- patterns
+
+
+@dataclass(frozen=True)
+class BlockWindow(Mask):
+    size: int
+    before: int
+    after: int
+
+    def allows(self, at: Positions) -> Tensor:
+        distance = at.query // self.size - at.key // self.size
+        return (distance <= self.before) & (distance >= -self.after)
+
+    def touches(self, at: Ranges) -> Tensor:
+        (first, last), (start, stop) = at.query, at.key
+        least, most = first // self.size - stop // self.size, last // self.size - start // self.size
+        return (least <= self.before) & (most >= -self.after)
+
+    def alike_in(self, size: int) -> bool:
+        return self.size % size == 0
+
+
+@dataclass(frozen=True)
+class GlobalBlocks(Mask):
+    size: int
+    lengths: Tensor | None
+
+    def allows(self, at: Positions) -> Tensor:
+        key, query = ((end, end) for end in (at.key, at.query))
+        return self._global(key, at.sequence) | self._global(query, at.sequence)
+
+    def touches(self, at: Ranges) -> Tensor:
+        return self._global(at.key, at.sequence) | self._global(at.query, at.sequence)
+
+    def alike_in(self, size: int) -> bool:
+        return self.size % size == 0
+
+    def _global(self, ends: tuple[Tensor, Tensor], sequence: Tensor) -> Tensor:
+        """Whether a global block is among those from the first to the last position."""
+        first, last = (end // self.size for end in ends)
+        if self.lengths is None:
+            return (first == 0).expand(1, 1, *first.shape[-2:]) if first.dim() < 4 else first == 0
+        final = (self.lengths.to(first.device)[sequence] - 1) // self.size
+        return (first == 0) | ((first <= final) & (final <= last))
+
+
+@dataclass(frozen=True)
+class RandomBlocks(Mask):
+    size: int
+    plan: Tensor  # (B or 1, H or 1, N, R), -1 for none
+
+    def allows(self, at: Positions) -> Tensor:
+        key = at.key // self.size
+        return self._chosen(at.sequence, at.head, at.query // self.size, key, key)
+
+    def touches(self, at: Ranges) -> Tensor:
+        query, other = (end // self.size for end in at.query)
+        if not torch.equal(query, other):
+            return super().touches(at)
+        return self._chosen(at.sequence, at.head, query, *(end // self.size for end in at.key))
+
+    def alike_in(self, size: int) -> bool:
+        return self.size % size == 0
+
+    def _chosen(
+        self, sequence: Tensor, head: Tensor, query: Tensor, first: Tensor, last: Tensor
+    ) -> Tensor:
+        """Whether a block of queries sees one of the blocks of keys from the first to the last."""
+        plan = self.plan.to(first.device)
+        sequences, heads, blocks, count = plan.shape
+        sequence = sequence if sequences > 1 else torch.zeros_like(sequence)
+        head = head if heads > 1 else torch.zeros_like(head)
+        found = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=first.device)
+        for i in range(count):
+            one = plan[sequence, head, query.clamp(max=blocks - 1), i]
+            found = found | ((first <= one) & (one <= last))
+        return found & (query < blocks)
+
+
+@dataclass(frozen=True)
+class Shorter(Mask):
+    lengths: Tensor
+    most: int
+
+    def allows(self, at: Positions) -> Tensor:
+        return self.lengths.to(at.key.device)[at.sequence] <= self.most
+
+    def touches(self, at: Ranges) -> Tensor:
+        return self.lengths.to(at.sequence.device)[at.sequence] <= self.most
+
+    def alike_in(self, size: int) -> bool:
+        return True
+
+
+def block_window(size: int, before: int, after: int | None = None) -> Mask:
+    """A block of `size` positions sees itself and so many blocks before and after."""
+    return BlockWindow(size, before, before if after is None else after)
+
+
+def global_blocks(size: int, lengths: Tensor | None = None) -> Mask:
+    """The first block sees everything and is seen by everything; so does the last block of each
+    sequence, where their lengths (B,) are given.
+    """
+    return GlobalBlocks(size, lengths)
+
+
+def random_blocks(size: int, plan: Tensor) -> Mask:
+    """Block n of the queries of a sequence sees in a head the blocks `plan[sequence, head, n]`.
+
+    plan: (B or 1, H or 1, N, R) numbers of blocks, -1 for none; see `random_plan`.
+    """
+    return RandomBlocks(size, plan)
+
+
+def shorter(lengths: Tensor, most: int) -> Mask:
+    """Sequences of at most so many positions see everything; lengths: (B,)."""
+    return Shorter(lengths, most)
+
+
+def random_plan(
+    counts: Tensor, heads: int, picks: int, seed: int, *, is_causal: bool = False
+) -> Tensor:
+    """For each block of queries some other blocks, drawn without repetition: (B, H, N, R), and
+    (1, H, N, R) with `is_causal`.
+
+    No block is drawn that a window of one block or the global blocks contain, and with `is_causal`
+    none after the queries. The draws for a block depend on the seed, the head and the number of the
+    block, and not on the other sequences.
+
+    counts: (B,), how many blocks each sequence has.  picks: R; where there are fewer blocks, the
+        rest are -1.
+    """
+    longest = int(counts.max()) if counts.numel() else 0
+    draws = torch.rand(longest, heads, picks, generator=torch.Generator().manual_seed(seed))
+    draws = draws.permute(1, 0, 2).to(counts.device)  # (N, H, R) -> (H, N, R)
+    block = torch.arange(longest, device=counts.device)
+    # The blocks 1 ... end - 1 without those of the window, which begins at `low`.
+    end = block[None] if is_causal else (counts - 1)[:, None]  # (B, N)
+    low = (block - 1).clamp(min=1)
+    inside = (torch.minimum(block + 2, end) - low).clamp(min=0)
+    choices = (end - 1 - inside).clamp(min=0)[:, None]  # (B, 1, N)
+    taken: list[Tensor] = []
+    for i in range(picks):
+        rank = (draws[None, ..., i] * (choices - i)).long()  # (B, H, N), of those that are left
+        for other in torch.stack(taken, -1).sort(-1).values.unbind(-1) if taken else ():
+            rank = rank + (rank >= other)
+        taken.append(rank)
+    if not taken:
+        return counts.new_zeros(len(counts), heads, longest, 0)
+    ranks = torch.stack(taken, -1)  # (B, H, N, R)
+    number = 1 + ranks + inside[:, None, :, None] * (1 + ranks >= low[:, None])
+    known = torch.arange(picks, device=counts.device) < choices[..., None]
+    is_global = (block == 0)[None]
+    if not is_causal:
+        is_global = is_global | (block >= (counts - 1)[:, None])  # (B, N)
+    return number.masked_fill(~(known & ~is_global[:, None, :, None]), -1)
+
+
+# --------------------------------------------------------------------------------- layout
+
+
+def by_blocks(
+    mask: Mask,
+    length: int,
+    size: int,
+    *,
+    sequences: int = 1,
+    heads: int = 1,
+    device: Device = None,
+) -> KeyMask:
+    """A mask of as many queries as keys, to be computed block by block.
+
+    Args:
+        length: positions of each sequence, any number.
+        size: of a block.
+        sequences, heads: B and H, where the mask depends on them.
+    """
+    mask, count = mask.simplified(length), -(-length // size)
+    if mask.trivial(length) or not length:
+        return ALL_KEYS
+    axis = partial(torch.arange, device=device)
+    first = axis(count) * size
+    ends = first, (first + size - 1).clamp(max=length - 1)
+    sequence, head = axis(sequences)[:, None, None, None], axis(heads)[None, :, None, None]
+    queries, keys = (end[:, None] for end in ends), (end[None] for end in ends)
+    touched = mask.touches(Ranges(sequence, head, tuple(queries), tuple(keys)))  # type: ignore[arg-type]
+    touched = touched.expand(*touched.shape[:-2], count, count)
+    rows = [
+        _rows_of(mask, touched, chosen, length, size, sequences, heads)
+        for chosen in _groups(touched.sum(-1).amax((0, 1)))
+    ]
+    options = dict(sequences=sequences, heads=heads, device=device)
+    grid = lambda queries: mask.grid(queries, length, **options)  # type: ignore[arg-type] # noqa: E731
+    return KeyMask(sparse=SparseMask(size, length, tuple(rows), grid))
+
+
+def _groups(counts: Tensor) -> list[Tensor]:
+    """The numbers of rows that see few blocks, and of those that see many: at most two groups,
+    which together have the fewest pairs when each row has as many as the most of its group.
+    """
+    ordered = counts.sort().values
+    few = torch.arange(1, len(counts) + 1, device=counts.device)
+    best = int((ordered * few + ordered[-1] * (len(counts) - few)).argmin())
+    narrow = counts <= ordered[best]
+    return [group for part in (narrow, ~narrow) if len(group := part.nonzero()[:, 0])]
+
+
+def _rows_of(
+    mask: Mask, touched: Tensor, rows: Tensor, length: int, size: int, sequences: int, heads: int
+) -> BlockRows:
+    """Some blocks of queries, the blocks of keys that they see, and what is left of the mask."""
+    seen, count = touched[:, :, rows], touched.size(-1)
+    most = int(seen.sum(-1).max())
+    order = torch.arange(count, device=rows.device)
+    keys = (seen * (2 * count) - order).topk(most, dim=-1).indices.sort(-1).values  # (.., R, M)
+    inside = torch.arange(size, device=rows.device)
+    known = seen.gather(-1, keys)[..., None].expand(*keys.shape, size).flatten(-2)
+    key = (keys[..., None] * size + inside).flatten(-2)[..., None, :]  # (.., R, 1, M * size)
+    query = (rows * size)[:, None, None]  # (R, 1, 1)
+    if not mask.alike_in(size):
+        query = query + inside[:, None]
+    ends = dict(query=query.clamp(max=length - 1)[None, None], key=key.clamp(max=length - 1))
+    sequence = torch.arange(sequences, device=rows.device)[:, None, None, None, None]
+    head = torch.arange(heads, device=rows.device)[None, :, None, None, None]
+    grid = mask.allows(Positions(sequence, head, **ends)) & known[..., None, :] & (key < length)
+    return BlockRows(rows, keys, grid)
+
+
+# ---------------------------------------------------------- an implementation of ops.attention
+
+
+def _takes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: KeyMask = ALL_KEYS,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    drop: Drop = NO_DROP,
+) -> bool:
+    sparse = mask.sparse is not None and bias is None and not torch.compiler.is_compiling()
+    return sparse and query.dim() == 4 and query.size(2) == key.size(2)
+
+
+def _by_block(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: KeyMask = ALL_KEYS,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    drop: Drop = NO_DROP,
+) -> Tensor:
+    """Queries (B, H, T, K), keys and values (B, H, T, K) -> (B, H, T, V)."""
+    assert mask.sparse is not None
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    call = _Call(mask.sparse, scale, drop)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        return _BlockAttention.apply(query, key, value, call)
+    return call.forward(query, key, value)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call for heads (B, H, T, K)."""
+
+    mask: SparseMask
+    scale: float
+    drop: Drop
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        blocks = [self._blocks(x) for x in (query, key, value)]
+        context = torch.empty_like(blocks[0][..., :1]).expand(*blocks[0].shape[:-1], value.size(-1))
+        context = torch.empty_like(context, memory_format=torch.contiguous_format)
+        for part in self._parts(blocks[1]):
+            context[:, :, part.rows] = self._attended(*part.read(*blocks), part)
+        return context.flatten(2, 3)[:, :, : query.size(2)]
+
+    def backward(self, grad: Tensor, *inputs: Tensor) -> list[Tensor]:
+        """The gradients of queries, keys and values; what was gathered is gathered again."""
+        blocks, outer = [self._blocks(x) for x in inputs], self._blocks(grad)
+        sums = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in blocks]
+        for part in self._parts(blocks[1]):
+            read = [x.detach().requires_grad_() for x in part.read(*blocks)]
+            with torch.enable_grad():
+                context = self._attended(read[0], read[1], read[2], part)
+            found = torch.autograd.grad(context, read, outer[:, :, part.rows])
+            part.add(sums, *found)
+        return [total.flatten(2, 3)[:, :, : grad.size(2)] for total in sums]
+
+    def _blocks(self, x: Tensor) -> Tensor:
+        """(B, H, T, K) -> (B, H, N, size, K), zeros behind the end."""
+        missing = -x.size(2) % self.mask.size
+        return F.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, self.mask.size))
+
+    def _parts(self, key: Tensor) -> list[_Part]:
+        """Rows of blocks, so many at a time as `CHUNK` allows."""
+        parts = []
+        for rows in self.mask.rows:
+            numbers = key.size(0) * key.size(1) * rows.keys.size(-1) * key[0, 0, 0].numel()
+            step = max(1, CHUNK // max(1, numbers))
+            parts += [
+                _Part(rows.rows[i : i + step], rows.keys[:, :, i : i + step],
+                      rows.grid[:, :, i : i + step])
+                for i in range(0, len(rows.rows), step)
+            ]  # fmt: skip
+        return parts
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, part: _Part) -> Tensor:
+        """(B, H, R, size, K) with keys (B, H, R, M, K) -> (B, H, R, size, V)."""
+        sequences, heads, rows, size, _ = query.shape
+        grid = part.grid.expand(sequences, heads, rows, -1, -1)
+        if self.drop.threshold:
+            weights = ops.attention_weights((query * self.scale) @ key.mT, KeyMask(grid))
+            return (weights * self._kept(part, weights).to(weights.dtype)) @ value
+        query, key, value = (x.flatten(0, 1) for x in (query, key, value))
+        grid = grid.flatten(0, 1).expand(-1, -1, size, -1)
+        context = F.scaled_dot_product_attention(query, key, value, grid, scale=self.scale)
+        return context.unflatten(0, (sequences, heads))
+
+    def _kept(self, part: _Part, weights: Tensor) -> Tensor:
+        """0 for weights that are dropped, as of a dense matrix, and 1 / (1 - p) for the others."""
+        sequences, heads, _, size, _ = weights.shape
+        length, inside = self.mask.length, torch.arange(size, device=weights.device)
+        head = torch.arange(sequences * heads, device=weights.device)
+        head = head.view(sequences, heads, 1, 1, 1)
+        row = head * length + (part.rows[:, None] * size + inside)[..., None]
+        column = (part.keys[..., None] * size + inside).flatten(-2)[..., None, :]
+        return ops.keep_at(row, column, length, self.drop) * self.drop.scale
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some rows of blocks; see `BlockRows`."""
+
+    rows: Tensor
+    keys: Tensor
+    grid: Tensor
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of blocks (B, H, N, size, K) their queries (B, H, R, size, K), and the keys and values
+        that these see, (B, H, R, M * size, K).
+        """
+        index, shape = self._index(key), (*key.shape[:2], len(self.rows), -1)
+        gathered = [
+            x.flatten(0, 2).index_select(0, index).view(*shape, x.size(-1)) for x in (key, value)
+        ]
+        return query[:, :, self.rows], gathered[0], gathered[1]
+
+    def add(self, sums: list[Tensor], query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Add the gradients of what was read to those of the blocks."""
+        sums[0][:, :, self.rows] += query
+        for total, found in ((sums[1], key), (sums[2], value)):
+            blocks = found.reshape(-1, *total.shape[3:])
+            total.flatten(0, 2).index_add_(0, self._index(total), blocks)
+
+    def _index(self, blocks: Tensor) -> Tensor:
+        """The numbers of the gathered blocks among those of all sequences and heads."""
+        sequences, heads, count = blocks.shape[:3]
+        head = torch.arange(sequences * heads, device=blocks.device).view(sequences, heads, 1, 1)
+        return (head * count + self.keys).flatten()
+
+
+class _BlockAttention(torch.autograd.Function):
+    """Keeps the heads alone for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
+        ctx.save_for_backward(query, key, value)
+        ctx.call = call
+        return call.forward(query, key, value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return *ctx.call.backward(grads[0], *ctx.saved_tensors), None
+
+
+ops.register(ops.attention, "block-sparse", _by_block, when=_takes)
