@@ -217,13 +217,16 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
         raise ConfigError(f"[model.features] {error}") from None
 
 
+MAY_BE_ZERO = ("random_blocks", "random_seed")
+
+
 def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:
     """Raises ConfigError where a number is out of the range of every model."""
     for name, value in options.items():
         said = f"[{section}] `{name}` must be"
         if name.endswith("dropout") and value is not None and not 0 <= value < 1:
             raise ConfigError(f"{said} at least 0 and below 1, but is {value}.")
-        if type(value) is int and value < 1:
+        if type(value) is int and value < (0 if name in MAY_BE_ZERO else 1):
             raise ConfigError(f"{said} at least 1, but is {value}.")
         if type(value) is float and value < 0:
             raise ConfigError(f"{said} at least 0, but is {value}.")

@@ -27,6 +27,7 @@ MODELS: dict[str, Any] = {
     "xlnet": "regard.models.xlnet:Xlnet",
     "electra": "regard.models.electra:Electra",
     "albert": "regard.models.albert:Albert",
+    "big_bird": "regard.models.bigbird:BigBird",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
     "bart": "regard.models.bart:Bart",

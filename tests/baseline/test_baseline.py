@@ -100,7 +100,7 @@ def test_a_run_stopped_by_an_earlier_version_ends_with_its_weights(
         torch.testing.assert_close(weights[1][tensor], expected, rtol=limit, atol=limit)
 
 
-NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "t5", "t5-encoder", "xlnet"} | {
+NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-encoder", "xlnet"} | {
     "bart",
     "mbart",
     "m2m-100",

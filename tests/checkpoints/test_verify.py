@@ -41,6 +41,7 @@ SIZES = {
     "mpnet": BODY | dict(max_position_embeddings=22),
     "electra": BODY | dict(max_position_embeddings=20, embedding_size=8),
     "albert": BODY | dict(max_position_embeddings=20, embedding_size=8),
+    "big_bird": BODY | dict(max_position_embeddings=20),
     "distilbert": dict(
         vocab_size=V, dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=20
     ),

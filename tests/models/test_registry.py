@@ -100,6 +100,10 @@ TINY: dict[str, list[dict]] = {
         dict(BERT, d_embedding=6), dict(BERT, layers=4, groups=2),
         dict(BERT, layers=6, groups=2, inner=2),
     ],
+    "big_bird": [
+        dict(BERT, block_size=2, random_blocks=1), dict(BERT, block_size=1, random_blocks=0),
+        dict(BERT, attention="full", scaled_embedding=True, projection_bias=False),
+    ],
     "distilbert": [BERT],
     "t5": [
         T5, dict(T5, activation="gelu-tanh", gated=True, tied=False, scaled=False),

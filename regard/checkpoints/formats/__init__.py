@@ -42,13 +42,14 @@ LAYOUTS = {
     "xlnet": "regard.checkpoints.formats.xlnet:XLNET",
     "electra": "regard.checkpoints.formats.electra:ELECTRA",
     "albert": "regard.checkpoints.formats.albert:ALBERT",
+    "big_bird": "regard.checkpoints.formats.big_bird:BIG_BIRD",
     "distilbert": "regard.checkpoints.formats.distilbert:DISTILBERT",
     "t5": "regard.checkpoints.formats.t5:T5_LAYOUT",
     "mt5": "regard.checkpoints.formats.t5:MT5_LAYOUT",
     "umt5": "regard.checkpoints.formats.t5:UMT5_LAYOUT",
 }
 # Types whose tensors are those of another type: only the architecture tells them apart.
-NAMED_ALIKE = {"xlm-roberta", "mt5", "umt5"}  # as "roberta", and as "t5"
+NAMED_ALIKE = {"xlm-roberta", "mt5", "umt5", "big_bird"}  # as "roberta", as "t5", as "bert"
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
 
 

@@ -66,6 +66,8 @@ def test_gradients_equal_those_of_transformers(family, ending, tied):
     torch.manual_seed(2)
     output, total, expected = ask(model, texts, pad=ours.config.pad), 0.0, 0.0
     for kind in heads_of(family, ending) or (None,):
+        if kind == "pooler" and ending != "Model":
+            continue
         if kind is None:
             theirs, found = output.last_hidden_state, ours.encoder.encode(texts)
         else:
@@ -240,12 +242,13 @@ def test_a_missing_model_type_is_inferred_or_named(family, ending):
     model = FAMILIES[family].model(ending)
     named = {"architectures": [FAMILIES[family].name + ending]}
     assert infer_model_type(named, weights(model)) == family
-    shared = ("bert", "roberta", "xlm-roberta")
+    shared = ("bert", "roberta", "xlm-roberta", "big_bird")
     if ending == "Model" and family in shared:  # without a prefix, both have the same names
         with pytest.raises(ConfigError, match='Write .* "model_type": "bert" or "roberta"'):
             infer_model_type({}, weights(model))
-    else:  # RoBERTa and XLM-R are the same network with the same names
-        assert infer_model_type({}, weights(model)) == family.removeprefix("xlm-")
+    else:  # these have the names of another network
+        alike = {"xlm-roberta": "roberta", "big_bird": "bert"}
+        assert infer_model_type({}, weights(model)) == alike.get(family, family)
 
 
 def test_tensors_of_no_known_model_have_no_model_type():
@@ -297,7 +300,7 @@ def test_tensor_names_with_or_without_the_model_prefix_are_read(family):
     prefix = FAMILIES[family].layout.prefix
     bare = {name.removeprefix(prefix): t for name, t in weights(model).items()}
     ours = from_published(model.config.to_dict() | {"architectures": None}, bare).eval()
-    assert list(ours.heads) == ["masked_lm"]
+    assert tuple(sorted(ours.heads)) == heads_of(family, "ForMaskedLM")
     compare(model, ours, batch(FAMILIES[family].segments))
     prefixed = {
         f"{prefix}{name}": t for name, t in weights(FAMILIES[family].model("Model")).items()

@@ -1,0 +1,96 @@
+"""BigBird's published layout: BERT's body, its own heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from regard.checkpoints.formats import bert
+from regard.checkpoints.formats.config_table import ConfigTable, Field, TokenField, activation
+from regard.checkpoints.formats.encoder_layout import (
+    EncoderLayout,
+    HeadLayout,
+    Rows,
+    affine,
+)
+from regard.checkpoints.transforms import split
+from regard.models.bigbird import BigBird
+from regard.models.config import Count, Size, TokenId
+
+FIELDS = bert.FIELDS | {
+    "vocab_size": Field("vocab_size", 50358, Size),
+    "max_length": Field("max_position_embeddings", 4096, Size),
+    "activation": activation("hidden_act", "gelu_new"),
+    "pad": TokenField("pad_token_id", 0, TokenId | None),
+    "attention": Field(
+        "attention_type",
+        "block_sparse",
+        names={"block_sparse": "block-sparse", "original_full": "full"},
+    ),
+    "block_size": Field("block_size", 64, Size),
+    "random_blocks": Field("num_random_blocks", 3, Count),
+    "projection_bias": Field("use_bias", True, bool),
+    "scaled_embedding": Field("rescale_embeddings", False, bool),
+    "random_seed": Field("regard_random_seed", 0, Count),  # which no other library reads
+}
+PROJECTION = "blocks.{layer}.attention.query_key_value"
+PARTS = tuple(f"{bert.LAYER}.attention.self.{part}" for part in ("query", "key", "value"))
+POOLER = affine("inner.dense", "bert.pooler")
+
+
+@dataclass(frozen=True)
+class BigBirdLayout(EncoderLayout):
+    """Without `use_bias` the projections have no bias. There is no class for the next sentence."""
+
+    @property
+    def architectures(self) -> dict[tuple[str, ...], str]:
+        """See `EncoderLayout`."""
+        known = super().architectures
+        return {kinds: name for kinds, name in known.items() if kinds != ("next_sentence",)}
+
+    def body_of(self, config: Any) -> Rows:
+        """See `EncoderLayout`."""
+        bias = () if not config.projection_bias else [_projection("bias")]
+        return [*self.body, *bias]
+
+
+def _projection(kind: str) -> tuple:
+    return f"{PROJECTION}.{kind}", tuple(f"{part}.{kind}" for part in PARTS), split(3).reversed()
+
+
+def _without_bias(rows: Sequence[tuple]) -> list[tuple]:
+    return [row for row in rows if row[0] != f"{PROJECTION}.bias"]
+
+
+BIG_BIRD = BigBirdLayout(
+    model=BigBird,
+    family="BigBird",
+    model_type="big_bird",
+    config=ConfigTable(FIELDS, bert.FIXED, bert.SILENT),
+    prefix="bert.",
+    body=_without_bias(bert.BODY),
+    ignored=bert.IGNORED,
+    heads={
+        "pooler": HeadLayout(POOLER),
+        "masked_lm": bert.BERT.heads["masked_lm"],
+        "next_sentence": replace(
+            bert.BERT.heads["next_sentence"],
+            rows=[*POOLER, *affine("output", "cls.seq_relationship")],
+        ),
+        "classes": HeadLayout(
+            [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")]
+        ),
+        "tags": HeadLayout(bert.CLASSIFIER),
+        "span": HeadLayout(
+            [
+                *affine("feed.inner", "qa_classifier.intermediate.dense"),
+                *affine("feed.outer", "qa_classifier.output.dense"),
+                *affine("feed_norm", "qa_classifier.output.LayerNorm"),
+                *affine("output", "qa_classifier.qa_outputs"),
+            ]
+        ),
+        "multiple_choice": HeadLayout([*POOLER, *bert.CLASSIFIER]),
+    },
+    unsupported_architectures={"BigBirdForCausalLM": bert.CAUSAL},
+)

@@ -1,0 +1,191 @@
+"""BigBird: "Transformers for Longer Sequences" (Zaheer et al. 2020).
+
+    ids -> embed + positions + segments -> norm -> L x [sparse self-attention, feed-forward]
+
+BERT whose tokens see, in blocks: their neighbours, the first and the last block of their sequence,
+and some blocks at random, others in each layer and each head. The first and the last block see
+everything. The cost grows with the length and not with its square. A sequence that has no more
+blocks than a block of queries would see is read with full attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.block_sparse import (
+    block_window,
+    by_blocks,
+    global_blocks,
+    random_blocks,
+    random_plan,
+    shorter,
+)
+from regard.attention.masks import padding
+from regard.attention.multihead import PackedLinear
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import FeedForward
+from regard.layers.norm import AddNorm
+from regard.layers.task_heads import ClassificationHead, DenseActivation, every_token, first_token
+from regard.models.bert import Bert, BertBlock, BertConfig
+from regard.models.config import Activation, Count, Size
+from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.protocols import States
+from regard.ops import KeyMask
+
+# From the number of a layer and the blocks of each sequence (B,) to what `random_blocks` takes.
+Plan = Callable[[int, Tensor], Tensor]
+WINDOW = 1  # blocks on either side
+ALWAYS = 2 * WINDOW + 3  # blocks that a block of queries sees beside the random ones
+
+
+@dataclass(frozen=True)
+class BigBirdConfig(BertConfig):
+    """The defaults are the base model.
+
+    attention: "block-sparse", or "full", every token to every other.
+    block_size: tokens of a block.  random_blocks: that a block of queries sees in each head.
+    random_seed: of the choice of these blocks.
+    projection_bias: whether the projections to queries, keys and values add a vector.
+    scaled_embedding: whether the vectors of tokens are multiplied by the root of their width.
+    head_dropout: of the heads "classes" and "tags"; None: `dropout`, as that of the others.
+    """
+
+    max_length: Size = 4096
+    positions: Literal["learned"] = "learned"
+    activation: Activation = "gelu-tanh"
+    attention: Literal["block-sparse", "full"] = "block-sparse"
+    block_size: Size = 64
+    random_blocks: Count = 3
+    random_seed: Count = 0
+    projection_bias: bool = True
+    scaled_embedding: bool = False
+
+
+SIZES = {
+    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
+    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+}
+
+
+class BigBirdBlock(BertBlock):
+    """x = norm(x + attend(x)); x = norm(x + feed(x))"""
+
+    def __init__(self, config: BigBirdConfig):
+        super().__init__(config)
+        if not config.projection_bias:
+            width = config.d_model
+            self.attention.query_key_value = PackedLinear(width, width, parts=3, bias=False)
+
+
+class SpanHead(ClassificationHead):
+    """First and last token of an answer: W norm(h + feed(h))."""
+
+    def __init__(self, config: BigBirdConfig):
+        super().__init__(config.d_model, 2, pooling=every_token)
+        self.feed_dropout = Dropout(config.dropout)
+        self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
+        self.feed_norm = AddNorm(config.d_model, eps=config.norm_eps, dropout=config.dropout)
+
+    def scores(self, pooled: Tensor) -> Tensor:
+        """(..., D) -> (..., 2)"""
+        update = self.feed(self.feed_dropout(pooled))
+        return self.output(self.feed_norm(pooled, update))
+
+
+class BigBird(Bert):
+    """BigBird without a head, an `Encoder`.
+
+    Args:
+        plan: which random blocks are seen; None: those that `random_seed` draws.
+    """
+
+    Config = BigBirdConfig
+    SIZES = SIZES
+    PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
+    unpadded = False  # blocks are those of padded sequences
+    block = BigBirdBlock
+    pooled = ("pooler", "next_sentence", "multiple_choice")
+
+    def __init__(self, config: BigBirdConfig, plan: Plan | None = None):
+        super().__init__(config)
+        self.plan = plan or self.drawn_plan
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`."""
+        hidden = self.embed(batch)
+        yield hidden
+        for layer, block in enumerate(self.blocks[:-1]):
+            hidden = block(hidden, self.mask(batch, layer))
+            yield hidden
+        for block in self.blocks[-1:]:  # the last layer computes no other tokens
+            yield block(hidden, self.mask(batch, len(self.blocks) - 1), tokens)
+
+    def embed(self, batch: Sequences) -> Tensor:
+        """Token + position + segment, (B, T, D)."""
+        segments = torch.zeros_like(batch.ids) if batch.segments is None else batch.segments
+        words = self.embedding(batch.ids)
+        if self.config.scaled_embedding:
+            words = words * self.config.d_model**0.5
+        summed = words + self.segments(segments) + self.positions.of(batch)
+        return self.norm(self.dropout(summed))
+
+    def mask(self, batch: Sequences, layer: int) -> KeyMask:
+        """Which tokens see each other in a layer (from 0); see figure 1 of the paper."""
+        config, lengths = self.config, batch.lengths
+        size, seen = config.block_size, (ALWAYS + 2 * config.random_blocks) * config.block_size
+        if config.attention == "full" or batch.width <= seen:
+            return batch.padding_mask()
+        kept = list(cast(BigBirdBlock, self.blocks[layer]).attention.kept)  # heads
+        plan = self.plan(layer, -(-lengths // size))
+        pattern = (
+            block_window(size, WINDOW)
+            | global_blocks(size, lengths)
+            | random_blocks(size, plan[:, kept] if plan.size(1) > 1 else plan)
+            | shorter(lengths, seen)
+        )
+        allowed, device = padding(lengths) & pattern, batch.ids.device
+        return by_blocks(
+            allowed, batch.width, size, sequences=len(batch), heads=len(kept), device=device
+        )
+
+    def drawn_plan(self, layer: int, blocks: Tensor) -> Tensor:
+        """The random blocks of a layer for sequences of so many blocks, (B,): (B, H, N, R)."""
+        config = self.config
+        seed = config.random_seed * max(1, config.layers) + layer
+        return random_plan(blocks, config.heads, config.random_blocks, seed)
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        config = self.config
+        width, dropout = config.d_model, config.head_dropout
+        dropout = config.dropout if dropout is None else dropout
+        made: nn.Module
+        match kind:
+            case "classes":
+                inner = DenseActivation(width, config.activation, dropout)
+                made = ClassificationHead(
+                    width, outputs, pooling=first_token, inner=inner, dropout=dropout
+                )
+            case "multiple_choice":
+                inner = DenseActivation(width, "tanh")
+                made = ClassificationHead(
+                    width, outputs, pooling=first_token, inner=inner, dropout=config.dropout
+                )
+            case "span":
+                made = SpanHead(cast(BigBirdConfig, config))
+            case "pooler" | "masked_lm" | "next_sentence" | "tags":
+                return super().new_head(kind, outputs)
+            case _:
+                raise no_head(self, kind, ("pooler", "masked_lm", "next_sentence", *TASK_HEADS))
+        return init_weights(made, config.init_range)

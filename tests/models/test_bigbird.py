@@ -1,0 +1,240 @@
+"""BigBird with sparse attention: against `transformers`, dense attention, and each text alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from their_encoders import SAME, randomized, transformers, weights
+
+import regard
+from regard import ops
+from regard.attention.pruning import heads_masked, prune_heads
+from regard.checkpoints.formats import from_published, to_published
+from regard.data.batches import Sequences
+from regard.models.bigbird import BigBird, BigBirdBlock, BigBirdConfig
+from regard.models.encoder_with_heads import EncoderWithHeads
+
+V, SIZE, RANDOM = 31, 2, 1
+LIMIT = (5 + 2 * RANDOM) * SIZE  # up to here everything sees everything
+TINY = dict(
+    vocab_size=V, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
+    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=64,
+    block_size=SIZE, num_random_blocks=RANDOM,
+)  # fmt: skip
+
+
+def theirs(**options):
+    torch.manual_seed(0)
+    config = transformers.BigBirdConfig(**TINY | options)
+    return randomized(transformers.BigBirdModel(config)).eval()
+
+
+def ours_of(model, kind=BigBird, **given):
+    """Our encoder with their weights, as `kind` computes it."""
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    read = from_published(config | {"architectures": ["BigBirdModel"]}, weights(model))
+    made = kind(read.encoder.config, **given)
+    made.load_state_dict(read.encoder.state_dict())
+    return made.eval()
+
+
+def texts(*lengths: int) -> Sequences:
+    draw = torch.Generator().manual_seed(sum(lengths))
+    ids = torch.randint(3, V, (len(lengths), max(lengths)), generator=draw)
+    return Sequences(ids, torch.tensor(lengths))
+
+
+class CountedBlock(BigBirdBlock):
+    """Scores with a bias, under the dense mask."""
+
+    def forward(self, hidden, mask, tokens=None, relation=None):
+        length, last = hidden.size(1), (hidden.size(1) - 1) // SIZE
+        block = torch.arange(length) // SIZE
+        inner = (block > 0) & (block < last)
+        bias = np.log(1 + RANDOM) * (inner[:, None] & (block == 0)).float()
+        attended = self.attention(hidden, mask, bias=bias[None, None])
+        hidden = self.attention_norm(hidden, attended)
+        return self.feed_norm(hidden, self.feed(hidden))
+
+
+class Counted(BigBird):
+    """As theirs in evaluation mode: each random block is the first block once more."""
+
+    block = CountedBlock
+
+
+def no_blocks(layer: int, blocks: torch.Tensor) -> torch.Tensor:
+    return torch.full((1, 1, int(blocks.max()), RANDOM), -1)
+
+
+def their_plan(model, length: int):
+    """The random blocks of their program in training, which numpy's state decides."""
+
+    def plan(layer: int, blocks: torch.Tensor) -> torch.Tensor:
+        attention = model.encoder.layer[layer].attention.self
+        padded = -(-length // SIZE) * SIZE
+        np.random.seed(attention.seed)
+        ends, counts = attention._get_rand_attn_plan(padded, SIZE, RANDOM)
+        rows = attention._bigbird_block_rand_mask_with_head(
+            from_seq_length=padded, to_seq_length=padded, from_block_size=SIZE,
+            to_block_size=SIZE, num_heads=3, plan_from_length=ends, plan_num_rand_blocks=counts,
+        )  # fmt: skip
+        middle = torch.tensor(np.stack(rows))[None]  # (1, H, N - 2, R)
+        return torch.nn.functional.pad(middle, (0, 0, 1, 1), value=-1)
+
+    return plan
+
+
+@pytest.mark.parametrize("length", [15, 16, 24, 31])
+@pytest.mark.parametrize("options", [{}, {"use_bias": False, "rescale_embeddings": True}], ids=str)
+def test_states_and_gradients_equal_transformers_with_its_random_blocks(length, options):
+    """In training without dropout, the plan taken from numpy."""
+    model = theirs(**options).train()
+    ours = ours_of(model, plan=their_plan(model, length)).train()
+    batch = texts(length)
+    found, expected = ours.encode(batch), model(batch.ids).last_hidden_state
+    torch.testing.assert_close(found, expected, **SAME)
+    assert model.attention_type == "block_sparse"
+    mix = torch.randn_like(found)
+    (found * mix).sum().backward()
+    (expected * mix).sum().backward()
+    for ours_name, their_name in (
+        ("embedding.weight", "embeddings.word_embeddings.weight"),
+        ("blocks.0.feed.inner.weight", "encoder.layer.0.intermediate.dense.weight"),
+        ("blocks.1.attention.output.weight", "encoder.layer.1.attention.output.dense.weight"),
+    ):
+        one, other = ours.get_parameter(ours_name).grad, model.get_parameter(their_name).grad
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    query = model.get_parameter("encoder.layer.0.attention.self.query.weight").grad
+    own = ours.get_parameter("blocks.0.attention.query_key_value.weight").grad[:12]
+    torch.testing.assert_close(own, query, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("length", [15, 16, 30])
+def test_states_equal_transformers_in_evaluation_where_the_first_block_counts_more(length):
+    model = theirs()
+    ours, batch = ours_of(model, Counted, plan=no_blocks), texts(length)
+    with torch.no_grad():
+        expected = model(batch.ids).last_hidden_state
+        torch.testing.assert_close(ours.encode(batch), expected, **SAME)
+        plain = ours_of(model, plan=no_blocks).encode(batch)
+    assert (plain - expected).abs().max() > 1e-3  # there was something to count
+
+
+@pytest.mark.parametrize("attention", ["original_full", "block_sparse"])
+def test_short_texts_and_full_attention_equal_transformers(attention):
+    model = theirs(attention_type=attention)
+    ours = ours_of(model)
+    for length in (1, 2, 3, LIMIT) if attention == "block_sparse" else (1, 30):
+        batch = texts(length)
+        with torch.no_grad():
+            expected = model(batch.ids).last_hidden_state
+            torch.testing.assert_close(ours.encode(batch), expected, **SAME)
+
+
+def test_a_short_batch_does_not_change_how_later_ones_are_read():
+    ours, long = ours_of(theirs()), texts(29)
+    before = ours.encode(long)
+    ours.encode(texts(3))
+    assert torch.equal(ours.encode(long), before)
+    full = ours_of(theirs(attention_type="original_full"))
+    assert (full.encode(long) - before).abs().max() > 1e-2
+
+
+def test_texts_together_have_the_states_of_each_alone():
+    ours = ours_of(theirs())
+    batch = texts(40, 1, 15, 14, 33, 2, 23)
+    together = list(ours.states(batch))
+    for row, length in enumerate(batch.lengths.tolist()):
+        alone = Sequences(batch.ids[row : row + 1, :length], batch.lengths[row : row + 1])
+        for layer, hidden in zip(together, ours.states(alone), strict=True):
+            torch.testing.assert_close(hidden[0], layer[row, :length], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_states_and_gradients_equal_dense_attention_under_the_same_mask(dropout):
+    ours, batch = ours_of(theirs()), texts(37, 16, 5)
+    for block in ours.blocks:
+        block.attention.dropout = dropout
+    results = []
+    for dense in (False, True):
+        ours.train().zero_grad()
+        torch.manual_seed(4)
+        if dense:
+            with ops.reference():
+                hidden = ours.encode(batch)[batch.keep]
+                hidden.square().sum().backward()
+        else:
+            with ops.without("attention.compiled", "attention.torch"):
+                hidden = ours.encode(batch)[batch.keep]
+                hidden.square().sum().backward()
+        results.append([hidden.detach(), *(p.grad.clone() for p in ours.parameters())])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_captured_attention_is_on_the_full_grid():
+    ours, batch = ours_of(theirs()), texts(26, 17)
+    with regard.look(ours) as record:
+        looked = ours.encode(batch)
+    torch.testing.assert_close(ours.encode(batch)[batch.keep], looked[batch.keep])
+    for layer, one in enumerate(record.passes[0].attentions.values()):
+        assert one.weights.shape == (2, 3, 26, 26)
+        grid = ours.mask(batch, layer).sparse.dense.grid.expand(2, 3, 26, 26)
+        assert (one.weights[~grid] == 0).all() and (one.weights[grid] > 0).all()
+        torch.testing.assert_close(one.weights.sum(-1), torch.ones(2, 3, 26))
+
+
+def test_pruned_heads_give_what_masked_heads_gave():
+    ours, batch = ours_of(theirs()), texts(29, 15)
+    for heads in ({1: [2], 2: [1, 3]}, {1: [1]}):
+        with heads_masked(ours, heads):
+            expected = ours.encode(batch)
+        prune_heads(ours, heads)
+        torch.testing.assert_close(ours.encode(batch)[batch.keep], expected[batch.keep])
+
+
+def test_the_first_token_alone_has_the_state_that_it_has_with_all():
+    ours = ours_of(theirs())
+    model = EncoderWithHeads(ours, {"classes": ours.new_head("classes", 3)}).eval()
+    batch = texts(35, 16, 4)
+    hidden = ours.encode(batch)
+    expected = model.heads["classes"](hidden, batch)
+    torch.testing.assert_close(model.scores("classes", batch), expected)
+
+
+def test_the_seed_of_random_blocks_is_kept_with_the_model(tmp_path):
+    sizes = dict(d_model=12, d_ff=16, heads=3, layers=2, block_size=2, random_blocks=1)
+    torch.manual_seed(0)
+    ours = randomized(BigBird(BigBirdConfig(V, **sizes, random_seed=5))).eval()
+    again = from_published(*to_published(ours)).encoder.eval()
+    batch = texts(40)
+    assert again.config == ours.config
+    assert torch.equal(again.encode(batch), ours.encode(batch))
+    other = BigBird(BigBirdConfig(V, **sizes)).eval()
+    other.load_state_dict(ours.state_dict())
+    assert not torch.allclose(other.encode(batch), ours.encode(batch))
+    plans = [ours.drawn_plan(layer, torch.tensor([20])) for layer in (0, 1)]
+    assert not torch.equal(*plans)  # others in each layer
+
+
+def test_long_texts_are_classified_and_half_precision_is_finite(tmp_path):
+    rows = [{"text": f"{word} end " * 12, "label": word} for word in ("one", "two")] * 6
+    sizes = dict(
+        name="big_bird", d_model=8, d_ff=12, heads=2, layers=2, max_length=64, block_size=2,
+        random_blocks=1,
+    )  # fmt: skip
+    run = regard.train(
+        task="classification", train=rows, model=sizes, out=tmp_path / "run", show="none",
+        tokenizer=dict(kind="words", vocab_size=20), updates=3, data={"max_length": 40},
+    )  # fmt: skip
+    assert run.predict(rows[0]["text"]) in ("one", "two")
+    small, whole = (regard.load(tmp_path / "run", quantize=kind) for kind in ("int8", None))
+    for text in (rows[0]["text"], "one"):  # as sparse as the model it was made of
+        vectors = [torch.as_tensor(one.embed(text, pooling="mean")) for one in (small, whole)]
+        torch.testing.assert_close(*vectors, atol=0.02, rtol=0)
+    encoder = run.model.model.encoder.to(torch.bfloat16)
+    assert encoder.encode(Sequences.full(torch.randint(3, 8, (2, 40)))).isfinite().all()
