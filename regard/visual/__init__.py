@@ -21,7 +21,8 @@ __all__, __getattr__ = names_of(
         "lattice": "Lattice",
         "picture": "Illustration Note Picture PictureChoice PictureColumn PictureRow",
         "positions_and_masks": (
-            "bias_curves bucket_grid distance_grid mask_grid position_table sinusoids"
+            "bias_curves bucket_grid distance_grid mask_grid position_table sinusoids "
+            "sparse_patterns"
         ),
         "report": "ReportSample RunReport",
         "table": "Table",

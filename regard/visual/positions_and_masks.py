@@ -113,6 +113,36 @@ def mask_grid(
     return Heatmap(matrix, labels, columns, title, 1.0, 0, "queries", "keys")
 
 
+def sparse_patterns(
+    blocks: int = 16, window: int = 1, random: int = 2, seed: int = 0
+) -> dict[str, Heatmap]:
+    """Which blocks of keys a block of queries sees in BigBird: at random, in a window, globally,
+    and all of these together (Zaheer et al. 2020, figure 1).
+
+    Args:
+        blocks: of a sequence.
+        window: blocks on either side.
+        random: blocks drawn for each block of queries.
+        seed: of the draws.
+    """
+    import torch
+
+    from regard.attention import block_sparse
+
+    counts = torch.tensor([blocks])
+    plan = block_sparse.random_plan(counts, 1, random, seed)
+    masks = {
+        "random": block_sparse.random_blocks(1, plan),
+        "window": block_sparse.block_window(1, window),
+        "global": block_sparse.global_blocks(1, counts),
+    }
+    masks["combined"] = masks["random"] | masks["window"] | masks["global"]
+    return {
+        name: mask_grid(mask.grid(blocks, blocks)[0, 0], title=f"{name} attention, by blocks")
+        for name, mask in masks.items()
+    }
+
+
 def _every(count: int) -> tuple[str, ...]:
     """Numbers from 0, as many as can be read; the others are empty."""
     step = 1 if count <= 32 else 8 if count <= 128 else 2 ** max(3, (count // 16).bit_length() - 1)

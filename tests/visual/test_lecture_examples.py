@@ -20,6 +20,7 @@ from regard.visual import (
     mask_grid,
     position_table,
     sinusoids,
+    sparse_patterns,
 )
 
 
@@ -173,3 +174,20 @@ def test_a_large_table_is_drawn_in_five_seconds(tmp_path):
     start = time.process_time()
     assert len(sinusoids(100, 512).svg()) < 500_000  # one image, not 51,200 rectangles
     assert time.process_time() - start < 5
+
+
+def test_the_four_patterns_of_big_bird_are_drawn():
+    found = sparse_patterns(blocks=10, random=2, seed=1)
+    assert list(found) == ["random", "window", "global", "combined"]
+    grids = {name: [[bool(x) for x in row] for row in one.weights] for name, one in found.items()}
+    for i in range(10):
+        for j in range(10):
+            assert grids["window"][i][j] == (abs(i - j) <= 1)
+            assert grids["global"][i][j] == (0 in (i, j) or 9 in (i, j))
+            together = any(grids[name][i][j] for name in ("random", "window", "global"))
+            assert grids["combined"][i][j] == together
+    inner = [sum(row) for row in grids["random"][1:9]]
+    assert inner == [2] * 8 and not any(grids["random"][0] + grids["random"][9])
+    drawn = [grids["random"][i][j] for i in range(10) for j in range(10) if grids["window"][i][j]]
+    assert not any(drawn)  # a random block is none of the others
+    assert "<svg" in found["combined"].svg()
