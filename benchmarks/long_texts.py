@@ -1,7 +1,7 @@
 """python -m benchmarks.long_texts [--lengths 512 1024 ...] [--rounds N] [--train] [--quick]
 
 BigBird from short texts to long ones: seconds and peak memory of its attention and of a model, at
-each length and as ratios to the length before, beside dense attention and a dense model of its size.
+each length and as ratios to the length before, beside dense attention and the same model with it.
 Each measurement has a process of its own. `--train`: with the backward pass. Dense attention is
 left out beyond `--dense` tokens.
 """
