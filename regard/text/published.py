@@ -355,7 +355,8 @@ def _sentencepiece(path: Path) -> LoadedTokenizer:
     fast = family.tokenizer(model, settings)
     roles = {**family.roles, **settings.roles}
     _check_present(path, fast.get_vocab(), settings.class_name or "this", *family.roles.values())
-    ids = {role: _id_of(fast, token) for role, token in roles.items() if token in fast.get_vocab()}
+    tokens = {**roles, **family.language(settings)}
+    ids = {role: _id_of(fast, token) for role, token in tokens.items() if token in fast.get_vocab()}
     fast.post_processor = processor_of(family.template(ids), fast.id_to_token)
     mask = settings.named.get("mask", AddedTokenSpec(roles.get("mask", ""), plain=True))
     if family.mask_strips and mask is not None and mask.plain:

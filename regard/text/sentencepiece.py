@@ -28,6 +28,7 @@ from regard.text.unigram import SPACE
 MARIAN = ("source.spm", "target.spm")
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 Preprocessing = tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]
+LANGUAGE = "language"  # in the place of a role
 TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
@@ -256,7 +257,9 @@ class SentencePieceFamily:
     """How a tokenizer class of `transformers` numbers the pieces of a model.
 
     pieces: from those of the file.  roles: the special tokens of the class.
-    around: the roles of the tokens before a text, between two texts and after the last one.
+    around: the roles of the tokens before a text, between two texts and after the last one;
+        LANGUAGE is that of the text.
+    languages: those of the class.
     segments: whether the second of two texts is of another segment than the first.
     preprocessing: the class's own normalization and splitting, in place of SentencePiece's.
     """
@@ -266,6 +269,7 @@ class SentencePieceFamily:
     around: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
     segments: bool = False
     preprocessing: Callable[[SentencePieceModel, TokenSettings], Preprocessing] | None = None
+    languages: tuple[str, ...] = ()
 
     mask_strips: ClassVar[bool] = False  # whether the mask takes the space before it
 
@@ -281,6 +285,20 @@ class SentencePieceFamily:
             fast.normalizer, fast.pre_tokenizer = self.preprocessing(model, settings)
             fast.decoder = decoders.Metaspace()
         return fast
+
+    def language(self, settings: TokenSettings) -> dict[str, str]:
+        """LANGUAGE -> the token of `src_lang`, of a class with languages.
+
+        Raises:
+            DataError: it is none of them.
+        """
+        if not self.languages:
+            return {}
+        named = (settings.config.model_extra or {}).get("src_lang") or "en_XX"
+        if named not in self.languages:
+            problem = f"`src_lang` must be one of {', '.join(self.languages)}, but is {named!r}."
+            raise DataError(settings.path, None, problem)
+        return {LANGUAGE: named}
 
     def template(self, ids: Mapping[str, int]) -> Template:
         """The special tokens around texts; ids: by role."""
@@ -341,6 +359,30 @@ def _preprocessing(
     return normalizers.Sequence(steps), pre_tokenizers.Sequence(splits)
 
 
+MBART_LANGUAGES = (
+    *("ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN"),
+    *("it_IT", "ja_XX", "kk_KZ", "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO"),
+    *("ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN"),
+)
+MBART_50_LANGUAGES = (
+    *("af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK"),
+    *("ml_IN", "mn_MN", "mr_IN", "pl_PL", "ps_AF", "pt_XX", "sv_SE", "sw_KE", "ta_IN", "te_IN"),
+    *("th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES", "sl_SI"),
+)
+
+
+def _mbart_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
+    """Those of XLM-R, with a token of each language before <mask>."""
+    *others, mask = _xlm_roberta_pieces(pieces, settings)
+    return [*others, *(Piece(name, type=CONTROL) for name in MBART_LANGUAGES), mask]
+
+
+def _mbart_50_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
+    """Those of mBART, with 27 languages more."""
+    *others, mask = _mbart_pieces(pieces, settings)
+    return [*others, *(Piece(name, type=CONTROL) for name in MBART_50_LANGUAGES), mask]
+
+
 T5 = SentencePieceFamily(
     _t5_pieces,
     {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
@@ -387,8 +429,19 @@ XLNET = XlnetFamily(
     ((), ("sep",), ("sep", "cls")),
     preprocessing=partial(_preprocessing, lowercases=False),
 )
+MBART = SentencePieceFamily(
+    _mbart_pieces, XLM_ROBERTA.roles, ((), (), ("eos", LANGUAGE)), languages=MBART_LANGUAGES
+)
+MBART_50 = SentencePieceFamily(
+    _mbart_50_pieces,
+    XLM_ROBERTA.roles,
+    ((LANGUAGE,), (), ("eos",)),
+    languages=MBART_LANGUAGES + MBART_50_LANGUAGES,
+)
 FAMILIES = {
     "T5": T5,
+    "MBart": MBART,
+    "MBart50": MBART_50,
     "XLMRoberta": XLM_ROBERTA,
     "Albert": ALBERT,
     "BigBird": BIG_BIRD,
@@ -397,6 +450,7 @@ FAMILIES = {
 MODEL_TYPES = {
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "xlm-roberta": XLM_ROBERTA,
+    "mbart": MBART,
     "albert": ALBERT,
     "big_bird": BIG_BIRD,
     "xlnet": XLNET,
