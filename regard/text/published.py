@@ -5,7 +5,8 @@ Formats:
     a folder           with tokenizer.json, or vocab.json + merges.txt (GPT-2, RoBERTa),
                        or encoder.json + vocab.bpe (GPT-2), or vocab.json alone (GPT), or vocab.txt
     tokenizer.json     of the `tokenizers` library, any model
-    vocab.txt          of BERT, one token per line; if one has a capital, the vocabulary is cased
+    vocab.txt          of BERT, one token per line; if one has a capital, the vocabulary is cased;
+                       or of Transformer-XL, one word per line, with <eos>
     vocab.json         or encoder.json, with the merges beside it or in `merges`
     RoBERTa's tokens   as text, one per line, with GPT-2's merges in `merges`
     spiece.model       and other SentencePiece models of the type unigram
@@ -49,6 +50,8 @@ from regard.text.tokenizers_calls import check_growth, parse
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")
+PICKLES = ("vocab.bin", "vocab.pkl")  # of Transformer-XL
+LINE_END = "<eos>"  # the first word of Transformer-XL's vocabularies
 MERGES_NAMES = ("merges.txt", "vocab.bpe")
 MODELS = {  # the type of model of each kind that `regard_kind` may name
     "bpe": "BPE",
@@ -93,7 +96,9 @@ def load(
         return _sentencepiece(path)
     if path.suffix == ".txt":
         first = vocab_files.read_lines(path)[0]
-        return _roberta_text_vocab(path, merges) if first == "<s>" else _bert(path, lowercase)
+        if first == "<s>":
+            return _roberta_text_vocab(path, merges)
+        return _words(path, lowercase) if first == LINE_END else _bert(path, lowercase)
     if path.suffix == ".json":
         text = vocab_files.read_text(path)
         content = vocab_files.parse_json(path, text)
@@ -116,6 +121,14 @@ def _main_file(path: Path) -> Path:
     for name in (*VOCAB_NAMES, "vocab.txt"):
         if (path / name).is_file():
             return path / name
+    for name in PICKLES:
+        if (path / name).is_file():
+            raise DataError(
+                path / name,
+                None,
+                "is a pickle, a program that runs when it is opened, and is not read.",
+                "Write the words of its `idx2sym`, one a line, into vocab.txt where you trust it.",
+            )
     there = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
     wanted = "tokenizer.json, vocab.json, encoder.json, vocab.txt or spiece.model"
     raise DataError(path, None, f"the folder must have {wanted}, but has {there}.")
@@ -338,6 +351,25 @@ def _lowercases(path: Path, settings: TokenSettings, vocab: Mapping[str, int]) -
             stacklevel=5,
         )
     return True
+
+
+# ---- Transformer-XL
+
+
+def _words(path: Path, lowercase: bool | None) -> LoadedTokenizer:
+    """vocab.txt of Transformer-XL: words between white space, in a text that is tokenized already.
+
+    The text of Wikipedia that it learned from has spaces around punctuation and inside numbers
+    ("1 @,@ 000"); nothing here makes them.
+    """
+    vocab, settings = vocab_files.read_vocab_txt(path), read_settings(path)
+    unknown = next((name for name in ("<unk>", "<UNK>") if name in vocab), None)
+    if unknown is None:
+        _check_present(path, vocab, "Transformer-XL", "<unk>")
+    lower = settings.config.do_lower_case if lowercase is None else lowercase
+    preprocessing = Preprocessing(lowercase=bool(lower))
+    fast = assemble(models.WordLevel(vocab, unknown), preprocessing)
+    return _finish(path, fast, "words", settings, {"unk": str(unknown), "eos": LINE_END})
 
 
 # ---- SentencePiece

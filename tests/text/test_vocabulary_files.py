@@ -262,3 +262,24 @@ def test_robertas_text_vocabulary_needs_matching_merges(tmp_path):
     merges = tmp_path / "merges.txt"
     merges.write_text("#version: 0.2\nt h\n")
     refused(path, 5, "' the' is not a token that the merges make", merges=merges)
+
+
+def test_words_of_transformer_xl_are_read_from_vocab_txt(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("<eos>\nthe\n,\n<unk>\nOld\n@,@\n")
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.kind == "words" and (tokenizer.eos_id, tokenizer.unk_id) == (0, 3)
+    assert tokenizer.encode("the Old , sea  @,@ old").ids == [1, 4, 2, 3, 5, 3]
+    assert tokenizer.decode([1, 4, 2]) == "the Old ,"
+    tokenizer.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").encode("the Old sea").ids == [1, 4, 3]
+    path.write_text("<eos>\nthe\n")
+    with pytest.raises(DataError, match="<unk>"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vocab.bin", "vocab.pkl"])
+def test_pickled_vocabularies_are_not_opened(tmp_path, name):
+    (tmp_path / name).write_bytes(b"cos\nsystem\n.")
+    with pytest.raises(DataError, match="is a pickle, .* Write the words of its `idx2sym`"):
+        Tokenizer.load(tmp_path)
