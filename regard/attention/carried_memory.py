@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -74,6 +74,8 @@ class CarriedMemory(State):
     end: int = 0
     even: bool = True
 
+    BY_POSITION: ClassVar[tuple[str, ...]] = ("hidden",)  # tensors (..., C, ·)
+
     @property
     def count(self) -> int:
         """How many positions the next segment reads."""
@@ -89,26 +91,28 @@ class CarriedMemory(State):
         """The hidden states of the last M positions, (B, L, M, D), or of as many as there are."""
         return self.hidden[:, :, max(0, self.end - self.limit) : self.end]
 
-    def copy(self) -> CarriedMemory:
+    def copy(self) -> Self:
         """See `State.copy`; in memory of its own, since a segment is written into it."""
         self.check_unused()
         return self._map(Tensor.clone, State.copy)
 
     def tensors(self) -> dict[str, Tensor]:
         """Hidden states and lengths: all that the next segment depends on."""
-        return {"hidden": self.newest, "lengths": self.lengths}
+        held = slice(max(0, self.end - self.limit), self.end)
+        found = {name: vars(self)[name][..., held, :] for name in self.BY_POSITION}
+        return {**found, "lengths": self.lengths}
 
-    def with_tensors(self, tensors: dict[str, Tensor]) -> CarriedMemory:
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
         """See `State`."""
-        hidden, lengths = tensors["hidden"].clone(), tensors["lengths"]
-        end = hidden.size(2)
+        kept = {name: tensors[name].clone() for name in self.BY_POSITION}
+        lengths, end = tensors["lengths"], kept["hidden"].size(2)
         even = bool((lengths >= end).all())
-        kept = replace(self, hidden=hidden, lengths=lengths, end=end, even=even)
-        return kept.without_keys()
+        changes: dict[str, Any] = {**kept, "lengths": lengths, "end": end, "even": even}
+        return replace(self, **changes).without_keys()
 
     # ---- a segment
 
-    def reserve(self, count: int) -> CarriedMemory:
+    def reserve(self, count: int) -> Self:
         """With room for `count` further positions; what no segment reads any more is dropped."""
         if self.end + count <= self.hidden.size(2):
             return self
@@ -121,12 +125,9 @@ class CarriedMemory(State):
             wide[..., :held, :] = kept[..., start : self.end, :]
             return wide
 
-        wider = replace(self, hidden=moved(self.hidden), end=held)
-        if not self.has_keys:
-            return wider
-        return replace(wider, keys=moved(self.keys), values=moved(self.values))
+        return self._at_positions(moved, end=held)
 
-    def with_keys(self, read: KeysAndValues) -> CarriedMemory:
+    def with_keys(self, read: KeysAndValues) -> Self:
         """With keys and values, which `read` makes of the hidden states (B, M, D) of a layer."""
         if self.has_keys:
             return self
@@ -139,7 +140,7 @@ class CarriedMemory(State):
                 keys[:, layer, :, held], values[:, layer, :, held] = found
         return replace(self, keys=keys, values=values)
 
-    def without_keys(self) -> CarriedMemory:
+    def without_keys(self) -> Self:
         """Without keys and values: they were made by weights that may have changed since."""
         none = self.keys[:, :, :, :0]
         return replace(self, keys=none, values=none)
@@ -176,14 +177,14 @@ class CarriedMemory(State):
         """The keys and values of one layer (from 0), for its attention."""
         return LayerMemory(self, number)
 
-    def advance(self, count: int, lengths: Tensor | None = None) -> CarriedMemory:
+    def advance(self, count: int, lengths: Tensor | None = None) -> Self:
         """After every layer has written `count` positions, of which row b has `lengths[b]`."""
         added = count if lengths is None else lengths.to(self.lengths)
         filled = (self.lengths + added).clamp(max=self.limit)
         after = replace(self, lengths=filled, end=self.end + count)
         return after if lengths is None else after._aligned(count - lengths.to(self.lengths))
 
-    def _aligned(self, missing: Tensor) -> CarriedMemory:
+    def _aligned(self, missing: Tensor) -> Self:
         """Row b without its last `missing[b]` positions, the newest of all rows side by side."""
         start = max(0, self.end - self.limit)
         position = torch.arange(start, self.end, device=missing.device)
@@ -193,10 +194,12 @@ class CarriedMemory(State):
         def moved(kept: Tensor) -> Tensor:  # (B, L, ..., C, ·)
             return kept.movedim(-2, 1)[row, at].movedim(1, -2).contiguous()
 
-        aligned = replace(self, hidden=moved(self.hidden), end=self.end - start, even=False)
-        if not self.has_keys:
-            return aligned
-        return replace(aligned, keys=moved(self.keys), values=moved(self.values))
+        return self._at_positions(moved, end=self.end - start, even=False)
+
+    def _at_positions(self, moved: Callable[[Tensor], Tensor], **changes: Any) -> Self:
+        """`moved` of every tensor (..., C, ·), and other changes."""
+        names = [*self.BY_POSITION, *(("keys", "values") if self.has_keys else ())]
+        return replace(self, **changes | {name: moved(vars(self)[name]) for name in names})
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ MODELS: dict[str, Any] = {
     "t5": "regard.models.t5:T5",
     "t5-encoder": "regard.models.t5:T5Encoder",
     "transformer-xl": "regard.models.transformer_xl:TransformerXL",
+    "sega-transformer-xl": "regard.models.sega_transformer_xl:SegaTransformerXL",
     "features": "regard.models.features:Features",
 }
 

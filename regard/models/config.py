@@ -30,6 +30,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 Sizes = Annotated[tuple[Size, ...], BeforeValidator(_as_tuple)]
+TokenIds = Annotated[tuple[TokenId, ...], BeforeValidator(_as_tuple)]
 Flags = Annotated[tuple[bool, ...], BeforeValidator(_as_tuple)]
 
 Activation = Literal[

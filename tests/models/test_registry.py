@@ -84,6 +84,11 @@ TINY: dict[str, list[dict]] = {
              d_embed=4, clamp=2, cutoffs=(11,), tied_projections=(True, False)),
         dict(TRANSFORMER_XL, cutoffs=(), output="own", shared_biases=True, clamp=3),
     ],
+    "sega-transformer-xl": [
+        dict(TRANSFORMER_XL, sentence_ends=(5, 7), paragraph_ends=(9,)),
+        dict(TRANSFORMER_XL, memory=3, same_length=True, memory_start="zeros", norm="pre",
+             sentence_ends=(5, 7), paragraph_ends=(9, 11), clamp=2),
+    ],
     "bert": [
         BERT, dict(BERT, segments=3), dict(BERT, positions="sinusoidal"),
         dict(BERT, positions="shaw", clip_distance=2), dict(BERT, positions="t5"),

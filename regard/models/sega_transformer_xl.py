@@ -1,0 +1,190 @@
+"""Segatron-XL: "Segatron: Segment-Aware Transformer for Language Modeling" (Bai et al. 2021).
+
+Transformer-XL that also knows how many sentences and paragraphs lie between a query and a key. Each
+of the three distances has a third of the vector that W_r reads (section 2.2):
+
+    r_ij = [sinusoid(i - j); sinusoid(sentence_i - sentence_j); sinusoid(paragraph_i - paragraph_j)]
+
+Sentences and paragraphs are numbered through the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.attention.carried_memory import CarriedMemory, DistanceKeys
+from regard.attention.relative import ByDistance, DistanceScores, by_shift, position_scores
+from regard.layers.positions import sinusoid
+from regard.models.config import TokenIds
+from regard.models.protocols import Output
+from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
+
+
+@dataclass(frozen=True)
+class SegaTransformerXLConfig(TransformerXLConfig):
+    """sentence_ends, paragraph_ends: tokens behind which a sentence or a paragraph begins; `eos`
+    ends a paragraph, and a paragraph's end is a sentence's. They count where no numbers are given.
+
+    relation: the paper's; or that of the released program, for weights that were trained with it:
+        a row of sinusoid(sentence_last - sentence_j) is shifted as the distances of tokens are, so
+        that the number which query i of T reads for key j is that of key j + T - 1 - i.
+
+    The others are those of `TransformerXLConfig`.
+    """
+
+    sentence_ends: TokenIds = ()
+    paragraph_ends: TokenIds = ()
+    relation: Literal["paper", "released"] = "paper"
+
+
+SIZES = {
+    "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory=150),
+    "large": dict(
+        d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory=384,
+        dropout=0.2,
+    ),
+}  # fmt: skip
+
+
+def widths(d_model: int) -> tuple[int, int, int]:
+    """Of the vectors of tokens, sentences and paragraphs: about a third each, all even."""
+    third = d_model // 3 + d_model // 3 % 2
+    return third, third, d_model - 2 * third
+
+
+@dataclass
+class SegaMemory(CarriedMemory):
+    """places: (B, C, 2), the numbers of the sentence and the paragraph of each position.
+
+    following: (B, C, 2), those of the token behind it.
+    """
+
+    places: Tensor = field(kw_only=True)
+    following: Tensor = field(kw_only=True)
+
+    BY_POSITION: ClassVar[tuple[str, ...]] = ("hidden", "places", "following")
+
+    def put(self, places: Tensor, ends: Tensor) -> None:
+        """Store the numbers of the next tokens, (B, T, 2), and whether they end, (B, T, 2)."""
+        segment = slice(self.end, self.end + places.size(1))
+        self.places[:, segment] = places
+        self.following[:, segment] = places + ends
+
+    @property
+    def next(self) -> Tensor:
+        """The numbers of the next token, (B, 2)."""
+        if not self.end:
+            return self.following.new_zeros(self.lengths.size(0), 2)
+        return self.following[:, self.end - 1]
+
+    def read_places(self, count: int) -> Tensor:
+        """Of the positions that `count` queries read, their own included: (B, S, 2)."""
+        return self.places[:, self.end - self.count : self.end + count]
+
+
+@dataclass(frozen=True)
+class SegmentDistances:
+    """Distances in tokens, sentences and paragraphs, as in the paper.
+
+    tokens: vectors of distances S - 1 ... 0, (S, D).  others: for sentences and for paragraphs
+    vectors of distances 0 ..., (R, D), and of each query and key the distance, (B, 1, T, S).
+    """
+
+    tokens: Tensor
+    others: tuple[tuple[Tensor, Tensor], ...]
+
+    def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+        """See `DistanceScores`."""
+        total = by_shift(query, project(self.tokens))
+        for vectors, rows in self.others:
+            total = total + position_scores(query, project(vectors), rows)
+        return total
+
+
+class SegaTransformerXL(TransformerXL):
+    """Segatron-XL, a `LanguageModel` and an `Encoder`."""
+
+    Config: type = SegaTransformerXLConfig
+    SIZES = SIZES
+    PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
+
+    def forward(
+        self, ids: Tensor, state: CarriedMemory | None = None, places: Tensor | None = None
+    ) -> Output:
+        """See `TransformerXL.forward`.
+
+        Args:
+            places: the numbers of the sentence and the paragraph of each token, (B, T, 2); None:
+                they are counted from the tokens that end one.
+        """
+        memory = self._before(ids, state)
+        if places is not None:
+            memory.put(places, self._ends(ids))
+        *_, hidden = self._layers(ids, memory)
+        return Output(hidden, memory.advance(ids.size(1)))
+
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> SegaMemory:
+        """See `TransformerXL.empty`; the first token is in sentence 0 of paragraph 0."""
+        base = super().empty(sequences, dtype)
+        none = base.lengths.new_zeros(sequences, base.end, 2)
+        return SegaMemory(**vars(base), places=none, following=none.clone())
+
+    def _before(self, ids: Tensor, state: CarriedMemory | None) -> SegaMemory:
+        memory = super()._before(ids, state)
+        assert isinstance(memory, SegaMemory)
+        ends = self._ends(ids)
+        memory.put(memory.next[:, None] + ends.cumsum(1) - ends, ends)
+        return memory
+
+    def _ends(self, ids: Tensor) -> Tensor:
+        """Whether each token ends a sentence, and a paragraph: (B, T) -> (B, T, 2)."""
+        config = self.config
+        paragraph = [*config.paragraph_ends, *([] if config.eos is None else [config.eos])]
+        sentence = [*config.sentence_ends, *paragraph]
+        return torch.stack(
+            [torch.isin(ids, ids.new_tensor(ends)).long() for ends in (sentence, paragraph)], -1
+        )
+
+    def _distances(self, memory: CarriedMemory, count: int) -> DistanceKeys:
+        return memory.distances  # the numbers differ from text to text: none are kept
+
+    def _relations(self, memory: CarriedMemory, count: int) -> list[DistanceScores]:
+        assert isinstance(memory, SegaMemory)
+        places, like = memory.read_places(count), memory.hidden  # (B, S, 2)
+        made = self._released if self.config.relation == "released" else self._paper
+        return [made(places, count, like)] * self.config.layers
+
+    def _paper(self, places: Tensor, count: int, like: Tensor) -> DistanceScores:
+        total, config = places.size(1), self.config
+        position = torch.arange(total - 1, -1, -1, device=places.device)
+        others = []
+        for part in (0, 1):
+            numbers = places[..., part]
+            apart = (numbers[:, total - count :, None] - numbers[:, None]).clamp(min=0)  # (B, T, S)
+            apart = apart if config.clamp is None else apart.clamp(max=config.clamp)
+            farthest = int(apart.max()) if apart.numel() else 0
+            distances = torch.arange(farthest + 1, device=places.device)
+            vectors = self.dropout(self._placed(distances, 1 + part, like))
+            others.append((vectors, apart[:, None]))
+        return SegmentDistances(self.dropout(self._placed(position, 0, like)), tuple(others))
+
+    def _released(self, places: Tensor, count: int, like: Tensor) -> DistanceScores:
+        position = torch.arange(places.size(1) - 1, -1, -1, device=places.device)
+        behind = places[:, -1:] - places  # (B, S, 2); the last numbers are the greatest
+        vectors = self._placed(position, 0, like)[None]
+        for part in (0, 1):
+            vectors = vectors + self._placed(behind[..., part], 1 + part, like)
+        return ByDistance(self.dropout(vectors))
+
+    def _placed(self, distances: Tensor, part: int, like: Tensor) -> Tensor:
+        """Vectors of distances of one kind in their third, zeros elsewhere: (...,) -> (..., D)."""
+        clamp, sizes = self.config.clamp, widths(self.config.d_model)
+        distances = distances if clamp is None else distances.clamp(max=clamp)
+        before, behind = sum(sizes[:part]), sum(sizes[part + 1 :])
+        return F.pad(sinusoid(distances, sizes[part]), (before, behind)).to(like.dtype)
