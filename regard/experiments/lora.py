@@ -53,7 +53,9 @@ def adapt(task: HasModel, section: LoraSection | None, base: Any) -> None:
     has_new_tokens = model.config.vocab_size != base.config.vocab_size
     try:
         add_adapters(
-            model, section.options(), [model.encoder.embedding.weight] if has_new_tokens else ()
+            model,
+            section.options(),
+            [*model.encoder.embedding.parameters()] if has_new_tokens else (),
         )
     except ConfigError as error:
         raise ConfigError(f"[model.lora] {error}") from None

@@ -94,11 +94,11 @@ class Clusters:
 
 
 class AdaptiveEmbedding(nn.Module):
-    """ids (...,) -> vectors (..., D): E_c[id] P_c of the cluster c of each id."""
+    """ids (...,) -> vectors (..., D): scale E_c[id] P_c, c being the cluster of each id."""
 
-    def __init__(self, clusters: Clusters):
+    def __init__(self, clusters: Clusters, *, scale: float = 1.0):
         super().__init__()
-        self.clusters = clusters
+        self.clusters, self.scale = clusters, scale
         self.tables = nn.ModuleList(nn.Embedding(*shape) for shape in clusters.tables)
         widths = [width for _, width in clusters.tables] if clusters.projects else []
         self.projections = nn.ParameterList(
@@ -109,8 +109,10 @@ class AdaptiveEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(...,) -> (..., D)"""
-        if len(self.tables) == 1:
-            return self._of(0, ids)
+        vectors = self._of(0, ids) if len(self.tables) == 1 else self._by_cluster(ids)
+        return vectors if self.scale == 1 else vectors * self.scale
+
+    def _by_cluster(self, ids: Tensor) -> Tensor:
         flat = ids.flatten()
         cluster = self.clusters.of(flat)
         places, found = [], []

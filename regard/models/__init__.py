@@ -35,6 +35,7 @@ MODELS: dict[str, Any] = {
     "m2m-100": "regard.models.m2m_100:M2M100",
     "t5": "regard.models.t5:T5",
     "t5-encoder": "regard.models.t5:T5Encoder",
+    "adaptive-transformer": "regard.models.adaptive_transformer:AdaptiveTransformer",
     "transformer-xl": "regard.models.transformer_xl:TransformerXL",
     "sega-transformer-xl": "regard.models.sega_transformer_xl:SegaTransformerXL",
     "features": "regard.models.features:Features",

@@ -133,8 +133,7 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
     def __init__(self, config: Any):
         super().__init__()
         self.config = config
-        width, words = config.d_model, config.vocab_size
-        self.embedding = nn.Embedding(words, width)
+        self.embedding: Any = self.new_embedding(config)
         self.positions = absolute_positions(config)
         self.relations = relative_positions(config, config.layers, causal=True)
         self.unpadded = reads_unpadded(config)
@@ -142,12 +141,21 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         self.blocks: Any = nn.ModuleList(self.block(config, n) for n in range(config.layers))
         init_weights(self, config.init_range)
         cut_heads(self, config.pruned)
+        self.head: Any = self.new_output(config)
+
+    def new_embedding(self, config: Any) -> nn.Module:
+        """ids (...,) -> (..., D)"""
+        return nn.Embedding(config.vocab_size, config.d_model)
+
+    def new_output(self, config: Any) -> nn.Module:
+        """The output over tokens."""
+        if config.output == "none":
+            return NoLMHead()
         tied = self.embedding if config.output == "tied" else None
-        self.head: Any = NoLMHead()
-        if config.output != "none":
-            self.head = Softmax(width, words, tied=tied, bias=False)
-        if config.output == "own":
-            nn.init.normal_(self.head.weight, std=config.init_range)
+        head = Softmax(config.d_model, config.vocab_size, tied=tied, bias=False)
+        if tied is None:
+            nn.init.normal_(head.weight, std=config.init_range)
+        return head
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
@@ -205,7 +213,7 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
         """A cache without any position."""
-        config, weight = self.config, self.embedding.weight
+        config, weight = self.config, next(self.embedding.parameters())
         like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)

@@ -11,7 +11,6 @@ grows by M with every layer.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
@@ -46,7 +45,7 @@ from regard.models.config import (
     Sizes,
     TokenId,
 )
-from regard.models.gpt import NoLMHead, OutputKind
+from regard.models.gpt import GPT, NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, no_head
 from regard.models.protocols import Encoder, LanguageModel, Output, States
 from regard.ops import KeyMask, autocast_dtype
@@ -237,7 +236,8 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
     def __init__(self, config: Any):
         super().__init__()
         self.config, clusters = config, config.clusters
-        self.embedding = AdaptiveEmbedding(clusters)
+        # Section 3.4 of Vaswani et al. 2017: the embedding is scaled up.
+        self.embedding = AdaptiveEmbedding(clusters, scale=config.d_model**0.5)
         self.dropout = Dropout(config.dropout)
         made = nn.ModuleList(BLOCKS[config.norm](config) for _ in range(config.layers))
         self.blocks = cast("Sequence[PostNormBlock | PreNormBlock]", made)
@@ -275,8 +275,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     def _layers(self, ids: Tensor, memory: CarriedMemory) -> Iterator[Tensor]:
         """Hidden states of the embeddings, then of each layer, which are written to the memory."""
-        # Section 3.4 of Vaswani et al. 2017: the embedding is scaled up.
-        hidden = self.dropout(self.embedding(ids) * math.sqrt(self.config.d_model))
+        hidden = self.dropout(self.embedding(ids))
         yield hidden
         mask, relations = memory.mask(ids.size(1)), self._relations(memory, ids.size(1))
         for n, block in enumerate(self.blocks):
@@ -383,6 +382,11 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     # ---- an encoder
 
+    @property
+    def is_causal(self) -> bool:
+        """See `Encoder`."""
+        return True
+
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`; a text is one segment."""
         layers = self._layers(batch.ids, self._before(batch.ids, None))
@@ -414,9 +418,8 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """A text, and the token that ends it where the tokenizer has one; a pair has it twice."""
-        end = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
-        return Template.around((), end, end)
+        """As GPT has it: start A extract, and start A delimiter B extract."""
+        return GPT.template(tokenizer)
 
 
 def share_biases(blocks: Sequence[PostNormBlock | PreNormBlock]) -> None:

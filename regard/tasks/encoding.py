@@ -465,7 +465,8 @@ class AuxiliaryLM:
                 "[objective] `aux_lm_weight` needs a model that predicts the next token, such "
                 f"as gpt2, but {type(encoder).__name__} does not. Leave it out."
             )
-        encoder.head.logits(encoder.embedding.weight[:1])  # raises an error without a head
+        any_state = next(encoder.parameters()).new_zeros(1, encoder.config.d_model)
+        encoder.head.logits(any_state)  # raises an error without a head
         return cls(encoder.head, weight)
 
     @staticmethod

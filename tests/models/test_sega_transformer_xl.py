@@ -40,7 +40,7 @@ def naive(model: SegaTransformerXL, ids: Tensor, places: Tensor, count: int) -> 
     """The last `count` tokens of one text through one layer, query by query and key by key."""
     (block,), config = model.blocks, model.config
     attention, total = block.attention, len(ids)
-    inputs = model.embedding(ids) * math.sqrt(D)
+    inputs = model.embedding(ids)
     key, value = (
         part.unflatten(-1, (HEADS, K)) for part in attention.key_value(inputs).chunk(2, -1)
     )
