@@ -8,6 +8,7 @@ Works by name; all of them without one:
     encoding     sentences to vectors with MiniLM
     recurrent    an LSTM language model: training and decoding
     evaluation   the perplexity of a text, by an LSTM and by a GPT-2
+    segments     a Transformer-XL's memory beside recomputing the context of every token
     tokenizing   100 MB of text
     startup      imports, and the first answer of the command line
 
@@ -40,6 +41,7 @@ NAMES = (
     "encoding",
     "recurrent",
     "evaluation",
+    "segments",
     "tokenizing",
     "startup",
 )

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from benchmarks import document, machine, tables, workers
+from benchmarks import document, machine, segments, tables, workers
 from benchmarks.decoding.quality import told
 from benchmarks.measure import Measured, Work, measure
 from benchmarks.options import Options
@@ -35,7 +35,11 @@ def run_here(condition: Condition):
 
 
 @pytest.mark.parametrize(
-    "name", ["decoding", "translation", "t5", "training", "recurrent", "evaluation", "tokenizing"]
+    "name",
+    [
+        *("decoding", "translation", "t5", "training", "recurrent", "evaluation", "segments"),
+        "tokenizing",
+    ],
 )
 def test_the_conditions_of_regard_run_on_tiny_shapes(name, options):
     threads = torch.get_num_threads()
@@ -49,6 +53,14 @@ def test_the_conditions_of_regard_run_on_tiny_shapes(name, options):
         for condition in ours:
             assert run_here(condition) is not None
     torch.set_num_threads(threads)
+
+
+def test_the_speed_up_of_a_memory_is_told_for_each_context():
+    threads = torch.get_num_threads()
+    rows = segments.growth(1, 1, quick=True)
+    torch.set_num_threads(threads)
+    assert [row["context"] for row in rows] == [16, 48] and rows[0]["growth"] == 1
+    assert all(row["times"] > 1 for row in rows)
 
 
 def test_all_decoders_generate_the_same_tokens(options):
