@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +107,11 @@ class AdaptiveEmbedding(nn.Module):
         )
         for projection in self.projections:
             nn.init.normal_(projection, std=projection.size(1) ** -0.5)
+
+    @property
+    def weight(self) -> Tensor:
+        """The vectors of the first table: of the type and on the device of all."""
+        return cast(Tensor, self.tables[0].weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(...,) -> (..., D)"""

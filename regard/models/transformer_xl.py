@@ -326,7 +326,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> CarriedMemory:
         """A memory of nothing, or of zeros; see `memory_start`."""
-        config, weight = self.config, self.embedding.tables[0].weight
+        config, weight = self.config, self.embedding.weight
         like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
         zeros = config.memory if config.memory_start == "zeros" else 0
         layers, shape = config.layers, (config.heads, 0, config.head_width)

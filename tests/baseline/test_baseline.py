@@ -104,6 +104,9 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "bart",
     "mbart",
     "m2m-100",
+    "transformer-xl",
+    "sega-transformer-xl",
+    "adaptive-transformer",
 }
 
 
