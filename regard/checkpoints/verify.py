@@ -21,7 +21,7 @@ import torch
 from tokenizers import AddedToken
 from torch import Tensor, nn
 
-from regard.checkpoints.formats import layout_of
+from regard.checkpoints.formats import layout_of, type_of
 from regard.checkpoints.model_folder import (
     CONFIG,
     OURS,
@@ -148,7 +148,7 @@ def _comparable(given: ModelFolder, temporary: Path, notes: list[str]) -> Path:
     """
     model: Any = given.model() if given.dtype is None else given.dequantized_model()
     config, tensors = exported(model)
-    if config["model_type"] == OURS:
+    if config["model_type"] == OURS or type_of(config, tensors) != config["model_type"]:
         raise CheckpointError(
             f"{given.path}: no other library has this model ({config['architectures'][0]}), so "
             "there is nothing to compare with."

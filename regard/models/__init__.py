@@ -24,6 +24,7 @@ MODELS: dict[str, Any] = {
     "roberta": "regard.models.roberta:Roberta",
     "xlm-roberta": "regard.models.xlm_roberta:XlmRoberta",
     "mpnet": "regard.models.mpnet:Mpnet",
+    "segabert": "regard.models.segabert:SegaBert",
     "xlnet": "regard.models.xlnet:Xlnet",
     "electra": "regard.models.electra:Electra",
     "albert": "regard.models.albert:Albert",

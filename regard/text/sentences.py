@@ -71,13 +71,18 @@ def _ends_sentence(text: str, end: re.Match[str], line_end: int) -> bool:
         return True
     found = _LAST_WORD.search(text, max(0, end.start() - 20), end.start())
     before = found[0] if found else ""
+    return stop_ends_sentence(before, word)
+
+
+def stop_ends_sentence(before: str, after: str) -> bool:
+    """Whether a full stop between two words ends a sentence, whatever their capitals say."""
     small = before.lower()
     if small in _TITLES:
         return False
-    if small in _NUMBERED:
-        return not word[:1].isdigit()
-    initial = len(before) == 1 and before.isupper()
+    if small in _NUMBERED and after[:1].isdigit():
+        return False
+    initial = len(before) == 1 and before.isalpha()
     dotted = "." in before and before.replace(".", "").isalpha()
     if initial or dotted or small in _EITHER:
-        return word.lower() in _STARTERS
+        return after.lower() in _STARTERS
     return True

@@ -21,6 +21,7 @@ from regard.attention.capture import CapturePoint, Labels, label, listening
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.visual.forward_pass import ForwardPass, RecordedAttention
 
@@ -181,7 +182,11 @@ def run_encoder(
             f"{input_format.max_length}. Shorten it."
         )
     label([[input_format.tokenizer.label(i) for i in row.ids] for row in rows])
-    batch = input_format.batch(rows).to(next(module.parameters()).device)
+    batch = input_format.batch(rows)
+    encoder = module.encoder if isinstance(module, EncoderWithHeads) else module
+    if isinstance(encoder, Encoder):
+        batch = encoder.complete(batch, input_format.tokenizer)
+    batch = batch.to(next(module.parameters()).device)
     with torch.no_grad(), evaluating(module):
         if isinstance(module, Encoder):
             module.encode(batch)

@@ -64,7 +64,8 @@ def contextual_vectors(
         raise ConfigError(
             f"{word!r} must occur at least twice in `texts`, but occurs {len(found)} times."
         )
-    batch = input_format.batch(rows).to(next(module.parameters()).device)
+    batch = encoder.complete(input_format.batch(rows), input_format.tokenizer)
+    batch = batch.to(next(module.parameters()).device)
     with torch.no_grad(), evaluating(module):
         states = [encoder.embedding(batch.ids), *encoder.states(batch)]
     pairs = list(combinations(range(len(found)), 2))

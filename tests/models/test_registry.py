@@ -98,6 +98,7 @@ TINY: dict[str, list[dict]] = {
     "roberta": [BERT],
     "xlm-roberta": [BERT],
     "mpnet": [BERT],
+    "segabert": [BERT, dict(BERT, paragraphs=2, sentences=3, sentence_length=5)],
     "xlnet": [
         XLNET, dict(XLNET, attention="uni", same_length=True, mem_len=3, clamp_len=2, output="own"),
     ],

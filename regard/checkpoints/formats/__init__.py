@@ -11,7 +11,7 @@ and a field of config.json lists them, so that they are pruned again when they a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ LAYOUTS = {
     "mbart": "regard.checkpoints.formats.bart:MBART",
     "m2m_100": "regard.checkpoints.formats.m2m_100:M2M_100",
     "bert": "regard.checkpoints.formats.bert:BERT",
+    "segabert": "regard.checkpoints.formats.segabert:SEGABERT",
     "openai-gpt": "regard.checkpoints.formats.gpt:GPT_LAYOUT",
     "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",
     "transfo-xl": "regard.checkpoints.formats.transfo_xl:TRANSFO_XL",
@@ -50,6 +51,8 @@ LAYOUTS = {
 }
 # Types whose tensors are those of another type: only the architecture tells them apart.
 NAMED_ALIKE = {"xlm-roberta", "mt5", "umt5", "big_bird"}  # as "roberta", as "t5", as "bert"
+# Types that another type's folders name -> that type, and a tensor that tells them apart.
+BY_TENSOR = {"segabert": ("bert", "embeddings.token_position_embeddings.weight")}
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
 
 
@@ -67,6 +70,15 @@ def layout_of(model_type: object) -> Layout:
             + (f" Did you mean {close[0]!r}?" if close else "")
         )
     return imported(LAYOUTS[model_type])
+
+
+def type_of(config: Mapping[str, Any], tensors: Iterable[str]) -> Any:
+    """The key of `LAYOUTS` for a folder: its `model_type`, unless its tensors say otherwise."""
+    stated = config.get("model_type")
+    for name, (other, tensor) in BY_TENSOR.items():
+        if stated == other and any(one.endswith(tensor) for one in tensors):
+            return name
+    return stated
 
 
 def infer_model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -117,7 +129,7 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         CheckpointError: tensors are missing, left over or of another shape.
     """
     others = {name: value for name, value in config.items() if name != PRUNED}
-    layout = layout_of(config.get("model_type"))
+    layout = layout_of(type_of(config, tensors))
     try:
         with SkipInit(tensors):
             model = layout.read(others, tensors)

@@ -1,0 +1,322 @@
+"""SegaBERT, judged by BERT of `transformers` in float64, to whose embeddings the sums of positions
+are added by hand: no other library has the model."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import safetensors.torch
+import torch
+from their_encoders import transformers
+
+import regard
+from regard import text
+from regard.checkpoints.formats import from_published, infer_model_type, to_published
+from regard.checkpoints.verify import verify
+from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.segabert import (
+    EXTRAS,
+    SegaBert,
+    SegaBertConfig,
+    indexed_input,
+    indices_of,
+    with_indices,
+)
+from regard.text.token_sentences import TokenSentences
+
+TABLES = ("para_position_embeddings", "sent_position_embeddings", "token_position_embeddings")
+ENDINGS = (
+    *("Model", "ForMaskedLM", "ForNextSentencePrediction", "ForPreTraining"),
+    *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    "ForMultipleChoice",
+)
+PER_TOKEN = ("ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering")
+
+
+def released(ending="Model", sizes=(4, 5, 6), segments=2, **options):
+    """config.json and weights as in the published folders: BERT's, with three further tables."""
+    torch.manual_seed(1)
+    config = transformers.BertConfig(
+        vocab_size=31, hidden_size=12, num_hidden_layers=2, num_attention_heads=3,
+        intermediate_size=20, max_position_embeddings=16, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, type_vocab_size=segments, 
+        num_labels=2 if ending == "ForQuestionAnswering" else 3,
+        attn_implementation="eager", **options,
+    )  # fmt: skip
+    model = getattr(transformers, f"Bert{ending}")(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    prefix = "" if ending == "Model" else "bert."
+    tensors = {name: t.clone() for name, t in model.state_dict().items()}
+    for name, size in zip(TABLES, sizes, strict=True):
+        tensors[f"{prefix}embeddings.{name}.weight"] = 0.3 * torch.randn(size, 12)
+    stated = config.to_diff_dict() | {"architectures": [f"Bert{ending}"], "model_type": "bert"}
+    return model, stated, tensors, prefix
+
+
+def judged(model, tensors, prefix, batch, clamp=True):
+    """What the released program computes, in float64: their BERT without its own positions."""
+    whole = model.double()
+    body = whole if prefix == "" else whole.bert
+    torch.nn.init.zeros_(body.embeddings.position_embeddings.weight)
+    embedded = body.embeddings.word_embeddings(batch.ids)
+    for name, extra in zip(TABLES, EXTRAS, strict=True):
+        table = tensors[f"{prefix}embeddings.{name}.weight"].double()
+        embedded = embedded + table[batch.extras[extra].clamp(max=len(table) - 1)]
+    options = dict(attention_mask=batch.keep.long(), token_type_ids=batch.segments)
+    with torch.no_grad():
+        return whole(inputs_embeds=embedded, **options)
+
+
+def drawn(largest=8):
+    """Two texts of other lengths, with indices within and beyond the tables."""
+    draw = torch.Generator().manual_seed(2)
+    batch = Sequences(
+        torch.randint(5, 31, (2, 9), generator=draw),
+        torch.tensor([9, 4]),
+        torch.randint(0, 2, (2, 9), generator=draw),
+    )
+    indices = torch.randint(0, largest, (2, 9, 3), generator=draw)
+    return with_indices(batch, [[tuple(i) for i in row] for row in indices.tolist()])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_head_equals_bert_with_the_sums_added_by_hand(ending):
+    theirs, config, tensors, prefix = released(ending)
+    batch = drawn()
+    ours = from_published(config, tensors).eval()
+    assert type(ours.encoder) is SegaBert
+    if ending == "ForMultipleChoice":
+        return  # its rows have another shape; the tensors were read
+    expected = judged(theirs, tensors, prefix, batch)
+    with torch.no_grad():
+        states = list(ours.encoder.states(batch))
+    keep = batch.keep
+    hidden = expected[0] if ending == "Model" else None
+    if hidden is not None:
+        torch.testing.assert_close(states[-1][keep].double(), hidden[keep], atol=1e-5, rtol=0)
+    logits = {
+        "ForMaskedLM": ("masked_lm", "logits"),
+        "ForSequenceClassification": ("classes", "logits"),
+        "ForTokenClassification": ("tags", "logits"),
+        "ForNextSentencePrediction": ("next_sentence", "logits"),
+        "ForQuestionAnswering": ("span", "start_logits"),
+    }
+    if ending in logits:
+        kind, name = logits[ending]
+        with torch.no_grad():
+            found = ours.scores_from(kind, ours.read(kind, batch, ours.encoder))
+        wanted = expected[name]
+        found = found[..., 0] if kind == "span" else found
+        if ending in PER_TOKEN:
+            found, wanted = found[keep], wanted[keep]
+        torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=0)
+
+
+def test_gradients_equal_those_of_bert_with_the_sums_added_by_hand():
+    theirs, config, tensors, prefix = released()
+    batch = drawn()
+    ours = from_published(config, tensors).double()
+    ours.encoder.encode(batch)[batch.keep].square().sum().backward()
+    tables = {n: tensors[f"embeddings.{n}.weight"].double().requires_grad_() for n in TABLES}
+    theirs = theirs.double()
+    torch.nn.init.zeros_(theirs.embeddings.position_embeddings.weight)
+    embedded = theirs.embeddings.word_embeddings(batch.ids)
+    for name, extra in zip(TABLES, EXTRAS, strict=True):
+        embedded = embedded + tables[name][batch.extras[extra].clamp(max=len(tables[name]) - 1)]
+    hidden = theirs(
+        inputs_embeds=embedded, attention_mask=batch.keep.long(), token_type_ids=batch.segments
+    )[0]
+    hidden[batch.keep].square().sum().backward()
+    positions = ours.encoder.positions
+    parts = (positions.paragraph, positions.sentence, positions.token)
+    for part, name in zip(parts, TABLES, strict=True):
+        torch.testing.assert_close(part.weight.grad, tables[name].grad, atol=1e-8, rtol=1e-8)
+
+
+def test_a_folder_is_recognized_by_its_tensors_and_written_as_it_was():
+    theirs, config, tensors, _ = released("ForPreTraining")
+    ours = from_published(config, tensors)
+    assert isinstance(ours, EncoderWithHeads) and {*ours.heads} == {"masked_lm", "next_sentence"}
+    written, weights = to_published(ours)
+    assert written["model_type"] == "bert" and written["architectures"] == ["BertForPreTraining"]
+    assert [written[f"max_{name}"] for name in TABLES] == [4, 5, 6]
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, tensors[name]), name
+    assert {*tensors} - {*weights} <= {
+        "bert.embeddings.position_embeddings.weight",
+        "bert.embeddings.position_ids",
+        "cls.predictions.decoder.weight",
+        "cls.predictions.decoder.bias",
+    }
+    again = from_published(written, weights)
+    batch = drawn()
+    assert torch.equal(again.encoder.encode(batch), ours.encoder.encode(batch))
+    plain = {name: t for name, t in tensors.items() if not any(table in name for table in TABLES)}
+    assert type(from_published(config, plain).encoder) is not SegaBert
+    assert infer_model_type({}, tensors) == "segabert" and infer_model_type({}, plain) == "bert"
+    with pytest.raises(CheckpointError, match="sent_position_embeddings"):
+        from_published(config, {n: t for n, t in tensors.items() if TABLES[1] not in n})
+    with pytest.raises((CheckpointError, ConfigError), match="max_para_position_embeddings|shape"):
+        from_published(config | {"max_para_position_embeddings": 50}, tensors)
+
+
+def test_defaults_are_those_of_the_released_program():
+    config = SegaBertConfig(30_522)
+    sizes = (config.paragraphs, config.sentences, config.sentence_length, config.max_length)
+    assert sizes == (50, 100, 512, 512)
+
+
+LINES = [
+    "Dr. Smith met J. K. Rowling. She smiled! (Really.)",
+    'It costs 3.5 euros. "Why?" He left...',
+    "No. 5 is alive. The U.S. Army came at 5 p.m. yesterday.",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """An uncased WordPiece vocabulary."""
+    made = text.train("wordpiece", [*LINES] * 3, 300, lowercase=True)
+    return made.with_roles({"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"})
+
+
+def test_sentences_are_found_in_tokens_without_capitals(tokenizer):
+    finder = TokenSentences(tokenizer)
+    wanted = [
+        ["dr. smith met j. k. rowling.", "she smiled!", "(really.)"],
+        ["it costs 3.5 euros.", '"why?"', "he left..."],
+        ["no. 5 is alive.", "the u.s. army came at 5 p.m. yesterday."],
+    ]
+    for line, sentences in zip(LINES, wanted, strict=True):
+        ids = tokenizer.encode(line).ids
+        starts = finder.starts(ids)
+        parts = [ids[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
+        assert parts == [tokenizer.encode(sentence).ids for sentence in sentences]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-bpe", "unigram", "words"])
+def test_sentences_in_tokens_are_those_of_the_text(kind):
+    words = ["the", "cat", "Dog", "sat", "Mr.", "e.g.", "one", "Two", "seven"]
+    draw = random.Random(4)
+    lines = [" ".join(draw.choices(words, k=6)) + draw.choice(".!?") for _ in range(60)]
+    made = text.train(kind, lines, 400)
+    finder = TokenSentences(made)
+    for first, second in zip(lines, lines[1:], strict=False):
+        one, two = (made.encode(part).ids for part in (first, f" {second}"))
+        ends = not second[:1].islower()
+        assert finder.starts([*one, *two]) == ([0, len(one)] if ends else [0])
+
+
+def test_indices_count_from_the_beginning_of_sentence_and_paragraph(tokenizer):
+    def ids(part):
+        return tokenizer.encode(part).ids
+
+    one, two, three = ids("She smiled!"), ids("He left..."), ids("alive. The Army")
+    found = indices_of([tokenizer.cls_id, *one, *two, tokenizer.sep_id, *three], tokenizer)
+    expected = [(0, 0, 0)]
+    expected += [(0, 0, i) for i in range(len(one))] + [(0, 1, i) for i in range(len(two))]
+    expected += [(0, 1, len(two))]
+    stop = len(ids("alive."))
+    expected += [(1, 0, i) for i in range(stop)] + [(1, 1, i) for i in range(len(three) - stop)]
+    assert found == expected
+    assert indices_of([tokenizer.cls_id, tokenizer.sep_id], tokenizer) == [(0, 0, 0), (0, 0, 1)]
+
+
+def test_an_input_of_a_text_has_its_lines_as_paragraphs(tokenizer):
+    ids, indices = indexed_input("One. Two three.\n\nFour five!\n", tokenizer)
+    parts = [tokenizer.encode(part).ids for part in ("One.", "Two three.", "Four five!")]
+    assert ids == [tokenizer.cls_id, *parts[0], *parts[1], *parts[2], tokenizer.sep_id]
+    expected = [(0, 0, 0)]
+    for (paragraph, sentence), part in zip([(0, 0), (0, 1), (1, 0)], parts, strict=True):
+        expected += [(paragraph, sentence, token) for token in range(len(part))]
+    assert indices == [*expected, (1, 0, len(parts[2]))]
+    assert indexed_input("", tokenizer) == (
+        [tokenizer.cls_id, tokenizer.sep_id],
+        [(0, 0, 0), (0, 0, 1)],
+    )
+
+
+def test_indices_of_a_batch_survive_unpadding_and_are_not_replaced(tokenizer):
+    torch.manual_seed(0)
+    sizes = dict(d_model=12, d_ff=20, heads=3, layers=2, max_length=40, dropout=0.0)
+    model = SegaBert(SegaBertConfig(tokenizer.vocab_size, sentence_length=7, **sizes)).eval()
+    rows = [[tokenizer.cls_id, *tokenizer.encode(line).ids, tokenizer.sep_id] for line in LINES]
+    batch = model.complete(Sequences.of(rows, 0), tokenizer)
+    assert model.complete(batch, tokenizer) is batch
+    whole = model.encode(batch)
+    unpadded = batch.unpadded()
+    torch.testing.assert_close(unpadded.pad(model.encode(unpadded))[batch.keep], whole[batch.keep])
+    plain = model.encode(Sequences.of(rows, 0))
+    assert (plain - whole)[batch.keep].abs().max() > 1e-3
+    for number, row in enumerate(rows):  # padding changes nothing
+        alone = model.encode(model.complete(Sequences.of([row], 0), tokenizer))
+        torch.testing.assert_close(alone[0], whole[number, : len(row)], atol=1e-5, rtol=0)
+
+
+@pytest.fixture
+def folder(tokenizer, tmp_path):
+    """A published folder with a classifier of three classes."""
+    _, config, tensors, _ = released("ForSequenceClassification")
+    width = torch.randn(tokenizer.vocab_size, 12) * 0.3
+    tensors["bert.embeddings.word_embeddings.weight"] = width
+    config["vocab_size"] = tokenizer.vocab_size
+    config["max_position_embeddings"] = 64
+    tensors["bert.embeddings.position_embeddings.weight"] = torch.zeros(64, 12)
+    path = tmp_path / "segabert"
+    tokenizer.save(path)
+    (path / "config.json").write_text(json.dumps(config))
+    safetensors.torch.save_file(tensors, path / "model.safetensors")
+    return path
+
+
+def test_a_folder_predicts_embeds_and_shows_attention(folder, tmp_path):
+    model = regard.load(folder)
+    found = model.predict(LINES)
+    assert len(found) == 3 and model.embed(LINES).shape == (3, 12)
+    # The boundaries count: the same words in one sentence are another text.
+    one, other = model.embed(["she smiled he left", "she smiled. he left"])
+    assert not (one == other).all()
+    with regard.look(model) as seen:
+        model.predict(LINES[0])
+    assert seen.heads(layer=1) is not None
+    regard.save(model, tmp_path / "saved")
+    assert (regard.load(tmp_path / "saved").embed(LINES) == model.embed(LINES)).all()
+    quantized = regard.load(folder, quantize="int8")
+    assert abs(quantized.embed(LINES) - model.embed(LINES)).max() < 0.5
+    with pytest.raises(CheckpointError, match="no other library has this model"):
+        verify(folder)
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging", "question-answering"])
+def test_every_kind_of_task_fine_tunes_it(folder, tmp_path, task, monkeypatch):
+    data = {
+        "classification": [{"text": line, "label": str(i % 2)} for i, line in enumerate(LINES)],
+        "tagging": [{"words": ["she", "smiled", "."], "tags": ["O", "B-X", "O"]}] * 3,
+        "question-answering": [
+            {
+                "id": str(i), "context": LINES[0].lower(), "question": "who smiled?",
+                "answers": {"text": ["she"], "answer_start": [29]},
+            }
+            for i in range(3)
+        ],
+    }[task]  # fmt: skip
+    completed = []
+    own = SegaBert.complete
+
+    def complete(self, batch, tokenizer):
+        made = own(self, batch, tokenizer)
+        completed.append(int(made.extras["sentences"].max()))
+        return made
+
+    monkeypatch.setattr(SegaBert, "complete", complete)
+    run = regard.train(
+        task=task, model=str(folder), train=data, valid=data, updates=3, batch_size=2,
+        out=tmp_path / "run", show="none",
+    )  # fmt: skip
+    assert completed and (task == "tagging" or max(completed) >= 1)
+    assert regard.load(run.folder / "model") is not None
