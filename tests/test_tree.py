@@ -283,3 +283,9 @@ def test_the_text_names_no_folder_of_one_machine_and_no_host_of_packages():
         if PRIVATE.search(line)
     ]
     assert not found, "\n".join(found)
+
+
+def test_no_two_test_modules_have_the_same_name():
+    """pytest imports them by their file's name alone, and collects none where two are alike."""
+    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
