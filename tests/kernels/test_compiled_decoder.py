@@ -24,7 +24,7 @@ from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.kernels.compiled_decoder import CompiledGenerator
-from regard.kernels.op_list import NORM, Op, OpList
+from regard.kernels.op_list import GATED, NORM, RMS_NORM, SELF, Op, OpList
 from regard.kernels.program import Program
 from regard.kernels.tracer import CannotCompile
 from regard.layers.quantized import QuantizedMatrix
@@ -443,6 +443,29 @@ def test_parameters_of_another_type_or_stride_cannot_be_compiled():
         norm = Op(NORM, 1, 0, **(dict(gain=gain, bias=bias) | changed))
         with pytest.raises(CannotCompile, match="in float32"):
             Program(OpList([norm], [8, 8]))
+
+
+def test_tables_and_gates_of_other_shapes_cannot_be_compiled():
+    gain, table = torch.ones(8), torch.zeros(2, 5)
+    Program(OpList([Op(SELF, 1, 0, heads=2, head_dim=4, number=1.0, table=table)], [24, 8]))
+    for op, widths in (
+        (Op(SELF, 1, 0, heads=2, head_dim=4, number=1.0, table=table[:, :4].clone()), [24, 8]),
+        (Op(SELF, 1, 0, heads=3, head_dim=4, number=1.0, table=table), [36, 12]),
+        (Op(GATED, 1, 0, activation=1), [8, 8]),
+        (Op(RMS_NORM, 1, 0, gain=gain[:7].clone()), [8, 8]),
+    ):
+        with pytest.raises(CannotCompile, match="the shape of a weight does not fit"):
+            Program(OpList([op], widths))
+
+
+def test_what_of_distances_cannot_be_compiled_is_reported_once(use):
+    use("fast")
+    model = prepare(spread(T5(T5Config(WORDS, max_distance=2**15, **NARROW))))
+    with pytest.warns(UserWarning, match="more than 16,384 distances") as told:
+        found = scores(model, inputs(model), (1, 1))
+    assert len([one for one in told if "T5 is not compiled" in str(one.message)]) <= 2
+    use(None)
+    assert_close(found, scores(model, inputs(model), (1, 1)))
 
 
 def test_tied_matrices_are_quantized_once(use):

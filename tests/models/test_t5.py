@@ -16,6 +16,7 @@ from regard.attention.pruning import prune_heads
 from regard.attention.relative import RelativeBias, causal_bucket, two_sided_bucket
 from regard.checkpoints.formats import from_published, infer_model_type, layout_of, to_published
 from regard.checkpoints.formats.t5 import T5_LAYOUT
+from regard.checkpoints.model_folder import read_model
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.decoding import Beam, Greedy, generate
@@ -277,6 +278,20 @@ def test_old_files_with_every_name_of_the_embedding_are_read():
     assert from_published(config, tensors).config.tied
     del tensors["shared.weight"]  # files hold a shared tensor once, under any of its names
     assert from_published(config, tensors).config.tied
+
+
+@pytest.mark.parametrize("form", ["bin", "shards"])
+def test_pickles_and_shards_are_read(form, tmp_path):
+    model = theirs()
+    model.save_pretrained(tmp_path, max_shard_size="8KB" if form == "shards" else "5GB")
+    if form == "bin":  # every name of the embedding, as old releases wrote it
+        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+        (tmp_path / "model.safetensors").unlink()
+    else:
+        assert len([*tmp_path.glob("model-*.safetensors")]) > 1
+    source, target, _ = batch()
+    found = our_logits(read_model(tmp_path).eval(), source, target)
+    torch.testing.assert_close(found, their_logits(model, source, target), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
