@@ -43,4 +43,4 @@ class Built:
 
 OFFSETS = Symbol("offsets", (LAYOUT,))
 UNPADDED = Built(UnpaddedMask, {"queries": OFFSETS, "keys": OFFSETS, "causal": False})
-WHOLE_TEXTS = Built(KeyMask, {"grid": None, "is_causal": False, "unpadded": UNPADDED})
+WHOLE_TEXTS = Built(KeyMask, {**vars(KeyMask()), "unpadded": UNPADDED})
