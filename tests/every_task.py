@@ -20,6 +20,7 @@ from regard.models.seq2seq import Seq2Seq
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer
 from regard.models.transformer_xl import TransformerXL
+from regard.models.xlnet import Xlnet
 from regard.tasks import TASKS, task_class
 from regard.text import Tokenizer, train
 
@@ -94,6 +95,25 @@ def language(kind: type = RecurrentLanguageModel) -> Any:
     return task_class("language-modeling")(model, tokenizer, format="lines")
 
 
+def permuted() -> Any:
+    """XLNet as its pre-training leaves it."""
+    tokenizer = with_marks(train("words", lines(), 60))
+    task = task_class("permutation-language-modeling")
+    return task(Xlnet(_config(Xlnet, tokenizer)), tokenizer, format="lines")
+
+
+def xlnet_classifier() -> Any:
+    """A classifier on a model that reads distances alone, and pools at the last token."""
+    tokenizer = with_marks(train("words", lines(), 60))
+    return headed("classification", Xlnet(_config(Xlnet, tokenizer)), tokenizer)
+
+
+def with_marks(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with the tokens that XLNet puts around texts."""
+    marked = tokenizer.with_roles({"sep": "<sep>", "cls": "<cls>"})
+    return marked.with_template(Xlnet.template(marked))
+
+
 def translator(kind: type = Transformer, task: str = "translation") -> Any:
     """A translator, or an encoder-decoder for another task."""
     tokenizer = train("words", lines(), 60)
@@ -125,6 +145,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "language-modeling": language,
     "language-modeling-gpt2": lambda: language(GPT2),
     "language-modeling-transformer-xl": lambda: language(TransformerXL),
+    "permutation-language-modeling": permuted,
+    "classification-xlnet": xlnet_classifier,
     "classification-transformer-xl": xl_classifier,
     "translation": translator,
     "summarization": lambda: translator(task="summarization"),

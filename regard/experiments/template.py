@@ -27,7 +27,7 @@ WIDTH = 96  # of a line, in characters
 NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
 # task -> the ending of its data files; tsv for all others
 FILE_ENDINGS = {
-    "language-modeling": "txt",
+    **dict.fromkeys(("language-modeling", "permutation-language-modeling"), "txt"),
     "span-corruption": "txt",
     "tagging": "conll",
     "question-answering": "json",
@@ -38,6 +38,7 @@ RANDOM_MODELS = {
     **dict.fromkeys(ENCODER_DECODERS, "transformer-prenorm"),
     "language-modeling": "gpt2",
     "span-corruption": "t5",
+    "permutation-language-modeling": "xlnet",
 }
 # All other tasks fine-tune the model of a folder, with the usual options.
 FINE_TUNING = {

@@ -202,9 +202,13 @@ class Generator(Model, Generic[S]):
 
 
 class LanguageModel(Generator[S]):
-    """Predicts each token from those before it."""
+    """Predicts each token from those before it.
+
+    trained_in_order: whether it is also trained so; a permutation model learns from other orders.
+    """
 
     continues = True
+    trained_in_order: bool = True
 
     @property
     def target_length(self) -> int | None:

@@ -65,12 +65,12 @@ class XlnetConfig:
     """The defaults are the base model.
 
     attention: "bi", every token sees every other, or "uni", those up to itself (Transformer-XL).
-    mem_len: how many hidden states of earlier segments are carried; None or 0: all of them.
-    reuse_len: only the first so many of a segment are, since the next one begins behind them; None
-        or 0: all of them.
+    mem_len: how many hidden states of earlier segments are carried; None: all of them.
+    reuse_len: only the first so many of a segment are, since the next one begins behind them; None:
+        all of them.
     mem_in_training, mem_in_evaluation: whether they are carried.
     bi_data: the second half of each batch is read backward: its distances change their sign.
-    clamp_len: distances are at most so large, on both sides; -1 or 0: of any size.
+    clamp_len: distances are at most so large, on both sides; None: of any size.
     same_length: with "uni", no token sees more than M tokens before it, as many as there is memory.
     summary, summary_activation, summary_dropout: what the heads "classes" and "multiple_choice"
         read, and the activation of their inner layer and the dropout behind it.
@@ -85,12 +85,12 @@ class XlnetConfig:
     activation: Activation = "gelu"
     dropout: Probability = 0.1
     attention: Literal["bi", "uni"] = "bi"
-    mem_len: Count | None = 512
-    reuse_len: Count | None = None
+    mem_len: Size | None = 512
+    reuse_len: Size | None = None
     mem_in_training: bool = False
     mem_in_evaluation: bool = True
     bi_data: bool = False
-    clamp_len: int = -1
+    clamp_len: Size | None = None
     same_length: bool = False
     summary: SummaryKind = "last"
     summary_activation: Activation = "tanh"
@@ -143,6 +143,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
 
     Config: type = XlnetConfig
     SIZES = SIZES
+    trained_in_order = False  # by regard/tasks/permutation_language_modeling.py
 
     def __init__(self, config: XlnetConfig):
         super().__init__()
@@ -227,7 +228,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         """The vectors of distances from `least` to `most`, (R, D)."""
         distances = torch.arange(least, most + 1, device=self.start.device)
         limit = self.config.clamp_len
-        if limit > 0:
+        if limit is not None:
             distances = distances.clamp(-limit, limit)
         return self.dropout(sinusoid(distances, self.config.d_model).to(self.start))
 
@@ -278,7 +279,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
                 "segments of one length, or set `mem_in_evaluation` or `mem_in_training` to false."
             )
         config = self.config
-        hidden = torch.stack(read, 1)[:, :, : config.reuse_len or None]  # (B, L, T, D)
+        hidden = torch.stack(read, 1)[:, :, : config.reuse_len]  # (B, L, T, D)
         if memory is not None:
             memory.consume()
             hidden = torch.cat([memory.hidden.to(hidden), hidden], 2)

@@ -20,6 +20,9 @@ TASKS: dict[str, Any] = {
     "text-to-text": "regard.tasks.text_to_text:TextToText",
     "span-corruption": "regard.tasks.span_corruption:SpanCorruption",
     "language-modeling": "regard.tasks.language_modeling:LanguageModeling",
+    "permutation-language-modeling": (
+        "regard.tasks.permutation_language_modeling:PermutationLanguageModeling"
+    ),
     "embedding": "regard.tasks.embedding:Embedding",
     "classification": "regard.tasks.classification:Classification",
     "multi-label-classification": "regard.tasks.multi_label:MultiLabel",

@@ -15,7 +15,7 @@ from torch import nn
 
 from regard.checkpoints.formats.config_table import label_names
 from regard.errors import CheckpointError, ConfigError
-from regard.models import is_encoder
+from regard.models import is_encoder, name_of
 from regard.models.encoder_with_heads import EncoderWithHeads, outputs_of
 from regard.schema import joined_with_or
 
@@ -36,6 +36,8 @@ PUBLISHED_FOR = {
     **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),
     "pegasus": "summarization",
 }
+# a language model -> another task that it is trained for, and then used as such
+TRAINED_AS = {"xlnet": "permutation-language-modeling"}
 OF_CLASSES = ("classification", "multi-label-classification", "multi-regression", "regression")
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | dict.fromkeys(OF_CLASSES, "classes")
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
@@ -46,6 +48,8 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
     if not isinstance(model, EncoderWithHeads):
         continues = model.continues
         own = ("language-modeling",) if continues else ENCODER_DECODERS
+        if continues and name_of(model) in TRAINED_AS:
+            own = (*own, TRAINED_AS[name_of(model)])
         if is_encoder(type(model)):
             return (*own, "embedding") if continues else ("embedding",)
         return own
@@ -100,6 +104,8 @@ def kept_settings(
     found = task_of(model, config)[0]
     if found in ENCODER_DECODERS:
         return dict(settings) if task in ENCODER_DECODERS else None
+    if found == "language-modeling" and task in tasks_for(model) and task != "embedding":
+        return dict(settings)
     kind = HEAD_OF.get(task, "")
     heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
     fits = found == task if kind in ("", "classes") else kind in heads

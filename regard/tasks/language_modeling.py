@@ -197,7 +197,7 @@ class LanguageModeling(EmbedsTexts):
     @classmethod
     def trains(cls, model: type) -> bool:
         """Whether the model predicts what comes next."""
-        return issubclass(model, LanguageModel)
+        return issubclass(model, LanguageModel) and model.trained_in_order
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:

@@ -36,7 +36,8 @@ def model(tmp_path_factory) -> Path:
 
 
 def overrides(task: str, model: Path) -> list[str]:
-    return [] if task in (*ENCODER_DECODERS, "language-modeling") else [f"model.path={model}"]
+    without = (*ENCODER_DECODERS, "language-modeling", "permutation-language-modeling")
+    return [] if task in without else [f"model.path={model}"]
 
 
 @pytest.mark.parametrize("task", trained_tasks())

@@ -391,7 +391,7 @@ def test_the_type_and_the_heads_are_known_by_the_tensors(ending):
         (dict(summary_proj_to_labels=True), "`summary_proj_to_labels` must be False"),
         (dict(summary_first_dropout=0.1), "`summary_first_dropout` must be 0"),
         (dict(ff_activation="gelu_9"), "`ff_activation` must be one of"),
-        (dict(mem_len=-1), "`mem_len`"),
+        (dict(mem_len=-2), "`mem_len` must be at least 1"),
         (dict(n_token=30), "`n_token` must be equal to `vocab_size`"),
     ],
 )

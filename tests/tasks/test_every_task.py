@@ -311,7 +311,9 @@ DATA: dict[str, Any] = {
          "answers": {"text": ["the cat"], "answer_start": [0]}},
     ],
     "multiple-choice": [{"question": "who", "choices": ["a", "b"], "answer": 1}],
-    "language-modeling": ["the cat sat", "on a mat"],
+    **dict.fromkeys(
+        ("language-modeling", "permutation-language-modeling"), ["the cat sat", "on a mat"]
+    ),
     **dict.fromkeys(ENCODER_DECODERS, [("the cat", "a mat")]),
 }  # fmt: skip
 

@@ -15,9 +15,14 @@ from regard.tasks.infer_task import ENCODER_DECODERS
 # The files do not exist: whatever is refused here is refused before anything is read.
 FILES = {"tagging": '"no.conll"', "multiple-choice": '"no.jsonl"'}
 FILES |= dict.fromkeys(ENCODER_DECODERS, '["no.tsv"]')
-VALID = (*ENCODER_DECODERS, "language-modeling")  # cannot do without
+VALID = (
+    *ENCODER_DECODERS,
+    "language-modeling",
+    "permutation-language-modeling",
+)  # cannot do without
 TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
 MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "recurrent"}
+MODEL["permutation-language-modeling"] = "xlnet"
 
 
 def recipe(workdir: Path, task: str, *more: str, model: str = "") -> Path:

@@ -33,6 +33,22 @@ LM_HEAD = "lm_loss"
 
 
 @dataclass(frozen=True)
+class LimitField(Field):
+    """A number of tokens; 0 or -1 means that there is no limit."""
+
+    none: int | None = None  # their value for ours
+
+    def read(self, config: Mapping[str, Any]) -> Any:
+        """See `Field`."""
+        value = config.get(self.theirs, self.absent)
+        return None if value in (0, -1) else super().read(config)
+
+    def write(self, value: Any) -> Any:
+        """See `Field`."""
+        return self.none if value is None else value
+
+
+@dataclass(frozen=True)
 class XlnetFields(ConfigTable):
     """Their `d_head` follows from two other fields."""
 
@@ -149,12 +165,12 @@ FIELDS = {
     "activation": activation("ff_activation", "gelu"),
     "dropout": dropout("dropout", 0.1),
     "attention": Field("attn_type", "bi", names={"bi": "bi", "uni": "uni"}),
-    "mem_len": Field("mem_len", 512, Count | None),
-    "reuse_len": Field("reuse_len", None, Count | None),
+    "mem_len": LimitField("mem_len", 512, Size | None),
+    "reuse_len": LimitField("reuse_len", None, Size | None),
     "mem_in_training": Field("use_mems_train", False, bool),
     "mem_in_evaluation": Field("use_mems_eval", True, bool),
     "bi_data": Field("bi_data", False, bool),
-    "clamp_len": Field("clamp_len", -1, int),
+    "clamp_len": LimitField("clamp_len", -1, Size | None, none=-1),
     "same_length": Field("same_length", False, bool),
     # without an index of a token, theirs takes the last one
     "summary": Field(

@@ -1,0 +1,239 @@
+"""Segments of a text in random orders of their tokens, for permutation language modeling.
+
+A model predicts one token in K (partial prediction, Yang et al. 2019, section 2.3): those that come
+last in the order. All others come before them and see each other; a target sees them and the
+targets before it. Targets are spans: L consecutive ones out of a context of K L tokens (section
+3.1).
+
+Streams are read as by `ParallelStreams`. Half of the rows may read them backward, from the end to
+the beginning (section 3.1, bidirectional data).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.batches import Sequences, moved
+from regard.data.sampler import BatchSequence, permutation
+from regard.data.token_arrays import TokenArray
+from regard.errors import ConfigError, check_at_least
+
+
+@dataclass(frozen=True)
+class PermutationOptions:
+    """How targets are chosen.
+
+    every: K, of so many tokens one is a target.
+    longest_span: L is from 1 to this, with a probability in proportion to 1 / L.
+    both_directions: whether half of the rows read the text backward.
+    """
+
+    every: int = 6
+    longest_span: int = 5
+    both_directions: bool = True
+
+    def span_probabilities(self) -> np.ndarray:
+        """Of the lengths 1 to `longest_span`."""
+        weights = 1 / np.arange(1, self.longest_span + 1)
+        return weights / weights.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class PermutationBatch:
+    """Segments (B, T) whose extras are those that `Xlnet.streams` reads, and what is predicted.
+
+    labels: (B, P), the ids at the targets.
+    fresh: whether the streams start (again), so that the memory before must be dropped.
+    """
+
+    segments: Sequences
+    labels: Tensor
+    fresh: bool
+
+    @property
+    def count(self) -> int:
+        """Predicted tokens."""
+        return self.labels.numel()
+
+    def __len__(self) -> int:
+        """The number of rows, B."""
+        return len(self.segments)
+
+    def to(self, device: torch.device | str) -> PermutationBatch:
+        """The same batch on another device."""
+        there, labels = self.segments.to(device), moved(self.labels, device)
+        return replace(self, segments=there, labels=labels)
+
+
+def sample_targets(length: int, options: PermutationOptions, uniform: Iterator[float]) -> list[int]:
+    """Positions of the targets among `length` tokens, in ascending order: one in K, rounded down.
+
+    The text is cut into contexts of K L tokens, one behind the other from a random token on. In
+    each of them a span of L tokens begins at a random one. The last L is what is left.
+
+    uniform: numbers in [0, 1).
+    """
+    every, left = options.every, length // options.every
+    borders = options.span_probabilities().cumsum()
+    context = int(next(uniform) * (length - every * left + 1))
+    targets: list[int] = []
+    while left:
+        span = min(1 + int((borders[:-1] <= next(uniform)).sum()), left)
+        first = context + int(next(uniform) * ((every - 1) * span + 1))
+        targets += range(first, first + span)
+        context, left = context + every * span, left - span
+    return targets
+
+
+def sample_ranks(length: int, targets: list[int], uniform: Iterator[float]) -> np.ndarray:
+    """The place of each token in the order, (length,): -1 before the targets, then 0, 1, 2, ..."""
+    ranks = np.full(length, -1)
+    ranks[targets] = np.argsort(np.argsort([next(uniform) for _ in targets]))
+    return ranks
+
+
+def allowed_of(ranks: np.ndarray) -> np.ndarray:
+    """Which token may attend to which, (..., T, T): a target to all before it, others to others."""
+    return ranks[..., None, :] < np.maximum(ranks, 0)[..., :, None]
+
+
+class PermutedStreams:
+    """A text as parallel streams in segments of `sequence_length` tokens, each in an order of its
+    own. For an `EpochSampler`.
+
+    A segment begins `reuse` tokens behind the one before (None: behind its end). Their hidden
+    states are what the next segment remembers, and so they do not depend on the tokens behind them,
+    which it predicts again: the order of the first `reuse` tokens comes before that of the others.
+
+    Each epoch begins at another of the first tokens of the streams. Targets and orders depend on
+    `seed`, the epoch's number and that of the batch alone.
+
+    Raises:
+        ConfigError: a number is too small or too large, or the text too short.
+    """
+
+    def __init__(
+        self,
+        text: TokenArray,
+        options: PermutationOptions,
+        *,
+        batch_size: int,
+        sequence_length: int,
+        reuse: int | None,
+        seed: int,
+    ):
+        check_at_least(1, batch_size=batch_size, every=options.every)
+        self.text, self.options, self.seed = text, options, seed
+        self.batch_size, self.sequence_length = batch_size, sequence_length
+        self.reuse = reuse or sequence_length
+        _check(self)
+        self.streams = batch_size // 2 if options.both_directions else batch_size
+        self.stream_length = len(text.ids) // self.streams
+        if self.stream_length < sequence_length:
+            raise ConfigError(
+                f"The text has {len(text.ids):,} tokens, too few for {self.streams} parallel "
+                f"streams of at least {sequence_length:,}: give more text, or set `batch_size` or "
+                "`sequence_length` to less."
+            )
+
+    def epoch(self, number: int) -> PermutedSegments:
+        """The batches of epoch `number`, in order."""
+        rest = (self.stream_length - self.sequence_length) % self.reuse
+        shift = int(permutation(rest + 1, self.seed, number)[0]) if number else 0
+        return PermutedSegments(self, number, shift)
+
+    def identity(self) -> dict[str, Any]:
+        """What the batches depend on. Checkpoints hold these names."""
+        return {
+            "data": f"{self.text.checksum:08x}",
+            "rows": self.batch_size,
+            "steps": self.sequence_length,
+            "reuse": self.reuse,
+            **vars(self.options),
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class PermutedSegments(BatchSequence[PermutationBatch]):
+    """The batches of one epoch of `PermutedStreams`, whose first segments begin at `shift`."""
+
+    data: PermutedStreams
+    number: int
+    shift: int
+
+    def __len__(self) -> int:
+        data = self.data
+        return 1 + (data.stream_length - data.sequence_length - self.shift) // data.reuse
+
+    def batch(self, index: int) -> PermutationBatch:
+        """Batch number `index`."""
+        data = self.data
+        ids = self._ids(self.shift + index * data.reuse)
+        drawn = [self._drawn(index, row) for row in range(len(ids))]
+        targets = torch.from_numpy(np.stack([one[0] for one in drawn]))  # (B, P)
+        extras = {
+            "allowed": torch.from_numpy(np.stack([one[1] for one in drawn])),
+            "targets": targets,
+        }
+        if data.options.both_directions:
+            extras["backward"] = torch.arange(len(ids)) >= data.streams
+        segments = replace(Sequences.full(torch.from_numpy(ids)), extras=extras)
+        return PermutationBatch(segments, segments.ids.gather(1, targets), fresh=index == 0)
+
+    def _ids(self, first: int) -> np.ndarray:
+        """(B, T) from token `first` of each stream on, or before the end of those read backward."""
+        data = self.data
+        steps = first + np.arange(data.sequence_length)
+        starts = np.arange(data.streams)[:, None] * data.stream_length
+        positions = starts + steps
+        if data.options.both_directions:
+            positions = np.concatenate([positions, starts + data.stream_length - 1 - steps])
+        return data.text.ids[positions].astype(np.int64)
+
+    def _drawn(self, index: int, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """The targets (P,) of a segment, and what its tokens see of each other (T, T)."""
+        data = self.data
+        generator = np.random.PCG64([data.seed, self.number, index, row])
+        uniform = iter(lambda: float(generator.random_raw() >> 11) * 2.0**-53, None)
+        allowed = np.zeros((data.sequence_length, data.sequence_length), bool)
+        targets: list[int] = []
+        for first, end in _parts(data.reuse, data.sequence_length):
+            chosen = sample_targets(end - first, data.options, uniform)
+            part = slice(first, end)
+            allowed[part, part] = allowed_of(sample_ranks(end - first, chosen, uniform))
+            allowed[part, :first] = True
+            targets += [first + target for target in chosen]
+        return np.array(targets), allowed
+
+
+def _parts(reuse: int, length: int) -> list[tuple[int, int]]:
+    return [(0, reuse), (reuse, length)] if reuse < length else [(0, length)]
+
+
+def _check(data: PermutedStreams) -> None:
+    options, length, reuse = data.options, data.sequence_length, data.reuse
+    if options.longest_span < 1:
+        raise ConfigError(f"`longest_span` must be at least 1, but is {options.longest_span}.")
+    if options.both_directions and data.batch_size % 2:
+        raise ConfigError(
+            f"`batch_size` must be even where half of the rows read backward, but is "
+            f"{data.batch_size}. Change it, or set `both_directions` to false."
+        )
+    if reuse > length:
+        raise ConfigError(
+            f"`reuse_len` of the model must be at most `sequence_length` ({length}), but is "
+            f"{reuse}."
+        )
+    shortest = min(end - first for first, end in _parts(reuse, length))
+    if max(reuse, shortest) < options.every:
+        raise ConfigError(
+            f"`sequence_length` must be at least {options.every}, the tokens out of which one is "
+            f"predicted, but is {length}."
+        )

@@ -1,0 +1,183 @@
+"""Permutation language modeling: pre-training of XLNet from text (Yang et al. 2019, section 2.2).
+
+    max E_z [ sum over the last targets t of z: log p(x_t | x before t in z) ]
+
+A random order z of the positions of each segment, in which the targets come last; the memory of the
+segments before is carried. What comes out is a language model in the order of the text, too, which
+`generate` continues, and an encoder that other tasks start from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from regard.data.permutations import PermutationOptions, PermutedStreams
+from regard.data.token_arrays import TokenArray
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError
+from regard.models.xlnet import Xlnet
+from regard.tasks.batching import device_of, watched
+from regard.tasks.language_modeling import (
+    LanguageModeling,
+    LanguageModelingRecipe,
+    TextData,
+    TrainingText,
+)
+from regard.tasks.sections import TokenizerSection
+from regard.text import Tokenizer
+
+
+class PermutedTextData(TextData):
+    """[data]: running text, in batches of `batch_size` segments of `sequence_length` tokens."""
+
+    every: int = Field(default=6, ge=2)
+    """Of so many tokens one is predicted."""
+    longest_span: int = Field(default=5, ge=1)
+    """The most consecutive tokens that are predicted; shorter spans are more frequent."""
+    both_directions: bool = True
+    """Whether half of the rows read the text from its end to its beginning."""
+
+    @property
+    def options(self) -> PermutationOptions:
+        """How targets are chosen."""
+        return PermutationOptions(self.every, self.longest_span, self.both_directions)
+
+
+class PermutationTokenizer(TokenizerSection):
+    """[tokenizer]: one that is trained gets the tokens <sep>, <cls> and <mask>."""
+
+    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        """Read the tokenizer that `path` names, or learn one from `texts()`."""
+        made = super().build(texts)
+        if self.path is not None:
+            return made
+        made = made.with_roles({"sep": "<sep>", "cls": "<cls>", "mask": "<mask>"})
+        return made.with_template(Xlnet.template(made))
+
+
+class PermutationRecipe(LanguageModelingRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    new_tokenizer = PermutationTokenizer(kind="unigram")
+
+    data: PermutedTextData
+    tokenizer: PermutationTokenizer | None = None
+    """Where the model is started from a folder: that of the folder."""
+
+
+class PermutationLanguageModeling(LanguageModeling):
+    """XLNet and its tokenizer, in pre-training; afterwards as any language model."""
+
+    name = "permutation-language-modeling"
+    Recipe: ClassVar = PermutationRecipe  # type: ignore[assignment]
+    model: Any  # an `Xlnet`
+    valid_batches: PermutedStreams
+
+    @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model has a query stream."""
+        return issubclass(model, Xlnet)
+
+    @classmethod
+    def from_recipe(
+        cls, recipe: Any, model: Any, tokenizer: Tokenizer
+    ) -> PermutationLanguageModeling:
+        """The task with its data, ready to be trained.
+
+        Raises:
+            ConfigError: sizes do not fit each other, or the memory has no limit.
+            DataError: a text cannot be read.
+        """
+        data, evaluation = recipe.data, recipe.evaluation
+        task = cls(
+            model,
+            tokenizer,
+            method=recipe.decoding.build(100),
+            format=data.format,
+            unit=evaluation.unit,
+            window=evaluation.window,
+            stride=evaluation.stride,
+        )
+        train, valid = (task.encode(data.records(part)) for part in ("train", "valid"))
+        batches = task.segments(train, recipe)
+        task.valid_batches = task.segments(valid, recipe, validation=True)
+        notes = memory_notes(model.config)
+        task.data = TrainingText(train, valid, batches, data.batch_size, notes)
+        return task
+
+    def segments(
+        self, text: TokenArray, recipe: PermutationRecipe, *, validation: bool = False
+    ) -> PermutedStreams:
+        """A text in segments; the validation text in as many streams as it has segments."""
+        data, rows = recipe.data, recipe.data.batch_size
+        if validation:
+            fitting = len(text.ids) // data.sequence_length
+            rows = min(rows, (2 if data.both_directions else 1) * max(1, fitting))
+        return PermutedStreams(
+            text,
+            data.options,
+            batch_size=rows,
+            sequence_length=data.sequence_length,
+            reuse=self.model.config.reuse_len,
+            seed=0 if validation else recipe.seed,
+        )
+
+    @staticmethod
+    def example(recipe: Any, words: int) -> Any:
+        """A batch as the recipe asks for: for estimates."""
+        data: PermutedTextData = recipe.data
+        rows, length = data.batch_size, data.sequence_length
+        text = TokenArray.of([[1] * (rows * length)])
+        options = PermutationOptions(data.every, data.longest_span, False)
+        streams = PermutedStreams(
+            text, options, batch_size=rows, sequence_length=length, reuse=None, seed=0
+        )
+        return streams.epoch(0)[0]
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        """Predicted tokens."""
+        return {"loss": batch.count}
+
+    def losses(self, batch: Any, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
+        """The sum of the cross-entropies of the targets in nats, and the memory after the batch.
+
+        carry: the memory after the batch before; None at the start of the text.
+        """
+        batch = batch.to(device_of(self.model))
+        output = self.model.encode_segment(batch.segments, None if batch.fresh else carry)
+        hidden, labels = output.hidden.flatten(0, 1), batch.labels.flatten()
+        return {"loss": self.model.head.loss(hidden, labels, count=batch.count)}, output.state
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Cross-entropy in nats per target, always of the same targets in the same orders."""
+        total, count, carry = 0.0, 0, None
+        with evaluating(self.model):
+            for batch in watched(self.valid_batches.epoch(0)):
+                losses, carry = self.losses(batch, carry)
+                total, count = total + float(losses["loss"][0]), count + losses["loss"][1]
+        return {"loss": total / count}
+
+
+def memory_notes(config: Any) -> list[str]:
+    """What of the memory is not used in training.
+
+    Raises:
+        ConfigError: it would grow without end.
+    """
+    if not config.mem_in_training:
+        return [
+            "the hidden states of a segment are not remembered in the next one: set "
+            "`mem_in_training` of [model] to true"
+        ]
+    if config.mem_len is None:
+        raise ConfigError(
+            "[model] `mem_len` must be a number in training, where the memory of all segments "
+            "before would not fit."
+        )
+    return []

@@ -1,0 +1,233 @@
+"""Pre-training of XLNet: targets, orders and streams, and the loss of `transformers`."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.data.permutations import (
+    PermutationOptions,
+    PermutedStreams,
+    allowed_of,
+    sample_ranks,
+    sample_targets,
+)
+from regard.data.sampler import EpochSampler
+from regard.data.token_arrays import TokenArray
+from regard.errors import ConfigError
+from regard.models.xlnet import Xlnet, XlnetConfig
+from regard.tasks.permutation_language_modeling import PermutationLanguageModeling, memory_notes
+
+TEXT = TokenArray.of([list(range(1000))])
+
+
+def streams(options=None, **sizes) -> PermutedStreams:
+    given = dict(batch_size=4, sequence_length=24, reuse=None, seed=3) | sizes
+    return PermutedStreams(TEXT, options or PermutationOptions(), **given)
+
+
+def uniform(seed: int = 0):
+    drawn = np.random.default_rng(seed)
+    return iter(drawn.random, None)
+
+
+def spans_of(targets: list[int]) -> list[int]:
+    edges = [0, *(i for i, (a, b) in enumerate(pairwise(targets), 1) if b != a + 1), len(targets)]
+    return [end - first for first, end in pairwise(edges)]
+
+
+# ------------------------------------------------------------------------ the sampler
+
+
+@pytest.mark.parametrize("length", [6, 7, 24, 100, 513])
+def test_one_token_in_six_is_a_target_and_each_is_there_once(length):
+    drawn = uniform()
+    for _ in range(50):
+        targets = sample_targets(length, PermutationOptions(), drawn)
+        assert len(targets) == length // 6 == len(set(targets))
+        assert targets == sorted(targets) and 0 <= targets[0] and targets[-1] < length
+
+
+def test_lengths_and_places_of_spans_have_the_probabilities_of_the_formula():
+    """One context of K L tokens at a time: p(L) = (1/L) / sum(1/l), the first token uniform."""
+    options, drawn, found = PermutationOptions(every=3, longest_span=4), uniform(), []
+    rounds = 8000
+    for _ in range(rounds):  # the first span of a long text
+        targets = sample_targets(3 * 40, options, drawn)
+        length = next(
+            (i for i, (a, b) in enumerate(pairwise(targets), 1) if b != a + 1), len(targets)
+        )
+        found.append((targets[0], length))
+    first = np.array([start for start, _ in found])
+    harmonic = sum(1 / n for n in range(1, 5))
+    # P(first token = s) = sum over L of p(L) / (2 L + 1), where s <= 2 L
+    for start in range(9):
+        expected = sum(1 / n / harmonic / (2 * n + 1) for n in range(1, 5) if start <= 2 * n)
+        error = (expected * (1 - expected) / rounds) ** 0.5
+        assert abs((first == start).mean() - expected) < 4.5 * error, start
+    assert first.max() == 8
+
+
+def test_every_token_is_a_target_as_often_away_from_the_ends():
+    counts, drawn, rounds = np.zeros(200), uniform(1), 4000
+    for _ in range(rounds):
+        counts[sample_targets(200, PermutationOptions(), drawn)] += 1
+    assert counts.sum() == rounds * 33
+    middle = counts[40:160] / rounds
+    assert abs(middle.mean() - 1 / 6) < 0.003 and abs(middle - 1 / 6).max() < 0.04
+
+
+def test_a_target_sees_what_comes_before_it_and_nobody_sees_a_later_one():
+    ranks = sample_ranks(8, [1, 2, 6], uniform())
+    assert sorted(ranks[[1, 2, 6]]) == [0, 1, 2] and (ranks[[0, 3, 4, 5, 7]] == -1).all()
+    allowed = allowed_of(ranks)
+    for i in range(8):
+        for j in range(8):
+            wanted = ranks[j] == -1 if ranks[i] == -1 else ranks[j] < ranks[i]
+            assert allowed[i, j] == wanted
+    orders = {tuple(sample_ranks(8, [1, 2, 6], uniform(seed))) for seed in range(60)}
+    assert len(orders) == 6  # all orders of three targets
+
+
+# ----------------------------------------------------------------------- the streams
+
+
+def test_segments_follow_each_other_in_both_directions():
+    epoch = streams().epoch(0)
+    assert len(epoch) == 500 // 24
+    for index, batch in enumerate(epoch):
+        first = index * 24
+        wanted = [np.arange(first, first + 24) + start for start in (0, 500)]
+        wanted += [start + 499 - np.arange(first, first + 24) for start in (0, 500)]
+        assert np.array_equal(batch.segments.ids, np.stack(wanted))
+        assert batch.fresh == (index == 0) and batch.count == 4 * 4
+        targets = batch.segments.extras["targets"]
+        assert torch.equal(batch.labels, batch.segments.ids.gather(1, targets))
+        assert batch.segments.extras["backward"].tolist() == [False, False, True, True]
+
+
+def test_reused_tokens_do_not_see_those_that_the_next_segment_predicts():
+    epoch = streams(reuse=15).epoch(0)
+    one, two = epoch[3], epoch[4]
+    assert torch.equal(one.segments.ids[:, 15:], two.segments.ids[:, :9])
+    allowed = one.segments.extras["allowed"]
+    assert not allowed[:, :15, 15:].any() and allowed[:, 15:, :15].all()
+    assert one.labels.shape == (4, 15 // 6 + 9 // 6)
+
+
+def test_epochs_differ_and_a_seed_repeats_them():
+    def drawn(seed: int, epoch: int):
+        batch = streams(seed=seed).epoch(epoch)[2]
+        return batch.segments.ids, batch.segments.extras["targets"]
+
+    assert all(map(torch.equal, drawn(3, 1), drawn(3, 1)))
+    for other in ((4, 1), (3, 2)):
+        assert not torch.equal(drawn(3, 1)[1], drawn(*other)[1])
+    sampler, other = EpochSampler(streams()), EpochSampler(streams())
+    for _ in range(23):
+        next(sampler)
+    other.restore(json.loads(json.dumps(sampler.position())))
+    for _ in range(3):
+        one, two = next(sampler), next(other)
+        assert torch.equal(one.segments.ids, two.segments.ids) and one.fresh == two.fresh
+        assert torch.equal(one.segments.extras["allowed"], two.segments.extras["allowed"])
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "message"),
+    [
+        ({}, dict(batch_size=3), "`batch_size` must be even .* but is 3"),
+        ({}, dict(sequence_length=5), "`sequence_length` must be at least 6"),
+        ({}, dict(reuse=30), "`reuse_len` .* at most `sequence_length` .24., but is 30"),
+        ({}, dict(sequence_length=600), "The text has 1,000 tokens, too few for 2"),
+        (dict(longest_span=0), {}, "`longest_span` must be at least 1"),
+        (dict(every=0), {}, "`every`"),
+    ],
+)
+def test_sizes_that_do_not_fit_raise_an_error_that_names_them(options, sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        streams(PermutationOptions(**options), **sizes)
+
+
+# -------------------------------------------------------------------------- the loss
+
+
+@pytest.mark.parametrize("reuse", [None, 15])
+def test_losses_over_remembered_segments_equal_those_of_transformers(reuse):
+    transformers = pytest.importorskip("transformers")
+    from regard.checkpoints.formats import to_published
+
+    torch.manual_seed(0)
+    ours = Xlnet(
+        XlnetConfig(
+            1000, d_model=12, d_ff=16, heads=3, layers=2, dropout=0.0, mem_len=20, reuse_len=reuse,
+            mem_in_training=True,
+        )
+    ).train()  # fmt: skip
+    config, tensors = to_published(ours)
+    theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**config | {"bi_data": True}))
+    theirs.load_state_dict(tensors, strict=False)
+    theirs.tie_weights()
+    task = PermutationLanguageModeling(ours, None)
+    epoch, carry, mems = streams(reuse=reuse).epoch(0), None, None
+    for batch in (epoch[index] for index in range(3)):
+        losses, carry = task.losses(batch, carry)
+        extras = batch.segments.extras
+        expected = theirs.train()(
+            batch.segments.ids,
+            perm_mask=(~extras["allowed"]).float(),
+            target_mapping=torch.nn.functional.one_hot(extras["targets"], 24).float(),
+            mems=mems,
+            labels=batch.labels,
+        )
+        mems = expected.mems
+        total, count = losses["loss"]
+        torch.testing.assert_close(total / count, expected.loss, atol=1e-5, rtol=0)
+        assert task.counts(batch) == {"loss": count}
+    assert carry.hidden.shape == (4, 2, 20, 12)
+
+
+# ------------------------------------------------------------------------ as a user
+
+
+SENTENCES = ["the cat sat on the mat .", "a dog ate the old bone .", "the mat was red and old ."]
+RECIPE = dict(
+    task="permutation-language-modeling", tokenizer=dict(kind="words", vocab_size=40),
+    model=dict(
+        name="xlnet", d_model=16, d_ff=24, heads=2, layers=1, dropout=0.1, mem_len=12,
+        reuse_len=6, mem_in_training=True,
+    ),
+    data=dict(batch_size=4, sequence_length=12, valid=0.2), show="none",
+)  # fmt: skip
+
+
+def trained(folder, updates: int, **more):
+    lines = [SENTENCES[i % 3] for i in range(90)]
+    return regard.train(train=lines, out=folder, updates=updates, **(RECIPE | more))
+
+
+def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
+    run = trained(tmp_path / "run", 60, learning_rate=0.01)
+    assert run.scores["loss"] < 2.9  # a uniform guess of 20 words has 3.0
+    assert len(regard.load(tmp_path / "run").generate("the cat", max_tokens=3).split()) == 5
+    loaded = regard.load(tmp_path / "run")
+    assert isinstance(loaded.model, Xlnet) and loaded.embed(["the cat"]).shape == (1, 16)
+    rows = [{"text": text, "label": str(i % 2)} for i, text in enumerate(SENTENCES * 4)]
+    classifier = regard.train(
+        task="classification", train=rows, model=str(tmp_path / "run"), out=tmp_path / "fine",
+        show="none", updates=2,
+    )  # fmt: skip
+    assert classifier.predict(["the cat"])[0] in ("0", "1")
+
+
+def test_memory_without_a_limit_raises_an_error_and_a_note_says_where_there_is_none(tmp_path):
+    model = RECIPE["model"]
+    with pytest.raises(ConfigError, match="`mem_len` must be a number in training"):
+        memory_notes(XlnetConfig(9, mem_len=None, mem_in_training=True))
+    with pytest.warns(UserWarning, match="set `mem_in_training` of .model. to true"):
+        trained(tmp_path / "two", 1, model=model | {"mem_in_training": False})
