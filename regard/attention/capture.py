@@ -40,7 +40,7 @@ class CapturePoint(nn.Module):
     """Where a listener takes attention weights; a module, so that it has a path in its model.
 
     kind: which attention this is: "encoder" (self-attention of an encoder), "decoder" (masked
-        self-attention), "cross" (decoder to encoder).
+        self-attention), "cross" (decoder to encoder), "query" (XLNet's query stream).
     uses: how many layers compute with this attention, one after the other (ALBERT's do).
     """
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Selection:
     """Which attention is shown."""
 
-    kind: Annotated[str | None, Option(help="encoder, decoder or cross.")] = None
+    kind: Annotated[str | None, Option(help="encoder, decoder, cross or query.")] = None
     layer: Annotated[int | None, Option(help="From 1; by default the mean of all layers.")] = None
     head: Annotated[int | None, Option(help="From 1; by default the mean of all heads.")] = None
     word: Annotated[str | None, Option(help="What this word attends to, head by head.")] = None

@@ -24,6 +24,7 @@ __all__, __getattr__ = names_of(
             "bias_curves bucket_grid distance_grid mask_grid position_table sinusoids "
             "sparse_patterns"
         ),
+        "predicted_from": "prediction_contexts",
         "report": "ReportSample RunReport",
         "table": "Table",
         "vocabulary": "vocabulary_statistics",

@@ -103,8 +103,8 @@ class AttentionRecord:
     ) -> HeadGrid:
         """Every recorded head, as a picture: `record.heads(layer=5).save("it.png")`.
 
-        kind: "encoder", "decoder" or "cross".  layer: from 1.  example: a row of a batch, counted
-        over all passes from 0.
+        kind: "encoder", "decoder", "cross" or "query".  layer: from 1.  example: a row of a batch,
+        counted over all passes from 0.
 
         Raises:
             ConfigError: there are no such heads.

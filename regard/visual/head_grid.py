@@ -34,8 +34,10 @@ KINDS = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
+    "query": "query stream",
 }
 STEPS = 65535
+NEXT = "…"  # the token behind the last one, which is predicted
 Tokens = Sequence[str] | None  # None: they are not known
 
 
@@ -364,6 +366,11 @@ def _from_word(panel: Panel, query: int, rows: dict[str, Matrix], title: str) ->
 def _tokens(kind: str, one: ForwardPass, row: int) -> tuple[Tokens, Tokens]:
     """The queries and the keys of a row in attention of this kind."""
     source, target = (None if side is None else side[row] for side in (one.source, one.target))
+    if kind == "query":  # in the order of the text a query stands where the next token will
+        read = target if source is None else source
+        return None if read is None else [*read[1:], NEXT], read
+    if kind == "encoder" and source is None:  # of a language model that reads no source
+        return target, target
     if kind == "encoder" or (kind == "decoder" and target is None):
         return source, source
     if source is None or target is None:
