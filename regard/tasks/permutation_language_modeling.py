@@ -25,9 +25,9 @@ from regard.tasks.batching import device_of, watched
 from regard.tasks.language_modeling import (
     LanguageModeling,
     LanguageModelingRecipe,
-    TextData,
     TrainingText,
 )
+from regard.tasks.running_text import TextData
 from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
 
@@ -102,8 +102,10 @@ class PermutationLanguageModeling(LanguageModeling):
             unit=evaluation.unit,
             window=evaluation.window,
             stride=evaluation.stride,
+            **evaluation.reading(),
         )
-        train, valid = (task.encode(data.records(part)) for part in ("train", "valid"))
+        end = task.line_end()
+        train, valid = (data.tokens(part, tokenizer, end) for part in ("train", "valid"))
         batches = task.segments(train, recipe)
         task.valid_batches = task.segments(valid, recipe, validation=True)
         notes = memory_notes(model.config)
