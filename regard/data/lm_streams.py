@@ -51,7 +51,12 @@ class ParallelStreams(BatchSequence[StreamBatch]):
     def batch(self, index: int) -> StreamBatch:
         first = index * self.sequence_length
         ends = np.minimum(self._lengths, first + self.sequence_length)
-        return _batch(self.text, self._starts + first, ends - first, fresh=index == 0)
+        return _batch(self.text, self.starts(index), ends - first, fresh=index == 0)
+
+    def starts(self, index: int) -> np.ndarray:
+        """Where in the text each row of a batch begins, (B,): for `Corpus.sega`."""
+        begins: np.ndarray = self._starts + index * self.sequence_length
+        return begins
 
     def epoch(self, number: int) -> ParallelStreams:
         """The batches of any epoch: a text is read in its own order."""

@@ -75,13 +75,16 @@ def _ends_sentence(text: str, end: re.Match[str], line_end: int) -> bool:
 
 
 def stop_ends_sentence(before: str, after: str) -> bool:
-    """Whether a full stop between two words ends a sentence, whatever their capitals say."""
+    """Whether a full stop between two words ends a sentence, whatever capital the second has.
+
+    A single capital before it is an initial.
+    """
     small = before.lower()
     if small in _TITLES:
         return False
     if small in _NUMBERED and after[:1].isdigit():
         return False
-    initial = len(before) == 1 and before.isalpha()
+    initial = len(before) == 1 and before.isupper()
     dotted = "." in before and before.replace(".", "").isalpha()
     if initial or dotted or small in _EITHER:
         return after.lower() in _STARTERS

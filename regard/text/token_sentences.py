@@ -71,7 +71,7 @@ class TokenSentences:
         before = self._word_until(ids, stop).removesuffix(".")
         if before[-1:].isdigit() and after[:1].isdigit():  # 3.5
             return False
-        return stop_ends_sentence(before, after)
+        return stop_ends_sentence(before.upper(), after)  # e . g . are initials, too
 
     def _word_from(self, ids: Sequence[int], start: int) -> str:
         """The word, or the sign, that starts there."""

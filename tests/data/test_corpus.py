@@ -15,6 +15,7 @@ import pytest
 
 from regard import text
 from regard.data import (
+    IGNORE,
     EpochSampler,
     ParallelStreams,
     ShuffledBlocks,
@@ -457,6 +458,14 @@ def test_sega_indices_run_through_the_whole_corpus(tokenizers, source):
         assert found.token[row].tolist() == tokens
         assert found.paragraph[row].tolist() == [paragraph[t] for t in tokens]
         assert found.sentence[row].tolist() == [sentence[t] for t in tokens]
+    streams = ParallelStreams(corpus.tokens, batch_size=3, sequence_length=6)
+    for number, batch in enumerate(streams):
+        count = batch.tokens.size(1)
+        of_batch = corpus.sega(streams.starts(number), count)
+        inside = (batch.targets != IGNORE).numpy()
+        read = corpus.tokens.ids[of_batch.token]
+        assert np.array_equal(read[inside], batch.tokens.numpy()[inside])
+        assert of_batch.sentence[inside].tolist() == [sentence[t] for t in of_batch.token[inside]]
     plain = encode_corpus(read_documents(source), tokenizers["bpe"])
     with pytest.raises(ConfigError, match="structure = True"):
         plain.sega(starts, 6)
