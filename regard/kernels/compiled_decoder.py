@@ -23,7 +23,7 @@ from regard.kernels.op_list import OpList
 from regard.kernels.program import Program, readable
 from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
 from regard.kernels.signatures import PartStruct
-from regard.kernels.tracer import LeafTracer, state_symbols
+from regard.kernels.tracer import CannotCompile, LeafTracer, state_symbols
 from regard.models.protocols import (
     LanguageModel,
     MemoryDecoder,
@@ -171,6 +171,9 @@ class CompiledGenerator(GeneratorAround):
         self, tokens: Tensor, state: State, call: Callable[..., Any], *more: int
     ) -> tuple[Any, Any] | None:
         source = _source(state)
+        if any(part.dim() > 3 for part in _tensors(state)):
+            self._without_program(state)
+            return None
         plain = self._takes(tokens, None, source) and tokens.size(1) == 1
         plain = plain and all(_is_plain(part, tokens.size(0)) for part in _tensors(state))
         program = self._program(tokens, state) if plain else None
@@ -208,6 +211,14 @@ class CompiledGenerator(GeneratorAround):
             lambda: Program(_step_ops(self.model, "step", state)),
             lambda program: self._agrees(tokens, state),
         )
+
+    def _without_program(self, state: State) -> None:
+        """Say once that states of this kind are none that the kernels read."""
+
+        def refuse() -> Program:
+            raise CannotCompile(f"A state of type {type(state).__name__} has no compiled form.")
+
+        self.programs.of(self.model, type(state), refuse, lambda program: True)
 
     def _agrees(self, tokens: Tensor, state: State) -> bool:
         """Whether a step that is compiled now gives what the model's own gives."""

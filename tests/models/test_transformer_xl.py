@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from torch import Tensor
 from regard.attention.carried_memory import CarriedMemory
 from regard.checkpoints.formats import from_published, layout_for, to_published
 from regard.data.batches import Sequences
+from regard.decoding import generate
 from regard.decoding.start import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
+from regard.ops import load_kernels
 
 HERE = Path(__file__).with_name("transformer_xl")
 CASES = sorted(path.stem for path in HERE.glob("*.safetensors") if path.stem != "classifier")
@@ -297,3 +300,22 @@ def test_training_through_a_memory_equals_a_pass_without_gradient_into_it():
     grads = torch.autograd.grad(out.hidden.square().sum(), model.embedding.tables[0].weight)
     words = {int(i) for i in grads[0].abs().sum(1).nonzero()}
     assert words == {int(i) for i in second.flatten() if i < 9}
+
+
+def test_compiled_decoding_says_that_a_memory_has_no_compiled_form():
+    from regard.kernels.build import kernels
+    from regard.models.quantize import prepare
+    from regard.models.wrappers import generator
+
+    if not load_kernels() or kernels() is None:
+        pytest.skip("no compiled kernels")
+    model, plain = prepare(tiny(memory=5)), tiny(memory=5)
+    source = Sequences.of([[4, 5, 6]], 0)
+    with pytest.warns(UserWarning, match="TransformerXL is not compiled .* CarriedMemory has no"):
+        found = generate(model, source, max_tokens=4)
+    assert len(found[0][0].tokens) == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        generate(model, source, max_tokens=4)
+    scores = [one.step(drawn(1, 6), one.empty(1))[0] for one in (generator(model), plain)]
+    torch.testing.assert_close(scores[0], scores[1], atol=0.3, rtol=0.1)
