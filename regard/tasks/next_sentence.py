@@ -45,9 +45,8 @@ class NextSentence(EncoderTask):
         self, pairs: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[NextSentencePrediction]:
         """Whether the second text of each pair follows the first, with the probability."""
-        scores = self.text_scores(self.encoded(pairs, too_long))
-        found = scores.softmax(-1)[:, FOLLOWS].tolist()
-        return [self.prediction_type(share >= 0.5, share) for share in found]
+        found = following_probabilities(self, pairs, too_long)
+        return [NextSentencePrediction(one >= 0.5, one) for one in found]
 
     def checked(self, texts: Any) -> list[Any]:
         """Pairs of texts.
@@ -55,9 +54,25 @@ class NextSentence(EncoderTask):
         Raises:
             TextError: an item is one text.
         """
-        found = super().checked(texts)
-        for index, pair in enumerate(found):
-            if len(pair) != 2:
-                hint = "Whether a text follows is asked of two: give a pair (a, b)."
-                raise TextError(index, f"is one text, {pair[0]!r:.80}.", hint)
-        return found
+        return checked_pairs(super().checked(texts))
+
+
+def following_probabilities(
+    task: EncoderTask, pairs: Sequence[Any], too_long: TooLong
+) -> list[float]:
+    """For each pair the probability that the second text follows the first."""
+    scores = task.text_scores(task.encoded(pairs, too_long))  # (pairs, 2)
+    return scores.softmax(-1)[:, FOLLOWS].tolist()
+
+
+def checked_pairs(items: list[Any]) -> list[Any]:
+    """The items, all of which must be pairs of texts.
+
+    Raises:
+        TextError: an item is one text.
+    """
+    for index, pair in enumerate(items):
+        if len(pair) != 2:
+            hint = "Whether a text follows is asked of two: give a pair (a, b)."
+            raise TextError(index, f"is one text, {pair[0]!r:.80}.", hint)
+    return items
