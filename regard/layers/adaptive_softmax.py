@@ -36,7 +36,7 @@ class Clusters:
     """How a vocabulary is cut, and how wide the vectors of its words are.
 
     cutoffs: the ids with which the second and all further clusters begin; none: one cluster.
-    d_embed: the width of the first cluster's vectors; that of each further cluster is the one
+    d_embedding: the width of the first cluster's vectors; that of each further cluster is the one
         before divided by `divisor`. Where `divisor` is 1, all words are in one matrix.
 
     Raises:
@@ -45,21 +45,22 @@ class Clusters:
 
     vocab_size: int
     d_model: int
-    d_embed: int
+    d_embedding: int
     cutoffs: tuple[int, ...] = ()
     divisor: int = 1
 
     def __post_init__(self) -> None:
         if any(one >= next for one, next in pairwise(self.ends)):
             raise ValueError(
-                "`cutoffs` must be ascending ids between 1 and the vocabulary's "
-                f"{self.vocab_size:,} less 1, but are {', '.join(map(str, self.cutoffs))}."
+                "`cutoffs` must ascend strictly between 0 and the vocabulary size, "
+                f"{self.vocab_size:,}, but are {', '.join(map(str, self.cutoffs))}."
             )
-        if self.d_embed // self.divisor ** len(self.cutoffs) < 1:
+        least = self.divisor ** len(self.cutoffs)
+        if self.d_embedding < least:
             raise ValueError(
-                f"`d_embed` must be at least {self.divisor ** len(self.cutoffs):,}, so that the "
-                f"{len(self.ends) - 1} clusters, each narrower by {self.divisor}, have vectors, "
-                f"but is {self.d_embed}."
+                f"`d_embedding` must be at least {least:,}: the last of {len(self.ends) - 1} "
+                f"clusters has vectors of width d_embedding / {self.divisor}^{len(self.cutoffs)}. "
+                f"It is {self.d_embedding}."
             )
 
     @property
@@ -75,19 +76,19 @@ class Clusters:
     @property
     def widths(self) -> list[int]:
         """The width of the vectors of each cluster."""
-        return [self.d_embed // self.divisor**n for n in range(len(self.sizes))]
+        return [self.d_embedding // self.divisor**n for n in range(len(self.sizes))]
 
     @property
     def tables(self) -> list[tuple[int, int]]:
         """The shapes of the matrices of vectors: one for all words, or one a cluster."""
         if self.divisor == 1:
-            return [(self.vocab_size, self.d_embed)]
+            return [(self.vocab_size, self.d_embedding)]
         return list(zip(self.sizes, self.widths, strict=True))
 
     @property
     def projects(self) -> bool:
         """Whether vectors are projected to the width of the model."""
-        return self.divisor != 1 or self.d_embed != self.d_model
+        return self.divisor != 1 or self.d_embedding != self.d_model
 
     def of(self, ids: Tensor) -> Tensor:
         """The number of the cluster of each id, of the same shape."""
@@ -174,9 +175,9 @@ class AdaptiveSoftmax(nn.Module):
             self.projections.append(own)
         self.cluster_weight = self.cluster_bias = None
         if further:
-            self.cluster_weight = nn.Parameter(torch.empty(further, clusters.d_embed))
+            self.cluster_weight = nn.Parameter(torch.empty(further, clusters.d_embedding))
             self.cluster_bias = nn.Parameter(torch.zeros(further))
-            nn.init.normal_(self.cluster_weight, std=clusters.d_embed**-0.5)
+            nn.init.normal_(self.cluster_weight, std=clusters.d_embedding**-0.5)
         if tied is None:
             for weight in self.weights:
                 nn.init.normal_(weight, std=weight.size(1) ** -0.5)

@@ -293,8 +293,11 @@ class Encoder(Model):
     embedding: the vectors of tokens.
     pooled: the kinds of head whose inner layer comes out of pre-training.
     segment_types: how many texts of a row it distinguishes by their segments.
-    is_causal: whether a hidden state depends on the tokens up to its own alone and predicts the
-        next one, as in fine-tuning GPT (a language model may read texts in both directions).
+    is_causal: whether a hidden state depends on no later token and the model's head predicts the
+        next token from it. Tasks then put special tokens around texts if the tokenizer has none
+        (GPT's fine-tuning), put a question after its context instead of before each choice, and
+        offer `aux_lm_weight`. XLNet with attention in both directions is a language model that is
+        not causal as an encoder.
     """
 
     embedding: Any  # ids (...,) -> (..., D)

@@ -56,7 +56,7 @@ from regard.text.templates import Template
 class TransformerXLConfig:
     """The defaults are the base model for WikiText-103, its cut-offs left out.
 
-    d_embed: the width of the vectors of the most frequent words; None: `d_model`.
+    d_embedding: the width of the vectors of the most frequent words; None: `d_model`.
     cutoffs, divisor: the clusters of the vocabulary, see `regard.layers.adaptive_softmax.Clusters`.
     output: whether words are predicted with the matrices of the embedding (tied), with others
         (own), or not at all, in a model that is an encoder alone (none).
@@ -72,7 +72,7 @@ class TransformerXLConfig:
 
     vocab_size: Size
     d_model: Size = 410
-    d_embed: Size | None = None
+    d_embedding: Size | None = None
     d_ff: Size = 2100
     heads: Size = 10
     head_dim: Size | None = None  # None: d_model / heads
@@ -105,7 +105,7 @@ class TransformerXLConfig:
     @property
     def clusters(self) -> Clusters:
         """How the vocabulary is cut."""
-        width = self.d_embed or self.d_model
+        width = self.d_embedding or self.d_model
         return Clusters(self.vocab_size, self.d_model, width, tuple(self.cutoffs), self.divisor)
 
     @property
@@ -120,8 +120,8 @@ class TransformerXLConfig:
     def __post_init__(self) -> None:
         _ = self.clusters  # raises an error for those that cannot be
         if self.same_length and not self.memory:
-            raise ValueError(
-                "`same_length` needs a `memory` of at least 1: no token would see any."
+            raise ConfigError(
+                "`memory` must be at least 1 with `same_length`: a token would not even see itself."
             )
 
 
@@ -373,7 +373,12 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         return self.head.logits(output.hidden), output.state
 
     def with_memory(self, memory: int | None = None, clamp: int | None = None) -> Self:
-        """See `LanguageModel`; the weights are not copied."""
+        """See `LanguageModel`; the weights are not copied. With `same_length`, `memory` is also the
+        number of keys that each token sees.
+
+        Raises:
+            ConfigError: the memory is 0 with `same_length`.
+        """
         other = copy.copy(self)
         changes = {"memory": memory, "clamp": clamp}
         given = {name: value for name, value in changes.items() if value is not None}

@@ -166,8 +166,13 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
 
     @property
     def segment_types(self) -> int:
-        """See `Encoder`. Any number, since two tokens have the same segment or not."""
+        """See `Encoder`: two texts and <cls>. The model itself only compares segment ids."""
         return 3
+
+    @property
+    def is_causal(self) -> bool:
+        """See `Encoder`: with `attention` "uni" the content stream predicts the next token."""
+        return self.config.attention == "uni"
 
     # ---- an encoder
 

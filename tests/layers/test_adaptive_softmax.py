@@ -161,10 +161,10 @@ def test_bfloat16_is_close_to_float32():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(cutoffs=(5, 5)), "`cutoffs` must be ascending"),
-        (dict(cutoffs=(0,)), "`cutoffs` must be ascending"),
-        (dict(cutoffs=(V,)), "`cutoffs` must be ascending"),
-        (dict(cutoffs=(5, 6), divisor=3), "`d_embed` must be at least 9"),
+        (dict(cutoffs=(5, 5)), "`cutoffs` must ascend strictly"),
+        (dict(cutoffs=(0,)), "`cutoffs` must ascend strictly"),
+        (dict(cutoffs=(V,)), "`cutoffs` must ascend strictly"),
+        (dict(cutoffs=(5, 6), divisor=3), "`d_embedding` must be at least 9"),
     ],
 )
 def test_impossible_clusters_raise_an_error(options, said):

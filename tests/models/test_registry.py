@@ -19,7 +19,7 @@ from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class
 from regard.models import name_of as models_name
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
-from regard.models.protocols import Encoder, Generator
+from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import EncoderAround, GeneratorAround
 
 V, PAD, BOS, EOS = 19, 0, 1, 2
@@ -82,7 +82,7 @@ TINY: dict[str, list[dict]] = {
     "transformer-xl": [
         dict(TRANSFORMER_XL, divisor=2, head_dim=6, tied_projections=(False, True, True)),
         dict(TRANSFORMER_XL, memory=3, same_length=True, memory_start="zeros", norm="pre",
-             d_embed=4, clamp=2, cutoffs=(11,), tied_projections=(True, False)),
+             d_embedding=4, clamp=2, cutoffs=(11,), tied_projections=(True, False)),
         dict(TRANSFORMER_XL, cutoffs=(), output="own", shared_biases=True, clamp=3),
     ],
     "sega-transformer-xl": [
@@ -415,6 +415,15 @@ def test_padding_and_batch_do_not_change_the_states_of_an_encoder(encoder):
         wider = Sequences(torch.cat([padded, padded], 1), texts.lengths).select(order)
         moved = encoder.encode(wider)[:, :7]
         torch.testing.assert_close(moved[keep], together[-1][order][keep], **close)
+
+
+def test_an_encoder_is_causal_where_nothing_leaks_from_the_future_and_it_predicts(encoder):
+    texts = Sequences.full(ids(2, 6))
+    changed = texts.ids.clone()
+    changed[:, -1] = 3 + (changed[:, -1] - 2) % (V - 3)
+    before, after = (encoder.encode(one)[:, :-1] for one in (texts, Sequences.full(changed)))
+    predicts = isinstance(encoder, LanguageModel)
+    assert encoder.is_causal == (predicts and torch.equal(before, after))
 
 
 def test_dropout_of_an_encoder_acts_only_in_training_and_follows_the_seed(encoder):

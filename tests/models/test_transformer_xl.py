@@ -134,9 +134,9 @@ def test_three_segments_of_the_shared_fixture(shared):
         ("attn_type", 1, "`attn_type` must be 0"),
         ("sample_softmax", 10, "`sample_softmax` must be -1"),
         ("ext_len", 4, "`ext_len` must be 0"),
-        ("cutoffs", [15, 7], "`cutoffs` must be ascending"),
-        ("cutoffs", [7, 40], "`cutoffs` must be ascending"),
-        ("div_val", 9, "`d_embed` must be at least 81"),
+        ("cutoffs", [15, 7], "`cutoffs` must ascend strictly"),
+        ("cutoffs", [7, 40], "`cutoffs` must ascend strictly"),
+        ("div_val", 9, "`d_embedding` must be at least 81"),
         ("tie_projs", [True] * 4, "`tie_projs` must be a list of at most 3"),
         ("mem_len", -3, "`mem_len`"),
     ],
@@ -288,6 +288,20 @@ def test_another_memory_and_clamp_for_the_same_weights():
     pieces = [7] * 4 + [2]
     torch.testing.assert_close(stepped(longer, ids, pieces)[0], stepped(one, ids, pieces)[0])
     assert model.with_memory(0).config.memory == 0
+
+
+def test_same_length_needs_a_memory():
+    with pytest.raises(ConfigError, match="`memory` must be at least 1 with `same_length`"):
+        tiny(memory=0, same_length=True)
+    with pytest.raises(ConfigError, match="`memory` must be at least 1 with `same_length`"):
+        tiny(memory=4, same_length=True).with_memory(0)
+
+
+@pytest.mark.parametrize("field", ["d_embed", "d_model", "d_inner"])
+def test_sizes_beyond_the_weights_are_rejected_before_a_model_is_built(field):
+    config, weights, _ = opened("clamped")
+    with pytest.raises(ConfigError, match=f"`{field}` must be at most"):
+        from_published(config | {field: 2**27, "n_head": 1, "d_head": 2**27}, weights)
 
 
 def test_training_through_a_memory_equals_a_pass_without_gradient_into_it():

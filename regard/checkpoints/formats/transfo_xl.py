@@ -77,7 +77,7 @@ class TransfoXLLayout(GPTLayout):
         if not super().holds(model):
             return False
         config: Any = model.config
-        return isinstance(model, TransformerXL) or config.d_embed in (None, config.d_model)
+        return isinstance(model, TransformerXL) or config.d_embedding in (None, config.d_model)
 
     def names(self, kinds: Any, config: Any) -> Names:
         """The table of a model with these heads, and of its output over tokens."""
@@ -131,8 +131,9 @@ class TransfoXLLayout(GPTLayout):
 # ----------------------------------------------------------------------------------- config.json
 
 
+@dataclass(frozen=True)
 class TransfoXLFields(ConfigTable):
-    """Lists of clusters, and lengths of which some mean none."""
+    """Lists with one entry for each cluster; `clamp_len` <= 0 means no limit."""
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The options of our configuration."""
@@ -152,8 +153,8 @@ class TransfoXLFields(ConfigTable):
         return found | {"memory_start": "zeros"}
 
     def can_write(self, config: Any) -> bool:
-        """Whether they have a value for each of our options."""
-        return config.memory_start == "zeros" or not config.memory
+        """See `ConfigTable`. Their memory starts with zeros."""
+        return super().can_write(config) and (config.memory_start == "zeros" or not config.memory)
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""
@@ -162,7 +163,7 @@ class TransfoXLFields(ConfigTable):
             "cutoffs": list(config.cutoffs),
             "tie_projs": ties,
             "clamp_len": config.clamp or -1,
-            "d_embed": config.d_embed or config.d_model,
+            "d_embed": config.d_embedding or config.d_model,
             "d_head": config.head_width,
         }
 
@@ -170,7 +171,7 @@ class TransfoXLFields(ConfigTable):
 FIELDS = {
     "vocab_size": Field("vocab_size", 267735, Size),
     "d_model": Field("d_model", 1024, Size),
-    "d_embed": Field("d_embed", 1024, Size),
+    "d_embedding": Field("d_embed", 1024, Size),
     "d_ff": Field("d_inner", 4096, Size),
     "heads": Field("n_head", 16, Size),
     "head_dim": Field("d_head", 64, Size),
@@ -194,10 +195,9 @@ FIELDS = {
     "bos": TokenField("bos_token_id", None, TokenId | None),
     "eos": TokenField("eos_token_id", 0, TokenId | None, several=True),
 }
-# Learned and absolute positions, which no published weights have; a softmax over samples; a segment
-# that is read twice.
+# Learned and absolute positions, which no published weights have; a sampled softmax; `ext_len`.
 FIXED = {"attn_type": (0,), "sample_softmax": (-1, 0), "ext_len": (0,), "tie_weight": (True,)}
-# How weights begin that are not read, what they ignore, and what `read` reads.
+# Fields of initialization, fields that they ignore, and fields that `TransfoXLFields.read` reads.
 OTHERS = ["init", "init_range", "proj_init_std", "adaptive", "trainer_compatible"]
 OTHERS += ["tie_projs", "proj_share_all_but_first", *GENERATION]
 ALIASES = {
