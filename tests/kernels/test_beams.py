@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -97,7 +99,7 @@ def test_the_compiled_greedy_search_equals_the_stepwise_one(use, searches, monke
 def test_a_compiled_search_without_end_token_runs_to_the_limit(use, searches, monkeypatch):
     use("fast")
     model = prepare(ending())
-    model.config = type("Config", (), {**vars(model.config), "eos": None})()
+    model.config = replace(model.config, eos=None)
     found, wanted = both(Beam(3, 2, max_tokens=9), model, monkeypatch)
     assert found == wanted and searches[-1] is not None
     assert {len(one.tokens) for several in found for one in several} == {9}
