@@ -32,6 +32,20 @@ from test_registry import (  # noqa: E402
     source,
 )
 
+# These look at the ids or lengths of a batch: which words are in a cluster of the vocabulary, how
+# far paragraphs are apart, which blocks of a text there are.
+LOOKING = {
+    ("transformer-xl", 0),
+    ("transformer-xl", 1),
+    ("adaptive-transformer", 0),
+    ("big_bird", 1),
+}
+
+
+def looks(case):
+    """Whether a model waits for the device."""
+    return case in LOOKING or case[0] == "sega-transformer-xl"
+
 
 class Counted(Toy):
     """A batch on the CPU, whose counts need no wait for a device."""
@@ -72,7 +86,7 @@ def learn(head, hidden, targets, count):
     assert counted == count
 
 
-@pytest.mark.parametrize("case", LANGUAGE_MODELS, ids=name_of)
+@pytest.mark.parametrize("case", [c for c in LANGUAGE_MODELS if not looks(c)], ids=name_of)
 def test_the_loss_of_a_language_model_does_not_wait_for_the_device(case):
     model = build(case).to("meta").train()
     targets = ids(3, 7)
@@ -93,7 +107,7 @@ def test_the_loss_of_a_translator_does_not_wait_for_the_device(case):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("case", ENCODERS, ids=name_of)
+@pytest.mark.parametrize("case", [c for c in ENCODERS if not looks(c)], ids=name_of)
 def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
     encoder = build(case)
     heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
