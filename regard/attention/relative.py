@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.attend import SCALED, attend
+from regard.attention.attend import SCALED, Score, attend
 from regard.attention.capture import CapturePoint
 from regard.attention.multihead import (
     LayerCache,
@@ -80,7 +80,7 @@ class RelativeBias(nn.Module):
         return self.by_distance(distance).permute(0, 3, 1, 2)
 
     def by_distance(self, distance: Tensor) -> Tensor:
-        """What is added where a query stands so far behind a key: (...,) -> (..., H)."""
+        """The bias of distances (query position - key position): (...,) -> (..., H)."""
         return self.values(self.bucket(distance, self.buckets, self.max_distance))
 
 
@@ -96,37 +96,76 @@ def check_buckets(bucket: Bucket, buckets: int, max_distance: int) -> None:
         raise ValueError(f"`buckets` must be at least {2 * sides}, but is {buckets}.")
     if max_distance <= exact:
         raise ValueError(
-            f"`max_distance` must be above {exact}, the distances of {buckets} buckets that have "
-            f"one of their own, but is {max_distance}."
+            f"`max_distance` must be above {exact}: with {buckets} buckets the distances below "
+            f"{exact} have a bucket each. It is {max_distance}."
         )
 
 
-def position_scores(query: Tensor, vectors: Tensor, rows: Tensor) -> Tensor:
-    """q_i r_{i-j} of every query and key: (B, H, T, K) -> (B, H, T, S).
+# ------------------------------------------------------------------------------ Dai et al. 2019
+
+
+def relative_scores(
+    query: Tensor,
+    position_bias: Tensor,
+    vectors: Tensor,
+    index: Tensor | None = None,
+    score: Score = SCALED,
+) -> Tensor:
+    """(q_i + v) W_r r_ij / sqrt(K): terms b and d of A^rel, section 3.3 of Dai et al. 2019.
+
+    Terms a and c, (q_i + u) k_j / sqrt(K), are the score of the queries plus the content bias.
 
     Args:
-        vectors: (1, H, R, K), one for each distance.
-        rows: (1 or B, 1, T, S), for each query and key the row of their distance in `vectors`.
+        query: (B, H, T, K).
+        position_bias: v, (H, 1, K).
+        vectors: W_r r of each distance, (1 or B, H, R, K).
+        index: the row of `vectors` for each query and key, (1 or B, 1, T, S). None: the T queries
+            are the last of S positions, and row c of `vectors` is distance S - 1 - c.
+        score: how the layer compares queries and keys.
+
+    Returns:
+        (B, H, T, S); without an index, arbitrary numbers for keys after the query.
     """
-    return spread(query @ vectors.mT, rows)  # of (B, H, T, R)
+    by_distance = score(query + position_bias, vectors)  # (B, H, T, R)
+    if index is None:
+        return relative_shift(by_distance)
+    return gather_by_distance(by_distance, index)
 
 
-def spread(by_row: Tensor, rows: Tensor) -> Tensor:
-    """From a score for each row of a table to one for each key: (B, H, T, R) -> (B, H, T, S).
+def gather_by_distance(scores: Tensor, index: Tensor) -> Tensor:
+    """From a score for each distance to one for each key: (B, H, T, R) -> (B, H, T, S).
 
-    rows: the row that each pair of query and key has, (1 or B, 1, T, S).
+    index: the distance, as a column of `scores`, of each query and key, (1 or B, 1, T, S).
     """
-    return by_row.gather(-1, rows.expand(*by_row.shape[:3], rows.size(-1)))
+    return scores.gather(-1, index.expand(*scores.shape[:3], index.size(-1)))
+
+
+def relative_shift(scores: Tensor) -> Tensor:
+    """`gather_by_distance` for T queries that are the last of S positions: (B, H, T, S), same.
+
+    out[i, j] = scores[i, c] where column c is distance S - 1 - c = (S - T + i) - j. For keys after
+    the query, j > S - T + i, there are arbitrary numbers. Appendix B of Dai et al. 2019.
+    """
+    count, width = scores.shape[-2:]
+    if count == 1:
+        return scores
+    # Pad one column on the left and reshape: row i moves T - 1 - i columns to the left.
+    line = F.pad(scores, (1, 0)).flatten(-2)
+    return line[..., count:].unflatten(-1, (count, width))
 
 
 class DistanceScores(Protocol):
-    """How far queries are from keys: the part of the score that a layer's positions make.
+    """Gives the position part of the scores of every layer, for the queries of one pass."""
 
-    project: W_r of the layer, from vectors of distances (..., R, D) to (..., H, R, K).
-    """
+    def scores(
+        self, query: Tensor, position_bias: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """`relative_scores` of queries (B, H, T, K): (B, H, T, S).
 
-    def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """q_i W_r r_ij of queries (B, H, T, K): (B, H, T, S)."""
+        Args:
+            position_bias: v of the layer, (H, 1, K).
+            project: W_r of the layer, from vectors of distances (..., R, D) to (..., H, R, K).
+        """
         ...
 
 
@@ -136,41 +175,24 @@ class ByDistance:
 
     vectors: Tensor
 
-    def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+    def scores(
+        self, query: Tensor, position_bias: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """See `DistanceScores`."""
-        return by_shift(query, project(self.vectors))
+        return relative_scores(query, position_bias, project(self.vectors))
 
 
 @dataclass(frozen=True)
-class ByKnownDistance:
-    """The same, projected before: (1, H, S, K)."""
+class ProjectedDistances:
+    """W_r r of the distances S - 1 ... 0, already projected: (1, H, S, K)."""
 
     keys: Tensor
 
-    def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+    def scores(
+        self, query: Tensor, position_bias: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """See `DistanceScores`."""
-        return by_shift(query, self.keys)
-
-
-def by_shift(query: Tensor, keys: Tensor) -> Tensor:
-    """Products of T queries, which stand behind S - T keys, with the vectors of their distances.
-
-    out[i, j] = q_i · r_{(S - T + i) - j}, where row c of `keys` is r_{S - 1 - c}. Behind a query,
-    where j > S - T + i, there are arbitrary numbers. Appendix B of Dai et al. 2019.
-
-    Args:
-        query, keys: (B, H, T, K) and (1 or B, H, S, K).
-
-    Returns:
-        (B, H, T, S)
-    """
-    products = query @ keys.mT  # column c is distance S - 1 - c
-    count, width = products.shape[-2:]
-    if count == 1:
-        return products
-    # Row i moves T - 1 - i columns to the left: in one line, rows of S + 1 are read as rows of S.
-    line = F.pad(products, (1, 0)).flatten(-2)
-    return line[..., count:].unflatten(-1, (count, width))
+        return relative_scores(query, position_bias, self.keys)
 
 
 class RelativeAttention(nn.Module):
@@ -223,22 +245,22 @@ class RelativeAttention(nn.Module):
         Args:
             mask: which of the S = M + T keys each query may see: at most those up to itself.
             relation: of these queries and keys.
-            memory: hidden states (B, M, D) of what came before, detached.
-            cache: the keys and values of these instead; it takes those of `hidden`.
+            memory: hidden states (B, M, D) of the segments before, detached.
+            cache: their keys and values instead; it takes those of `hidden`, too. At most one of
+                memory and cache is given.
         """
         query = split_heads(self.query(hidden), self.heads, self.head_dim)  # (B, H, T, K)
         read = hidden if memory is None else torch.cat([memory, hidden], 1)
         key, value = self.keys_and_values(read)
         if cache is not None:
             key, value = cache.update(key, value)
-        scores = relation.scores(query + self.position_bias, self.project)
         context = attend(
             query + self.content_bias,
             key,
             value,
             score=SCALED,
             mask=mask,
-            bias=scores * self.head_dim**-0.5,
+            bias=relation.scores(query, self.position_bias, self.project),
             dropout=self.dropout if self.training else 0.0,
             capture=self.capture,
         )
@@ -261,7 +283,7 @@ def distance_vectors(
 ) -> Tensor:
     """The vectors of distances count - 1 ... 0, for `ByDistance`: (S, D).
 
-    clamp: all larger distances are taken for this one.  like: a tensor of their type and device.
+    clamp: distances above this one are set to it.  like: a tensor of their type and device.
     """
     device = None if like is None else like.device
     distances = torch.arange(count - 1, -1, -1, device=device)

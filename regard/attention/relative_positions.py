@@ -22,7 +22,7 @@ from regard.attention.attend import ValueTerm
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import PackedLinear, split_heads
 from regard.attention.relations import Relation, Relations, RelativePositions, padded_positions
-from regard.attention.relative import RelativeBias, spread
+from regard.attention.relative import RelativeBias, gather_by_distance, relative_scores
 from regard.attention.scores import Score
 from regard.data.batches import Sequences
 from regard.data.dependency_trees import ancestors, tree_distances, trees_of
@@ -35,9 +35,9 @@ def distances(queries: Tensor, keys: Tensor) -> Tensor:
     return torch.atleast_2d(queries)[:, :, None] - keys
 
 
-def collected(weights: Tensor, rows: Tensor, count: int) -> Tensor:
-    """The sum of the weights that each of `count` rows of a table gets, the transpose of `spread`:
-    (B, H, T, S) -> (B, H, T, N).
+def sum_by_distance(weights: Tensor, rows: Tensor, count: int) -> Tensor:
+    """The sum of the weights of all keys with the same of `count` rows of a table, the transpose of
+    `gather_by_distance`: (B, H, T, S) -> (B, H, T, N).
     """
     total = weights.new_zeros(*weights.shape[:3], count)
     return total.scatter_add(-1, rows[:, None].expand_as(weights), weights)
@@ -47,7 +47,7 @@ def collected(weights: Tensor, rows: Tensor, count: int) -> Tensor:
 
 
 class DistanceVectors(nn.Module):
-    """What one layer has learned of each distance: a^K and a^V, (2k + 1, K) each, all heads."""
+    """The tables of one layer, for all heads: a^K and a^V, (2k + 1, K) each."""
 
     def __init__(self, head_dim: int, clip_distance: int):
         super().__init__()
@@ -72,7 +72,7 @@ class ShawRelation(Relation):
 
     def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
         """See `Relation`."""
-        return spread(score(query, self.vectors.keys), self.rows[:, None])
+        return gather_by_distance(score(query, self.vectors.keys), self.rows[:, None])
 
     @property
     def value_term(self) -> ValueTerm:
@@ -81,7 +81,7 @@ class ShawRelation(Relation):
 
     def _added_values(self, weights: Tensor) -> Tensor:
         table = self.vectors.values
-        return collected(weights, self.rows, table.size(0)) @ table.to(weights)
+        return sum_by_distance(weights, self.rows, table.size(0)) @ table.to(weights)
 
 
 class ShawPositions(RelativePositions):
@@ -172,7 +172,7 @@ class T5Positions(RelativePositions):
 
 
 class ContentPosition(nn.Module):
-    """What one layer of Transformer-XL has learned of distances: W_r, and u and v of each head."""
+    """What one layer of Transformer-XL learns of distances: W_r, and u and v of each head."""
 
     def __init__(self, d_model: int, heads: int):
         super().__init__()
@@ -198,17 +198,18 @@ class TransformerXLRelation(Relation):
         vectors = learned.distance(self.table.to(query))[None]  # (1, N, D)
         vectors = split_heads(vectors, len(learned.content_bias))  # (1, H, N, K)
         content, position = learned.content_bias[heads], learned.position_bias[heads]
-        by_distance = score(query + position, vectors[:, heads])  # (B, H, T, N)
-        return spread(by_distance, self.rows[:, None]) + score(content, key)  # (B, H, 1, S)
+        rows = self.rows[:, None]
+        positional = relative_scores(query, position, vectors[:, heads], rows, score)
+        # u k_j is added here, (B, H, 1, S): attention itself computes q_i k_j.
+        return positional + score(content, key)
 
 
 class TransformerXLPositions(RelativePositions):
     """Queries are compared with a projected sinusoid of each distance (Transformer-XL).
 
-    Each layer has its own W_r, u and v. Distances of earlier and of later keys have sinusoids of
-    opposite sines.
+    Each layer has its own W_r, u and v. Later keys have negative distances.
 
-    causal: no query attends to later keys, which then need no sinusoid.
+    causal: no query attends to later keys: distances are never negative.
     """
 
     def __init__(self, layers: int, d_model: int, heads: int, *, causal: bool):

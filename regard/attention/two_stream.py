@@ -30,7 +30,7 @@ from regard.attention.multihead import (
     split_heads,
     width_of_head,
 )
-from regard.attention.relative import position_scores
+from regard.attention.relative import relative_scores
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.ops import KeyMask
@@ -146,10 +146,8 @@ class TwoStreamAttention(nn.Module):
 
     def _bias(self, query: Tensor, keys: StreamKeys, relations: StreamRelations) -> Tensor:
         """The scores of distances and segments, (B, H, T, S)."""
-        scale = self.head_dim**-0.5
-        moved = (query + self.position_bias) * scale
-        bias = position_scores(moved, keys.distances, relations.rows)
+        bias = relative_scores(query, self.position_bias, keys.distances, relations.rows)
         if relations.other_segment is None:
             return bias
-        same, other = ((query + self.segment_bias) * scale @ self.segments.mT).unbind(-1)
+        same, other = SCALED(query + self.segment_bias, self.segments).unbind(-1)
         return bias + torch.where(relations.other_segment, other[..., None], same[..., None])

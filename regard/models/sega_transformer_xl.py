@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention.carried_memory import CarriedMemory, DistanceKeys
-from regard.attention.relative import ByDistance, DistanceScores, by_shift, position_scores
+from regard.attention.relative import ByDistance, DistanceScores, relative_scores
 from regard.layers.positions import sinusoid
 from regard.models.config import TokenIds
 from regard.models.protocols import Output
@@ -99,11 +99,13 @@ class SegmentDistances:
     tokens: Tensor
     others: tuple[tuple[Tensor, Tensor], ...]
 
-    def scores(self, query: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+    def scores(
+        self, query: Tensor, position_bias: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """See `DistanceScores`."""
-        total = by_shift(query, project(self.tokens))
+        total = relative_scores(query, position_bias, project(self.tokens))
         for vectors, rows in self.others:
-            total = total + position_scores(query, project(vectors), rows)
+            total = total + relative_scores(query, position_bias, project(vectors), rows)
         return total
 
 

@@ -22,8 +22,8 @@ from regard.attention.carried_memory import CarriedMemory, DistanceKeys
 from regard.attention.multihead import LayerCache
 from regard.attention.relative import (
     ByDistance,
-    ByKnownDistance,
     DistanceScores,
+    ProjectedDistances,
     RelativeAttention,
     distance_vectors,
 )
@@ -307,7 +307,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         total = memory.count + count
         if self._keeps_keys:
             layers = range(self.config.layers)
-            return [ByKnownDistance(memory.distances.layer(n, total)) for n in layers]
+            return [ProjectedDistances(memory.distances.layer(n, total)) for n in layers]
         vectors = self._vectors(total, memory.hidden)
         return [ByDistance(self.dropout(vectors))] * self.config.layers
 

@@ -13,7 +13,7 @@ from regard.attention.masks import causal
 from regard.attention.multihead import SelfAttention
 from regard.attention.relative import (
     ByDistance,
-    ByKnownDistance,
+    ProjectedDistances,
     RelativeAttention,
     RelativeBias,
     causal_bucket,
@@ -135,7 +135,7 @@ def test_transformer_xl_attention_equals_its_formula(before, count):
     mask = causal().resolve(torch.arange(before, before + count), before + count)
     vectors = distance_vectors(before + count, D, clamp=CLAMP, like=hidden)
     expected = naive(layer, hidden, memory)
-    for relation in (ByDistance(vectors), ByKnownDistance(layer.project(vectors))):
+    for relation in (ByDistance(vectors), ProjectedDistances(layer.project(vectors))):
         found = layer(hidden, mask, relation, memory=memory)
         torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
         weigh, learned = torch.randn_like(found), [hidden, *layer.parameters()]
