@@ -188,7 +188,7 @@ class DependencyPositions(PositionTable):
 
     p = tanh(W [sinusoid(position); sinusoid(depth)] + b), the depth of the root being 0
 
-    The paper combines the two by "a non-linear function"; this is the one here.
+    The paper combines the two by "a non-linear function"; here tanh of a linear layer.
     """
 
     def __init__(self, d_model: int):

@@ -1,4 +1,4 @@
-"""The kinds of positions of which a configuration names one.
+"""Position encodings by name: the table from which `config.positions` chooses.
 
     self.positions = absolute_positions(config)                     added to the embeddings
     self.relations = relative_positions(config, config.layers)      known to attention
