@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import nn
 
 from regard.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
-from regard.models.config import Activation, Probability, Size, Sizes
+from regard.models.config import Activation, Positions, Probability, Size, Sizes
 from regard.models.gpt2 import GPT2, GPT2Config
 
 
@@ -34,7 +34,7 @@ class AdaptiveTransformerConfig(GPT2Config):
     heads: Size = 8
     layers: Size = 16
     max_length: Size = 512
-    positions: Any = "sinusoidal"
+    positions: Positions = "sinusoidal"
     activation: Activation = "relu"
     dropout: Probability = 0.3
     output: Literal["tied"] = "tied"

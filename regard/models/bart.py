@@ -8,14 +8,13 @@ restore text from which spans had been removed and whose sentences had been shuf
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.layers.positions import LearnedPositions
-from regard.models.config import Activation, EncoderPositions, Size, TokenId
-from regard.models.positions import check_positions
+from regard.models.config import Activation, Size, TokenId
 from regard.models.transformer import Transformer, TransformerConfig
 
 OFFSET = 2  # rows of the tables of positions before that of the first position
@@ -29,17 +28,17 @@ _LARGE: dict[str, Any] = dict(
 
 @dataclass(frozen=True)
 class BartConfig(TransformerConfig):
-    """The defaults are the base model; `bos` is the token with which the decoder starts."""
+    """The defaults are the base model; see `TransformerConfig`."""
 
     d_model: Size = 768
     d_ff: Size = 3072
     heads: Size = 12
     activation: Activation = "gelu"
-    positions: EncoderPositions = "learned"
+    positions: Literal["learned"] = "learned"
     pad: TokenId = 1
     bos: TokenId = 2
     eos: TokenId = 2
-    scaled: bool = False
+    scale_embedding: bool = False
 
 
 class Bart(Transformer):
@@ -50,7 +49,6 @@ class Bart(Transformer):
     PUBLISHED = {}  # noqa: RUF012  # the paper prints no count
 
     def __init__(self, config: BartConfig):
-        check_positions(self, config)
         super().__init__(config)
         nn.init.normal_(self.embedding.weight, std=INIT_RANGE)
         self.positions, self.decoder_positions = (

@@ -56,7 +56,8 @@ class BertConfig:
 
     head_dropout: of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
     positions: one of the kinds of `regard.models.positions`; the paper's are learned.
-    clip_distance: of "shaw" and "dependency-relative", from which on all distances are alike.
+    clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
+        None: 16.
     pruned: heads that were removed, as `regard.prune_heads` leaves them.
     """
 
@@ -68,7 +69,7 @@ class BertConfig:
     segments: Size = 2
     max_length: Size = 512
     positions: EncoderPositions = "learned"
-    clip_distance: Size = 16
+    clip_distance: Size | None = None
     activation: Activation = "gelu"
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.1

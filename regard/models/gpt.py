@@ -51,7 +51,8 @@ class GPTConfig:
     output: whether the words are predicted with the embedding itself (tied), with a matrix of its
         own, or not at all, in a model that is an encoder alone.
     positions: one of the kinds of `regard.models.positions`; the paper's are learned.
-    clip_distance: of the positions "shaw", from which on all distances are alike.
+    clip_distance: of "shaw": distances beyond it share a vector;
+        None: 16.
     choice_dropout, choice_activation: of the "multiple_choice" head.
     pad, bos, eos: None where the vocabulary has no such token.
     pruned: heads that were taken away, as `regard.prune_heads` leaves them.
@@ -63,7 +64,7 @@ class GPTConfig:
     layers: Size = 12
     max_length: Size = 512
     positions: Positions = "learned"
-    clip_distance: Size = 16
+    clip_distance: Size | None = None
     activation: Activation = "gelu-tanh"
     dropout: Probability = 0.1  # behind each sub-layer
     embedding_dropout: Probability = 0.1

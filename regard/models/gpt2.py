@@ -57,7 +57,7 @@ class GPT2Config:
     layers: Size = 12
     max_length: Size = 1024
     positions: Positions = "learned"
-    clip_distance: Size = 16
+    clip_distance: Size | None = None
     activation: Activation = "gelu-tanh"
     dropout: Probability = 0.1  # behind each sub-layer
     embedding_dropout: Probability = 0.1

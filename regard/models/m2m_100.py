@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from torch import Tensor
 
 from regard.layers.positions import SinusoidalPositions, sinusoid_in_halves
 from regard.models.config import Probability, Size, TokenId
-from regard.models.positions import check_positions
 from regard.models.transformer import TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 
 
 @dataclass(frozen=True)
 class M2M100Config(TransformerConfig):
-    """The defaults are the model of 418M parameters; the decoder starts with `bos`."""
+    """The defaults are the model of 418M parameters; see `TransformerConfig`."""
 
     d_model: Size = 1024
     d_ff: Size = 4096
@@ -29,6 +29,7 @@ class M2M100Config(TransformerConfig):
     encoder_layers: Size = 12
     decoder_layers: Size = 12
     attention_dropout: Probability = 0.1
+    positions: Literal["sinusoidal"] = "sinusoidal"
     pad: TokenId = 1
     bos: TokenId = 2
     eos: TokenId = 2
@@ -46,7 +47,6 @@ class M2M100(PreNormTransformer):
     SIZES = {}  # noqa: RUF012
 
     def __init__(self, config: M2M100Config):
-        check_positions(self, config)
         super().__init__(config)
         vectors = partial(counted_from, config.pad + 1)
         self.positions = SinusoidalPositions(config.d_model, vectors)

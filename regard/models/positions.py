@@ -3,14 +3,15 @@
     self.positions = absolute_positions(config)                     added to the embeddings
     self.relations = relative_positions(config, config.layers)      known to attention
 
-A configuration has `positions` and `clip_distance`, and the usual names of sizes.
+A configuration has `positions` and `clip_distance`, and the usual names of sizes. The type of
+`positions` says which kinds a model has: `Literal["learned"]` where it has that one alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from regard.attention.relations import NoRelations, RelativePositions
 from regard.errors import ConfigError
@@ -21,6 +22,9 @@ from regard.layers.positions import (
     SinusoidalPositions,
 )
 from regard.models.config import EncoderPositions
+
+CLIP_DISTANCE = 16  # where a configuration names none
+CLIPPED = ("shaw", "dependency-relative")  # the kinds that have a `clip_distance`
 
 
 def _sinusoidal(config: Any, width: int) -> PositionTable:
@@ -39,13 +43,17 @@ def _no_relations(config: Any, layers: int, causal: bool) -> RelativePositions:
     return NoRelations(layers)
 
 
+def _clip_distance(config: Any) -> int:
+    return CLIP_DISTANCE if config.clip_distance is None else config.clip_distance
+
+
 # The relative kinds are imported by the models that have them.
 
 
 def _shaw(config: Any, layers: int, causal: bool) -> RelativePositions:
     from regard.attention.relative_positions import ShawPositions
 
-    return ShawPositions(layers, config.d_model // config.heads, config.clip_distance)
+    return ShawPositions(layers, config.d_model // config.heads, _clip_distance(config))
 
 
 def _dependency_absolute(config: Any, width: int) -> PositionTable:
@@ -57,7 +65,7 @@ def _dependency_absolute(config: Any, width: int) -> PositionTable:
 def _dependency_relative(config: Any, layers: int, causal: bool) -> RelativePositions:
     from regard.attention.relative_positions import DependencyRelations
 
-    return DependencyRelations(layers, config.d_model // config.heads, config.clip_distance)
+    return DependencyRelations(layers, config.d_model // config.heads, _clip_distance(config))
 
 
 def _t5(config: Any, layers: int, causal: bool) -> RelativePositions:
@@ -105,7 +113,12 @@ def absolute_positions(config: Any, width: int | None = None) -> PositionTable:
 
 
 def relative_positions(config: Any, layers: int, *, causal: bool = False) -> RelativePositions:
-    """What so many layers of self-attention know of positions."""
+    """The relative positions of `layers` layers of self-attention.
+
+    Raises:
+        ConfigError: the model does not have this kind, or `clip_distance` has no effect with it.
+    """
+    check_positions(config)
     return KINDS[config.positions].relative(config, layers, causal)
 
 
@@ -119,15 +132,21 @@ def while_decoding(positions: EncoderPositions) -> EncoderPositions:
     return "sinusoidal" if positions.startswith("dependency") else positions
 
 
-def check_positions(model: object, config: Any) -> None:
-    """Check the kind of a model that has one alone, the default of its configuration.
+def check_positions(config: Any) -> None:
+    """Check `positions` against the type of this field, and `clip_distance` against `positions`.
 
     Raises:
-        ConfigError: it is another one.
+        ConfigError: the model does not have this kind, or `clip_distance` has no effect with it.
     """
-    own = type(config).positions
-    if config.positions != own:
+    kinds = get_args(get_type_hints(type(config))["positions"])
+    if config.positions not in kinds:
+        must = " or ".join(map(repr, kinds))
         raise ConfigError(
-            f"`positions` must be {own!r}, but is {config.positions!r}: {type(model).__name__} has "
-            "no others. The model transformer has several kinds."
+            f"`positions` must be {must} in a {type(config).__name__}, but is {config.positions!r}."
+        )
+    if config.clip_distance is not None and config.positions not in CLIPPED:
+        must = " or ".join(f'"{kind}"' for kind in CLIPPED)
+        raise ConfigError(
+            f'`clip_distance` has no effect with positions = "{config.positions}": leave it out, '
+            f"or choose positions = {must}."
         )

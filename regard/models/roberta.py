@@ -18,7 +18,6 @@ from regard.layers.task_heads import ClassificationHead, DenseActivation, Masked
 from regard.models.bert import Bert, BertConfig, softmax_over
 from regard.models.config import Epsilon, Size, TokenId
 from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.positions import check_positions
 from regard.text.templates import Template
 
 
@@ -61,7 +60,6 @@ class Roberta(Bert):
     pooled = ("pooler", "multiple_choice")
 
     def __init__(self, config: RobertaConfig):
-        check_positions(self, config)
         super().__init__(config)
         self.positions = RobertaPositions(config.max_length, config.d_model, config.pad)
         init_weights(self.positions, config.init_range)

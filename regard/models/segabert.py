@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from regard.layers.positions import PositionTable
 from regard.models.bert import Bert, BertConfig
 from regard.models.config import Size
 from regard.models.init import init_weights
-from regard.models.positions import check_positions
 from regard.text.sentences import sentence_starts
 from regard.text.token_sentences import TokenSentences
 
@@ -39,6 +38,7 @@ class SegaBertConfig(BertConfig):
         ones have the last.
     """
 
+    positions: Literal["learned"] = "learned"
     paragraphs: Size = 50
     sentences: Size = 100
     sentence_length: Size = 512
@@ -95,7 +95,6 @@ class SegaBert(Bert):
     PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
 
     def __init__(self, config: SegaBertConfig):
-        check_positions(self, config)
         super().__init__(config)
         self.positions = SegaPositions(config)
         init_weights(self.positions, config.init_range)

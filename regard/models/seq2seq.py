@@ -43,7 +43,7 @@ class Seq2SeqConfig:
     dropout: Probability = 0.2
     max_length: Size | None = None  # any
     pad: TokenId = 0
-    bos: TokenId = 1
+    bos: TokenId = 1  # the token with which the decoder starts
     eos: TokenId = 2
 
 

@@ -6,7 +6,7 @@
 The Transformer with a norm before each sub-layer that neither subtracts the mean nor adds a bias
 (section 2.1), and without positions in the hidden states: each head adds a learned number for the
 distance between query and key to their score, which is not divided by sqrt(K). T5 1.1 has a gated
-feed-forward layer and an output of its own; in umT5 each layer has its own numbers for distances.
+feed-forward layer and an output of its own; in umT5 each layer has its own relative position bias.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from regard.text.templates import Template
 class T5EncoderConfig:
     """Of the encoder, which a whole T5 has, too; the defaults are those of "small".
 
-    gated: whether the feed-forward layers are, as in T5 1.1.
+    gated: gated feed-forward layers (T5 1.1).
     buckets: of distances; from `max_distance` on all share the last one.
-    bias_per_layer: whether each layer has its own numbers for distances, as in umT5.
+    bias_per_layer: whether each layer has its own relative position bias (umT5).
     init_scale: what the deviations of all initial parameters are multiplied by.
-    tied: of a whole T5, whether the embedding is the output, too.
+    tied: of a whole T5, see `T5Config`; without effect in the encoder alone.
     """
 
     vocab_size: Size
@@ -84,11 +84,13 @@ class T5EncoderConfig:
 class T5Config(T5EncoderConfig):
     """`layers` are those of the encoder.
 
-    scaled: whether what the output reads is divided by sqrt(D).
+    scale_output: whether hidden states are divided by sqrt(D) before the output.
+    bos: the token with which the decoder starts.
+    tied: whether the embedding is the output, too.
     """
 
     decoder_layers: Size = 6
-    scaled: bool = True
+    scale_output: bool = True
     bos: TokenId = 0
     eos: TokenId = 1
 
@@ -98,7 +100,7 @@ def _size(d_model: int, d_ff: int, heads: int, layers: int, head_dim: int = 64) 
     return dict(**sizes, layers=layers, decoder_layers=layers)
 
 
-_V1_1 = dict(gated=True, activation="gelu-tanh", tied=False, scaled=False)
+_V1_1 = dict(gated=True, activation="gelu-tanh", tied=False, scale_output=False)
 SIZES: dict[str, dict[str, Any]] = {
     "small": _size(512, 2048, 8, 6) | dict(gated=False),
     "base": _size(768, 3072, 12, 12) | dict(gated=False),
@@ -255,7 +257,7 @@ class T5(nn.Module, MemoryDecoder[TransformerState]):
         self.dropout = Dropout(config.dropout)
         tied = self.embedding if config.tied else None
         self.head = Softmax(config.d_model, config.vocab_size, tied=tied, bias=False)
-        self.output_scale = config.d_model**-0.5 if config.scaled else 1.0
+        self.output_scale = config.d_model**-0.5 if config.scale_output else 1.0
         for part in (self.relative, self.decoder):
             init_t5(cast(nn.Module, part), config)
         cut_heads(self, tuple(one for one in config.pruned if one[0] != "encoder"))

@@ -47,10 +47,12 @@ class TransformerConfig:
     positions: one of the kinds of `regard.models.positions`. Source and target share absolute
         positions, but not relative ones; where those of the source are in a dependency tree, those
         of the target are sinusoidal.
-    clip_distance: of "shaw" and "dependency-relative", from which on all distances are alike.
+    clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
+        None: 16.
+    bos: the token with which the decoder starts.
     pruned: heads that were taken away, as `regard.prune_heads` leaves them.
     decoder_d_ff, decoder_heads: of the decoder; None: those of the encoder.
-    scaled: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
+    scale_embedding: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
     output_bias: whether the output adds a bias to the logits, as published translators do.
     """
 
@@ -65,7 +67,7 @@ class TransformerConfig:
     activation_dropout: Probability = 0.0
     activation: Activation = "relu"
     positions: EncoderPositions = "sinusoidal"
-    clip_distance: Size = 16
+    clip_distance: Size | None = None
     max_length: Size = 1024
     pad: TokenId = 0
     bos: TokenId = 1
@@ -73,14 +75,18 @@ class TransformerConfig:
     pruned: Pruned = ()
     decoder_d_ff: Size | None = None
     decoder_heads: Size | None = None
-    scaled: bool = True
+    scale_embedding: bool = True
     output_bias: bool = False
 
     @property
     def decoder(self) -> TransformerConfig:
         """The same, with the decoder's sizes as `d_ff` and `heads`, and its positions."""
         d_ff, heads = self.decoder_d_ff or self.d_ff, self.decoder_heads or self.heads
-        return replace(self, d_ff=d_ff, heads=heads, positions=while_decoding(self.positions))
+        positions = while_decoding(self.positions)
+        clip_distance = self.clip_distance if positions == self.positions else None
+        return replace(
+            self, d_ff=d_ff, heads=heads, positions=positions, clip_distance=clip_distance
+        )
 
 
 SIZES = {
@@ -172,7 +178,7 @@ class TransformerState(State):
 class Transformer(nn.Module, MemoryDecoder[TransformerState]):
     """The post-norm Transformer, an `EncoderDecoder`."""
 
-    Config = TransformerConfig
+    Config: type[TransformerConfig] = TransformerConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
     unpadded = True
@@ -185,7 +191,7 @@ class Transformer(nn.Module, MemoryDecoder[TransformerState]):
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
         # Section 3.4: the embedding is scaled up to the size of the positions.
-        self.scale = math.sqrt(config.d_model) if config.scaled else 1.0
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.positions = absolute_positions(config)
         self.decoder_positions: PositionTable | None = None  # those of the source
         if config.decoder.positions != config.positions:

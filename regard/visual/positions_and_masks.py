@@ -65,7 +65,8 @@ def bucket_grid(length: int = 40, buckets: int = 32, *, causal: bool = False) ->
 def bias_curves(bias: RelativeBias, farthest: int = 128) -> Curves:
     """What T5's bias adds to the scores of each head, by the distance of query and key.
 
-    bias: of a model, such as `model.encoder.relative`.  farthest: the largest distance.
+    bias: a model's `RelativeBias`, such as `model.encoder.relative.tables[0]` of a T5.
+    farthest: the largest distance.
     """
     import torch
 

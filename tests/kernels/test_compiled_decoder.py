@@ -69,7 +69,9 @@ NARROW = dict(d_model=72, d_ff=100, heads=3, head_dim=20, layers=2, decoder_laye
 MODELS = {
     "t5": lambda: T5(T5Config(WORDS, **NARROW)),
     "t5, gated": lambda: T5(
-        T5Config(WORDS, gated=True, activation="gelu-tanh", tied=False, scaled=False, **NARROW)
+        T5Config(
+            WORDS, gated=True, activation="gelu-tanh", tied=False, scale_output=False, **NARROW
+        )
     ),
     "umt5": lambda: T5(T5Config(WORDS, bias_per_layer=True, buckets=8, max_distance=5, **NARROW)),
     "t5, pruned": lambda: T5(
@@ -93,7 +95,7 @@ MODELS = {
         TransformerConfig(WORDS, decoder_heads=8, decoder_d_ff=64, output_bias=True, **PAIR)
     ),
     "bart": lambda: Bart(BartConfig(WORDS, output_bias=True, max_length=64, **PAIR)),
-    "mbart": lambda: MBart(MBartConfig(WORDS, scaled=True, max_length=64, **PAIR)),
+    "mbart": lambda: MBart(MBartConfig(WORDS, scale_embedding=True, max_length=64, **PAIR)),
     "m2m-100": lambda: M2M100(M2M100Config(WORDS, **PAIR)),
 }
 

@@ -170,3 +170,18 @@ def test_a_translator_reads_the_trees_of_its_sources(positions):
     assert not torch.allclose(model(flat, target).hidden, model(source, target).hidden, atol=1e-4)
     with pytest.raises(RegardError, match="the batch has no extra"):
         model(Sequences.full(source.ids), target)
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_a_clip_distance_without_effect_is_rejected(name):
+    kind = model_class(name)
+    config = kind.Config(vocab_size=20, d_model=16, heads=2, clip_distance=4)
+    with pytest.raises(ConfigError, match="`clip_distance` has no effect"):
+        kind(config)
+
+
+@pytest.mark.parametrize("name", ["albert", "electra", "roberta", "bart", "m2m-100", "segabert"])
+def test_a_configuration_made_in_python_cannot_name_other_positions(name):
+    kind = model_class(name)
+    with pytest.raises(ConfigError, match="`positions` must be"):
+        kind(kind.Config(vocab_size=20, d_model=16, heads=2, positions="shaw"))

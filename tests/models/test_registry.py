@@ -66,9 +66,11 @@ TINY: dict[str, list[dict]] = {
         dict(TRANSFORMER, positions="transformer-xl", decoder_heads=1),
     ],
     "transformer-prenorm": [TRANSFORMER, dict(TRANSFORMER, positions="shaw", clip_distance=3)],
-    "bart": [TRANSFORMER, dict(TRANSFORMER, scaled=True, max_length=16)],
+    "bart": [TRANSFORMER, dict(TRANSFORMER, scale_embedding=True, max_length=16)],
     "mbart": [TRANSFORMER],
-    "m2m-100": [dict(TRANSFORMER, d_model=12, heads=3, scaled=False), dict(TRANSFORMER, d_ff=12)],
+    "m2m-100": [
+        dict(TRANSFORMER, d_model=12, heads=3, scale_embedding=False), dict(TRANSFORMER, d_ff=12),
+    ],
     "gpt": [
         GPT, dict(GPT, output="own"), dict(GPT, positions="sinusoidal"),
         dict(GPT, positions="shaw", clip_distance=2), dict(GPT, positions="t5"),
@@ -113,7 +115,7 @@ TINY: dict[str, list[dict]] = {
     ],
     "distilbert": [BERT],
     "t5": [
-        T5, dict(T5, activation="gelu-tanh", gated=True, tied=False, scaled=False),
+        T5, dict(T5, activation="gelu-tanh", gated=True, tied=False, scale_output=False),
         dict(T5, bias_per_layer=True),
     ],
     "t5-encoder": [T5_ENCODER, dict(T5_ENCODER, bias_per_layer=True, gated=True)],

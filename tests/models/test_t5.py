@@ -339,7 +339,7 @@ def test_scale_and_output_follow_both_generations_of_transformers():
     base.pop("tie_word_embeddings")
     for fields, tensors, is_tied, is_scaled in cases:
         config = from_published(base | fields, tensors).config
-        assert (config.tied, config.scaled) == (is_tied, is_scaled), fields
+        assert (config.tied, config.scale_output) == (is_tied, is_scaled), fields
 
 
 def test_the_start_is_the_padding_where_no_field_names_it():

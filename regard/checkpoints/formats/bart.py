@@ -9,7 +9,7 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
     EncoderDecoderLayout,
     Order,
     last_norms,
-    scaled,
+    scale_embedding,
     token_fields,
 )
 from regard.models.bart import Bart
@@ -39,7 +39,9 @@ BART = EncoderDecoderLayout(
     "Bart",
     "BartForConditionalGeneration",
     ROWS,
-    FIELDS | {"scaled": scaled(False)} | token_fields(50265, pad=1, start=2, eos=2),
+    FIELDS
+    | {"scale_embedding": scale_embedding(False)}
+    | token_fields(50265, pad=1, start=2, eos=2),
     others=("BartModel",),
     unsupported=without_support("Bart"),
     usual=OLD | {"normalize_before": False, "add_final_layer_norm": False},

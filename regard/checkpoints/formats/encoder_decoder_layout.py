@@ -148,7 +148,7 @@ ALIASES = {
 }
 
 
-def scaled(absent: bool) -> Field:
+def scale_embedding(absent: bool) -> Field:
     """Whether embeddings are multiplied by sqrt(d_model)."""
     return Field("scale_embedding", absent, bool)
 

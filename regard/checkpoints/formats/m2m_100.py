@@ -8,7 +8,7 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
     EncoderDecoderLayout,
     Order,
     last_norms,
-    scaled,
+    scale_embedding,
     token_fields,
 )
 from regard.models.m2m_100 import M2M100
@@ -23,7 +23,7 @@ M2M_100 = EncoderDecoderLayout(
         **FIELDS,
         "attention_dropout": dropout("attention_dropout", 0.1),
         "activation": activation("activation_function", "relu"),
-        "scaled": scaled(True),
+        "scale_embedding": scale_embedding(True),
         **token_fields(128112, pad=1, start=2, eos=2),
     },
     biased=False,

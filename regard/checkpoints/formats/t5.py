@@ -288,7 +288,7 @@ class T5Layout:
             "architectures": [self.architecture],
             **self.fields.write(config),
             "num_decoder_layers": config.decoder_layers,
-            **dict(zip(OUTPUT, (config.tied, config.scaled), strict=True)),
+            **dict(zip(OUTPUT, (config.tied, config.scale_output), strict=True)),
             "is_encoder_decoder": True,
             "decoder_start_token_id": config.bos,
             "eos_token_id": config.eos,
@@ -327,19 +327,19 @@ class T5Layout:
         given["decoder_start_token_id"] = pad if start is None else start
         found |= {ours: field.read(given) for ours, field in more.items()}
         tied = is_tied(config, tensors)
-        ours = T5Config(**found, tied=tied, scaled=self._is_scaled(config))
+        ours = T5Config(**found, tied=tied, scale_output=self._scales_output(config))
         check_consistent(ours, "config.json", ConfigError, self._field_names)
         return ours
 
-    def _is_scaled(self, config: Mapping[str, Any]) -> bool:
-        """Whether what the output reads is divided by sqrt(D)."""
+    def _scales_output(self, config: Mapping[str, Any]) -> bool:
+        """Whether hidden states are divided by sqrt(D) before the output."""
         tie, scale = (config.get(name) for name in OUTPUT)
         for name, value in zip(OUTPUT, (tie, scale), strict=True):
             if not isinstance(value, bool | None):
                 raise unsupported(name, "true or false", value)
         if scale is not None:
             return scale
-        # From release 5 on their mT5 never does, and its folders say "tied" in any case.
+        # `transformers` 5 never scales mT5's output, but always writes `tie_word_embeddings: true`.
         version = str(config.get("transformers_version", "4"))
         never = self.model_type == "mt5" and int(version.split(".")[0]) >= 5
         return tie is not False and not never

@@ -21,7 +21,7 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
     EncoderDecoderLayout,
     Order,
     last_norms,
-    scaled,
+    scale_embedding,
     token_fields,
 )
 from regard.checkpoints.transforms import interleave
@@ -85,7 +85,9 @@ MARIAN = SinusoidalLayout(
     "Marian",
     "MarianMTModel",
     HALVES.blocks(),
-    FIELDS | {"scaled": scaled(False)} | token_fields(58101, pad=58100, start=58100, eos=0),
+    FIELDS
+    | {"scale_embedding": scale_embedding(False)}
+    | token_fields(58101, pad=58100, start=58100, eos=0),
     fixed=FIXED | {"share_encoder_decoder_embeddings": (True, True)},
     order=HALVES,
     usual=MARIAN_OLD,
@@ -97,7 +99,9 @@ PEGASUS = SinusoidalLayout(
     "Pegasus",
     "PegasusForConditionalGeneration",
     [*HALVES.blocks(), *last_norms(HALVES)],
-    FIELDS | {"scaled": scaled(False)} | token_fields(50265, pad=0, start=0, eos=1),
+    FIELDS
+    | {"scale_embedding": scale_embedding(False)}
+    | token_fields(50265, pad=0, start=0, eos=1),
     order=HALVES,
     usual=PEGASUS_OLD,
     computed=POSITIONS,
