@@ -69,7 +69,7 @@ class Memory:
 
         torch.set_num_threads(threads)
         torch.manual_seed(1)
-        self.model = TransformerXL(TransformerXLConfig(**sizes, memory=context)).eval()
+        self.model = TransformerXL(TransformerXLConfig(**sizes, memory_length=context)).eval()
         self.ids = _ids(sizes, SEGMENT * SEGMENTS + 1)
         with torch.no_grad():
             before = _ids(sizes, context)

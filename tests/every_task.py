@@ -90,7 +90,7 @@ def language(kind: type = RecurrentLanguageModel) -> Any:
     """A language model."""
     tokenizer = train("words", lines(), 60)
     limit = {"max_length": LIMIT} if kind is GPT2 else {}
-    limit = {"cutoffs": (6,), "divisor": 2, "memory": 6} if kind is TransformerXL else limit
+    limit = {"cutoffs": (6,), "divisor": 2, "memory_length": 6} if kind is TransformerXL else limit
     model = kind(_config(kind, tokenizer, **limit))
     return task_class("language-modeling")(model, tokenizer, format="lines")
 

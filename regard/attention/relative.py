@@ -279,13 +279,15 @@ class RelativeAttention(nn.Module):
 
 
 def distance_vectors(
-    count: int, d_model: int, *, clamp: int | None = None, like: Tensor | None = None
+    count: int, d_model: int, *, max_distance: int | None = None, like: Tensor | None = None
 ) -> Tensor:
     """The vectors of distances count - 1 ... 0, for `ByDistance`: (S, D).
 
-    clamp: distances above this one are set to it.  like: a tensor of their type and device.
+    max_distance: distances above this one are set to it.  like: a tensor of their type and device.
     """
     device = None if like is None else like.device
     distances = torch.arange(count - 1, -1, -1, device=device)
-    vectors = sinusoid(distances if clamp is None else distances.clamp(max=clamp), d_model)
+    vectors = sinusoid(
+        distances if max_distance is None else distances.clamp(max=max_distance), d_model
+    )
     return vectors if like is None else vectors.to(like.dtype)

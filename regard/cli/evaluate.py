@@ -42,11 +42,15 @@ def evaluate(
     target_length: Annotated[
         int | None, Option(help="Tokens that a state reads at a time.")
     ] = None,
-    memory: Annotated[int | None, Option(help="Positions that Transformer-XL remembers.")] = None,
-    clamp: Annotated[int | None, Option(help="The largest distance of Transformer-XL.")] = None,
-    cache: Annotated[int | None, Option(help="Positions of a neural cache.")] = None,
-    cache_theta: Annotated[float | None, Option(help="How peaked the cache is.")] = None,
-    cache_weight: Annotated[float | None, Option(help="Its share in the mixture.")] = None,
+    memory_length: Annotated[
+        int | None, Option(help="Positions of Transformer-XL's memory.")
+    ] = None,
+    max_distance: Annotated[
+        int | None, Option(help="The largest distance of Transformer-XL.")
+    ] = None,
+    neural_cache: Annotated[int | None, Option(help="Positions of a neural cache.")] = None,
+    neural_cache_theta: Annotated[float | None, Option(help="How peaked the cache is.")] = None,
+    neural_cache_weight: Annotated[float | None, Option(help="Its share in the mixture.")] = None,
     quantize: Quantize = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -69,8 +73,9 @@ def evaluate(
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
     reading = dict(
-        window=window, stride=stride, target_length=target_length, memory=memory, clamp=clamp,
-        cache=cache, cache_theta=cache_theta, cache_weight=cache_weight,
+        window=window, stride=stride, target_length=target_length, memory_length=memory_length,
+        max_distance=max_distance, neural_cache=neural_cache,
+        neural_cache_theta=neural_cache_theta, neural_cache_weight=neural_cache_weight,
     )  # fmt: skip
     reading = {name: value for name, value in reading.items() if value is not None}
     if reading and (last_word or not isinstance(task, LanguageModeling)):

@@ -217,7 +217,7 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
         raise ConfigError(f"[model.features] {error}") from None
 
 
-MAY_BE_ZERO = ("memory", "random_blocks", "random_seed")
+MAY_BE_ZERO = ("memory_length", "random_blocks", "random_seed")
 
 
 def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:

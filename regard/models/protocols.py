@@ -217,19 +217,21 @@ class LanguageModel(Generator[S]):
         """
         return None
 
-    def with_memory(self, memory: int | None = None, clamp: int | None = None) -> Self:
+    def with_memory(
+        self, memory_length: int | None = None, max_distance: int | None = None
+    ) -> Self:
         """The same weights, reading a text with another memory.
 
         Args:
-            memory: positions before a segment that it reads.
-            clamp: all larger distances are taken for this one.
+            memory_length: positions before a segment that it reads.
+            max_distance: distances above this one are set to it.
 
         Raises:
             ConfigError: the model has no memory of a length that can be chosen.
         """
         raise ConfigError(
             f"{type(self).__name__} has no memory whose length can be chosen, and no distances: "
-            "`memory` and `clamp` are for the evaluation of a Transformer-XL."
+            "`memory_length` and `max_distance` are for the evaluation of a Transformer-XL."
         )
 
     @abstractmethod

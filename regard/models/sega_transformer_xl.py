@@ -44,9 +44,9 @@ class SegaTransformerXLConfig(TransformerXLConfig):
 
 
 SIZES = {
-    "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory=150),
+    "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory_length=150),
     "large": dict(
-        d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory=384,
+        d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory_length=384,
         dropout=0.2,
     ),
 }  # fmt: skip
@@ -169,7 +169,7 @@ class SegaTransformerXL(TransformerXL):
         for part in (0, 1):
             numbers = places[..., part]
             apart = (numbers[:, total - count :, None] - numbers[:, None]).clamp(min=0)  # (B, T, S)
-            apart = apart if config.clamp is None else apart.clamp(max=config.clamp)
+            apart = apart if config.max_distance is None else apart.clamp(max=config.max_distance)
             farthest = int(apart.max()) if apart.numel() else 0
             distances = torch.arange(farthest + 1, device=places.device)
             vectors = self.dropout(self._placed(distances, 1 + part, like))
@@ -186,7 +186,7 @@ class SegaTransformerXL(TransformerXL):
 
     def _placed(self, distances: Tensor, part: int, like: Tensor) -> Tensor:
         """Vectors of distances of one kind in their third, zeros elsewhere: (...,) -> (..., D)."""
-        clamp, sizes = self.config.clamp, widths(self.config.d_model)
-        distances = distances if clamp is None else distances.clamp(max=clamp)
+        limit, sizes = self.config.max_distance, widths(self.config.d_model)
+        distances = distances if limit is None else distances.clamp(max=limit)
         before, behind = sum(sizes[:part]), sum(sizes[part + 1 :])
         return F.pad(sinusoid(distances, sizes[part]), (before, behind)).to(like.dtype)

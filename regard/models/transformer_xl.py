@@ -63,11 +63,13 @@ class TransformerXLConfig:
     tied_projections: for each cluster whether its projection is; clusters not named have their own.
     norm: whether the layer norm follows a sub-layer (post) or comes before it (pre).
     shared_biases: whether all layers have the same content and position bias.
-    memory: M, the positions before a segment that it reads.
-    memory_start: what precedes a text: nothing (empty), or M zeros, which are attended to (zeros).
-    same_length: every token sees its own and the M - 1 positions before, no more.
-    clamp: all larger distances are taken for this one; None: none is.
-    target_length: tokens that evaluation reads at a time.
+    memory_length: M, the positions before a segment that it reads; 0: none.
+    memory_start: what the first segment attends to before itself: "empty" nothing; "zeros" M hidden
+        states of zero, as in the authors' program.
+    same_length: every token sees its own and the M - 1 positions before, no more. XLNet's option of
+        this name counts M before its own.
+    max_distance: distances above this one are set to it; None: no limit.
+    target_length: length of a segment in evaluation (`tgt_len` of the authors' program).
     """
 
     vocab_size: Size
@@ -83,10 +85,10 @@ class TransformerXLConfig:
     tied_projections: Flags = ()
     norm: Literal["post", "pre"] = "post"
     shared_biases: bool = False
-    memory: Count = 150
+    memory_length: Count = 150
     memory_start: Literal["empty", "zeros"] = "empty"
     same_length: bool = False
-    clamp: Size | None = None
+    max_distance: Size | None = None
     target_length: Size = 150
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.0
@@ -119,16 +121,17 @@ class TransformerXLConfig:
 
     def __post_init__(self) -> None:
         _ = self.clusters  # raises an error for those that cannot be
-        if self.same_length and not self.memory:
+        if self.same_length and not self.memory_length:
             raise ConfigError(
-                "`memory` must be at least 1 with `same_length`: a token would not even see itself."
+                "`memory_length` must be at least 1 with `same_length`: a token would not even see "
+                "itself."
             )
 
 
 SIZES = {
-    "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory=150),
+    "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory_length=150),
     "large": dict(
-        d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory=384,
+        d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory_length=384,
         dropout=0.2,
     ),
 }  # fmt: skip
@@ -322,13 +325,15 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         return DistanceKeys(torch.stack(projected))
 
     def _vectors(self, count: int, like: Tensor) -> Tensor:
-        return distance_vectors(count, self.config.d_model, clamp=self.config.clamp, like=like)
+        return distance_vectors(
+            count, self.config.d_model, max_distance=self.config.max_distance, like=like
+        )
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> CarriedMemory:
         """A memory of nothing, or of zeros; see `memory_start`."""
         config, weight = self.config, self.embedding.weight
         like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
-        zeros = config.memory if config.memory_start == "zeros" else 0
+        zeros = config.memory_length if config.memory_start == "zeros" else 0
         layers, shape = config.layers, (config.heads, 0, config.head_width)
         none = like.new_empty(sequences, layers, *shape)
         return CarriedMemory(
@@ -337,8 +342,8 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
             values=none,
             lengths=torch.full((sequences,), zeros, device=weight.device),
             distances=DistanceKeys(like.new_empty(layers, *shape)),
-            limit=config.memory,
-            window=config.memory if config.same_length else 0,
+            limit=config.memory_length,
+            window=config.memory_length if config.same_length else 0,
             end=zeros,
         )
 
@@ -372,15 +377,17 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         output = self(tokens, state)
         return self.head.logits(output.hidden), output.state
 
-    def with_memory(self, memory: int | None = None, clamp: int | None = None) -> Self:
-        """See `LanguageModel`; the weights are not copied. With `same_length`, `memory` is also the
-        number of keys that each token sees.
+    def with_memory(
+        self, memory_length: int | None = None, max_distance: int | None = None
+    ) -> Self:
+        """See `LanguageModel`; the weights are not copied. With `same_length`, the memory length is
+        also the number of keys that each token sees.
 
         Raises:
             ConfigError: the memory is 0 with `same_length`.
         """
         other = copy.copy(self)
-        changes = {"memory": memory, "clamp": clamp}
+        changes = {"memory_length": memory_length, "max_distance": max_distance}
         given = {name: value for name, value in changes.items() if value is not None}
         other.config = replace(self.config, **given)
         return other

@@ -64,14 +64,16 @@ SUMMARIES: dict[str, Pooling] = {"last": last_token, "first": first_token, "mean
 class XlnetConfig:
     """The defaults are the base model.
 
-    attention: "bi", every token sees every other, or "uni", those up to itself (Transformer-XL).
-    mem_len: how many hidden states of earlier segments are carried; None: all of them.
-    reuse_len: only the first so many of a segment are, since the next one begins behind them; None:
-        all of them.
-    mem_in_training, mem_in_evaluation: whether they are carried.
-    bi_data: the second half of each batch is read backward: its distances change their sign.
-    clamp_len: distances are at most so large, on both sides; None: of any size.
-    same_length: with "uni", no token sees more than M tokens before it, as many as there is memory.
+    attention: "bi": bidirectional; "uni": causal, as in Transformer-XL.
+    memory_length: M, the positions before a segment that it reads; None: no limit.
+    reuse_len: only the hidden states of the first `reuse_len` tokens of a segment are carried,
+        because segments overlap in training; None: all of them.
+    memory_in_training, memory_in_evaluation: whether hidden states are carried.
+    bi_data: for the second half of each batch the distances are negated, as in the authors'
+        pre-training.
+    max_distance: distances above this one are set to it, on both sides; None: no limit.
+    same_length: with "uni", every token sees its own and the M positions before, no more.
+        Transformer-XL's option of this name counts M with its own.
     summary, summary_activation, summary_dropout: what the heads "classes" and "multiple_choice"
         read, and the activation of their inner layer and the dropout behind it.
     output: as in `GPTConfig`.
@@ -85,12 +87,12 @@ class XlnetConfig:
     activation: Activation = "gelu"
     dropout: Probability = 0.1
     attention: Literal["bi", "uni"] = "bi"
-    mem_len: Size | None = 512
+    memory_length: Size | None = 512
     reuse_len: Size | None = None
-    mem_in_training: bool = False
-    mem_in_evaluation: bool = True
+    memory_in_training: bool = False
+    memory_in_evaluation: bool = True
     bi_data: bool = False
-    clamp_len: Size | None = None
+    max_distance: Size | None = None
     same_length: bool = False
     summary: SummaryKind = "last"
     summary_activation: Activation = "tanh"
@@ -190,7 +192,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         *read, (content, query) = self.streams(batch, memory)
         content = self.dropout(content)
         config, state = self.config, None
-        if config.mem_in_training if self.training else config.mem_in_evaluation:
+        if config.memory_in_training if self.training else config.memory_in_evaluation:
             state = self._remembered(batch, [hidden for hidden, _ in read], memory)
         hidden = content if query is None else self.dropout(query)
         return Output(hidden, state, {"content": content})
@@ -232,7 +234,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
     def _distances(self, least: int, most: int) -> Tensor:
         """The vectors of distances from `least` to `most`, (R, D)."""
         distances = torch.arange(least, most + 1, device=self.start.device)
-        limit = self.config.clamp_len
+        limit = self.config.max_distance
         if limit is not None:
             distances = distances.clamp(-limit, limit)
         return self.dropout(sinusoid(distances, self.config.d_model).to(self.start))
@@ -280,15 +282,15 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         """What the layers have read, (B, T, D) each, behind the memory before."""
         if not bool(batch.keep.all()):
             raise RegardError(
-                "A segment whose hidden states are carried as memory must have no padding. Give "
-                "segments of one length, or set `mem_in_evaluation` or `mem_in_training` to false."
+                "A segment with memory must not be padded. Give segments of one length, or set "
+                "`memory_in_evaluation` or `memory_in_training` to false."
             )
         config = self.config
         hidden = torch.stack(read, 1)[:, :, : config.reuse_len]  # (B, L, T, D)
         if memory is not None:
             memory.consume()
             hidden = torch.cat([memory.hidden.to(hidden), hidden], 2)
-        return SegmentMemory(hidden[:, :, -(config.mem_len or 0) :].detach())
+        return SegmentMemory(hidden[:, :, -(config.memory_length or 0) :].detach())
 
     # ---- a language model
 
@@ -317,8 +319,8 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         """Hidden states of what follows ids (B, T) at positions (1 or B, T)."""
         config, most = self.config, ids.size(1) + (0 if cache is None else cache.longest)
         distance = positions[:, None, :, None] - torch.arange(most, device=ids.device)
-        if config.same_length and config.mem_len:
-            mask = KeyMask(_both(mask.grid, distance <= config.mem_len))
+        if config.same_length and config.memory_length:
+            mask = KeyMask(_both(mask.grid, distance <= config.memory_length))
         own = StreamRelations(mask, distance.clamp(min=0))
         next_one = StreamRelations(mask, (distance + 1).clamp(min=0), stream=QUERY)
         distances = self._distances(0, most)

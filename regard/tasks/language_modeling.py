@@ -77,15 +77,15 @@ class PerplexitySection(Options):
     target_length: int | None = Field(default=None, ge=1)
     """Tokens that a model with a state reads at a time. None: the model's own number, or where it
     does not matter any."""
-    memory: int | None = Field(default=None, ge=0)
+    memory_length: int | None = Field(default=None, ge=0)
     """Positions that a Transformer-XL reads before these. None: as many as in training."""
-    clamp: int | None = Field(default=None, ge=1)
-    """All larger distances are taken for this one (Transformer-XL). None: as in training."""
-    cache: int | None = Field(default=None, ge=1)
+    max_distance: int | None = Field(default=None, ge=1)
+    """Distances above this one are set to it (Transformer-XL). None: as in training."""
+    neural_cache: int | None = Field(default=None, ge=1)
     """Positions of a neural cache (Grave et al. 2017) in tests. None: no cache."""
-    cache_theta: float | None = Field(default=None, ge=0)
+    neural_cache_theta: float | None = Field(default=None, ge=0)
     """How peaked its distribution is. None: 0.3."""
-    cache_weight: float | None = Field(default=None, ge=0, lt=1)
+    neural_cache_weight: float | None = Field(default=None, ge=0, lt=1)
     """Its share in the mixture with the model's distribution. None: 0.1."""
 
     def reading(self) -> Reading:
@@ -208,9 +208,10 @@ class LanguageModeling(EmbedsTexts):
             problem = f"must be at most `window`, {window}, but is {stride}."
             yield "evaluation.stride", problem
         evaluation = recipe.evaluation
-        for name in ("cache_theta", "cache_weight"):
-            if getattr(evaluation, name) is not None and evaluation.cache is None:
-                yield f"evaluation.{name}", "needs `cache`, the positions that the cache holds."
+        for name in ("neural_cache_theta", "neural_cache_weight"):
+            if getattr(evaluation, name) is not None and evaluation.neural_cache is None:
+                problem = "needs `neural_cache`, the positions that the cache holds."
+                yield f"evaluation.{name}", problem
 
     @classmethod
     def from_recipe(
@@ -499,13 +500,14 @@ class LanguageModeling(EmbedsTexts):
         return result
 
     def reader(self, reading: Reading) -> LanguageModel:
-        """The model with the memory and the clamp that evaluation is asked for.
+        """The model with the memory length and largest distance that evaluation is asked for.
 
         Raises:
             ConfigError: it has none, or options of a cache are given without its size.
         """
         cache_of(reading)
-        chosen = {n: v for n, v in given(reading).items() if n in ("memory", "clamp")}
+        options = ("memory_length", "max_distance")
+        chosen = {name: value for name, value in given(reading).items() if name in options}
         return self.model.with_memory(**chosen) if chosen else self.model
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:

@@ -35,11 +35,11 @@ class NeuralCache:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ConfigError(f"`cache` must be at least 1 position, but is {self.size}.")
+            raise ConfigError(f"`neural_cache` must be at least 1 position, but is {self.size}.")
         if not 0 <= self.theta < float("inf"):
-            raise ConfigError(f"`cache_theta` must be at least 0, but is {self.theta}.")
+            raise ConfigError(f"`neural_cache_theta` must be at least 0, but is {self.theta}.")
         if not 0 <= self.weight < 1:
-            raise ConfigError(f"`cache_weight` must be in [0, 1), but is {self.weight}.")
+            raise ConfigError(f"`neural_cache_weight` must be in [0, 1), but is {self.weight}.")
 
 
 @dataclass

@@ -172,14 +172,14 @@ def memory_notes(config: Any) -> list[str]:
     Raises:
         ConfigError: it would grow without end.
     """
-    if not config.mem_in_training:
+    if not config.memory_in_training:
         return [
             "the hidden states of a segment are not remembered in the next one: set "
-            "`mem_in_training` of [model] to true"
+            "`memory_in_training` of [model] to true"
         ]
-    if config.mem_len is None:
+    if config.memory_length is None:
         raise ConfigError(
-            "[model] `mem_len` must be a number in training, where the memory of all segments "
-            "before would not fit."
+            "[model] `memory_length` must be a number in training, where the memory of all "
+            "segments before would not fit."
         )
     return []

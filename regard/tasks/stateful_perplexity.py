@@ -33,6 +33,7 @@ FEWEST_SEGMENTS = 4  # fewer do not pay
 PER_OVERLAP = 8  # a segment has at least so many tokens for each token of its overlap
 PROBES = 8  # positions at which convergence is tested
 FIRST_OVERLAP = 32  # tokens; doubled until the states agree
+NEURAL = "neural_cache"  # its size; how the names of its other options begin
 TOLERANCE = 1e-2  # largest difference of states that count as equal
 
 
@@ -50,16 +51,17 @@ class Reading(TypedDict, total=False):
     """How a model that carries a state reads a text: options of evaluation.
 
     target_length: tokens that are read at a time.
-    memory, clamp: see `LanguageModel.with_memory`.
-    cache, cache_theta, cache_weight: see `regard.tasks.neural_cache`.
+    memory_length, max_distance: see `LanguageModel.with_memory`.
+    neural_cache, neural_cache_theta, neural_cache_weight: size, theta and weight of a
+        `regard.tasks.neural_cache.NeuralCache`.
     """
 
     target_length: int | None
-    memory: int | None
-    clamp: int | None
-    cache: int | None
-    cache_theta: float | None
-    cache_weight: float | None
+    memory_length: int | None
+    max_distance: int | None
+    neural_cache: int | None
+    neural_cache_theta: float | None
+    neural_cache_weight: float | None
 
 
 def given(reading: Reading) -> dict[str, Any]:
@@ -73,12 +75,15 @@ def cache_of(reading: Reading) -> NeuralCache | None:
     Raises:
         ConfigError: options of a cache without its size.
     """
-    options = {n.removeprefix("cache_"): v for n, v in given(reading).items() if "cache" in n}
-    size = options.pop("cache", None)
+    options = {name: value for name, value in given(reading).items() if name.startswith(NEURAL)}
+    size = options.pop(NEURAL, None)
     if size is None and options:
-        name = next(iter(options))
-        raise ConfigError(f"`cache_{name}` is given, but `cache`, the positions it holds, is not.")
-    return None if size is None else NeuralCache(size, **options)
+        raise ConfigError(
+            f"`{next(iter(options))}` is given, but `{NEURAL}`, the positions that the cache "
+            "holds, is not."
+        )
+    chosen = {name.removeprefix(f"{NEURAL}_"): value for name, value in options.items()}
+    return None if size is None else NeuralCache(size, **chosen)
 
 
 def described(model: LanguageModel, reading: Reading) -> str:
@@ -86,9 +91,10 @@ def described(model: LanguageModel, reading: Reading) -> str:
     length = reading.get("target_length") or model.target_length
     facts: dict[str, Any] = {"target": length} if length else {}
     if model.target_length:
-        facts |= {"memory": model.config.memory, "clamp": model.config.clamp}
+        config = model.config
+        facts |= {"memory": config.memory_length, "max_distance": config.max_distance}
     if (cache := cache_of(reading)) is not None:
-        facts["cache"] = f"{cache.size},{cache.theta:g},{cache.weight:g}"
+        facts[NEURAL] = f"{cache.size},{cache.theta:g},{cache.weight:g}"
     return "".join(f"|{name}:{value}" for name, value in facts.items() if value is not None)
 
 

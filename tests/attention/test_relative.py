@@ -133,7 +133,7 @@ def test_transformer_xl_attention_equals_its_formula(before, count):
     hidden = torch.randn(2, count, D, dtype=torch.float64, requires_grad=True)
     memory = torch.randn(2, before, D, dtype=torch.float64)
     mask = causal().resolve(torch.arange(before, before + count), before + count)
-    vectors = distance_vectors(before + count, D, clamp=CLAMP, like=hidden)
+    vectors = distance_vectors(before + count, D, max_distance=CLAMP, like=hidden)
     expected = naive(layer, hidden, memory)
     for relation in (ByDistance(vectors), ProjectedDistances(layer.project(vectors))):
         found = layer(hidden, mask, relation, memory=memory)

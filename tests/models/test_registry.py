@@ -34,7 +34,7 @@ GPT = dict(
     max_length=16,
 )  # fmt: skip
 TRANSFORMER_XL = dict(
-    d_model=8, d_ff=16, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, memory=16,
+    d_model=8, d_ff=16, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, memory_length=16,
     target_length=4, cutoffs=(7, 12),
 )  # fmt: skip
 BERT = dict(
@@ -83,14 +83,14 @@ TINY: dict[str, list[dict]] = {
     "adaptive-transformer": [dict(GPT, cutoffs=(7, 12), divisor=2), dict(GPT, divisor=1)],
     "transformer-xl": [
         dict(TRANSFORMER_XL, divisor=2, head_dim=6, tied_projections=(False, True, True)),
-        dict(TRANSFORMER_XL, memory=3, same_length=True, memory_start="zeros", norm="pre",
-             d_embedding=4, clamp=2, cutoffs=(11,), tied_projections=(True, False)),
-        dict(TRANSFORMER_XL, cutoffs=(), output="own", shared_biases=True, clamp=3),
+        dict(TRANSFORMER_XL, memory_length=3, same_length=True, memory_start="zeros", norm="pre",
+             d_embedding=4, max_distance=2, cutoffs=(11,), tied_projections=(True, False)),
+        dict(TRANSFORMER_XL, cutoffs=(), output="own", shared_biases=True, max_distance=3),
     ],
     "sega-transformer-xl": [
         dict(TRANSFORMER_XL, sentence_ends=(5, 7), paragraph_ends=(9,)),
-        dict(TRANSFORMER_XL, memory=3, same_length=True, memory_start="zeros", norm="pre",
-             sentence_ends=(5, 7), paragraph_ends=(9, 11), clamp=2),
+        dict(TRANSFORMER_XL, memory_length=3, same_length=True, memory_start="zeros", norm="pre",
+             sentence_ends=(5, 7), paragraph_ends=(9, 11), max_distance=2),
     ],
     "bert": [
         BERT, dict(BERT, segments=3), dict(BERT, positions="sinusoidal"),
@@ -102,7 +102,9 @@ TINY: dict[str, list[dict]] = {
     "mpnet": [BERT],
     "segabert": [BERT, dict(BERT, paragraphs=2, sentences=3, sentence_length=5)],
     "xlnet": [
-        XLNET, dict(XLNET, attention="uni", same_length=True, mem_len=3, clamp_len=2, output="own"),
+        XLNET,
+        dict(XLNET, attention="uni", same_length=True, memory_length=3, max_distance=2,
+             output="own"),
     ],
     "electra": [dict(BERT, d_embedding=8), dict(BERT, d_embedding=6)],
     "albert": [

@@ -22,7 +22,7 @@ SIZES = dict(vocab_size=V, d_model=D, d_ff=16, heads=HEADS, head_dim=K, dropout=
 
 def made(**options) -> SegaTransformerXL:
     torch.manual_seed(1)
-    config = SegaTransformerXLConfig(**{**SIZES, "layers": 1, "memory": 20, **options})
+    config = SegaTransformerXLConfig(**{**SIZES, "layers": 1, "memory_length": 20, **options})
     model = SegaTransformerXL(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -55,7 +55,7 @@ def naive(model: SegaTransformerXL, ids: Tensor, places: Tensor, count: int) -> 
                 else:  # the row of the last query, moved to the left
                     column = j + total - 1 - i
                     sentence, paragraph = (places.amax(0) - places[column]).tolist()
-                r = attention.distance(vector(i - j, sentence, paragraph, config.clamp))
+                r = attention.distance(vector(i - j, sentence, paragraph, config.max_distance))
                 content = (query[h] + attention.content_bias[h, 0]) @ key[j, h]
                 position = (query[h] + attention.position_bias[h, 0]) @ r.unflatten(-1, (HEADS, K))[
                     h
@@ -71,7 +71,7 @@ def naive(model: SegaTransformerXL, ids: Tensor, places: Tensor, count: int) -> 
 @pytest.mark.parametrize(("before", "count"), [(0, 7), (5, 4), (8, 1)])
 @pytest.mark.parametrize("clamp", [None, 2])
 def test_the_relation_equals_its_formula(relation, before, count, clamp):
-    model = made(relation=relation, clamp=clamp)
+    model = made(relation=relation, max_distance=clamp)
     ids = torch.randint(0, V, (2, before + count))
     steps = torch.randint(0, 2, (2, before + count, 2))
     steps[..., 0] |= steps[..., 1]  # a new paragraph is a new sentence
@@ -111,7 +111,7 @@ def test_a_text_without_sentences_and_paragraphs_has_the_distances_of_tokens_alo
     found = model(ids).hidden
     torch.testing.assert_close(model(ids, None, torch.full((2, 9, 2), 4)).hidden, found)
     assert found.isfinite().all()
-    plain = TransformerXL(TransformerXLConfig(**SIZES, layers=2, memory=20)).double()
+    plain = TransformerXL(TransformerXLConfig(**SIZES, layers=2, memory_length=20)).double()
     plain.load_state_dict(model.state_dict())  # the same parameters
 
 
@@ -131,7 +131,7 @@ def test_both_relations_agree_in_steps_of_one_token():
 
 
 def test_numbers_are_part_of_a_restored_memory():
-    model = made(sentence_ends=(3,), layers=2, memory=4)
+    model = made(sentence_ends=(3,), layers=2, memory_length=4)
     ids = torch.randint(0, 6, (3, 15))
     state = model(ids[:, :9]).state
     tensors = {name: one.clone() for name, one in state.tensors().items()}

@@ -195,9 +195,9 @@ def stepped(model: TransformerXL, ids: Tensor, pieces: list[int]) -> tuple[Tenso
 
 
 @pytest.mark.parametrize(("count", "options"), [
-    (2000, dict(memory=50, same_length=True, clamp=20, layers=1)),
-    (300, dict(memory=300)),
-    (300, dict(memory=50, same_length=True, memory_start="zeros", norm="pre")),
+    (2000, dict(memory_length=50, same_length=True, max_distance=20, layers=1)),
+    (300, dict(memory_length=300)),
+    (300, dict(memory_length=50, same_length=True, memory_start="zeros", norm="pre")),
 ], ids=["window", "everything", "window-of-zeros"])  # fmt: skip
 @torch.no_grad()
 def test_decoding_many_tokens_equals_one_pass(count, options):
@@ -205,14 +205,14 @@ def test_decoding_many_tokens_equals_one_pass(count, options):
     expected = model.head.logits(model(ids).hidden)
     found, state = stepped(model, ids, [1] * count)
     torch.testing.assert_close(found, expected, **CLOSE)
-    assert state.hidden.size(2) <= model.config.memory * 5 // 4 + 17
+    assert state.hidden.size(2) <= model.config.memory_length * 5 // 4 + 17
     torch.testing.assert_close(state.newest, model(ids).state.newest, **CLOSE)
 
 
 @pytest.mark.parametrize("same_length", [False, True])
 def test_kept_keys_change_nothing(same_length):
     """Reading segments with keys that are kept, and computing them again."""
-    model, ids = tiny(memory=7, same_length=same_length, norm="pre"), drawn(3, 40)
+    model, ids = tiny(memory_length=7, same_length=same_length, norm="pre"), drawn(3, 40)
     pieces = [5, 1, 1, 12, 3, 1, 9, 8]
     again, state = stepped(model, ids, pieces)
     assert not state.has_keys
@@ -229,21 +229,21 @@ def test_kept_keys_change_nothing(same_length):
 @torch.no_grad()
 def test_a_token_sees_the_window_that_the_memory_implies():
     """In steps of one token through one layer: M positions and its own."""
-    model, ids = tiny(memory=6, layers=1), drawn(1, 20)
+    model, ids = tiny(memory_length=6, layers=1), drawn(1, 20)
     before = stepped(model, ids, [1] * 20)[0]
     changed = ids.clone()
     changed[0, 5] = 1 + ids[0, 5] % (V - 1)
     moved = (stepped(model, changed, [1] * 20)[0] != before).any(-1)[0]
     assert moved.nonzero().flatten().tolist() == list(range(5, 12))
-    model = tiny(memory=6, layers=1, same_length=True)
+    model = tiny(memory_length=6, layers=1, same_length=True)
     before = model(ids).hidden
     moved = (model(changed).hidden != before).any(-1)[0]
     assert moved.nonzero().flatten().tolist() == list(range(5, 11))
 
 
 @pytest.mark.parametrize("options", [
-    dict(memory=30), dict(memory=4, same_length=True),
-    dict(memory=4, same_length=True, memory_start="zeros"), dict(memory=0),
+    dict(memory_length=30), dict(memory_length=4, same_length=True),
+    dict(memory_length=4, same_length=True, memory_start="zeros"), dict(memory_length=0),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("learning", [False, True])
 def test_prompts_of_different_lengths_continue_as_each_alone(options, learning):
@@ -262,7 +262,7 @@ def test_prompts_of_different_lengths_continue_as_each_alone(options, learning):
 
 
 def test_a_memory_is_restored_from_its_tensors():
-    model, ids = tiny(memory=9, dropout=0.2).train(), drawn(2, 40)
+    model, ids = tiny(memory_length=9, dropout=0.2).train(), drawn(2, 40)
     state = model(ids[:, :20]).state.detach()
     tensors = {name: one.clone() for name, one in state.tensors().items()}
     assert tensors["hidden"].shape == (2, 2, 9, 16)
@@ -275,26 +275,27 @@ def test_a_memory_is_restored_from_its_tensors():
 
 def test_a_memory_cannot_be_rewound():
     with pytest.raises(TypeError, match="CarriedMemory cannot be rewound"):
-        tiny(memory=3)(drawn(1, 4)).state.rewind(1)
+        tiny(memory_length=3)(drawn(1, 4)).state.rewind(1)
 
 
 @torch.no_grad()
 def test_another_memory_and_clamp_for_the_same_weights():
-    model, ids = tiny(memory=4), drawn(1, 30)
-    longer = model.with_memory(30, clamp=10)
-    assert (longer.config.memory, longer.config.clamp, model.config.memory) == (30, 10, 4)
+    model, ids = tiny(memory_length=4), drawn(1, 30)
+    longer = model.with_memory(30, max_distance=10)
+    assert (longer.config.memory_length, longer.config.max_distance) == (30, 10)
+    assert model.config.memory_length == 4
     assert all(a is b for a, b in zip(model.parameters(), longer.parameters(), strict=True))
-    one = tiny(memory=30, clamp=10)
+    one = tiny(memory_length=30, max_distance=10)
     pieces = [7] * 4 + [2]
     torch.testing.assert_close(stepped(longer, ids, pieces)[0], stepped(one, ids, pieces)[0])
-    assert model.with_memory(0).config.memory == 0
+    assert model.with_memory(0).config.memory_length == 0
 
 
 def test_same_length_needs_a_memory():
-    with pytest.raises(ConfigError, match="`memory` must be at least 1 with `same_length`"):
-        tiny(memory=0, same_length=True)
-    with pytest.raises(ConfigError, match="`memory` must be at least 1 with `same_length`"):
-        tiny(memory=4, same_length=True).with_memory(0)
+    with pytest.raises(ConfigError, match="`memory_length` must be at least 1 with `same_length`"):
+        tiny(memory_length=0, same_length=True)
+    with pytest.raises(ConfigError, match="`memory_length` must be at least 1 with `same_length`"):
+        tiny(memory_length=4, same_length=True).with_memory(0)
 
 
 @pytest.mark.parametrize("field", ["d_embed", "d_model", "d_inner"])
@@ -306,7 +307,7 @@ def test_sizes_beyond_the_weights_are_rejected_before_a_model_is_built(field):
 
 def test_training_through_a_memory_equals_a_pass_without_gradient_into_it():
     """The second segment's loss, its memory taken as constants, in float64."""
-    model, ids = tiny(memory=6).double(), drawn(2, 12)
+    model, ids = tiny(memory_length=6).double(), drawn(2, 12)
     first, second = ids[:, :6], ids[:, 6:]
     out = model(second, model(first).state)
     hidden = [h for h in model.states(Sequences.full(ids))]
@@ -323,7 +324,7 @@ def test_compiled_decoding_says_that_a_memory_has_no_compiled_form():
 
     if not load_kernels() or kernels() is None:
         pytest.skip("no compiled kernels")
-    model, plain = prepare(tiny(memory=5)), tiny(memory=5)
+    model, plain = prepare(tiny(memory_length=5)), tiny(memory_length=5)
     source = Sequences.of([[4, 5, 6]], 0)
     with pytest.warns(UserWarning, match="TransformerXL is not compiled .* CarriedMemory has no"):
         found = generate(model, source, max_tokens=4)

@@ -218,7 +218,7 @@ def test_gradients_with_memory_equal_those_of_transformers():
 
 def test_memory_of_padded_segments_raises_an_error_and_a_memory_is_used_once():
     ours = Xlnet(XlnetConfig(V, d_model=D, d_ff=8, heads=3, layers=1)).eval()
-    with pytest.raises(RegardError, match="must have no padding"):
+    with pytest.raises(RegardError, match="must not be padded"):
         ours.encode_segment(random_batch())
     memory = ours.encode_segment(random_batch((3, 3))).state
     ours.encode_segment(random_batch((3, 3)), memory)
@@ -336,9 +336,9 @@ def test_summaries_equal_those_of_transformers(options):
 def test_exported_models_open_in_transformers_and_are_read_again_unchanged(ending, tied, tmp_path):
     output = ("tied" if tied else "own") if ending == "LMHeadModel" else "none"
     config = XlnetConfig(
-        V, d_model=D, d_ff=20, heads=3, layers=2, activation="gelu-tanh", clamp_len=4, mem_len=7,
-        reuse_len=2, mem_in_training=True, summary="mean", summary_activation="linear",
-        output=output,
+        V, d_model=D, d_ff=20, heads=3, layers=2, activation="gelu-tanh", max_distance=4,
+        memory_length=7, reuse_len=2, memory_in_training=True, summary="mean",
+        summary_activation="linear", output=output,
     )  # fmt: skip
     ours: Any = Xlnet(config)
     if ending != "LMHeadModel":

@@ -41,7 +41,7 @@ def tokenizer():
 
 def xl(tokenizer, **options) -> LanguageModeling:
     torch.manual_seed(2)
-    options = {"memory": 9, "target_length": 5, "eos": tokenizer.eos_id, **SIZES, **options}
+    options = {"memory_length": 9, "target_length": 5, "eos": tokenizer.eos_id, **SIZES, **options}
     model = TransformerXL(TransformerXLConfig(tokenizer.vocab_size, **options))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -63,8 +63,8 @@ def plain(model: TransformerXL, ids: list[int], target: int) -> float:
 
 
 @pytest.mark.parametrize("reading", [
-    {}, dict(target_length=3), dict(memory=20), dict(memory=0), dict(clamp=2),
-    dict(target_length=4, memory=30, clamp=6),
+    {}, dict(target_length=3), dict(memory_length=20), dict(memory_length=0), dict(max_distance=2),
+    dict(target_length=4, memory_length=30, max_distance=6),
 ], ids=str)  # fmt: skip
 def test_transformer_xl_is_evaluated_with_a_target_length_a_memory_and_a_clamp(tokenizer, reading):
     task, text = xl(tokenizer), lines(12, seed=7)
@@ -72,28 +72,30 @@ def test_transformer_xl_is_evaluated_with_a_target_length_a_memory_and_a_clamp(t
     ids = [tokenizer.eos_id]
     for line in text:
         ids += [*tokenizer.encode(line).ids, tokenizer.eos_id]
-    memory, clamp = reading.get("memory"), reading.get("clamp")
+    memory, clamp = reading.get("memory_length"), reading.get("max_distance")
     model = task.model.with_memory(memory, clamp)
     target = reading.get("target_length", 5)
     assert found.nats == pytest.approx(plain(model, ids, target), rel=1e-6)
     assert found.count == len(ids) - 1
     expected = f"target:{target}|memory:{9 if memory is None else memory}"
-    expected += f"|clamp:{clamp}" if clamp else ""
+    expected += f"|max_distance:{clamp}" if clamp else ""
     assert f"|window:carried|{expected}|count" in found.signature
-    assert task.model.config.memory == 9 and not task.model.training
+    assert task.model.config.memory_length == 9 and not task.model.training
 
 
 def test_options_of_a_memory_are_rejected_by_models_that_have_none(tokenizer):
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8))
     task = LanguageModeling(model, tokenizer, format="lines")
     with pytest.raises(ConfigError, match="RecurrentLanguageModel has no memory whose length"):
-        task.evaluate(lines(3), memory=5)
-    with pytest.raises(ConfigError, match="`cache_theta` is given, but `cache`, .* is not"):
-        task.evaluate(lines(3), cache_theta=0.5)
+        task.evaluate(lines(3), memory_length=5)
+    with pytest.raises(
+        ConfigError, match="`neural_cache_theta` is given, but `neural_cache`, .* is not"
+    ):
+        task.evaluate(lines(3), neural_cache_theta=0.5)
     config = GPT2.Config(tokenizer.vocab_size, d_model=8, heads=2, layers=1, max_length=8)
     task = LanguageModeling(GPT2(config), tokenizer, format="lines")
-    with pytest.raises(ConfigError, match="`cache` is for a model that carries a state"):
-        task.evaluate(lines(3), cache=5)
+    with pytest.raises(ConfigError, match="`neural_cache` is for a model that carries a state"):
+        task.evaluate(lines(3), neural_cache=5)
 
 
 # ---- the neural cache
@@ -139,17 +141,20 @@ def test_the_neural_cache_equals_its_formula(cache, steps):
 
 def test_a_cache_is_an_option_of_every_model_with_a_state(tokenizer):
     task, text = xl(tokenizer), lines(12, seed=7)
-    plainly, with_cache = task.evaluate(text), task.evaluate(text, cache=20, cache_theta=0.1)
-    assert plainly.nats != with_cache.nats and "|cache:20,0.1,0.1|" in with_cache.signature
+    plainly, with_cache = (
+        task.evaluate(text),
+        task.evaluate(text, neural_cache=20, neural_cache_theta=0.1),
+    )
+    assert plainly.nats != with_cache.nats and "|neural_cache:20,0.1,0.1|" in with_cache.signature
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(size=0), "`cache` must be at least 1"),
-        (dict(size=3, theta=-1.0), "`cache_theta` must be at least 0"),
-        (dict(size=3, theta=math.nan), "`cache_theta` must be at least 0"),
-        (dict(size=3, weight=1.0), r"`cache_weight` must be in \[0, 1\)"),
+        (dict(size=0), "`neural_cache` must be at least 1"),
+        (dict(size=3, theta=-1.0), "`neural_cache_theta` must be at least 0"),
+        (dict(size=3, theta=math.nan), "`neural_cache_theta` must be at least 0"),
+        (dict(size=3, weight=1.0), r"`neural_cache_weight` must be in \[0, 1\)"),
     ],
 )
 def test_impossible_caches_raise_an_error(options, said):
@@ -178,11 +183,11 @@ heads = 2
 layers = 2
 cutoffs = [8]
 divisor = 2
-memory = 10
+memory_length = 10
 dropout = 0.2
 target_length = 6
 [evaluation]
-memory = 20
+memory_length = 20
 [training]
 updates = 9
 threads = 1
@@ -224,7 +229,7 @@ def test_training_carries_the_memory_and_resumes_exactly(trained):
 
 def test_a_trained_model_is_saved_with_how_it_is_evaluated(trained):
     settings = json.loads((trained / "whole/model/config.json").read_text())
-    assert settings["cutoffs"] == [8] and settings["regard"]["memory"] == 20
+    assert settings["cutoffs"] == [8] and settings["regard"]["memory_length"] == 20
     task = regard.load(trained / "whole")
     found = task.evaluate(read(trained / "valid.txt"))
     assert "|target:6|memory:20|" in found.signature

@@ -165,8 +165,8 @@ def test_losses_over_remembered_segments_equal_those_of_transformers(reuse):
     torch.manual_seed(0)
     ours = Xlnet(
         XlnetConfig(
-            1000, d_model=12, d_ff=16, heads=3, layers=2, dropout=0.0, mem_len=20, reuse_len=reuse,
-            mem_in_training=True,
+            1000, d_model=12, d_ff=16, heads=3, layers=2, dropout=0.0, memory_length=20,
+            reuse_len=reuse, memory_in_training=True,
         )
     ).train()  # fmt: skip
     config, tensors = to_published(ours)
@@ -199,8 +199,8 @@ SENTENCES = ["the cat sat on the mat .", "a dog ate the old bone .", "the mat wa
 RECIPE = dict(
     task="permutation-language-modeling", tokenizer=dict(kind="words", vocab_size=40),
     model=dict(
-        name="xlnet", d_model=16, d_ff=24, heads=2, layers=1, dropout=0.1, mem_len=12,
-        reuse_len=6, mem_in_training=True,
+        name="xlnet", d_model=16, d_ff=24, heads=2, layers=1, dropout=0.1, memory_length=12,
+        reuse_len=6, memory_in_training=True,
     ),
     data=dict(batch_size=4, sequence_length=12, valid=0.2), show="none",
 )  # fmt: skip
@@ -227,7 +227,7 @@ def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
 
 def test_memory_without_a_limit_raises_an_error_and_a_note_says_where_there_is_none(tmp_path):
     model = RECIPE["model"]
-    with pytest.raises(ConfigError, match="`mem_len` must be a number in training"):
-        memory_notes(XlnetConfig(9, mem_len=None, mem_in_training=True))
-    with pytest.warns(UserWarning, match="set `mem_in_training` of .model. to true"):
-        trained(tmp_path / "two", 1, model=model | {"mem_in_training": False})
+    with pytest.raises(ConfigError, match="`memory_length` must be a number in training"):
+        memory_notes(XlnetConfig(9, memory_length=None, memory_in_training=True))
+    with pytest.warns(UserWarning, match="set `memory_in_training` of .model. to true"):
+        trained(tmp_path / "two", 1, model=model | {"memory_in_training": False})

@@ -147,14 +147,16 @@ class TransfoXLFields(ConfigTable):
         if len(ties) > clusters:
             raise unsupported("tie_projs", f"a list of at most {clusters}, one a cluster,", ties)
         found["cutoffs"], found["tied_projections"] = tuple(found["cutoffs"]), tuple(ties)
-        found["clamp"] = found["clamp"] if found["clamp"] > 0 else None
-        if found["same_length"] and not found["memory"]:
+        found["max_distance"] = found["max_distance"] if found["max_distance"] > 0 else None
+        if found["same_length"] and not found["memory_length"]:
             raise unsupported("mem_len", "at least 1 where `same_length` is true", 0)
         return found | {"memory_start": "zeros"}
 
     def can_write(self, config: Any) -> bool:
         """See `ConfigTable`. Their memory starts with zeros."""
-        return super().can_write(config) and (config.memory_start == "zeros" or not config.memory)
+        return super().can_write(config) and (
+            config.memory_start == "zeros" or not config.memory_length
+        )
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""
@@ -162,7 +164,7 @@ class TransfoXLFields(ConfigTable):
         return super().write(config) | {
             "cutoffs": list(config.cutoffs),
             "tie_projs": ties,
-            "clamp_len": config.clamp or -1,
+            "clamp_len": config.max_distance or -1,
             "d_embed": config.d_embedding or config.d_model,
             "d_head": config.head_width,
         }
@@ -183,9 +185,9 @@ FIELDS = {
     ),
     "norm": Field("pre_lnorm", False, names={False: "post", True: "pre"}),
     "shared_biases": Field("untie_r", True, names={True: False, False: True}),
-    "memory": Field("mem_len", 1600, Count),
+    "memory_length": Field("mem_len", 1600, Count),
     "same_length": Field("same_length", True, bool),
-    "clamp": Field("clamp_len", 1000, int),
+    "max_distance": Field("clamp_len", 1000, int),
     "target_length": Field("tgt_len", 128, Size),
     "dropout": dropout("dropout", 0.1),
     "attention_dropout": dropout("dropatt", 0.0),

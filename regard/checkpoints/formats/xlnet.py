@@ -165,12 +165,12 @@ FIELDS = {
     "activation": activation("ff_activation", "gelu"),
     "dropout": dropout("dropout", 0.1),
     "attention": Field("attn_type", "bi", names={"bi": "bi", "uni": "uni"}),
-    "mem_len": LimitField("mem_len", 512, Size | None),
+    "memory_length": LimitField("mem_len", 512, Size | None),
     "reuse_len": LimitField("reuse_len", None, Size | None),
-    "mem_in_training": Field("use_mems_train", False, bool),
-    "mem_in_evaluation": Field("use_mems_eval", True, bool),
+    "memory_in_training": Field("use_mems_train", False, bool),
+    "memory_in_evaluation": Field("use_mems_eval", True, bool),
     "bi_data": Field("bi_data", False, bool),
-    "clamp_len": LimitField("clamp_len", -1, Size | None, none=-1),
+    "max_distance": LimitField("clamp_len", -1, Size | None, none=-1),
     "same_length": Field("same_length", False, bool),
     # without an index of a token, theirs takes the last one
     "summary": Field(
