@@ -214,7 +214,8 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
         """A cache without any position."""
-        config, weight = self.config, self.embedding.weight
+        # The norms are not quantized: they have the type in which the model computes.
+        config, weight = self.config, self.blocks[0].attention_norm.weight
         like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)

@@ -335,7 +335,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
         """A cache without any position."""
-        config, weight = self.config, self.embedding.weight
+        config, weight = self.config, self.start  # the embedding may be quantized
         like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)

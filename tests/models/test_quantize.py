@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
+from test_registry import CASES, build, ids, name_of, start_decoding
 
 from regard import ops
 from regard.data.batches import Sequences
@@ -78,6 +81,27 @@ def test_logits_are_the_same_with_and_without_kernels(name, dtype, request):
     assert_close(found, expected)
     error = (found - float32).pow(2).mean().sqrt() / float32.std()
     assert 0 < error < 0.06
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_every_quantized_decoder_steps_as_the_float_model_does(no_kernels, case):
+    """Its states too: a cache in the type of quantized weights would hold nothing but noise."""
+    found = []
+    for quantized in (False, True):
+        model = build(case).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = prepare(model, "int8") if quantized else model
+        state, _ = start_decoding(model)
+        assert all(t.is_floating_point() or t.dtype == torch.long for t in state.tensors().values())
+        steps = []
+        for number in range(4):
+            scores, state = model.step(ids(3, 1, seed=number), state)
+            steps.append(scores)
+        found.append(torch.cat(steps, 1).log_softmax(-1))
+    plain, close = found
+    assert (close - plain).abs().mean() < 0.05 * plain.std() + 1e-3
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
