@@ -98,6 +98,8 @@ def test_dropout_is_at_the_same_positions_as_in_transformers(family, ending, mon
             found, expected = ours.encoder.encode(texts), output.hidden_states[-1]
             torch.testing.assert_close(found[keep], expected[keep], **SAME)
             for kind in heads_of(family, ending):
+                if kind == "pooler" and "pooler_output" not in output:
+                    continue  # they have one that nothing reads
                 found, expected = ours.scores(kind, texts), answers(output, kind)
                 if found.dim() == 3:
                     found, expected = found[keep], expected[keep]
@@ -112,7 +114,8 @@ def test_an_unknown_head_raises_an_error():
         headed(encoder.config, "pooler", "span").head("tags")
     with pytest.raises(ConfigError, match="There is no head 'tag'. Did you mean 'tags'"):
         EncoderWithHeads(encoder, {"tag": encoder.new_head("tags", 2)})
-    assert all(encoder.new_head(kind, 2) is not None for kind in HEADS)
+    known = HEADS.keys() - {"replaced", "sentence_order"}  # ELECTRA's and ALBERT's
+    assert all(encoder.new_head(kind, 2) is not None for kind in known)
 
 
 @pytest.mark.parametrize("tied", [True, False])
