@@ -50,7 +50,7 @@ class FieldEncoder:
     name: of the field, for messages and reports
     max_length: the most ids, `before` and `after` included; None: any number
     too_long: for a longer text, raise an error, `truncate` it, or `skip` its row; both are counted
-    prefix: what stands before each text, as a text
+    prefix: text put before each text
 
     Raises:
         ConfigError: `too_long` is something else, or `max_length` leaves no room for a text.
@@ -79,10 +79,10 @@ class FieldEncoder:
     def encode_many(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text between `before` and `after`, whatever their number."""
         before, after = list(self.before), list(self.after)
-        return [[*before, *ids, *after] for ids in self.encode_plain(texts)]
+        return [[*before, *ids, *after] for ids in self.encode_without_special_tokens(texts)]
 
-    def encode_plain(self, texts: list[str]) -> list[list[int]]:
-        """The ids of each text behind `prefix`, without `before` and `after`."""
+    def encode_without_special_tokens(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each text after `prefix`, without `before` and `after`."""
         if self.prefix:
             texts = [self.prefix + text for text in texts]
         return self.tokenizer.encode_many(texts)
@@ -378,7 +378,7 @@ class _Encoding:
         """A chunk with the ids of each of its columns."""
         fields = []
         for i, column in enumerate(self.columns):
-            ids = column.encode_plain([row[i] for _, row in chunk])
+            ids = column.encode_without_special_tokens([row[i] for _, row in chunk])
             fields.append(TokenArray.of(ids, column.tokenizer.vocab_size))
         return chunk, fields
 

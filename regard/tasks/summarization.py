@@ -16,10 +16,10 @@ class Summarization(TextToText):
     name = "summarization"
     verbs = ("predict", "evaluate", "look")
     goal = ("rougeL", "max")
-    validated = ("rouge1", "rouge2", "rougeL")
+    metric_names = ("rouge1", "rouge2", "rougeL")
 
     summarize = TextToText.generate
 
     def metrics(self) -> tuple[Metric, ...]:
         """ROUGE-1, ROUGE-2 and ROUGE-L."""
-        return tuple(ROUGE(kind) for kind in self.validated)
+        return tuple(ROUGE(kind) for kind in self.metric_names)

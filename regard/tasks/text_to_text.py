@@ -58,7 +58,12 @@ from regard.tasks.sections import (
 )
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
-from regard.text.languages import CODE, Frame, frame_of, languages_of
+from regard.text.languages import (
+    LANGUAGE_CODE,
+    LanguageTokens,
+    language_tokens,
+    languages_of,
+)
 
 Files = tuple[RecipePath, ...]
 SAMPLES = 12  # rows that a run's report shows
@@ -82,8 +87,9 @@ class TextPairsData(DataSection):
     source_prefix: str = ""
     """What stands before each source: "summarize: "."""
     source_language: str | None = None
+    """The language of sources, by the model's own name: "en_XX", "eng_Latn", "en"."""
     target_language: str | None = None
-    """As the model's vocabulary names them: "en_XX", "eng_Latn", "en" for `__en__`, `>>en<<`."""
+    """The language of targets, likewise."""
     max_tokens_per_batch: int = Field(default=4096, ge=1)
     """Tokens in the larger of a batch's two arrays, padding included."""
 
@@ -118,7 +124,7 @@ class TextToTextRecipe(DecodingRecipe):
 
 
 @dataclass(frozen=True)
-class Corpora:
+class TrainingPairs:
     """Encoded training and validation pairs, and the batches of the training.
 
     references: the validation targets as texts.  notes: which rows were left out or truncated.
@@ -135,7 +141,7 @@ def text_to_text_loss(
 ) -> tuple[Tensor, int]:
     """The sum of -log p(target token) in nats, and the number of these tokens.
 
-    In training on a CPU nothing is computed of padding, where the model can do without.
+    In training on a CPU the batch is unpadded if the model supports it.
     """
     source, ids = batch.source, batch.target.ids
     target = Sequences(ids[:, :-1], (batch.target.lengths - 1).clamp(min=0))
@@ -149,7 +155,7 @@ def text_to_text_loss(
 
 
 class TextToTextOptions(TypedDict, total=False):
-    """Options of a task from text to text that its kinds share; see `TextToText`."""
+    """Options that translation and summarization share with `TextToText`."""
 
     label_smoothing: float
     source_prefix: str
@@ -160,7 +166,7 @@ class TextToTextOptions(TypedDict, total=False):
 class TextToText(TaskVerbs):
     """A model that turns a source text into a target text, with its tokenizer.
 
-    validated: the names, in a run's metrics, of the first of the `metrics`.
+    metric_names: names of the first metrics of `metrics()` in the run's log.
     """
 
     name = "text-to-text"
@@ -168,7 +174,7 @@ class TextToText(TaskVerbs):
     decodes = True
     Recipe: ClassVar[type[Recipe] | None] = TextToTextRecipe
     goal = ("loss", "min")
-    validated: ClassVar[tuple[str, ...]] = ("accuracy", "chrf")
+    metric_names: ClassVar[tuple[str, ...]] = ("accuracy", "chrf")
 
     def __init__(
         self,
@@ -185,7 +191,7 @@ class TextToText(TaskVerbs):
         self.method = method or decoding.options(max_tokens="2x+10")
         self.source_prefix = source_prefix
         self.source_language, self.target_language = source_language, target_language
-        self.corpora: Corpora | None = None
+        self.data: TrainingPairs | None = None
 
     # ---- from a recipe
 
@@ -225,11 +231,11 @@ class TextToText(TaskVerbs):
         data, start, pads = recipe.data, model.config.bos, (model.config.pad,) * 2
         limit = min(data.max_length, model.config.max_length or data.max_length)
         limits: dict[str, Any] = {"max_length": limit, "prefix": data.source_prefix}
-        frame = frame_of(tokenizer, start, data.source_language, data.target_language)
-        fields = columns(tokenizer, frame, too_long=data.too_long, **limits)
+        tokens = language_tokens(tokenizer, start, data.source_language, data.target_language)
+        fields = field_encoders(tokenizer, tokens, too_long=data.too_long, **limits)
         train = encode(data.records("train"), fields)
         pairs = list(islice(data.records("valid"), recipe.evaluation.valid_sentences or None))
-        fields = columns(tokenizer, frame, too_long="truncate", **limits)
+        fields = field_encoders(tokenizer, tokens, too_long="truncate", **limits)
         valid = encode(pairs, fields, empty="keep")
         budget = data.max_tokens_per_batch
         batches = Buckets(train.columns, pads, max_tokens=budget, seed=recipe.seed)
@@ -250,7 +256,7 @@ class TextToText(TaskVerbs):
             target_language=data.target_language,
             **cls.metric_options(recipe),
         )
-        task.corpora = Corpora(valid, [pair[1] for pair in pairs], batches, notes)
+        task.data = TrainingPairs(valid, [pair[1] for pair in pairs], batches, notes)
         return task
 
     @classmethod
@@ -299,13 +305,13 @@ class TextToText(TaskVerbs):
         """
         data = self._data()
         try:
-            method = self._method_into(self._frame())
+            method = self._decoding_method(self._language_tokens())
             decoded = decode_in_order(self.model, data.valid.columns[0], method)
         except NonFiniteScores:
-            return dict.fromkeys((*self.validated, "loss"), float("nan"))
+            return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
         texts = self.tokenizer.decode_many(found[0].tokens for found in decoded)
         found = {}
-        for name, metric in zip(self.validated, self.metrics(), strict=False):
+        for name, metric in zip(self.metric_names, self.metrics(), strict=False):
             metric.add(texts, data.references)
             found[name] = metric.result().value
         loss, count = self._total_loss(data.valid)
@@ -349,12 +355,12 @@ class TextToText(TaskVerbs):
         Raises:
             ConfigError: the model does not have a language, or none is named to translate into.
         """
-        frame = self._frame(source_language, target_language)
-        method = self._method_into(frame, **options)
+        tokens = self._language_tokens(source_language, target_language)
+        method = self._decoding_method(tokens, **options)
         texts = checked_texts(texts)
-        if not frame.named:
-            self._check_named(method, texts)
-        sources = encode_texts(texts, self._source_column(frame), too_long)
+        if not tokens.target_is_known:
+            self._check_target_language(method, texts)
+        sources = encode_texts(texts, self._source_encoder(tokens), too_long)
         with muted():
             found = decode_in_order(self.model, sources, method)
         found = [
@@ -374,7 +380,7 @@ class TextToText(TaskVerbs):
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
-        return over_limit(texts, self._source_column(self._frame()))
+        return over_limit(texts, self._source_encoder(self._language_tokens()))
 
     def evaluate(
         self,
@@ -437,46 +443,50 @@ class TextToText(TaskVerbs):
         """One pass over sources and generated texts, where attention capture is on."""
         config, text_of = self.model.config, self.tokenizer.label
         source = sources.padded(np.arange(len(sources)), config.pad)
-        read = [[config.bos, *ids] for ids in targets]
-        whole = [[config.bos, *ids, config.eos] for ids in targets]
-        words = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
-        if label(words, [[text_of(i) for i in row] for row in whole]):
+        decoder_input = [[config.bos, *ids] for ids in targets]
+        target = [[config.bos, *ids, config.eos] for ids in targets]
+        labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
+        if label(labels, [[text_of(i) for i in row] for row in target]):
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
-                self.model(source.to(device), Sequences.of(read, config.pad).to(device))
+                read = Sequences.of(decoder_input, config.pad)
+                self.model(source.to(device), read.to(device))
 
-    def _source_column(self, frame: Frame) -> FieldEncoder:
-        limit = self.model.config.max_length
-        return columns(self.tokenizer, frame, prefix=self.source_prefix, max_length=limit)[0]
+    def _source_encoder(self, tokens: LanguageTokens) -> FieldEncoder:
+        limits: dict[str, Any] = {"max_length": self.model.config.max_length}
+        return field_encoders(self.tokenizer, tokens, prefix=self.source_prefix, **limits)[0]
 
-    def _frame(self, source: str | None = None, target: str | None = None) -> Frame:
-        """What stands around texts in these languages; None: the task's own."""
+    def _language_tokens(
+        self, source: str | None = None, target: str | None = None
+    ) -> LanguageTokens:
+        """The tokens before and after texts in these languages; None: the task's own."""
         start = self.model.config.bos
-        into = target or self.target_language
-        return frame_of(self.tokenizer, start, source or self.source_language, into)
+        source, target = source or self.source_language, target or self.target_language
+        return language_tokens(self.tokenizer, start, source, target)
 
-    def _method_into(self, frame: Frame, **options: Any) -> Any:
-        """The decoding method for targets of this frame."""
-        if frame.first is not None:
-            options["forced_bos_token_id"] = frame.first
+    def _decoding_method(self, tokens: LanguageTokens, **options: Any) -> Any:
+        """The decoding method for targets with these tokens."""
+        if tokens.forced_first is not None:
+            options["forced_bos_token_id"] = tokens.forced_first
         return decoding.with_options(self.method, **options)
 
-    def _check_named(self, method: Any, texts: Sequence[str]) -> None:
+    def _check_target_language(self, method: Any, texts: Sequence[str]) -> None:
         """Raise a ConfigError if neither a text nor the method names the language to generate."""
         if any(isinstance(one, ForcedFirst) for one in method.filters):
             return
         languages = languages_of(self.tokenizer)
         for text in texts:
-            if text.strip() and CODE.match(text) is None:
+            code = LANGUAGE_CODE.match(text)
+            if text.strip() and not (code and code[1]):
                 raise ConfigError(
-                    f"This model generates several languages, and none is named for {text!r:.40}. "
+                    f"The language to translate {text!r:.40} into is not given. "
                     f"Give `target_language`, one of: {', '.join(sorted(languages))}."
                 )
 
-    def _data(self) -> Corpora:
-        if self.corpora is None:
+    def _data(self) -> TrainingPairs:
+        if self.data is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.corpora
+        return self.data
 
 
 def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
@@ -510,14 +520,14 @@ def pairs_of(
     )
 
 
-def columns(
-    tokenizer: Tokenizer, frame: Frame, *, prefix: str = "", **limits: Any
+def field_encoders(
+    tokenizer: Tokenizer, tokens: LanguageTokens, *, prefix: str = "", **limits: Any
 ) -> tuple[FieldEncoder, FieldEncoder]:
     """How sources and targets are encoded.
 
     prefix: before each source, as a text.  limits: options of a `FieldEncoder`.
     """
-    (before, after), (start, end) = frame.source, frame.target
-    prefix = frame.prefix + prefix
+    (before, after), (start, end) = tokens.source, tokens.target
+    prefix = tokens.source_prefix + prefix
     source = FieldEncoder("source", tokenizer, before, after, prefix=prefix, **limits)
     return source, FieldEncoder("target", tokenizer.for_targets, start, end, **limits)

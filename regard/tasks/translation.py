@@ -37,7 +37,7 @@ class Translation(TextToText):
     verbs = ("predict", "evaluate", "look")
     Recipe = TranslationRecipe
     goal = ("bleu", "max")
-    validated = ("bleu",)
+    metric_names = ("bleu",)
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The language tokens of multilingual encoder-decoders, and what stands around texts.
+"""The language tokens of multilingual encoder-decoders, before and after texts.
 
     Marian     `>>fra<< text </s>`: a token in the text names the language to translate into
     mBART      `text </s> en_XX`; targets begin with `fr_XX` in the place of a start token
@@ -6,7 +6,8 @@
     M2M-100    `__en__ text </s>`; targets alike, with `__fr__`
     NLLB       `eng_Latn text </s>`, or `text </s> eng_Latn` (legacy); targets begin with `fra_Latn`
 
-The template of the tokenizer has a token of the source language, in whose place another one comes.
+The tokenizer's template contains the token of one source language; it is replaced by that of the
+language asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from regard.errors import ConfigError
 from regard.text.tokenizer import Tokenizer
 
 Ids = tuple[int, ...]
-CODE = re.compile(r">>(.+)<<")
+LANGUAGE_CODE = re.compile(r">>(.*?)<<", re.DOTALL)
+"""At the beginning of a text: the language to translate into. Marian has a token for it."""
 NAMED = (
     re.compile(r"__([a-z]{2,3})__"),
     re.compile(r"([a-z]{2,3}_[A-Z]{2})"),
@@ -29,19 +31,19 @@ MBART = NAMED[1]
 
 
 @dataclass(frozen=True)
-class Frame:
-    """What stands around texts.
+class LanguageTokens:
+    """The special tokens before and after sources and targets.
 
-    prefix: before a source, as a text.  source, target: the ids before and after.
-    first: with which token each target begins behind the start token; None: with any.
-    named: whether the language of targets is known.
+    source_prefix: text before a source.  source, target: the ids before and after.
+    forced_first: the id that every target has after the start token; None: the model chooses.
+    target_is_known: whether the language of targets is known.
     """
 
-    prefix: str
+    source_prefix: str
     source: tuple[Ids, Ids]
     target: tuple[Ids, Ids]
-    first: int | None = None
-    named: bool = True
+    forced_first: int | None = None
+    target_is_known: bool = True
 
 
 def languages_of(tokenizer: Tokenizer) -> dict[str, int]:
@@ -50,65 +52,77 @@ def languages_of(tokenizer: Tokenizer) -> dict[str, int]:
     A single `xx_XX` or `__xx__` names none: it may be another kind of token.
     """
     tokens = [(tokenizer.token(i), i) for i in sorted(tokenizer.special_ids)]
-    for pattern in (CODE, *NAMED):
+    for pattern in (LANGUAGE_CODE, *NAMED):
         found = {match[1]: i for token, i in tokens if (match := pattern.fullmatch(token))}
-        if len(found) > (pattern is not CODE):
+        if len(found) > (pattern is not LANGUAGE_CODE):
             return found
     return {}
 
 
-def frame_of(
+def language_tokens(
     tokenizer: Tokenizer, start: int, source: str | None = None, target: str | None = None
-) -> Frame:
-    """What stands around sources and targets of an encoder-decoder.
+) -> LanguageTokens:
+    """The special tokens before and after sources and targets of an encoder-decoder.
 
     start: the token with which the decoder starts.  source, target: languages; None: the one of the
-        tokenizer's template; of targets, none is named.
+        tokenizer's template; for targets, not given.
 
     Raises:
         ConfigError: the tokenizer has no token that ends a sentence, or not this language.
     """
-    end = sentence_end(tokenizer)
     languages = languages_of(tokenizer)
-    template = tokenizer.template
-    before, after = (
-        (tuple(i for i, _ in part) for part in template.single) if template else ((), (end,))
-    )
-    if end not in after:
-        before, after = (), (end,)
-    ids = {
-        name: _id(languages, one, name)
-        for name, one in (("source_language", source), ("target_language", target))
-    }
-    into = ids["target_language"]
-    own = next((i for i in (*before, *after) if i in languages.values()), None)
-    if own is None:  # the text names it, or there are none
+    source_id = _id(languages, source, "source_language")
+    target_id = _id(languages, target, "target_language")
+    before, after = _template_ids(tokenizer)
+    template_language = next((i for i in (*before, *after) if i in languages.values()), None)
+    if template_language is None:
         if source is not None:
             raise ConfigError(
                 "`source_language` has no effect: this model knows the language of a source from "
                 "its text. Leave it out."
             )
-        prefix = "" if target is None else f">>{target}<< "
-        plain = not languages or target is not None
-        return Frame(prefix, (before, after), ((start, *before), after), named=plain)
-    spoken = ids["source_language"] or own
-    around = tuple(tuple(spoken if i == own else i for i in part) for part in (before, after))
-    code = tokenizer.token(own)
-    starts = own in after and MBART.fullmatch(code) is not None
-    if starts and into not in (None, start):
+        source_prefix = "" if target is None else f">>{target}<< "
+        known = not languages or target is not None
+        ids = (before, after), ((start, *before), after)
+        return LanguageTokens(source_prefix, *ids, target_is_known=known)
+    replaced = {template_language: source_id or template_language}
+    around = _replaced(before, replaced), _replaced(after, replaced)
+    end = sentence_end(tokenizer)
+    if template_language in after and MBART.fullmatch(tokenizer.token(template_language)):
+        _check_start(tokenizer, start, target, target_id)
+        return LanguageTokens("", around, ((start,), (end,)))
+    first = () if target_id is None else (target_id,)
+    ids = around, ((start, *first), (end,))
+    return LanguageTokens("", *ids, target_id, target_is_known=target_id is not None)
+
+
+def _template_ids(tokenizer: Tokenizer) -> tuple[Ids, Ids]:
+    """The ids before and after one text; without the end of a sentence, that alone."""
+    end, template = sentence_end(tokenizer), tokenizer.template
+    if template is None:
+        return (), (end,)
+    before, after = (tuple(i for i, _ in part) for part in template.single)
+    return (before, after) if end in after else ((), (end,))
+
+
+def _replaced(ids: Ids, replaced: Mapping[int, int]) -> Ids:
+    return tuple(replaced.get(i, i) for i in ids)
+
+
+def _check_start(
+    tokenizer: Tokenizer, start: int, target: str | None, target_id: int | None
+) -> None:
+    """Check that mBART's decoder starts with the token of the target language.
+
+    Raises:
+        ConfigError: it starts with another one.
+    """
+    if target_id not in (None, start):
         raise ConfigError(
-            f"`target_language` must be the one with which config.json has the decoder start, "
-            f"{tokenizer.token(start)!r}, but is {target!r}. To translate into another language, "
-            "change `decoder_start_token_id` there and in generation_config.json."
+            f"`target_language` must be {tokenizer.token(start)!r}, the `decoder_start_token_id` "
+            f"of config.json, but is {target!r}. To translate into another language, change it "
+            "there and in generation_config.json."
         )
-    first = () if starts or into is None else (into,)
-    return Frame(
-        "",
-        (around[0], around[1]),
-        ((start, *first), (end,)),
-        None if starts else into,
-        named=starts or into is not None,
-    )
 
 
 def _id(languages: Mapping[str, int], language: str | None, option: str) -> int | None:

@@ -25,6 +25,7 @@ from regard.errors import DataError, RegardError
 from regard.file_writing import write_text
 from regard.text import sentencepiece, vocab_files
 from regard.text.encoding import Encoding
+from regard.text.languages import LANGUAGE_CODE
 from regard.text.post_processors import processor_of
 from regard.text.templates import Template
 from regard.text.token_settings import TokenSettings, read_settings
@@ -34,7 +35,6 @@ from regard.text.unigram import SPACE
 SOURCE, TARGET = sentencepiece.MARIAN
 VOCAB, TARGET_VOCAB = "vocab.json", "target_vocab.json"
 ROLES = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
-_CODE = re.compile(r">>.*?<<", re.DOTALL)
 
 
 class MarianTokenizer(Tokenizer):
@@ -108,7 +108,7 @@ class MarianTokenizer(Tokenizer):
 
         def add(start: int, end: int) -> None:
             """The pieces of a part between special tokens."""
-            if code := _CODE.match(text, start, end):
+            if code := LANGUAGE_CODE.match(text, start, end):
                 tokens.append(code.group())
                 spans.append(code.span())
                 start = code.end()
@@ -188,7 +188,7 @@ def _decoder(vocab: Mapping[str, int], roles: Mapping[str, str]) -> tokenizers.T
     """A `tokenizers.Tokenizer` that holds the vocabulary, decodes ids and has the template."""
     fast = tokenizers.Tokenizer(models.WordLevel(dict(vocab), unk_token=roles["unk"]))
     fast.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse()])
-    codes = [token for token in vocab if _CODE.fullmatch(token)]
+    codes = [token for token in vocab if LANGUAGE_CODE.fullmatch(token)]
     fast.add_special_tokens([*roles.values(), *codes])
     end = (vocab[roles["eos"]],)
     fast.post_processor = processor_of(Template.around((), (), end), fast.id_to_token)

@@ -12,11 +12,11 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarization
-from regard.tasks.text_to_text import TextToText, columns
+from regard.tasks.text_to_text import TextToText, field_encoders
 from regard.tasks.translation import Translation
 from regard.tasks.verbs import NoSuchVerb
 from regard.text import train
-from regard.text.languages import frame_of
+from regard.text.languages import language_tokens
 from regard.text.templates import Template
 
 TEXTS = ["the cat sat on a mat", "a cat sat", "the old mat", "on the mat sat a cat"]
@@ -51,8 +51,10 @@ def test_training_reads_the_prefix():
     assert run.model.source_prefix == "summarize: "
     tokenizer = train("words", ["summarize:", *TEXTS], 40)
     rows = [(f"summarize: {a}", b) for a, b in PAIRS]
-    found = encode(PAIRS, columns(tokenizer, frame_of(tokenizer, 1), prefix="summarize: "))
-    wanted = encode(rows, columns(tokenizer, frame_of(tokenizer, 1)))
+    found = encode(
+        PAIRS, field_encoders(tokenizer, language_tokens(tokenizer, 1), prefix="summarize: ")
+    )
+    wanted = encode(rows, field_encoders(tokenizer, language_tokens(tokenizer, 1)))
     for one, other in zip(found.columns, wanted.columns, strict=True):
         assert (one.ids == other.ids).all()
 
@@ -110,17 +112,17 @@ def test_tokens_of_languages_stand_where_each_family_has_them(kind):
     tokenizer = multilingual(kind)
     de, en, fr = (tokenizer.id(token) for token in LANGUAGES[kind][0])
     end, start = tokenizer.eos_id, fr if kind == "mbart" else 1
-    frame = frame_of(tokenizer, start, target=NAMES[kind])
+    tokens = language_tokens(tokenizer, start, target=NAMES[kind])
     wanted = {
         "mbart": (((), (end, en)), ((fr,), (end,)), None),
         "nllb-legacy": (((), (end, en)), ((1, fr), (end,)), fr),
         "marian": (((), (end,)), ((1,), (end,)), None),
     }.get(kind, (((en,), (end,)), ((1, fr), (end,)), fr))
-    assert (frame.source, frame.target, frame.first) == wanted
-    assert frame.prefix == (">>fra<< " if kind == "marian" else "")
+    assert (tokens.source, tokens.target, tokens.forced_first) == wanted
+    assert tokens.source_prefix == (">>fra<< " if kind == "marian" else "")
     if kind != "marian":
         source = LANGUAGES[kind][0][0].strip("_")
-        both = frame_of(tokenizer, start, source, NAMES[kind]).source
+        both = language_tokens(tokenizer, start, source, NAMES[kind]).source
         assert both == tuple(tuple(de if i == en else i for i in side) for side in wanted[0])
 
 
@@ -150,10 +152,10 @@ def test_languages_of_a_model_without_any_are_an_error():
     with pytest.raises(ConfigError, match="no tokens of languages. Leave it out"):
         task.translate(TEXTS, target_language="de")
     tokenizer = multilingual("mbart")
-    with pytest.raises(ConfigError, match="`target_language` must be the one with which"):
-        frame_of(tokenizer, tokenizer.id("fr_XX"), target="de_DE")
+    with pytest.raises(ConfigError, match="`target_language` must be 'fr_XX', the"):
+        language_tokens(tokenizer, tokenizer.id("fr_XX"), target="de_DE")
     with pytest.raises(ConfigError, match="`source_language` has no effect"):
-        frame_of(multilingual("marian"), 1, source="deu")
+        language_tokens(multilingual("marian"), 1, source="deu")
 
 
 def test_one_model_is_trained_for_several_target_languages():
