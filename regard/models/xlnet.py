@@ -181,10 +181,9 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
     def encode_segment(self, batch: Sequences, memory: SegmentMemory | None = None) -> Output:
         """One segment of a text behind the memory of those before; see `streams` for its extras.
 
-        Returns:
-            hidden: (B, P, D) of the query stream, or where there are no targets (B, T, D) of the
-                content stream, which the extra "content" always is.
-            state: the memory for the next segment, where the configuration carries one.
+        The output's `hidden` is (B, P, D) of the query stream, or where there are no targets
+        (B, T, D) of the content stream, which the extra "content" always is; its `state` is the
+        memory for the next segment, where the configuration carries one.
 
         Raises:
             RegardError: the batch has padding, which the next segment would see.
@@ -202,11 +201,10 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Both streams of the embeddings, then of each layer: (B, T, D), and (B, P, D) or None.
 
-        Extras of the batch, all of them optional:
-            allowed: (B, T, T) bool, whether token i may attend to token j. A token of the content
-                stream sees itself, and one of the query stream does not, whatever it says.
-            targets: (B, P), the positions that the query stream predicts.
-            backward: (B,) bool, the rows whose distances change their sign.
+        The batch may have three extras. "allowed", (B, T, T) bool, says whether token i may attend
+        to token j; a token of the content stream sees itself, and one of the query stream does not,
+        whatever it says. "targets", (B, P), are the positions that the query stream predicts.
+        "backward", (B,) bool, are the sequences whose distances change their sign.
         """
         before = 0 if memory is None else memory.hidden.size(2)
         content, query = self.dropout(self.embedding(batch.ids)), None
