@@ -1,8 +1,7 @@
-"""The memory of Transformer-XL: the hidden states that its layers have read last.
+"""Transformer-XL's memory: the inputs of each layer at the last M positions.
 
-Dai et al. 2019, section 3.2. Every layer keeps its inputs at the last M positions; the next segment
-reads them, and no gradient flows back into them. Where nothing is learned, the keys and values of
-these positions are kept too, so that none is computed twice.
+Dai et al. 2019, section 3.2. The next segment attends to them, and no gradient flows back into
+them. In evaluation the keys and values of these positions are cached as well.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ KeysAndValues = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass
 class DistanceKeys(State):
-    """W_r of distances C - 1 ... 0 in every layer, (L, H, C, K): the same for all sequences.
+    """W_r r of the distances C - 1 ... 0, for every layer: (L, H, C, K), for all sequences.
 
     It depends on the weights alone, so that checkpoints do not hold it.
     """
@@ -37,7 +36,7 @@ class DistanceKeys(State):
         return self.keys.size(2)
 
     def layer(self, number: int, count: int) -> Tensor:
-        """Of one layer (from 0), those of distances count - 1 ... 0: (1, H, S, K)."""
+        """The last `count` of them for layer `number` (from 0): (1, H, S, K)."""
         return self.keys[number, None, :, self.count - count :]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -54,14 +53,14 @@ class DistanceKeys(State):
 
 @dataclass
 class CarriedMemory(State):
-    """What every layer has read last, the newest at position `end - 1` of each tensor.
+    """Transformer-XL's memory. C: allocated positions, of which the newest is `end - 1`.
 
     hidden: (B, L, C, D), the inputs of the layers.
-    keys, values: (B, L, H, C, K), what attention makes of them; C is 0 where they are not kept.
-    lengths: (B,), how many positions of each sequence are filled; no query sees those before.
+    keys, values: (B, L, H, C, K), of these; C is 0 where they are not cached.
+    lengths: (B,), valid positions of each sequence, which end at `end`; earlier ones are masked.
     even: whether `lengths` are all the same, as far as that is known.
-    limit: M, how many positions a segment reads at most.
-    window: of how many keys, its own included, a query sees the last; 0: of all.
+    limit: M, the most positions that a segment reads.
+    window: each query sees the last `window` keys, its own included; 0: all.
     """
 
     hidden: Tensor
@@ -83,7 +82,7 @@ class CarriedMemory(State):
 
     @property
     def has_keys(self) -> bool:
-        """Whether keys and values are kept."""
+        """Whether keys and values are cached."""
         return self.keys.size(3) == self.hidden.size(2)
 
     @property
@@ -113,19 +112,19 @@ class CarriedMemory(State):
     # ---- a segment
 
     def reserve(self, count: int) -> Self:
-        """With room for `count` further positions; what no segment reads any more is dropped."""
+        """With capacity for `count` further positions; positions before the last M are dropped."""
         if self.end + count <= self.hidden.size(2):
             return self
         start = max(0, self.end - self.limit)
-        held = self.end - start
-        room = held + count + max(16, self.limit // 4)
+        used = self.end - start
+        capacity = used + count + max(16, self.limit // 4)
 
-        def moved(kept: Tensor) -> Tensor:
-            wide = ops.zeros((*kept.shape[:-2], room, kept.size(-1)), kept)
-            wide[..., :held, :] = kept[..., start : self.end, :]
-            return wide
+        def copied(tensor: Tensor) -> Tensor:
+            buffer = ops.zeros((*tensor.shape[:-2], capacity, tensor.size(-1)), tensor)
+            buffer[..., :used, :] = tensor[..., start : self.end, :]
+            return buffer
 
-        return self._at_positions(moved, end=held)
+        return self._at_positions(copied, end=used)
 
     def with_keys(self, read: KeysAndValues) -> Self:
         """With keys and values, which `read` makes of the hidden states (B, M, D) of a layer."""
@@ -178,18 +177,18 @@ class CarriedMemory(State):
         return LayerMemory(self, number)
 
     def advance(self, count: int, lengths: Tensor | None = None) -> Self:
-        """After every layer has written `count` positions, of which row b has `lengths[b]`."""
+        """After every layer has written `count` positions, of which sequence b has `lengths[b]`."""
         added = count if lengths is None else lengths.to(self.lengths)
         filled = (self.lengths + added).clamp(max=self.limit)
         after = replace(self, lengths=filled, end=self.end + count)
-        return after if lengths is None else after._aligned(count - lengths.to(self.lengths))
+        return after if lengths is None else after._shifted_right(count - lengths.to(self.lengths))
 
-    def _aligned(self, missing: Tensor) -> Self:
-        """Row b without its last `missing[b]` positions, the newest of all rows side by side."""
+    def _shifted_right(self, padding: Tensor) -> Self:
+        """Shift sequence b by `padding[b]`: the last valid ones are then side by side."""
         start = max(0, self.end - self.limit)
-        position = torch.arange(start, self.end, device=missing.device)
-        at = (position - missing[:, None]).clamp(min=0)  # (B, M); no query sees what is below 0
-        row = torch.arange(len(missing), device=missing.device)[:, None]
+        position = torch.arange(start, self.end, device=padding.device)
+        at = (position - padding[:, None]).clamp(min=0)  # (B, M); no query sees what is below 0
+        row = torch.arange(len(padding), device=padding.device)[:, None]
 
         def moved(kept: Tensor) -> Tensor:  # (B, L, ..., C, ·)
             return kept.movedim(-2, 1)[row, at].movedim(1, -2).contiguous()
@@ -204,7 +203,7 @@ class CarriedMemory(State):
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """One layer of a `CarriedMemory` that keeps keys and values."""
+    """The key/value cache of one layer of a `CarriedMemory`, a `LayerCache`."""
 
     memory: CarriedMemory
     number: int

@@ -1,4 +1,4 @@
-"""What attention knows of the positions of a query and a key, beside what stands there.
+"""Relative positions in self-attention: a term added to the scores, and one to the context.
 
     weights = softmax(scores + relation.scores)     context = weights values + relation.value_term
 
@@ -22,7 +22,7 @@ from regard.errors import RegardError
 
 
 class Relation(ABC):
-    """What the attention of one layer knows of the positions in one pass."""
+    """The relative-position terms of one layer for one batch."""
 
     @abstractmethod
     def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
@@ -60,7 +60,7 @@ class RelativePositions(nn.Module, ABC):
         return self.between(positions, positions)
 
     def after(self, cache: KeyValueCache, count: int) -> Relations:
-        """Between the next `count` tokens, and these with those before them."""
+        """For a decoding step: queries are the next `count` tokens, keys the cached and these."""
         keys = torch.arange(cache.longest + count, device=cache.lengths.device)
         return self.between(keys[cache.longest :] if cache.even else cache.positions(count), keys)
 
@@ -80,7 +80,7 @@ def padded_positions(batch: Sequences) -> Tensor:
 
 
 class NoRelations(RelativePositions):
-    """For layers that know nothing of positions: absolute ones are in the embeddings."""
+    """No relative positions: absolute ones are in the embeddings."""
 
     def __init__(self, layers: int):
         super().__init__()

@@ -38,19 +38,19 @@ MAX_DISTANCE = 128
 
 
 def causal_bucket(distance: Tensor, buckets: int, max_distance: int = MAX_DISTANCE) -> Tensor:
-    """Of keys up to the query's own position, for decoders: 0 ... buckets - 1.
+    """T5's bucket of each distance in a decoder: (...,) -> (...,), 0 to buckets - 1.
 
     One bucket for each distance in the first half of them, then logarithmically wider ones.
     """
     exact = buckets // 2
     distance = distance.clamp(min=0)
-    growth = torch.log(distance.clamp(min=1).double() / exact) / math.log(max_distance / exact)
-    wide = exact + (growth * (buckets - exact)).long().clamp(min=0, max=buckets - exact - 1)
-    return torch.where(distance < exact, distance, wide)
+    log_ratio = torch.log(distance.clamp(min=1).double() / exact) / math.log(max_distance / exact)
+    log_bucket = exact + (log_ratio * (buckets - exact)).long().clamp(0, buckets - exact - 1)
+    return torch.where(distance < exact, distance, log_bucket)
 
 
 def two_sided_bucket(distance: Tensor, buckets: int, max_distance: int = MAX_DISTANCE) -> Tensor:
-    """Of keys on both sides, for encoders: half of the buckets for each side."""
+    """T5's bucket of each distance in an encoder: half of the buckets for keys on each side."""
     half = buckets // 2
     return causal_bucket(distance.abs(), half, max_distance) + half * (distance < 0)
 

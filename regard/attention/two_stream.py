@@ -8,9 +8,8 @@ token of h sees itself, one of the query stream g, which is to be predicted, doe
     g_i = attend(g_i, h_j with j before i in the order)
     h_i = attend(h_i, h_j with j before i in the order, or j = i)
 
-r is the vector of a distance (Dai et al. 2019, section 3.3), on both sides of a token; e is a
-learned vector that says whether i and j belong to the same segment; u, v, s are learned for each
-head.
+r_{i-j} is the sinusoid of the signed distance (Dai et al. 2019, section 3.3); e_{ij} is one of two
+learned vectors, for the same segment id or different ones; u, v, s are learned for each head.
 """
 
 from __future__ import annotations
@@ -35,16 +34,17 @@ from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.ops import KeyMask
 
-CONTENT, QUERY = "encoder", "query"  # the streams, as attention capture names them
+# Attention capture shows the content stream as the attention of an encoder.
+CONTENT, QUERY = "encoder", "query"
 
 
 @dataclass(frozen=True)
 class StreamKeys:
-    """What both streams of a layer read: (B, H, S, K) twice, and distances (1, H, R, K)."""
+    """What both streams of a layer read: (B, H, S, K) twice, and W_r r, (1, H, R, K)."""
 
     key: Tensor
     value: Tensor
-    distances: Tensor
+    distance_keys: Tensor
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,21 @@ class StreamRelations:
     """How the queries of one stream are related to the keys, in every layer.
 
     mask: which keys each query may see.
-    rows: (1 or B, 1, T, S) int64, the row of the table of distances for each query and key.
-    other_segment: (B, 1, T, S) bool, whether query and key belong to different segments; None: no
-        segments are given, so that all belong to one.
+    distance_index: the row of `StreamKeys.distance_keys` for each query and key, (1 or B, 1, T, S)
+        int64.
+    other_segment: (B, 1, T, S) bool, whether query and key have different segment ids; None: all
+        have the same.
     stream: `CONTENT` or `QUERY`.
     """
 
     mask: KeyMask
-    rows: Tensor
+    distance_index: Tensor
     other_segment: Tensor | None = None
     stream: str = CONTENT
 
 
 def allowed_keys(allowed: Tensor, queries: Tensor, before: int) -> Tensor:
-    """The rows of a grid (B, N, N) of a segment for the queries at positions (1 or B, T) in it.
+    """The mask of the queries at positions (1 or B, T), from the mask (B, N, N) of the segment.
 
     Returns:
         (B, 1, T, S); each query may see the memory, the first `before` keys.
@@ -78,7 +79,7 @@ def in_other_segment(segments: Tensor, queries: Tensor, before: int) -> Tensor:
     """Whether queries at positions (1 or B, T) and keys are of different segments (B, N).
 
     Returns:
-        (B, 1, T, S); the memory, the first `before` keys, is of the segment 0.
+        (B, 1, T, S); the memory, the first `before` keys, has segment id 0.
     """
     of_queries = segments.gather(1, queries.expand(len(segments), -1))  # (B, T)
     return (of_queries[:, :, None] != pad(segments, (before, 0))[:, None])[:, None]
@@ -103,7 +104,7 @@ class TwoStreamAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
         self.position_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
         self.segment_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
-        self.segments = nn.Parameter(torch.zeros(heads, 2, self.head_dim))  # the same, another
+        self.segments = nn.Parameter(torch.zeros(heads, 2, self.head_dim))  # e: same, other
         self.capture = CapturePoint(CONTENT)
         self.query_stream = CapturePoint(QUERY)
 
@@ -146,7 +147,9 @@ class TwoStreamAttention(nn.Module):
 
     def _bias(self, query: Tensor, keys: StreamKeys, relations: StreamRelations) -> Tensor:
         """The scores of distances and segments, (B, H, T, S)."""
-        bias = relative_scores(query, self.position_bias, keys.distances, relations.rows)
+        bias = relative_scores(
+            query, self.position_bias, keys.distance_keys, relations.distance_index
+        )
         if relations.other_segment is None:
             return bias
         same, other = SCALED(query + self.segment_bias, self.segments).unbind(-1)

@@ -91,7 +91,7 @@ class Clusters:
         return self.divisor != 1 or self.d_embedding != self.d_model
 
     def of(self, ids: Tensor) -> Tensor:
-        """The number of the cluster of each id, of the same shape."""
+        """The cluster index of each id, of the same shape."""
         return torch.bucketize(ids.contiguous(), ids.new_tensor(self.cutoffs), right=True)
 
 
@@ -206,8 +206,8 @@ class AdaptiveSoftmax(nn.Module):
     ) -> tuple[Tensor, int]:
         """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`.
 
-        Of each cluster the logits of those positions are computed whose target it holds. With
-        `smoothing` those of all positions are.
+        For each cluster logits are computed only at positions whose target is in it; with
+        `smoothing` at all positions.
         """
         hidden, targets = counting(hidden, targets, count)
         layers, ends = self.layers(), self.clusters.ends
@@ -224,7 +224,11 @@ class AdaptiveSoftmax(nn.Module):
         return total, targets.numel()
 
     def _uniform_cross_entropy(self, hidden: Tensor, layers: Sequence[Layer]) -> Tensor:
-        """Sum over positions of the mean of -log p over all words."""
+        """Sum over positions of the mean of -log p over all words.
+
+        With smoothing 1 the target does not matter: a cross-entropy is then the mean of -log p over
+        the outputs of its layer.
+        """
         sizes, words = self.clusters.sizes, self.clusters.vocab_size
         any_word = hidden.new_zeros(len(hidden), dtype=torch.long)
         choices = sizes[0] + len(sizes) - 1  # of the head

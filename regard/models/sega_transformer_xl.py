@@ -125,7 +125,7 @@ class SegaTransformerXL(TransformerXL):
             places: the numbers of the sentence and the paragraph of each token, (B, T, 2); None:
                 they are counted from the tokens that end one.
         """
-        memory = self._before(ids, state)
+        memory = self._memory_for(ids, state)
         if places is not None:
             memory.put(places, self._ends(ids))
         *_, hidden = self._layers(ids, memory)
@@ -137,8 +137,8 @@ class SegaTransformerXL(TransformerXL):
         none = base.lengths.new_zeros(sequences, base.end, 2)
         return SegaMemory(**vars(base), places=none, following=none.clone())
 
-    def _before(self, ids: Tensor, state: CarriedMemory | None) -> SegaMemory:
-        memory = super()._before(ids, state)
+    def _memory_for(self, ids: Tensor, state: CarriedMemory | None) -> SegaMemory:
+        memory = super()._memory_for(ids, state)
         assert isinstance(memory, SegaMemory)
         ends = self._ends(ids)
         memory.put(memory.next[:, None] + ends.cumsum(1) - ends, ends)
@@ -153,7 +153,7 @@ class SegaTransformerXL(TransformerXL):
             [torch.isin(ids, ids.new_tensor(ends)).long() for ends in (sentence, paragraph)], -1
         )
 
-    def _distances(self, memory: CarriedMemory, count: int) -> DistanceKeys:
+    def _distance_keys(self, memory: CarriedMemory, count: int) -> DistanceKeys:
         return memory.distances  # the numbers differ from text to text: none are kept
 
     def _relations(self, memory: CarriedMemory, count: int) -> list[DistanceScores]:

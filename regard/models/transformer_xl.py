@@ -54,13 +54,14 @@ from regard.text.templates import Template
 
 @dataclass(frozen=True)
 class TransformerXLConfig:
-    """The defaults are the base model for WikiText-103, its cut-offs left out.
+    """The defaults are the base model for WikiText-103 with a plain softmax (no `cutoffs`).
 
     d_embedding: the width of the vectors of the most frequent words; None: `d_model`.
     cutoffs, divisor: the clusters of the vocabulary, see `regard.layers.adaptive_softmax.Clusters`.
     output: whether words are predicted with the matrices of the embedding (tied), with others
         (own), or not at all, in a model that is an encoder alone (none).
-    tied_projections: for each cluster whether its projection is; clusters not named have their own.
+    tied_projections: for each cluster, whether input and output share the projection; missing
+        entries: false.
     norm: whether the layer norm follows a sub-layer (post) or comes before it (pre).
     shared_biases: whether all layers have the same content and position bias.
     memory_length: M, the positions before a segment that it reads; 0: none.
@@ -93,7 +94,7 @@ class TransformerXLConfig:
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.0
     norm_eps: Epsilon = 1e-5
-    init_range: InitScale = 0.02  # matrices start normal with this deviation
+    init_range: InitScale = 0.02  # matrices start normal with this standard deviation
     max_length: Size | None = None  # any
     pad: TokenId | None = None
     bos: TokenId | None = None
@@ -144,7 +145,7 @@ PUBLISHED = {
     "base": {"parameters": (151e6, _PARAMETERS)},
     "large": {"parameters": (257e6, _PARAMETERS)},
 }
-PROJECTION_INIT = 0.01  # deviation of the projections of embedding and softmax
+PROJECTION_INIT = 0.01  # standard deviation of the projections of embedding and softmax
 
 
 class PostNormBlock(nn.Module):
@@ -272,7 +273,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         """Hidden states (B, T, D) for predicting what follows each of the ids (B, T), the segment
         behind a state; and the next state, without gradient.
         """
-        memory = self._before(ids, state)
+        memory = self._memory_for(ids, state)
         *_, hidden = self._layers(ids, memory)
         return Output(hidden, memory.advance(ids.size(1)))
 
@@ -283,39 +284,39 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         mask, relations = memory.mask(ids.size(1)), self._relations(memory, ids.size(1))
         for n, block in enumerate(self.blocks):
             memory.write(n, hidden)
-            if self._keeps_keys:
+            if self._caches_keys:
                 hidden = block(hidden, mask, relations[n], cache=memory.layer(n))
             else:
                 earlier = memory.read(n, like=hidden)
                 hidden = block(hidden, mask, relations[n], memory=earlier)
             yield self.dropout(hidden) if n == len(self.blocks) - 1 else hidden
 
-    def _before(self, ids: Tensor, state: CarriedMemory | None) -> CarriedMemory:
-        """The memory that a segment of ids reads, with room for it."""
+    def _memory_for(self, ids: Tensor, state: CarriedMemory | None) -> CarriedMemory:
+        """The memory that a segment of ids reads, with capacity for the segment."""
         memory = self.empty(ids.size(0)) if state is None else state
         memory.consume()
         memory = memory.reserve(ids.size(1))
-        if not self._keeps_keys:
+        if not self._caches_keys:
             return memory.without_keys()
         memory = memory.with_keys(lambda n, hidden: self.blocks[n].keys_and_values(hidden))
-        return replace(memory, distances=self._distances(memory, ids.size(1)))
+        return replace(memory, distances=self._distance_keys(memory, ids.size(1)))
 
     @property
-    def _keeps_keys(self) -> bool:
-        """Whether keys and values are kept: gradients need them computed anew, dropout too."""
+    def _caches_keys(self) -> bool:
+        """Whether keys and values are cached: gradients and dropout need them recomputed."""
         return not (self.training or torch.is_grad_enabled())
 
     def _relations(self, memory: CarriedMemory, count: int) -> list[DistanceScores]:
         """How far `count` queries are from the keys, for each layer."""
         total = memory.count + count
-        if self._keeps_keys:
+        if self._caches_keys:
             layers = range(self.config.layers)
             return [ProjectedDistances(memory.distances.layer(n, total)) for n in layers]
         vectors = self._vectors(total, memory.hidden)
         return [ByDistance(self.dropout(vectors))] * self.config.layers
 
-    def _distances(self, memory: CarriedMemory, count: int) -> DistanceKeys:
-        """The projected distances of every layer, as many as the next segment has or more."""
+    def _distance_keys(self, memory: CarriedMemory, count: int) -> DistanceKeys:
+        """W_r r of at least as many distances as the next segment has, for every layer."""
         total = memory.count + count
         if memory.distances.count >= total:
             return memory.distances
@@ -351,7 +352,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         self, tokens: Tensor, state: CarriedMemory, lengths: Tensor | None = None
     ) -> CarriedMemory:
         """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
-        memory = self._before(tokens, state)
+        memory = self._memory_for(tokens, state)
         for _ in self._layers(tokens, memory):
             pass
         return memory.advance(tokens.size(1), lengths)
@@ -401,7 +402,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`; a text is one segment."""
-        layers = self._layers(batch.ids, self._before(batch.ids, None))
+        layers = self._layers(batch.ids, self._memory_for(batch.ids, None))
         for n, hidden in enumerate(layers):
             yield tokens.of(hidden) if n == self.config.layers else hidden
 

@@ -9,7 +9,7 @@ token, the query stream g knows its position alone; both read the keys and value
 follows each sub-layer. For fine-tuning the content stream is an encoder whose tokens all see each
 other (section 2.6), and which sums up a text at the last token.
 
-Positions, dropped vectors of distances too, are shared by the rows of a batch.
+One dropout mask of the distance vectors holds for all sequences of a batch.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class XlnetConfig:
     summary_activation: Activation = "tanh"
     summary_dropout: Probability = 0.1
     norm_eps: Epsilon = 1e-12
-    init_range: InitScale = 0.02  # parameters start normal with this deviation
+    init_range: InitScale = 0.02  # parameters start normal with this standard deviation
     output: OutputKind = "tied"
     max_length: Size | None = None  # any
     pad: TokenId | None = 5
@@ -152,7 +152,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         self.config = config
         width, words = config.d_model, config.vocab_size
         self.embedding = nn.Embedding(words, width)
-        self.start = nn.Parameter(torch.zeros(width))  # of the query stream: w in section 2.3
+        self.start = nn.Parameter(torch.zeros(width))  # query stream: w of section 2.3
         self.dropout = Dropout(config.dropout)
         self.blocks: Any = nn.ModuleList(XlnetBlock(config) for _ in range(config.layers))
         self.head: Any = NoLMHead()
@@ -192,7 +192,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         content = self.dropout(content)
         config, state = self.config, None
         if config.memory_in_training if self.training else config.memory_in_evaluation:
-            state = self._remembered(batch, [hidden for hidden, _ in read], memory)
+            state = self._next_memory(batch, [hidden for hidden, _ in read], memory)
         hidden = content if query is None else self.dropout(query)
         return Output(hidden, state, {"content": content})
 
@@ -204,7 +204,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         The batch may have three extras. "allowed", (B, T, T) bool, says whether token i may attend
         to token j; a token of the content stream sees itself, and one of the query stream does not,
         whatever it says. "targets", (B, P), are the positions that the query stream predicts.
-        "backward", (B,) bool, are the sequences whose distances change their sign.
+        "backward", (B,) bool, are the sequences whose distances are negated.
         """
         before = 0 if memory is None else memory.hidden.size(2)
         content, query = self.dropout(self.embedding(batch.ids)), None
@@ -240,8 +240,9 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
     def _relations(
         self, batch: Sequences, before: int, queries: Tensor, stream: str = CONTENT
     ) -> StreamRelations:
-        """Of the queries at positions (1 or B, T) of a segment, of which `before` keys remember
-        those before it.
+        """The relations of the queries at positions (1 or B, T) of a segment.
+
+        before: number of memory keys.
         """
         reach = before + batch.width
         keys = torch.arange(reach, device=batch.ids.device)
@@ -261,23 +262,23 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         return StreamRelations(KeyMask(grid), self._signs(batch) * distance + reach, other, stream)
 
     def _signs(self, batch: Sequences) -> Tensor | int:
-        """Of the distances: (B, 1, 1, 1), -1 for rows that are read backward, or 1 for all."""
+        """Of the distances: (B, 1, 1, 1), -1 where they are negated, or 1 for all sequences."""
         backward = batch.extras.get("backward")
         if backward is None and not self.config.bi_data:
             return 1
         if backward is None and len(batch) % 2:
             raise ConfigError(
-                "With `bi_data` the second half of each batch is read backward, so that the number "
-                f"of rows must be even, but it is {len(batch)}. Set it to false for fine-tuning."
+                "Set `bi_data` to false for fine-tuning. With it the distances of the second half "
+                f"of each batch are negated: its size must be even, but is {len(batch)}."
             )
         if backward is None:
             backward = torch.arange(len(batch), device=batch.ids.device) >= len(batch) // 2
         return 1 - 2 * backward.long()[:, None, None, None]
 
-    def _remembered(
+    def _next_memory(
         self, batch: Sequences, read: list[Tensor], memory: SegmentMemory | None
     ) -> SegmentMemory:
-        """What the layers have read, (B, T, D) each, behind the memory before."""
+        """The memory for the next segment, from the inputs of the layers, (B, T, D) each."""
         if not bool(batch.keep.all()):
             raise RegardError(
                 "A segment with memory must not be padded. Give segments of one length, or set "

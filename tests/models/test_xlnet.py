@@ -225,7 +225,7 @@ def test_memory_of_padded_segments_raises_an_error_and_a_memory_is_used_once():
     with pytest.raises(RegardError, match="was consumed"):
         ours.encode_segment(random_batch((3, 3)), memory)
     backward = Xlnet(XlnetConfig(V, d_model=D, d_ff=8, heads=3, layers=1, bi_data=True))
-    with pytest.raises(ConfigError, match="must be even, but it is 3"):
+    with pytest.raises(ConfigError, match="must be even, but is 3"):
         backward.encode(random_batch((3, 3, 3)))
 
 
