@@ -2,9 +2,9 @@
 
     ids -> embed + positions + segments -> norm -> project -> L x [self-attention, feed-forward]
 
-BERT with few parameters: all layers of a group are the same layer, and narrow embeddings are led to
-the width of the model by a matrix. Beside masked words it learned whether two parts of a text stand
-in their order. What comes out of the feed-forward network is not dropped.
+BERT with few parameters: all layers of a group are the same layer, and embeddings of a smaller
+width are projected to `d_model`. Beside masked words it learned whether two parts of a text stand
+in their order. There is no dropout after the feed-forward network.
 """
 
 from __future__ import annotations
@@ -31,32 +31,35 @@ from regard.models.protocols import States
 class AlbertConfig(BertConfig):
     """The defaults are the base model.
 
-    layers: all that a text passes, a multiple of `inner`.
-    groups: layers next to each other that share their parameters are a group.
-    inner: how many layers with parameters of their own a group has, which take turns.
+    layers: depth; a multiple of `layers_per_group`.
+    groups: number of parameter groups; consecutive layers of a group share parameters.
+    layers_per_group: distinct layers of a group, applied in turn.
     head_dropout: of the heads "sentence_order", "classes", "multiple_choice" and "tags".
     """
 
     d_embedding: Size = 128
     positions: Literal["learned"] = "learned"
     groups: Size = 1
-    inner: Size = 1
+    layers_per_group: Size = 1
     activation: Activation = "gelu-tanh"
     dropout: Probability = 0.0
     attention_dropout: Probability = 0.0
     head_dropout: Probability = 0.1
 
     @property
-    def blocks(self) -> int:
+    def distinct_layers(self) -> int:
         """See `BertConfig`."""
-        return self.groups * self.inner
+        return self.groups * self.layers_per_group
 
     @property
-    def order(self) -> list[int]:
-        """The block of each layer."""
-        rounds = self.layers // self.inner
+    def block_of_layer(self) -> list[int]:
+        """The block of each layer.
+
+        With R = layers / layers_per_group rounds, round i is of group floor(i / (R / groups)).
+        """
+        rounds, distinct = self.layers // self.layers_per_group, self.layers_per_group
         groups = [int(i / (rounds / self.groups)) for i in range(rounds)]
-        return [group * self.inner + i for group in groups for i in range(self.inner)]
+        return [group * distinct + i for group in groups for i in range(distinct)]
 
 
 SIZES = {
@@ -89,7 +92,7 @@ class Albert(Bert):
     """ALBERT without a head, an `Encoder`.
 
     Raises:
-        ConfigError: `layers` is no multiple of `inner`.
+        ConfigError: `layers` is not a multiple of `layers_per_group`.
     """
 
     Config = AlbertConfig
@@ -99,15 +102,16 @@ class Albert(Bert):
     pooled = ("pooler", "sentence_order", "classes", "multiple_choice")
 
     def __init__(self, config: AlbertConfig):
-        if config.layers % config.inner:
+        if config.layers % config.layers_per_group:
             raise ConfigError(
-                f"`layers` must be a multiple of `inner` ({config.inner}), but is {config.layers}."
+                f"`layers` must be a multiple of `layers_per_group` ({config.layers_per_group}), "
+                f"but is {config.layers}."
             )
         super().__init__(config)
         self.project = Linear(config.d_embedding, config.d_model)
         init_weights(self.project, config.init_range)
-        self.order = config.order
-        uses = Counter(self.order)
+        self.block_of_layer = config.block_of_layer
+        uses = Counter(self.block_of_layer)
         for number, block in enumerate(self.blocks):
             cast(AlbertBlock, block).attention.capture.uses = uses[number]
 
@@ -116,10 +120,10 @@ class Albert(Bert):
         hidden = self.embed(batch)
         yield hidden
         mask = batch.padding_mask()
-        for number in self.order[:-1]:
+        for number in self.block_of_layer[:-1]:
             hidden = self.blocks[number](hidden, mask)
             yield hidden
-        for number in self.order[-1:]:  # the last layer computes no other tokens
+        for number in self.block_of_layer[-1:]:  # the last layer computes no other tokens
             yield self.blocks[number](hidden, mask, tokens)
 
     def embed(self, batch: Sequences) -> Tensor:

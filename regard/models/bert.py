@@ -82,12 +82,13 @@ class BertConfig:
 
     @property
     def d_embedding(self) -> int:
-        """The width of the embeddings, which a projection may lead to `d_model`."""
+        """The width of the embeddings: here `d_model`; ElectraConfig and AlbertConfig make it a
+        field, and project the embeddings to `d_model`."""
         return self.d_model
 
     @property
-    def blocks(self) -> int:
-        """How many blocks have parameters of their own."""
+    def distinct_layers(self) -> int:
+        """How many layers have parameters of their own."""
         return self.layers
 
 
@@ -164,7 +165,7 @@ class Bert(nn.Module, Encoder):
         self.segments = nn.Embedding(config.segments, width)
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
-        self.blocks = nn.ModuleList(self.block(config) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(self.block(config) for _ in range(config.distinct_layers))
         init_weights(self, config.init_range)
         cut_heads(self, config.pruned)
 

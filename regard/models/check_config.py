@@ -19,7 +19,7 @@ from regard.schema import ErrorOf, checked
 
 SPECIAL = ("pad", "bos", "eos")  # fields that are token ids
 LAYERS = ("layers", "encoder_layers", "decoder_layers", "lstm_layers")
-SHARED_LAYERS = ("groups", "inner")  # of models whose `layers` share their parameters
+SHARED_LAYERS = ("groups", "layers_per_group")  # of models whose `layers` share their parameters
 # Each is a dimension of some weight.
 SIZES = (
     *("vocab_size", "d_model", "d_ff", "decoder_d_ff", "heads", "decoder_heads", "segments"),

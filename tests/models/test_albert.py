@@ -55,9 +55,9 @@ def test_any_groups_of_layers_equal_transformers_and_are_written_back(layers, gr
 
 def test_layers_that_no_group_divides_raise_an_error():
     with pytest.raises(
-        ConfigError, match=r"`layers` must be a multiple of `inner` \(2\), but is 3"
+        ConfigError, match=r"`layers` must be a multiple of `layers_per_group` \(2\), but is 3"
     ):
-        Albert(AlbertConfig(9, d_model=8, d_ff=8, heads=2, layers=3, inner=2))
+        Albert(AlbertConfig(9, d_model=8, d_ff=8, heads=2, layers=3, layers_per_group=2))
 
 
 def tiny(**options) -> Albert:

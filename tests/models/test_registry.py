@@ -109,7 +109,7 @@ TINY: dict[str, list[dict]] = {
     "electra": [dict(BERT, d_embedding=8), dict(BERT, d_embedding=6)],
     "albert": [
         dict(BERT, d_embedding=6), dict(BERT, layers=4, groups=2),
-        dict(BERT, layers=6, groups=2, inner=2),
+        dict(BERT, layers=6, groups=2, layers_per_group=2),
     ],
     "big_bird": [
         dict(BERT, block_size=2, random_blocks=1), dict(BERT, block_size=1, random_blocks=0),

@@ -60,14 +60,16 @@ class GroupFields(ConfigTable):
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The options of our configuration."""
         found = super().read(config)
-        layers = found["layers"] * found["inner"]
+        layers = found["layers"] * found["layers_per_group"]
         if layers > LARGEST_SIZE:
-            raise unsupported("inner_group_num", "smaller", found["inner"])
+            raise unsupported("inner_group_num", "smaller", found["layers_per_group"])
         return found | {"layers": layers}
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""
-        return super().write(config) | {"num_hidden_layers": config.layers // config.inner}
+        return super().write(config) | {
+            "num_hidden_layers": config.layers // config.layers_per_group
+        }
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,11 @@ class AlbertLayout(EncoderLayout):
 
     def body_of(self, config: Any) -> Rows:
         """See `EncoderLayout`."""
-        if config.inner == 1:
+        if config.layers_per_group == 1:
             return self.body
-        numbers = [divmod(number, config.inner) for number in range(config.blocks)]
+        numbers = [
+            divmod(number, config.layers_per_group) for number in range(config.distinct_layers)
+        ]
         rows = [
             blocks(f"blocks.{number}", f"{GROUPS}.{group}.{LAYERS}.{layer}")
             for number, (group, layer) in enumerate(numbers)
@@ -93,7 +97,7 @@ FIELDS = bert.FIELDS | {
     "heads": Field("num_attention_heads", 64, Size),
     "d_embedding": Field("embedding_size", 128, Size),
     "groups": Field("num_hidden_groups", 1, Size),
-    "inner": Field("inner_group_num", 1, Size),
+    "layers_per_group": Field("inner_group_num", 1, Size),
     "activation": activation("hidden_act", "gelu_new"),
     "dropout": dropout("hidden_dropout_prob", 0.0),
     "attention_dropout": dropout("attention_probs_dropout_prob", 0.0),

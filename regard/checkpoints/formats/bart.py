@@ -15,8 +15,8 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
 from regard.models.bart import Bart
 from regard.models.mbart import MBart
 
-HEAD = "There is no such head on an encoder-decoder here; use the weights for generation"
-CAUSAL = "A decoder without an encoder is no model here"
+HEAD = "Heads on encoder-decoders are not supported; load the folder for generation"
+CAUSAL = "Decoders without an encoder are not supported"
 OLD = {"normalize_embedding": True, "static_position_embeddings": False, "add_bias_logits": False}
 ROWS = [
     *Order().blocks(),

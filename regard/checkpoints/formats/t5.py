@@ -85,7 +85,7 @@ INNER = ("blocks.{layer}.feed.inner", f"{ENCODER}.layer.1.DenseReluDense")
 DECODER_INNER = ("decoder.{layer}.feed.inner", f"{DECODER}.layer.2.DenseReluDense")
 SHARED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 HEAD = "lm_head.weight"
-# Old files have one for cross-attention, which no release has ever read.
+# Old files have a relative bias for cross-attention, which no release has ever read.
 UNREAD = ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]
 
 
@@ -111,9 +111,9 @@ ALIASES = {
     "head_dim": "d_kv",
 }
 SILENT = (
-    # of training, of generation, and of heads that there are not
+    # fields of training, generation and unsupported heads
     *("initializer_factor", *GENERATION, "bos_token_id", "classifier_dropout"),
-    *("n_positions", "scalable_attention"),  # of old files, read by no release
+    *("n_positions", "scalable_attention"),  # fields of old files that no release reads
 )
 FEED = ("feed_forward_proj", "dense_act_fn", "is_gated_act")  # read together
 OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs")
