@@ -35,7 +35,7 @@ class CheckedFiles:
 class ChecksumCache:
     """What is known of files: their size, time and SHA-256, in a JSON file.
 
-    The file is only a memory: where it is missing or cannot be written, checksums are computed.
+    The file is a cache: where it is missing or cannot be written, checksums are computed.
     """
 
     def __init__(self, path: Path):

@@ -1,6 +1,7 @@
 """Builds a corpus on disk; a build that was killed at any moment goes on and writes the same bytes.
 
-Every few seconds a journal says how many passages have been encoded and how long each file is then.
+Every few seconds a journal says how many passages have been encoded and the length of each file
+at that point.
 What was written after that is cut off, and encoded again.
 """
 
@@ -98,7 +99,7 @@ def build_corpus(
 
 @dataclass
 class _Journal:
-    """So many passages have been encoded, and stand for so many `bytes` of each file."""
+    """passages: number encoded so far.  bytes: length of each file after them."""
 
     made_of: dict[str, Any]
     passages: int = 0

@@ -131,9 +131,9 @@ class ShuffledBlocks:
         """The batches of epoch `number`, in order."""
         length = self.sequence_length
         shift = int(permutation(length, self.seed, number, 1)[0]) if number else 0
-        lacking = -shift % length  # tokens that the first block has less
-        count = -(-(self.predicted + lacking) // length)
-        return _BlockEpoch(self, lacking, permutation(count, self.seed, number))
+        cut = -shift % length  # tokens cut from the first block
+        count = -(-(self.predicted + cut) // length)
+        return _BlockEpoch(self, cut, permutation(count, self.seed, number))
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on. Checkpoints hold these names."""
@@ -142,10 +142,10 @@ class ShuffledBlocks:
 
 @dataclass(frozen=True, eq=False)
 class _BlockEpoch(BatchSequence[StreamBatch]):
-    """The blocks in the `order` of their numbers; the first lacks so many tokens."""
+    """The blocks in the `order` of their numbers; `cut` tokens are cut from the first."""
 
     data: ShuffledBlocks
-    lacking: int
+    cut: int
     order: np.ndarray
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class _BlockEpoch(BatchSequence[StreamBatch]):
 
     def batch(self, index: int) -> StreamBatch:
         size, length = self.data.batch_size, self.data.sequence_length
-        begins = self.order[index * size : (index + 1) * size] * length - self.lacking
+        begins = self.order[index * size : (index + 1) * size] * length - self.cut
         ends = np.minimum(begins + length, self.data.predicted)
         starts = np.maximum(begins, 0)
         return _batch(self.data.text, starts, ends - starts, fresh=True)

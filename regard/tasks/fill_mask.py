@@ -122,7 +122,9 @@ class FillMask(EncoderTask):
         """
         kinds = [one for one in (NextSentence, SentenceOrder) if one.head in self.model.heads]
         if not kinds:
-            raise ConfigError("This model fills masks, but has no next-sentence head.")
+            raise ConfigError(
+                "This model fills masks, but has no next-sentence or sentence-order head."
+            )
         task = kinds[0](self.model, self.tokenizer, max_length=self.input_format.max_length)
         return task.follows(first, second, too_long=too_long)
 

@@ -45,7 +45,7 @@ class ReplacedTokens(Prediction):
 
     def __str__(self) -> str:
         pairs = zip(self.words, self.probabilities, strict=True)
-        return " ".join(f"{word}/{share:.2f}" for word, share in pairs)
+        return " ".join(f"{word}/{probability:.2f}" for word, probability in pairs)
 
 
 class ReplacedTokenDetection(EncoderTask):
@@ -64,12 +64,14 @@ class ReplacedTokenDetection(EncoderTask):
         found: list[Any] = [None] * len(texts)
         inputs = self.encode(self.checked(texts))
         for batch, scores in self.passes(self.encoded(texts, too_long)):
-            shares = scores[:, :, 0].sigmoid()
+            probabilities = scores[:, :, 0].sigmoid()
             for row, number in enumerate(batch.numbers.tolist()):
                 one = self.input_format.truncate(inputs[number])
                 start, count = one.starts[0], one.counts[0]
-                encoding = self._first_tokens(texts[number], count)
-                found[number] = _prediction(texts[number], encoding, shares[row, start:][:count])
+                encoding = self._tokens_read(texts[number], count)
+                found[number] = _prediction(
+                    texts[number], encoding, probabilities[row, start:][:count]
+                )
         return found
 
     def checked(self, texts: Any) -> list[Any]:
@@ -83,7 +85,7 @@ class ReplacedTokenDetection(EncoderTask):
                 raise TextError(index, "is a pair of texts.", "Give each text alone.")
         return [(checked_text(text, index),) for index, text in enumerate(as_list(texts))]
 
-    def _first_tokens(self, text: str, count: int) -> Encoding:
+    def _tokens_read(self, text: str, count: int) -> Encoding:
         """The tokens of a text that are read: the first ones, or on the other side the last."""
         whole = self.tokenizer.encode(text)
         left = self.tokenizer.sides.get("truncation_side") == "left"
@@ -91,22 +93,22 @@ class ReplacedTokenDetection(EncoderTask):
         return Encoding(whole.ids[kept], whole.tokens[kept], whole.offsets[kept])
 
 
-def _prediction(text: str, encoding: Encoding, shares: torch.Tensor) -> ReplacedTokens:
+def _prediction(text: str, encoding: Encoding, probabilities: torch.Tensor) -> ReplacedTokens:
     """Of the probabilities of tokens, (N,)."""
-    values, given = shares.tolist(), WordSpans.of(text)
+    values, given = probabilities.tolist(), WordSpans.of(text)
     words: list[tuple[str, float]] = []
     for word, (start, stop) in zip(given.words, given.spans, strict=True):
         inside = [
-            share
-            for share, (first, last) in zip(values, encoding.offsets, strict=True)
+            probability
+            for probability, (first, last) in zip(values, encoding.offsets, strict=True)
             if first < stop and start < last
         ]
         if inside:
             words.append((word, max(inside)))
     return ReplacedTokens(
-        tuple(word for word, share in words if share >= 0.5),
+        tuple(word for word, probability in words if probability >= 0.5),
         tuple(word for word, _ in words),
-        tuple(share for _, share in words),
+        tuple(probability for _, probability in words),
         tuple(encoding.tokens),
         tuple(values),
     )

@@ -158,7 +158,7 @@ def test_the_next_sentence_probability_equals_that_of_transformers(tmp_path, end
 
 
 def test_follows_without_a_next_sentence_head_raises_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="no next-sentence head"):
+    with pytest.raises(ConfigError, match="no next-sentence or sentence-order head"):
         runs.load(folder(tmp_path, "bert", "ForMaskedLM")).follows("a", "b")
 
 
