@@ -16,7 +16,7 @@ SMALL = {
     "seq2seq": dict(d_model=12, layers=2),
     "recurrent": dict(d_model=12, layers=2),
     "transformer-xl": dict(
-        d_model=12, d_ff=16, heads=2, layers=2, memory=5, cutoffs=(9,), divisor=2, eos=2
+        d_model=12, d_ff=16, heads=2, layers=2, memory_length=5, cutoffs=(9,), divisor=2, eos=2
     ),
 }
 METHODS = [
