@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from regard.errors import TextError
 from regard.tasks.batching import TooLong
@@ -32,7 +32,7 @@ class NextSentence(EncoderTask):
     """Predicts whether one text follows another."""
 
     name = "next-sentence"
-    prediction_type = NextSentencePrediction
+    prediction_type: ClassVar[type[NextSentencePrediction]] = NextSentencePrediction
     verbs = ("predict", "embed", "look")
     reads_pairs = True
     head = "next_sentence"
@@ -45,8 +45,9 @@ class NextSentence(EncoderTask):
         self, pairs: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[NextSentencePrediction]:
         """Whether the second text of each pair follows the first, with the probability."""
-        found = following_probabilities(self, pairs, too_long)
-        return [NextSentencePrediction(one >= 0.5, one) for one in found]
+        scores = self.text_scores(self.encoded(pairs, too_long))  # (pairs, 2)
+        probabilities = scores.softmax(-1)[:, FOLLOWS].tolist()
+        return [self.prediction_type(one >= 0.5, one) for one in probabilities]
 
     def checked(self, texts: Any) -> list[Any]:
         """Pairs of texts.
@@ -54,25 +55,9 @@ class NextSentence(EncoderTask):
         Raises:
             TextError: an item is one text.
         """
-        return checked_pairs(super().checked(texts))
-
-
-def following_probabilities(
-    task: EncoderTask, pairs: Sequence[Any], too_long: TooLong
-) -> list[float]:
-    """For each pair the probability that the second text follows the first."""
-    scores = task.text_scores(task.encoded(pairs, too_long))  # (pairs, 2)
-    return scores.softmax(-1)[:, FOLLOWS].tolist()
-
-
-def checked_pairs(items: list[Any]) -> list[Any]:
-    """The items, all of which must be pairs of texts.
-
-    Raises:
-        TextError: an item is one text.
-    """
-    for index, pair in enumerate(items):
-        if len(pair) != 2:
-            hint = "Whether a text follows is asked of two: give a pair (a, b)."
-            raise TextError(index, f"is one text, {pair[0]!r:.80}.", hint)
-    return items
+        pairs = super().checked(texts)
+        for index, pair in enumerate(pairs):
+            if len(pair) != 2:
+                hint = "Whether a text follows is asked of two: give a pair (a, b)."
+                raise TextError(index, f"is one text, {pair[0]!r:.80}.", hint)
+        return pairs
