@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -17,6 +18,7 @@ from regard.cli.options import (
     Quantize,
     check_no_decoding,
     with_decoding,
+    with_flags,
 )
 from regard.errors import ConfigError
 
@@ -29,7 +31,30 @@ Columns = list[int | str]  # of a table, by number or name
 Files = list[Path] | None
 
 
+@dataclass(frozen=True)
+class PerplexityOptions:
+    """How a text is read for its perplexity, where it differs from the model's own settings."""
+
+    window: Annotated[int | None, Option(help="Tokens of a window, for perplexity.")] = None
+    stride: Annotated[int | None, Option(help="Tokens between windows.")] = None
+    target_length: Annotated[int | None, Option(help="Tokens that a state reads at a time.")] = None
+    memory_length: Annotated[int | None, Option(help="Positions of Transformer-XL's memory.")] = (
+        None
+    )
+    max_distance: Annotated[int | None, Option(help="The largest distance of Transformer-XL.")] = (
+        None
+    )
+    neural_cache: Annotated[int | None, Option(help="Positions of a neural cache.")] = None
+    neural_cache_theta: Annotated[float | None, Option(help="How peaked the cache is.")] = None
+    neural_cache_weight: Annotated[float | None, Option(help="Its share in the mixture.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
 @with_decoding
+@with_flags("perplexity", PerplexityOptions)
 def evaluate(
     model: ModelFolder,
     more: Annotated[Files, Argument(metavar="FILE", help="Further files of --data.")] = None,
@@ -37,24 +62,11 @@ def evaluate(
     columns: Annotated[str | None, Option(help="Of a table: 0,1 or en,de.")] = None,
     valid: Annotated[bool, Option("--valid", help="The recipe's validation data.")] = False,
     last_word: Annotated[bool, Option("--last-word", help="Score each line's last word.")] = False,
-    window: Annotated[int | None, Option(help="Tokens of a window, for perplexity.")] = None,
-    stride: Annotated[int | None, Option(help="Tokens between windows.")] = None,
-    target_length: Annotated[
-        int | None, Option(help="Tokens that a state reads at a time.")
-    ] = None,
-    memory_length: Annotated[
-        int | None, Option(help="Positions of Transformer-XL's memory.")
-    ] = None,
-    max_distance: Annotated[
-        int | None, Option(help="The largest distance of Transformer-XL.")
-    ] = None,
-    neural_cache: Annotated[int | None, Option(help="Positions of a neural cache.")] = None,
-    neural_cache_theta: Annotated[float | None, Option(help="How peaked the cache is.")] = None,
-    neural_cache_weight: Annotated[float | None, Option(help="Its share in the mixture.")] = None,
     quantize: Quantize = None,
     device: Device = None,
     as_json: AsJson = False,
     *,
+    perplexity: PerplexityOptions,
     decoding: dict[str, Any],
 ) -> None:
     """Score a model on the test data of its recipe, or on other data.
@@ -72,20 +84,14 @@ def evaluate(
     if task.decodes and not files:
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
-    reading = dict(
-        window=window, stride=stride, target_length=target_length, memory_length=memory_length,
-        max_distance=max_distance, neural_cache=neural_cache,
-        neural_cache_theta=neural_cache_theta, neural_cache_weight=neural_cache_weight,
-    )  # fmt: skip
-    reading = {name: value for name, value in reading.items() if value is not None}
-    if reading and (last_word or not isinstance(task, LanguageModeling)):
-        named = "--" + next(iter(reading)).replace("_", "-")
+    if (given := perplexity.given()) and (last_word or not isinstance(task, LanguageModeling)):
+        named = "--" + next(iter(given)).replace("_", "-")
         raise ConfigError(f"{named} is for the perplexity of a language model.")
     counts = Counter[str]()
     with watching(lambda batches: with_progress(batches, "evaluating")):
         if last_word or isinstance(task, LanguageModeling):
             check_no_decoding("Perplexity", decoding)
-            scores = _likelihood(task, files, chosen, last_word, reading)
+            scores = _likelihood(task, files, chosen, last_word, given)
         elif task.decodes:
             scores, counts = _outputs(task, files, chosen, decoding)
             say_truncated(counts, task.model.config.max_length)
@@ -174,7 +180,7 @@ def _likelihood(
     files: Sequence[Path],
     columns: Columns,
     last_word: bool,
-    reading: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> list[Any]:
     """Perplexity of texts, or scores of the last words of their lines."""
     from regard.data import read
@@ -185,7 +191,7 @@ def _likelihood(
     if columns:
         _no_columns("running text has none")
     if not last_word:
-        return [task.evaluate(read(file, format=task.format), **reading) for file in files]
+        return [task.evaluate(read(file, format=task.format), **options) for file in files]
     return [score for file in files for score in task.lambada(_passages(file))]
 
 
