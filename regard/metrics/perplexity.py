@@ -33,7 +33,7 @@ class Protocol:
     own length, so that the first token of a window has no context.
     segments, overlap: without a window, parts of the text that were read side by side, and how
     many tokens before its own each part began to read.
-    reading: without a window, further facts about how the state was carried, each behind "|".
+    state: without a window, further facts about how the state was carried, each behind "|".
     """
 
     unit: str
@@ -42,7 +42,7 @@ class Protocol:
     stride: int | None = None
     segments: int = 1
     overlap: int = 0
-    reading: str = ""
+    state: str = ""
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -67,7 +67,7 @@ class Protocol:
             context = f"window:{self.window}|stride:{self.step}"
         elif self.segments > 1:
             context += f"|segments:{self.segments}|overlap:{self.overlap}"
-        context += self.reading
+        context += self.state
         return f"unit:{self.unit}|tok:{self.tokenization}|{context}"
 
 

@@ -49,11 +49,11 @@ from regard.tasks.sections import (
     starts_from_folder,
 )
 from regard.tasks.stateful_perplexity import (
-    Reading,
+    StateOptions,
     cache_of,
     carried_likelihood,
-    described,
     given,
+    signature,
 )
 from regard.text import Tokenizer
 
@@ -88,10 +88,10 @@ class PerplexitySection(Options):
     neural_cache_weight: float | None = Field(default=None, ge=0, lt=1)
     """Its share in the mixture with the model's distribution. None: 0.1."""
 
-    def reading(self) -> Reading:
+    def state_options(self) -> StateOptions:
         """The options of a model that carries a state."""
-        values = self.model_dump(include={*Reading.__annotations__}, exclude_none=True)
-        return cast(Reading, values)
+        values = self.model_dump(include={*StateOptions.__annotations__}, exclude_none=True)
+        return cast(StateOptions, values)
 
 
 class LanguageModelingRecipe(DecodingRecipe):
@@ -149,7 +149,7 @@ class LanguageModeling(EmbedsTexts):
     format: the format of the training text, `lines` or `text` (see [data]); None: the model comes
         from elsewhere, where a text begins with the bos token, or with the eos token that ends the
         text before.
-    unit, window, stride, reading: how perplexity is measured, as in [evaluation].
+    unit, window, stride, state_options: how perplexity is measured, as in [evaluation].
     """
 
     name = "language-modeling"
@@ -168,13 +168,13 @@ class LanguageModeling(EmbedsTexts):
         unit: Unit = "token",
         window: int | None = None,
         stride: int | None = None,
-        **reading: Unpack[Reading],
+        **state_options: Unpack[StateOptions],
     ):
         self.model, self.tokenizer = model, tokenizer
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
         self.unit, self.window, self.stride = unit, window, stride
-        self.reading = reading
+        self.state_options = state_options
         self.data: TrainingText | None = None
         self.prefix_cache: PrefixCache | None = None
 
@@ -232,7 +232,7 @@ class LanguageModeling(EmbedsTexts):
             unit=evaluation.unit,
             window=evaluation.window or (limit and min(limit, data.sequence_length)),
             stride=evaluation.stride,
-            **evaluation.reading(),
+            **evaluation.state_options(),
         )
         if limit is not None and data.sequence_length > limit:
             raise ConfigError(
@@ -240,7 +240,7 @@ class LanguageModeling(EmbedsTexts):
                 f"{data.sequence_length:,}."
             )
         task.protocol()  # raises an error for a window or a stride that is too long
-        task.reader(task.reading)
+        task.evaluated_model(task.state_options)
         end = task.line_end()
         train, valid = (data.tokens(part, tokenizer, end) for part in ("train", "valid"))
         valid_path = data.train if data.splits_train else data.valid
@@ -273,7 +273,7 @@ class LanguageModeling(EmbedsTexts):
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model, tokenizer and decoding method."""
         protocol = {"unit": self.unit, "window": self.window, "stride": self.stride}
-        return {"format": self.given_format, **protocol, **given(self.reading)}
+        return {"format": self.given_format, **protocol, **given(self.state_options)}
 
     def notes(self) -> list[str]:
         """What the tokenizer does not keep of the text, and what is not trained of the model."""
@@ -447,7 +447,7 @@ class LanguageModeling(EmbedsTexts):
         *,
         window: int | None = None,
         stride: int | None = None,
-        **reading: Unpack[Reading],
+        **state_options: Unpack[StateOptions],
     ) -> Perplexity:
         """Perplexity of a text, given as a reader or as its lines, read once from start to end.
 
@@ -457,14 +457,14 @@ class LanguageModeling(EmbedsTexts):
 
         Args:
             window, stride: tokens that are read at a time, and from one window to the next.
-            reading: how a model that carries a state reads the text; see `Reading`.
+            state_options: how a model that carries a state reads the text; see `StateOptions`.
 
         Raises:
             ConfigError: the model has no such options.
             RegardError: the likelihood of the text is not finite.
         """
         protocol = self.protocol(window, stride)
-        options = cast(Reading, {**given(self.reading), **given(reading)})
+        options = cast(StateOptions, {**given(self.state_options), **given(state_options)})
         if protocol.window is not None and options:
             raise ConfigError(
                 f"`{next(iter(options))}` is for a model that carries a state through the whole "
@@ -485,12 +485,12 @@ class LanguageModeling(EmbedsTexts):
             batches = self._parts(ids, 1, protocol.window, protocol.stride)
             nats, tokens = self._total_loss(batches)
         else:
-            reader = self.reader(options)
-            with evaluating(reader):
-                found = carried_likelihood(reader, ids, options)
+            model = self.evaluated_model(options)
+            with evaluating(model):
+                found = carried_likelihood(model, ids, options)
             nats, tokens = found.nats, found.count
-            how = described(reader, options)
-            carried = {"segments": found.segments, "overlap": found.overlap, "reading": how}
+            how = signature(model, options)
+            carried = {"segments": found.segments, "overlap": found.overlap, "state": how}
             protocol = replace(protocol, **carried)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         count = tokens if self.unit == "token" else units
@@ -499,15 +499,15 @@ class LanguageModeling(EmbedsTexts):
         check_likelihood(result.nats, result.value)
         return result
 
-    def reader(self, reading: Reading) -> LanguageModel:
+    def evaluated_model(self, options: StateOptions) -> LanguageModel:
         """The model with the memory length and largest distance that evaluation is asked for.
 
         Raises:
             ConfigError: it has none, or options of a cache are given without its size.
         """
-        cache_of(reading)
-        options = ("memory_length", "max_distance")
-        chosen = {name: value for name, value in given(reading).items() if name in options}
+        cache_of(options)
+        memory = ("memory_length", "max_distance")
+        chosen = {name: value for name, value in given(options).items() if name in memory}
         return self.model.with_memory(**chosen) if chosen else self.model
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
@@ -566,7 +566,9 @@ class LanguageModeling(EmbedsTexts):
     ) -> Sequence[StreamBatch]:
         """A text in windows; without a window as `streams` parallel streams."""
         if window is None:
-            length = self.reading.get("target_length") or self.model.target_length or VALID_STEPS
+            length = (
+                self.state_options.get("target_length") or self.model.target_length or VALID_STEPS
+            )
             return ParallelStreams(text, batch_size=streams, sequence_length=length)
         batch_size = max(1, batch_budget(self.model) // window)
         return SlidingWindows(text, window=window, stride=stride, batch_size=batch_size)

@@ -102,7 +102,7 @@ class PermutationLanguageModeling(LanguageModeling):
             unit=evaluation.unit,
             window=evaluation.window,
             stride=evaluation.stride,
-            **evaluation.reading(),
+            **evaluation.state_options(),
         )
         end = task.line_end()
         train, valid = (data.tokens(part, tokenizer, end) for part in ("train", "valid"))

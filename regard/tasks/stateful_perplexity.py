@@ -47,7 +47,7 @@ class TextLikelihood:
     overlap: int = 0
 
 
-class Reading(TypedDict, total=False):
+class StateOptions(TypedDict, total=False):
     """How a model that carries a state reads a text: options of evaluation.
 
     target_length: tokens that are read at a time.
@@ -64,43 +64,45 @@ class Reading(TypedDict, total=False):
     neural_cache_weight: float | None
 
 
-def given(reading: Reading) -> dict[str, Any]:
+def given(options: StateOptions) -> dict[str, Any]:
     """The options that are not None."""
-    return {name: value for name, value in reading.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def cache_of(reading: Reading) -> NeuralCache | None:
+def cache_of(options: StateOptions) -> NeuralCache | None:
     """The neural cache that evaluation is asked for.
 
     Raises:
         ConfigError: options of a cache without its size.
     """
-    options = {name: value for name, value in given(reading).items() if name.startswith(NEURAL)}
-    size = options.pop(NEURAL, None)
-    if size is None and options:
+    chosen = {name: value for name, value in given(options).items() if name.startswith(NEURAL)}
+    size = chosen.pop(NEURAL, None)
+    if size is None and chosen:
         raise ConfigError(
-            f"`{next(iter(options))}` is given, but `{NEURAL}`, the positions that the cache "
+            f"`{next(iter(chosen))}` is given, but `{NEURAL}`, the positions that the cache "
             "holds, is not."
         )
-    chosen = {name.removeprefix(f"{NEURAL}_"): value for name, value in options.items()}
-    return None if size is None else NeuralCache(size, **chosen)
+    own = {name.removeprefix(f"{NEURAL}_"): value for name, value in chosen.items()}
+    return None if size is None else NeuralCache(size, **own)
 
 
-def described(model: LanguageModel, reading: Reading) -> str:
-    """How a text is read, for the signature of a score; "" where nothing is chosen."""
-    length = reading.get("target_length") or model.target_length
+def signature(model: LanguageModel, options: StateOptions) -> str:
+    """The state options in the signature of a score; "" where nothing is chosen."""
+    length = options.get("target_length") or model.target_length
     facts: dict[str, Any] = {"target": length} if length else {}
     if model.target_length:
         config = model.config
         facts |= {"memory": config.memory_length, "max_distance": config.max_distance}
-    if (cache := cache_of(reading)) is not None:
+    if (cache := cache_of(options)) is not None:
         facts[NEURAL] = f"{cache.size},{cache.theta:g},{cache.weight:g}"
     return "".join(f"|{name}:{value}" for name, value in facts.items() if value is not None)
 
 
-def carried_likelihood(model: LanguageModel, text: TokenArray, reading: Reading) -> TextLikelihood:
-    """The likelihood of a text under a model in evaluation mode, read as `reading` says."""
-    length, cache = reading.get("target_length") or model.target_length, cache_of(reading)
+def carried_likelihood(
+    model: LanguageModel, text: TokenArray, options: StateOptions
+) -> TextLikelihood:
+    """The likelihood of a text under a model in evaluation mode, read as the options say."""
+    length, cache = options.get("target_length") or model.target_length, cache_of(options)
     if length is None and cache is None:
         return stateful_likelihood(generator(model), text)
     return sequential_likelihood(model, text, length or SEQUENTIAL_STEPS, cache)
