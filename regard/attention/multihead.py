@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.attention.attend import SCALED, Score, attend, attend_qkv
 from regard.attention.capture import CapturePoint, ReshapedCapture
-from regard.attention.relations import Relation
+from regard.attention.relative_protocol import Relation
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear

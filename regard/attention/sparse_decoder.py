@@ -23,7 +23,7 @@ from regard.attention.block_sparse import (
 )
 from regard.attention.masks import Mask, causal
 from regard.attention.multihead import LayerCache, SelfAttention
-from regard.attention.relations import Relation
+from regard.attention.relative_protocol import Relation
 from regard.data.layout import ALL, TokenSubset
 from regard.ops import ALL_KEYS, KeyMask
 

@@ -29,7 +29,7 @@ from regard.attention.multihead import (
     split_heads,
     width_of_head,
 )
-from regard.attention.relative import relative_scores
+from regard.attention.relative_attention import relative_scores
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.ops import KeyMask

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.cross_step import CrossAttentionStep
 from regard.attention.multihead import CrossAttention, Memory, SelfAttention
-from regard.attention.relative import RelativeBias
-from regard.attention.relative_positions import T5Positions
+from regard.attention.relative_bias import RelativeBias
+from regard.attention.relative_kinds import T5Positions
 from regard.attention.scores import Dot, General
 from regard.data.layout import ALL
 from regard.kernels.op_list import (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.relative import RelativeBias
+from regard.attention.relative_bias import RelativeBias
 from regard.kernels.tracer import CannotCompile
 from regard.layers.positions import RobertaPositions, SinusoidalPositions
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.relations import NoRelations, RelativePositions
-from regard.attention.relative_positions import T5Positions
+from regard.attention.relative_kinds import T5Positions
+from regard.attention.relative_protocol import NoRelations, RelativePositions
 from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
 from regard.state import State

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
-from regard.attention.relations import Relation
+from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
@@ -44,7 +44,7 @@ from regard.models.config import (
     TokenId,
 )
 from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.positions import absolute_positions, reads_unpadded, relative_positions
+from regard.models.position_kinds import absolute_positions, reads_unpadded, relative_positions
 from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -55,7 +55,7 @@ class BertConfig:
     """The defaults are the base model.
 
     head_dropout: of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
-    positions: one of the kinds of `regard.models.positions`; the paper's are learned.
+    positions: one of the kinds of `regard.models.position_kinds`; the paper's are learned.
     clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
         None: 16.
     pruned: heads that were removed, as `regard.prune_heads` leaves them.

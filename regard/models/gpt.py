@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import LayerCache, SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
-from regard.attention.relations import Relation
+from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
@@ -36,7 +36,7 @@ from regard.models.config import (
     TokenId,
 )
 from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.positions import absolute_positions, reads_unpadded, relative_positions
+from regard.models.position_kinds import absolute_positions, reads_unpadded, relative_positions
 from regard.models.protocols import Encoder, LanguageModel, Output, States
 from regard.ops import KeyMask, autocast_dtype
 from regard.text.templates import Template
@@ -50,7 +50,7 @@ class GPTConfig:
 
     output: whether the words are predicted with the embedding itself (tied), with a matrix of its
         own, or not at all, in a model that is an encoder alone.
-    positions: one of the kinds of `regard.models.positions`; the paper's are learned.
+    positions: one of the kinds of `regard.models.position_kinds`; the paper's are learned.
     clip_distance: of "shaw": distances beyond it share a vector;
         None: 16.
     choice_dropout, choice_activation: of the "multiple_choice" head.

@@ -18,7 +18,7 @@ from regard.attention.attend import SCALED
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import LayerCache, SelfAttention
 from regard.attention.pruning import Pruned
-from regard.attention.relations import Relation
+from regard.attention.relative_protocol import Relation
 from regard.attention.scores import Dot
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.relative import RelativeBias, two_sided_bucket
+from regard.attention.relative_bias import RelativeBias, two_sided_bucket
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.models.bert import BertBlock

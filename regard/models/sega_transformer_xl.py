@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention.carried_memory import CarriedMemory, DistanceKeys
-from regard.attention.relative import ByDistance, DistanceScores, relative_scores
+from regard.attention.relative_attention import ByDistance, DistanceScores, relative_scores
 from regard.layers.positions import sinusoid
 from regard.models.config import TokenIds
 from regard.models.protocols import Output

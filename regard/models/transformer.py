@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
-from regard.attention.relations import Relation
+from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
@@ -29,7 +29,7 @@ from regard.layers.positions import PositionTable
 from regard.layers.softmax import Softmax
 from regard.models.config import Activation, EncoderPositions, Probability, Size, TokenId
 from regard.models.init import init_weights
-from regard.models.positions import (
+from regard.models.position_kinds import (
     absolute_positions,
     reads_unpadded,
     relative_positions,
@@ -44,7 +44,7 @@ from regard.state import State
 class TransformerConfig:
     """Names as in table 3 of the paper; the defaults are its base model.
 
-    positions: one of the kinds of `regard.models.positions`. Source and target share absolute
+    positions: one of the kinds of `regard.models.position_kinds`. Source and target share absolute
         positions, but not relative ones; where those of the source are in a dependency tree, those
         of the target are sinusoidal.
     clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.attention.multihead import LayerCache, Memory
-from regard.attention.relations import Relation
+from regard.attention.relative_protocol import Relation
 from regard.layers.dropout import Dropout
 from regard.models.transformer import (
     DecoderBlock,

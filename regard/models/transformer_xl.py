@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from regard.attention.carried_memory import CarriedMemory, DistanceKeys
 from regard.attention.multihead import LayerCache
-from regard.attention.relative import (
+from regard.attention.relative_attention import (
     ByDistance,
     DistanceScores,
     ProjectedDistances,

@@ -13,7 +13,7 @@ from regard.visual.picture import as_labels, as_matrix
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.attention.relative import RelativeBias
+    from regard.attention.relative_bias import RelativeBias
 
 
 def position_table(table: Any, title: str = "") -> Heatmap:
@@ -40,7 +40,7 @@ def distance_grid(length: int = 16, clip_distance: int = 4) -> Heatmap:
     """Shaw's relative positions: clip(j - i) of each query i and key j, from -k to k."""
     import torch
 
-    from regard.attention.relative_positions import ShawPositions
+    from regard.attention.relative_kinds import ShawPositions
 
     positions = torch.arange(length)
     rows = ShawPositions(1, 1, clip_distance).rows(positions - positions[:, None])
@@ -54,7 +54,7 @@ def bucket_grid(length: int = 40, buckets: int = 32, *, causal: bool = False) ->
     """
     import torch
 
-    from regard.attention.relative import causal_bucket, two_sided_bucket
+    from regard.attention.relative_bias import causal_bucket, two_sided_bucket
 
     positions = torch.arange(length)
     distance = positions[:, None] - positions
@@ -70,7 +70,7 @@ def bias_curves(bias: RelativeBias, farthest: int = 128) -> Curves:
     """
     import torch
 
-    from regard.attention.relative import two_sided_bucket
+    from regard.attention.relative_bias import two_sided_bucket
 
     distances = torch.arange(-farthest if bias.bucket is two_sided_bucket else 0, farthest + 1)
     by_head = bias.by_distance(distances).detach().T.tolist()  # (H, N)

@@ -7,7 +7,7 @@ from their_encoders import transformers
 
 import regard
 from regard.attention.pruning import heads_masked, prune_heads
-from regard.attention.relative import two_sided_bucket
+from regard.attention.relative_bias import two_sided_bucket
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.mpnet import Mpnet, MpnetConfig

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from regard import ops
-from regard.attention.relations import RelativePositions
+from regard.attention.relative_protocol import RelativePositions
 from regard.checkpoints.model_folder import ModelFolder, exported, model_section
 from regard.checkpoints.store import write_tensors
 from regard.data import Sequences
@@ -19,7 +19,7 @@ from regard.decoding import generate
 from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class, name_of
 from regard.models.check_config import config_of
-from regard.models.positions import KINDS
+from regard.models.position_kinds import KINDS
 from regard.models.quantize import prepare
 
 SIZES = {

@@ -10,7 +10,7 @@ import torch
 from visual_pages import SAVAGE, addresses, scripts, widest
 
 from regard.attention import masks
-from regard.attention.relative import RelativeBias, causal_bucket, two_sided_bucket
+from regard.attention.relative_bias import RelativeBias, causal_bucket, two_sided_bucket
 from regard.errors import ConfigError
 from regard.visual import (
     bias_curves,

@@ -21,8 +21,14 @@ from torch import Tensor, nn
 from regard.attention.attend import ValueTerm
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import PackedLinear, split_heads
-from regard.attention.relations import Relation, Relations, RelativePositions, padded_positions
-from regard.attention.relative import RelativeBias, gather_by_distance, relative_scores
+from regard.attention.relative_attention import gather_by_distance, relative_scores
+from regard.attention.relative_bias import RelativeBias
+from regard.attention.relative_protocol import (
+    Relation,
+    Relations,
+    RelativePositions,
+    padded_positions,
+)
 from regard.attention.scores import Score
 from regard.data.batches import Sequences
 from regard.data.dependency_trees import ancestors, tree_distances, trees_of

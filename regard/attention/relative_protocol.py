@@ -1,9 +1,9 @@
-"""Relative positions in self-attention: a term added to the scores, and one to the context.
+"""The protocol of relative positions: a term added to the scores, and one to the context.
 
     weights = softmax(scores + relation.scores)     context = weights values + relation.value_term
 
 The parts for all layers of a stack are one module, a `RelativePositions`; in each pass it gives
-every layer its `Relation`. The kinds are in `regard.attention.relative_positions`.
+every layer its `Relation`. The kinds are in `regard.attention.relative_kinds`.
 """
 
 from __future__ import annotations

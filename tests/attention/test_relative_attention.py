@@ -11,15 +11,13 @@ from torch import Tensor
 from regard.attention.cache import KeyValueCache
 from regard.attention.masks import causal
 from regard.attention.multihead import SelfAttention
-from regard.attention.relative import (
+from regard.attention.relative_attention import (
     ByDistance,
     ProjectedDistances,
     RelativeAttention,
-    RelativeBias,
-    causal_bucket,
     distance_vectors,
-    two_sided_bucket,
 )
+from regard.attention.relative_bias import RelativeBias, causal_bucket, two_sided_bucket
 from regard.attention.scores import PLAIN
 from regard.layers.positions import sinusoid
 from regard.ops import KeyMask

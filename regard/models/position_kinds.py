@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
-from regard.attention.relations import NoRelations, RelativePositions
+from regard.attention.relative_protocol import NoRelations, RelativePositions
 from regard.errors import ConfigError
 from regard.layers.positions import (
     LearnedPositions,
@@ -51,7 +51,7 @@ def _clip_distance(config: Any) -> int:
 
 
 def _shaw(config: Any, layers: int, causal: bool) -> RelativePositions:
-    from regard.attention.relative_positions import ShawPositions
+    from regard.attention.relative_kinds import ShawPositions
 
     return ShawPositions(layers, config.d_model // config.heads, _clip_distance(config))
 
@@ -63,21 +63,21 @@ def _dependency_absolute(config: Any, width: int) -> PositionTable:
 
 
 def _dependency_relative(config: Any, layers: int, causal: bool) -> RelativePositions:
-    from regard.attention.relative_positions import DependencyRelations
+    from regard.attention.relative_kinds import DependencyRelations
 
     return DependencyRelations(layers, config.d_model // config.heads, _clip_distance(config))
 
 
 def _t5(config: Any, layers: int, causal: bool) -> RelativePositions:
-    from regard.attention.relative import RelativeBias, causal_bucket, two_sided_bucket
-    from regard.attention.relative_positions import T5Positions
+    from regard.attention.relative_bias import RelativeBias, causal_bucket, two_sided_bucket
+    from regard.attention.relative_kinds import T5Positions
 
     bucket = causal_bucket if causal else two_sided_bucket
     return T5Positions(layers, [RelativeBias(config.heads, bucket)])
 
 
 def _transformer_xl(config: Any, layers: int, causal: bool) -> RelativePositions:
-    from regard.attention.relative_positions import TransformerXLPositions
+    from regard.attention.relative_kinds import TransformerXLPositions
 
     return TransformerXLPositions(layers, config.d_model, config.heads, causal=causal)
 
