@@ -29,6 +29,7 @@ REGISTERING = (
     *(
         "attention.attend",
         "attention.block_sparse",
+        "attention.relative_attention",
         "layers.linear",
         "layers.dropout",
         "layers.softmax",

@@ -148,6 +148,23 @@ def an_attention(draw: Draw) -> tuple:
     return query, key, value, mask, bias, draw.choice([None, 0.3]), drop_of(draw)
 
 
+def a_relative_attention(draw: Draw) -> tuple:
+    rows, heads, width = draw.randint(1, 2), draw.randint(1, 3), 8
+    count = draw.choice([1, size(draw, 20), draw.randint(64, 90), draw.randint(64, 90)])
+    total = count + draw.choice([0, size(draw), 1000, 1200])
+    dtype = draw.choice([torch.float32, dtype_of(draw)])
+    query, distance_query = (numbers(draw, rows, heads, count, width, dtype=dtype) for _ in "ab")
+    key, value = (numbers(draw, rows, heads, total, width, dtype=dtype) for _ in "ab")
+    distance_key = numbers(draw, draw.choice([1, rows]), heads, total, width, dtype=dtype)
+    distance = torch.arange(total - count, total)[:, None] - torch.arange(total)
+    seen = (distance >= 0) & (distance < draw.choice([total, 1 + size(draw)]))
+    if draw.random() < 0.5:  # keys before the first of a sequence
+        first = torch.randint(0, total + 1, (rows, 1, 1, 1))
+        seen = seen & (torch.arange(total) >= first)
+    mask = KeyMask(seen[(None,) * (4 - seen.dim())])
+    return query, distance_query, key, value, distance_key, mask, draw.choice([None, 0.3])
+
+
 def a_packed_attention(draw: Draw) -> tuple:
     rows, count, heads, width = draw.randint(1, 3), size(draw, 70), draw.randint(1, 3), 8
     mask = a_mask(draw, rows, heads, count, count)
@@ -268,6 +285,7 @@ CALLS: dict[str, Callable[[Draw], tuple]] = {
     "add_norm": a_norm,
     "attention": an_attention,
     "qkv_attention": a_packed_attention,
+    "relative_attention": a_relative_attention,
     "cross_entropy": a_cross_entropy,
     "cross_entropy_gradient": a_loss_gradient,
     "negative_log_likelihood": a_likelihood,

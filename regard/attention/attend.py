@@ -62,7 +62,7 @@ def attend(
     """
     _check_dimensions(query, mask, bias)
     plain = reweight is None and value_term is None
-    if plain and isinstance(score, Dot) and not _is_captured(capture):
+    if plain and isinstance(score, Dot) and not is_captured(capture):
         return ops.attention(query, key, value, mask, bias, score.scale, draw(dropout, query))
     count = query.size(-2)
     if (rows := mask.unpadded) is not None:
@@ -73,7 +73,7 @@ def attend(
     weights = ops.attention_weights(score(query, key), mask, bias)
     if reweight is not None:
         weights = reweight(weights)
-    if capture is not None and _is_captured(capture):
+    if capture is not None and is_captured(capture):
         capture(weights if rows is None else weights[: rows.queries.count])
     weights = ops.dropout(weights, draw(dropout, query))
     context = weights @ value
@@ -91,13 +91,14 @@ def attend_qkv(
     capture: CapturePoint | ReshapedCapture,
 ) -> Tensor:
     """`attend` for one projection to queries, keys, values: (B, T, 3, H, K) -> (B, H, T, K)."""
-    if isinstance(score, Dot) and not _is_captured(capture):
+    if isinstance(score, Dot) and not is_captured(capture):
         return ops.qkv_attention(projected, mask, score.scale, draw(dropout, projected))
     heads = ops.unstack_qkv(projected)
     return attend(*heads, score=score, mask=mask, dropout=dropout, capture=capture)
 
 
-def _is_captured(capture: CapturePoint | ReshapedCapture | None) -> bool:
+def is_captured(capture: CapturePoint | ReshapedCapture | None) -> bool:
+    """Whether a recorder receives the weights from this capture point."""
     # Blocks are compiled for when nothing is captured; see regard/training/compiling.py.
     if capture is None or torch.compiler.is_compiling() or listening.get() is None:
         return False

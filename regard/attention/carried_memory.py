@@ -117,14 +117,19 @@ class CarriedMemory(State):
             return self
         start = max(0, self.end - self.limit)
         used = self.end - start
+        enough = used + count <= self.hidden.size(2)
         capacity = used + count + max(16, self.limit // 4)
 
-        def copied(tensor: Tensor) -> Tensor:
+        def moved(tensor: Tensor) -> Tensor:
+            if enough:  # in the same buffer, one layer at a time
+                for layer in tensor.unbind(1):
+                    layer[..., :used, :] = layer[..., start : self.end, :].clone()
+                return tensor
             buffer = ops.zeros((*tensor.shape[:-2], capacity, tensor.size(-1)), tensor)
             buffer[..., :used, :] = tensor[..., start : self.end, :]
             return buffer
 
-        return self._at_positions(copied, end=used)
+        return self._at_positions(moved, end=used)
 
     def with_keys(self, read: KeysAndValues) -> Self:
         """With keys and values, which `read` makes of the hidden states (B, M, D) of a layer."""

@@ -6,6 +6,7 @@ segment before.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.attend import SCALED, Score, attend
-from regard.attention.capture import CapturePoint
+from regard import ops
+from regard.attention.attend import SCALED, Score, attend, is_captured
+from regard.attention.capture import CapturePoint, ReshapedCapture
 from regard.attention.multihead import (
     LayerCache,
     PackedLinear,
@@ -26,7 +28,7 @@ from regard.attention.multihead import (
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.layers.positions import sinusoid
-from regard.ops import KeyMask
+from regard.ops import ALL_KEYS, KeyMask
 
 
 def relative_scores(
@@ -65,8 +67,37 @@ def gather_by_distance(scores: Tensor, index: Tensor) -> Tensor:
     return scores.gather(-1, index.expand(*scores.shape[:3], index.size(-1)))
 
 
+@ops.operation
+def relative_attention(
+    content_query: Tensor,
+    distance_query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    distance_key: Tensor,
+    mask: KeyMask = ALL_KEYS,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(scale (Q K^T + shift(P R^T))) V         (Dai et al. 2019, section 3.3)
+
+    Args:
+        content_query: q + u, (B, H, T, K).
+        distance_query: q + v, (B, H, T, K), of the last T of S positions.
+        key, value: (B, H, S, K).
+        distance_key: W_r r, (1 or B, H, S, K); row c is of distance S - 1 - c.
+        mask: which keys each query may see: none after its own position.
+        scale: of the scores; None: 1 / sqrt(K).
+
+    Returns:
+        The context, (B, H, T, K).
+    """
+    scale = key.size(-1) ** -0.5 if scale is None else scale
+    bias = relative_shift((distance_query * scale) @ distance_key.mT)
+    return ops.attention(content_query, key, value, mask, bias, scale)
+
+
 def relative_shift(scores: Tensor) -> Tensor:
-    """`gather_by_distance` for T queries that are the last of S positions: (B, H, T, S), same.
+    """From a score for each distance to one for each key, for T queries that are the last of S
+    positions: (B, H, T, S), same.
 
     out[i, j] = scores[i, c] where column c is distance S - 1 - c = (S - T + i) - j. For keys after
     the query, j > S - T + i, there are arbitrary numbers. Appendix B of Dai et al. 2019.
@@ -113,11 +144,25 @@ class ProjectedDistances:
 
     keys: Tensor
 
-    def scores(
-        self, query: Tensor, position_bias: Tensor, project: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """See `DistanceScores`."""
-        return relative_scores(query, position_bias, self.keys)
+
+Distances = DistanceScores | ProjectedDistances
+
+
+def attend_by_distance(
+    content_query: Tensor,
+    distance_query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    distance_key: Tensor,
+    *,
+    mask: KeyMask,
+    capture: CapturePoint | ReshapedCapture,
+) -> Tensor:
+    """`relative_attention`, whose weights `capture` receives: (B, H, T, K)."""
+    if not is_captured(capture):
+        return relative_attention(content_query, distance_query, key, value, distance_key, mask)
+    bias = relative_shift(SCALED(distance_query, distance_key))
+    return attend(content_query, key, value, mask=mask, bias=bias, capture=capture)
 
 
 class RelativeAttention(nn.Module):
@@ -160,7 +205,7 @@ class RelativeAttention(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: DistanceScores,
+        relation: Distances,
         *,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
@@ -179,16 +224,27 @@ class RelativeAttention(nn.Module):
         key, value = self.keys_and_values(read)
         if cache is not None:
             key, value = cache.update(key, value)
-        context = attend(
-            query + self.content_bias,
-            key,
-            value,
-            score=SCALED,
-            mask=mask,
-            bias=relation.scores(query, self.position_bias, self.project),
-            dropout=self.dropout if self.training else 0.0,
-            capture=self.capture,
-        )
+        if isinstance(relation, ProjectedDistances):
+            context = attend_by_distance(
+                query + self.content_bias,
+                query + self.position_bias,
+                key,
+                value,
+                relation.keys,
+                mask=mask,
+                capture=self.capture,
+            )
+        else:
+            context = attend(
+                query + self.content_bias,
+                key,
+                value,
+                score=SCALED,
+                mask=mask,
+                bias=relation.scores(query, self.position_bias, self.project),
+                dropout=self.dropout if self.training else 0.0,
+                capture=self.capture,
+            )
         return self.output(merge_heads(context))
 
     def keys_and_values(self, read: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,3 +272,71 @@ def distance_vectors(
         distances if max_distance is None else distances.clamp(max=max_distance), d_model
     )
     return vectors if like is None else vectors.to(like.dtype)
+
+
+# ------------------------------------------------- an implementation of relative_attention
+
+FEW_SCORES = 2**16  # of a head, T S; with fewer, all heads are computed at once
+
+
+def _takes_by_head(
+    content_query: Tensor,
+    distance_query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    distance_key: Tensor,
+    mask: KeyMask = ALL_KEYS,
+    scale: float | None = None,
+) -> bool:
+    several = content_query.size(-2) > 1 and content_query.size(-2) * key.size(-2) >= FEW_SCORES
+    tensors = (content_query, distance_query, key, value, distance_key)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if mask.unpadded is not None or mask.sparse is not None or torch.compiler.is_compiling():
+        return False
+    in_float32 = key.dtype == torch.float32 and not ops.autocasts_to_bfloat16(key)
+    return several and not learns and in_float32 and key.device.type == "cpu"
+
+
+def _by_head(
+    content_query: Tensor,
+    distance_query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    distance_key: Tensor,
+    mask: KeyMask = ALL_KEYS,
+    scale: float | None = None,
+) -> Tensor:
+    """Head by head, all steps in one buffer (T, S), which fits the processor's cache."""
+    scale = key.size(-1) ** -0.5 if scale is None else scale
+    content_query, distance_query = content_query * scale, distance_query * scale
+    sequences, heads, count, total = *content_query.shape[:3], key.size(2)
+    context = value.new_empty(sequences, heads, count, value.size(-1))
+    # `relative_shift` without a copy: (T, 1 + S), written behind the first column, is read from
+    # number T on as (T, S).
+    buffer = value.new_empty(count * (total + 1))
+    padded, scores = buffer.view(count, total + 1), buffer[count:].view(count, total)
+    padded[:, 0], by_distance = 0, padded[:, 1:]
+    columns, blocked = _blocked_columns(mask)
+    for b, h in itertools.product(range(sequences), range(heads)):
+        torch.mm(distance_query[b, h], distance_key[b % len(distance_key), h].mT, out=by_distance)
+        scores.addmm_(content_query[b, h], key[b, h].mT)
+        if blocked is not None:
+            hidden = blocked[b % len(blocked), h % blocked.size(1)]
+            scores[:, columns].masked_fill_(hidden, torch.finfo(scores.dtype).min)
+        torch.mm(torch.softmax(scores, -1, out=scores), value[b, h], out=context[b, h])
+    return context if mask.idle is None else context.masked_fill(mask.idle, 0.0)
+
+
+def _blocked_columns(mask: KeyMask) -> tuple[slice, Tensor | None]:
+    """From the first key to the last that some query may not see, and which queries may not see
+    them: (1 or B, 1 or H, 1 or T, S').
+    """
+    if mask.blocked is None:
+        return slice(0), None
+    blocked = mask.blocked[(None,) * (4 - mask.blocked.dim())]
+    found = blocked.flatten(0, 2).any(0).nonzero()
+    columns = slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0)
+    return columns, blocked[..., columns]
+
+
+ops.register(relative_attention, "by-head", _by_head, when=_takes_by_head)

@@ -19,7 +19,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention.carried_memory import CarriedMemory, DistanceKeys
-from regard.attention.relative_attention import ByDistance, DistanceScores, relative_scores
+from regard.attention.relative_attention import (
+    ByDistance,
+    Distances,
+    DistanceScores,
+    relative_scores,
+)
 from regard.layers.positions import sinusoid
 from regard.models.config import TokenIds
 from regard.models.protocols import Output
@@ -156,7 +161,7 @@ class SegaTransformerXL(TransformerXL):
     def _distance_keys(self, memory: CarriedMemory, count: int) -> DistanceKeys:
         return memory.distances  # the numbers differ from text to text: none are kept
 
-    def _relations(self, memory: CarriedMemory, count: int) -> list[DistanceScores]:
+    def _relations(self, memory: CarriedMemory, count: int) -> list[Distances]:
         assert isinstance(memory, SegaMemory)
         places, like = memory.read_places(count), memory.hidden  # (B, S, 2)
         made = self._released if self.config.relation == "released" else self._paper

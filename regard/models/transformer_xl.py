@@ -22,7 +22,7 @@ from regard.attention.carried_memory import CarriedMemory, DistanceKeys
 from regard.attention.multihead import LayerCache
 from regard.attention.relative_attention import (
     ByDistance,
-    DistanceScores,
+    Distances,
     ProjectedDistances,
     RelativeAttention,
     distance_vectors,
@@ -162,7 +162,7 @@ class PostNormBlock(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: DistanceScores,
+        relation: Distances,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
@@ -190,7 +190,7 @@ class PreNormBlock(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: DistanceScores,
+        relation: Distances,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
@@ -306,7 +306,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         """Whether keys and values are cached: gradients and dropout need them recomputed."""
         return not (self.training or torch.is_grad_enabled())
 
-    def _relations(self, memory: CarriedMemory, count: int) -> list[DistanceScores]:
+    def _relations(self, memory: CarriedMemory, count: int) -> list[Distances]:
         """How far `count` queries are from the keys, for each layer."""
         total = memory.count + count
         if self._caches_keys:
