@@ -184,19 +184,25 @@ def keep_mask(shape: torch.Size, drop: Drop, device: torch.device | None = None)
     width = shape[-1] if shape else 1
     rows = shape.numel() // max(1, width)
     numbers = (width + 3) // 4
-    z = torch.arange(1, rows * numbers + 1, device=device) * _int64(0x9E3779B97F4A7C15) + drop.seed
-    draws = _mixed(z).view(torch.int16).view(rows, 4 * numbers)[:, :width]
+    z = torch.arange(1, rows * numbers + 1, device=device) * GOLDEN + drop.seed
+    draws = hashed(z).view(torch.int16).view(rows, 4 * numbers)[:, :width]
     return ((draws & (DRAWS - 1)) >= drop.threshold).view(shape)
 
 
 def keep_at(row: Tensor, column: Tensor, width: int, drop: Drop) -> Tensor:
     """`keep_mask` of rows with `width` elements, at some of them: int64, broadcast together."""
-    z = (row * ((width + 3) // 4) + column // 4 + 1) * _int64(0x9E3779B97F4A7C15) + drop.seed
-    draws = _mixed(z) >> 16 * (column % 4)
+    z = (row * ((width + 3) // 4) + column // 4 + 1) * GOLDEN + drop.seed
+    draws = hashed(z) >> 16 * (column % 4)
     return (draws & (DRAWS - 1)) >= drop.threshold
 
 
-def _mixed(z: Tensor) -> Tensor:
+def uniform(seeds: Tensor, numbers: Tensor) -> Tensor:
+    """Number `numbers` of the generators with these seeds: int64 -> float64, from 0 to below 1."""
+    return _shift_right(hashed(seeds + numbers * GOLDEN), 11).double() * 2.0**-53
+
+
+def hashed(z: Tensor) -> Tensor:
+    """The finalizer of Steele et al. 2014: integers with 64 bits to others that look random."""
     z = (z ^ _shift_right(z, 30)) * _int64(0xBF58476D1CE4E5B9)
     z = (z ^ _shift_right(z, 27)) * _int64(0x94D049BB133111EB)
     return z ^ _shift_right(z, 31)
@@ -205,6 +211,9 @@ def _mixed(z: Tensor) -> Tensor:
 def _int64(number: int) -> int:
     """A 64-bit number above 2**63 as int64 has it; products wrap around."""
     return number - (1 << 64)
+
+
+GOLDEN = _int64(0x9E3779B97F4A7C15)  # what the generator of Steele et al. 2014 adds at each step
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:

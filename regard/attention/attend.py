@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.capture import CapturePoint, ReshapedCapture, listening
+from regard.attention.scores import SCALED as SCALED
 from regard.attention.scores import Dot
 from regard.attention.scores import Score as Score
 from regard.layers.dropout import draw
@@ -24,8 +25,6 @@ from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask
 
 Reweight = Callable[[Tensor], Tensor]
 ValueTerm = Callable[[Tensor], Tensor]
-
-SCALED = Dot()
 
 
 def attend(

@@ -1,19 +1,42 @@
 """How well a key answers a query: the parts that `attend` takes as `score`.
 
 Each gives (..., T, S) from a query (..., T, ·) and a key (..., S, ·).
+
+    dot            q · k                                            (Luong et al. 2015)
+    scaled dot     q · k / sqrt(K)                                  (Vaswani et al. 2017)
+    general        q W k                                            (Luong et al. 2015)
+    additive       v · tanh(W q + U k)                              (Bahdanau et al. 2014)
+    location       (W q)_s, whatever the keys are                   (Luong et al. 2015)
+    cosine         q · k / (|q| |k|)                                (Graves et al. 2014)
+    content-based  the cosine times a strength, softplus(w · q + b) (Graves et al. 2014)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from regard.errors import RegardError
 from regard.layers.linear import Linear
 
 Score = Callable[[Tensor, Tensor], Tensor]
+
+
+class SourceScore(Protocol):
+    """A score whose keys are made of a source once, before the steps of a decoder."""
+
+    def prepare(self, memory: Tensor) -> Tensor:
+        """What depends on the source alone: (B, S, d_key) -> (B, S, ·)."""
+        ...
+
+    def __call__(self, query: Tensor, key: Tensor, /) -> Tensor:
+        """(..., T, d_query) and prepared keys (..., S, ·) -> (..., T, S)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +54,7 @@ class Dot:
         return (query * scale) @ key.transpose(-2, -1)
 
 
-PLAIN = Dot(scale=1.0)
+PLAIN, SCALED = Dot(scale=1.0), Dot()
 
 
 class General(nn.Module):
@@ -66,3 +89,68 @@ class Additive(nn.Module):
         # (B, T, 1, d) + (B, 1, S, d) -> (B, T, S, d) -> (B, T, S)
         both = torch.tanh(self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3))
         return self.weigh(both).squeeze(-1)
+
+
+class Location(nn.Module):
+    """(W q)_s: the query alone says which positions it reads (Luong et al. 2015, eq. 8).
+
+    Args:
+        positions: rows of W, and so the most positions that a source may have.
+    """
+
+    def __init__(self, d_query: int, positions: int):
+        super().__init__()
+        self.positions = positions
+        self.weigh = Linear(d_query, positions, bias=False)
+
+    def prepare(self, memory: Tensor) -> Tensor:
+        """The memory itself, of which only the number of positions counts.
+
+        Raises:
+            RegardError: there are more positions than rows of W.
+        """
+        if memory.size(-2) > self.positions:
+            raise RegardError(
+                f"The source has {memory.size(-2)} positions, but this location attention has "
+                f"weights for {self.positions} (`max_length`). Shorten the source."
+            )
+        return memory
+
+    def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
+        scores = self.weigh(query)  # (..., T, D) -> (..., T, positions)
+        # A source may be padded to more positions than there are rows; the mask excludes those.
+        more = max(0, prepared.size(-2) - scores.size(-1))
+        return F.pad(scores, (0, more))[..., : prepared.size(-2)]
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """q · k / (|q| |k|), from -1 to 1: of two keys one weighs at most e^2 times the other."""
+
+    def prepare(self, memory: Tensor) -> Tensor:
+        """Keys of length 1; a zero stays zero."""
+        return F.normalize(memory, dim=-1)
+
+    def __call__(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return PLAIN(F.normalize(query, dim=-1), prepared)
+
+
+COSINE = Cosine()
+
+
+class ContentBased(nn.Module):
+    """b cos(q, k) with the key strength b > 0 (Graves et al. 2014, eq. 5 and 6).
+
+    The paper says of b that it is positive; here it is softplus(w · q + c).
+    """
+
+    def __init__(self, d_query: int):
+        super().__init__()
+        self.strength = nn.Linear(d_query, 1)
+
+    def prepare(self, memory: Tensor) -> Tensor:
+        """Keys of length 1."""
+        return COSINE.prepare(memory)
+
+    def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return F.softplus(self.strength(query)) * COSINE(query, prepared)  # (..., T, 1) (..., T, S)

@@ -171,7 +171,7 @@ class CompiledGenerator(GeneratorAround):
         self, tokens: Tensor, state: State, call: Callable[..., Any], *more: int
     ) -> tuple[Any, Any] | None:
         source = _source(state)
-        if any(part.dim() > 3 for part in _tensors(state)):
+        if not all(part.dim() in (2, 3) and part.is_floating_point() for part in _tensors(state)):
             self._without_program(state)
             return None
         plain = self._takes(tokens, None, source) and tokens.size(1) == 1

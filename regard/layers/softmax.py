@@ -9,7 +9,7 @@ is smaller than the gradients of the parameters, it is stored instead of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -81,15 +81,23 @@ def slice_on(device: torch.device) -> int:
     return SLICES.get(device.type, SLICE)
 
 
-def summed_loss(
+def token_losses(
     hidden: Tensor, targets: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int
-) -> Tensor:
-    """The sum of -log p(target), slice by slice and without a gradient: (N, D) and (N,) -> ()."""
-    total = hidden.new_zeros((), dtype=torch.float64)
+) -> Iterator[Tensor]:
+    """-log p(target) slice by slice and without a gradient: (N, D) and (N,) -> several (n,)."""
     rows = max(slice_on(hidden.device) // vocab_size, MIN_ROWS)
     for start in range(0, targets.numel(), rows):
         part = slice(start, start + rows)
-        total += ops.negative_log_likelihood(logits(hidden[part]), targets[part]).sum()
+        yield ops.negative_log_likelihood(logits(hidden[part]), targets[part])
+
+
+def summed_loss(
+    hidden: Tensor, targets: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int
+) -> Tensor:
+    """The sum of -log p(target) without a gradient: (N, D) and (N,) -> ()."""
+    total = hidden.new_zeros((), dtype=torch.float64)
+    for part in token_losses(hidden, targets, logits, vocab_size):
+        total += part.sum()
     return total.to(at_least_float32(hidden.dtype))
 
 

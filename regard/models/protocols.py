@@ -258,6 +258,14 @@ class EncoderDecoder(Generator[S]):
 
     output_scale: float = 1.0
 
+    @property
+    def draws_choices(self) -> bool:
+        """Whether training draws choices, such as hard attention's; `Output.extras` then has their
+        log-probabilities and entropies (`regard.attention.selection`), and the gradient of the loss
+        needs REINFORCE.
+        """
+        return False
+
     @abstractmethod
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """Hidden states for predicting what follows each token of the target: (B, T, D), or

@@ -4,32 +4,62 @@
     target -> embed -> LSTM -> hidden states, each looking at the memory where there is attention
 
 Attention is Luong's (2015, section 3): c = attend(h, memory), ~h = tanh(W_c [c; h]), and ~h is fed
-to the next step beside the next word ("input feeding", section 3.3). Its score is a part: additive
-(Bahdanau et al. 2014), dot or general (Luong et al. 2015).
+to the next step beside the next word ("input feeding", section 3.3). Its parts are the score, the
+window (global, local-m or local-p) and the selection (soft or hard), in any combination.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention.attend import Score
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
 from regard.attention.cross_step import CrossAttentionStep
-from regard.attention.scores import PLAIN, Additive, General
+from regard.attention.form_step import AttentionFormStep, FormProgress
+from regard.attention.scores import (
+    COSINE,
+    PLAIN,
+    SCALED,
+    Additive,
+    ContentBased,
+    General,
+    Location,
+    SourceScore,
+)
+from regard.attention.selection import Hard, HardInUse, Soft, WeightSelection
+from regard.attention.windows import GlobalWindow, MonotonicWindow, PredictiveWindow, SourceWindow
 from regard.data.batches import Sequences
+from regard.errors import ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.recurrent import LSTM, BidirectionalStack, LSTMStep, Stack
 from regard.layers.softmax import Softmax
-from regard.models.config import Probability, Size, TokenId
+from regard.models.config import Count, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
 from regard.state import Cells, State
+
+Score = Literal[
+    "none",
+    "additive",
+    "concat",
+    "multi-layer-perceptron",
+    "dot",
+    "scaled-dot",
+    "general",
+    "bilinear",
+    "location",
+    "cosine",
+    "content-based",
+]
+WindowKind = Literal["global", "local-m", "local-p"]
+SelectionKind = Literal["soft", "hard", "hard-expected"]
+HALF_WIDTH, EXPECTED_SHARE = 10, 0.5  # where a configuration names none
 
 
 @dataclass(frozen=True)
@@ -39,9 +69,14 @@ class Seq2SeqConfig:
     vocab_size: Size  # of both languages together
     d_model: Size = 1000  # of embedding, decoder layers, and both directions of the encoder
     layers: Size = 4  # of encoder and decoder each
-    attention: str = "general"  # none, additive, dot or general
+    attention: Score = "general"  # the score: see regard/attention/scores.py
+    window: WindowKind = "global"  # see regard/attention/windows.py
+    half_width: Size | None = None  # D of a local window; None: 10
+    selection: SelectionKind = "soft"  # see regard/attention/selection.py
+    expected_share: Probability | None = None  # of "hard" in training; None: 0.5
+    choice_seed: Count | None = None  # of hard attention in use; None: the largest weight
     dropout: Probability = 0.2
-    max_length: Size | None = None  # any
+    max_length: Size | None = None  # any; "location" has weights for so many positions
     pad: TokenId = 0
     bos: TokenId = 1  # the token with which the decoder starts
     eos: TokenId = 2
@@ -55,11 +90,69 @@ SIZES = {
     "luong": dict(d_model=1000, layers=4, attention="general", dropout=0.2),
 }
 
-SCORES: dict[str, Callable[[int], Score]] = {
-    "additive": lambda width: Additive(width, width, width),
-    "dot": lambda width: PLAIN,
-    "general": lambda width: General(width, width),
+
+def _additive(config: Seq2SeqConfig) -> SourceScore:
+    return Additive(config.d_model, config.d_model, config.d_model)
+
+
+def _general(config: Seq2SeqConfig) -> SourceScore:
+    return General(config.d_model, config.d_model)
+
+
+def _location(config: Seq2SeqConfig) -> SourceScore:
+    if config.max_length is None:
+        raise ConfigError(
+            '`attention` = "location" has weights for each position of a source: `max_length` '
+            "must say how many positions there are."
+        )
+    return Location(config.d_model, config.max_length)
+
+
+# "concat" (Luong et al. 2015) and "multi-layer-perceptron" are other names of the additive score,
+# whose two matrices are one there; "bilinear" is another name of "general".
+SCORES: dict[str, Callable[[Seq2SeqConfig], SourceScore]] = {
+    "additive": _additive,
+    "concat": _additive,
+    "multi-layer-perceptron": _additive,
+    "dot": lambda config: PLAIN,
+    "scaled-dot": lambda config: SCALED,
+    "general": _general,
+    "bilinear": _general,
+    "location": _location,
+    "cosine": lambda config: COSINE,
+    "content-based": lambda config: ContentBased(config.d_model),
 }
+
+
+def _half_width(config: Seq2SeqConfig) -> int:
+    return config.half_width or HALF_WIDTH
+
+
+WINDOWS: dict[str, Callable[[Seq2SeqConfig], SourceWindow]] = {
+    "global": lambda config: GlobalWindow(),
+    "local-m": lambda config: MonotonicWindow(_half_width(config)),
+    "local-p": lambda config: PredictiveWindow(config.d_model, _half_width(config)),
+}
+
+
+def _hard(config: Seq2SeqConfig) -> Hard:
+    share = config.expected_share
+    return Hard(config.choice_seed, EXPECTED_SHARE if share is None else share)
+
+
+SELECTIONS: dict[str, Callable[[Seq2SeqConfig], WeightSelection]] = {
+    "soft": lambda config: Soft(),
+    "hard": _hard,
+    "hard-expected": lambda config: HardInUse(config.choice_seed),
+}
+
+
+class Decoded(NamedTuple):
+    """Hidden states (B, T, D), the state after the last step, and what a loss needs beside them."""
+
+    hidden: Tensor
+    state: State
+    extras: dict[str, Tensor]
 
 
 @dataclass
@@ -71,26 +164,38 @@ class FedState(State):
     source: SourceMemory
 
 
+@dataclass
+class AttentionFormState(FedState):
+    """With what windows and hard choices depend on."""
+
+    progress: FormProgress
+
+
 class PlainDecoder(nn.Module):
     """Knows of the source only what its first state says."""
+
+    draws = False
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
         width = config.d_model
         self.stack = Stack(LSTM, width, width, config.layers, dropout=config.dropout)
 
-    def start(self, memory: Tensor, lengths: Tensor, cells: Cells) -> Cells:
+    def start(self, memory: Tensor, source: Sequences, cells: Cells) -> Cells:
         return cells
 
-    def forward(self, embedded: Tensor, state: Cells) -> tuple[Tensor, Cells]:
+    def forward(self, embedded: Tensor, state: Cells) -> Decoded:
         """(B, T, D) -> (B, T, D), and the state after the last step."""
-        return self.stack(embedded, state)
+        hidden, after = self.stack(embedded, state)
+        return Decoded(hidden, after, {})
 
 
-class AttentionDecoder(nn.Module):
+class FedDecoder(nn.Module, ABC):
     """Looks at the source at every step, and is fed with what it made of it (input feeding)."""
 
-    def __init__(self, config: Seq2SeqConfig, score: Any):
+    draws = False
+
+    def __init__(self, config: Seq2SeqConfig, score: SourceScore):
         super().__init__()
         width = config.d_model
         self.words = Linear(width, 4 * width)
@@ -100,26 +205,31 @@ class AttentionDecoder(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.score = score
         self.combine = Linear(2 * width, width, bias=False)
-        self.capture, self.look, self.cell = CapturePoint("cross"), CrossAttentionStep(), LSTMStep()
+        self.capture, self.cell = CapturePoint("cross"), LSTMStep()
         for linear in (self.words, *gates):
             for parameter in linear.parameters():
                 nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
 
-    def start(self, memory: Tensor, lengths: Tensor, cells: Cells) -> FedState:
+    @abstractmethod
+    def start(self, memory: Tensor, source: Sequences, cells: Cells) -> FedState:
+        """The state before the first step."""
+
+    def first_state(self, memory: Tensor, source: Sequences, cells: Cells) -> FedState:
         """Nothing was attended to yet: the first step is fed with zeros."""
         keys = self.score.prepare(memory)[:, None, None]  # (B, S, K) -> (B, L=1, H=1, S, K)
-        source = SourceMemory(keys, memory[:, None, None], lengths)
-        return FedState(cells, memory.new_zeros(memory.size(0), memory.size(2)), source)
+        read = SourceMemory(keys, memory[:, None, None], source.lengths)
+        return FedState(cells, memory.new_zeros(memory.size(0), memory.size(2)), read)
 
-    def forward(self, embedded: Tensor, state: FedState) -> tuple[Tensor, FedState]:
-        """(B, T, D) -> (B, T, D), and the state after the last step."""
+    def read(
+        self, embedded: Tensor, state: FedState, look: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, FedState]:
+        """All steps, each of which attends by `look`."""
         rows, fed = embedded.size(0), state.fed
         # What the words say is one product; (B, T, D) -> (T, B, 4D)
         words = self.words(embedded.transpose(0, 1).contiguous()).to(fed.dtype).unbind()
         shifts = [linear.bias.expand(rows, -1) for linear in self.gates[1:]]
         products = [linear.repeated() for linear in self.gates]
         combine = self.combine.repeated()
-        look = self.look(state.source, self.score, self.capture)
         hiddens, cells = list(state.cells.hidden.unbind(1)), list(state.cells.cell.unbind(1))
         outputs = []
         for word in words:
@@ -133,6 +243,43 @@ class AttentionDecoder(nn.Module):
             outputs.append(fed)
         after = Cells(torch.stack(hiddens, 1), torch.stack(cells, 1))
         return torch.stack(outputs, 1), FedState(after, fed, state.source)
+
+
+class AttentionDecoder(FedDecoder):
+    """Soft attention to all of the source."""
+
+    def __init__(self, config: Seq2SeqConfig, score: SourceScore):
+        super().__init__(config, score)
+        self.look = CrossAttentionStep()
+
+    def start(self, memory: Tensor, source: Sequences, cells: Cells) -> FedState:
+        return self.first_state(memory, source, cells)
+
+    def forward(self, embedded: Tensor, state: FedState) -> Decoded:
+        """(B, T, D) -> (B, T, D), and the state after the last step."""
+        look = self.look(state.source, self.score, self.capture)
+        hidden, after = self.read(embedded, state, look)
+        return Decoded(hidden, after, {})
+
+
+class AttentionFormDecoder(FedDecoder):
+    """Attention through a window, or hard attention; see `regard.attention.form_step`."""
+
+    def __init__(self, config: Seq2SeqConfig, score: SourceScore, form: AttentionFormStep):
+        super().__init__(config, score)
+        self.form, self.draws = form, form.selection.draws
+
+    def start(self, memory: Tensor, source: Sequences, cells: Cells) -> AttentionFormState:
+        first = self.first_state(memory, source, cells)
+        progress = FormProgress.start(self.form.selection.keys(source))
+        return AttentionFormState(first.cells, first.fed, first.source, progress)
+
+    def forward(self, embedded: Tensor, state: AttentionFormState) -> Decoded:
+        """(B, T, D) -> (B, T, D), and the state after the last step."""
+        looks = self.form(state.source, state.progress, self.score, self.capture)
+        hidden, after = self.read(embedded, state, looks)
+        following = AttentionFormState(after.cells, after.fed, after.source, looks.progress)
+        return Decoded(hidden, following, looks.extras())
 
 
 class Seq2Seq(nn.Module, EncoderDecoder[State]):
@@ -158,35 +305,77 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         # One lookup for both sides: the gradient of a lookup is as large as the whole vocabulary.
         both = self._embed(torch.cat([source.ids, target.ids], 1))
         sources, targets = both.split([source.ids.size(1), target.ids.size(1)], 1)
-        hidden, _ = self.decoder(targets, self._read(sources, source.lengths))
-        return Output(self.dropout(hidden))
+        found = self.decoder(targets, self._read(sources, source))
+        return Output(self.dropout(found.hidden), extras=found.extras)
 
     def read(self, source: Sequences) -> State:
         """The state before the first target token."""
-        return self._read(self._embed(source.ids), source.lengths)
+        return self._read(self._embed(source.ids), source)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
         state.consume()
-        hidden, state = self.decoder(self._embed(tokens), state)
+        hidden, state, _ = self.decoder(self._embed(tokens), state)
         return self.head.logits(self.dropout(hidden)), state
 
-    def _read(self, words: Tensor, lengths: Tensor) -> State:
+    @property
+    def draws_choices(self) -> bool:
+        """See `EncoderDecoder`."""
+        return self.decoder.draws
+
+    def _read(self, words: Tensor, source: Sequences) -> State:
         """The decoder's first state; its layer n begins with what the encoder's ended with."""
-        memory, end = self.encoder(words, lengths)
+        memory, end = self.encoder(words, source.lengths)
         hidden, cell = self.bridge(end).to(memory.dtype).chunk(2, -1)  # 2 times (B, L, D)
-        return self.decoder.start(memory, lengths, Cells(torch.tanh(hidden), cell))
+        return self.decoder.start(memory, source, Cells(torch.tanh(hidden), cell))
 
     def _embed(self, ids: Tensor) -> Tensor:
         return self.dropout(self.embedding(ids))
 
 
-def decoder(config: Seq2SeqConfig) -> PlainDecoder | AttentionDecoder:
-    """The decoder with this configuration's attention, or with none."""
+def decoder(config: Seq2SeqConfig) -> PlainDecoder | AttentionDecoder | AttentionFormDecoder:
+    """The decoder with this configuration's attention, or with none.
+
+    Raises:
+        ConfigError: the configuration names a form that there is not, or an option that has no
+            effect on the one that it names.
+    """
+    check_forms(config)
     if config.attention == "none":
         return PlainDecoder(config)
-    if config.attention not in SCORES:
-        raise ValueError(
-            f"`attention` must be one of none, {', '.join(SCORES)}, but is {config.attention!r}."
-        )
-    return AttentionDecoder(config, SCORES[config.attention](config.d_model))
+    score = SCORES[config.attention](config)
+    if (config.window, config.selection) == ("global", "soft"):
+        return AttentionDecoder(config, score)
+    form = AttentionFormStep(WINDOWS[config.window](config), SELECTIONS[config.selection](config))
+    return AttentionFormDecoder(config, score, form)
+
+
+# option -> the option on which it depends, and the values of that with which it has an effect
+DEPENDS = {
+    "window": ("attention", (*SCORES,)),
+    "selection": ("attention", (*SCORES,)),
+    "half_width": ("window", ("local-m", "local-p")),
+    "expected_share": ("selection", ("hard",)),
+    "choice_seed": ("selection", ("hard", "hard-expected")),
+}
+
+
+def check_forms(config: Seq2SeqConfig) -> None:
+    """Check the options of attention one by one, and against each other.
+
+    Raises:
+        ConfigError: see `decoder`.
+    """
+    for name, kinds in (("attention", Score), ("window", WindowKind), ("selection", SelectionKind)):
+        if (value := vars(config)[name]) not in get_args(kinds):
+            must = ", ".join(get_args(kinds))
+            raise ConfigError(f"`{name}` must be one of {must}, but is {value!r}.")
+    defaults = {one.name: one.default for one in fields(config)}
+    for name, (other, values) in DEPENDS.items():
+        given = vars(config)
+        if given[name] != defaults[name] and given[other] not in values:
+            must = " or ".join(f'"{value}"' for value in values)
+            raise ConfigError(
+                f'`{name}` has no effect with {other} = "{given[other]}": leave it out, or choose '
+                f"{other} = {must}."
+            )

@@ -31,7 +31,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import CHRF, Accuracy, Metric, Score
-from regard.models.protocols import EncoderDecoder
+from regard.models.protocols import EncoderDecoder, Output
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import (
     TooLong,
@@ -49,6 +49,7 @@ from regard.tasks.inputs import (
     warn_if_file,
     warn_of_truncation,
 )
+from regard.tasks.reinforce import Reinforce, ReinforceObjective, RewardMean
 from regard.tasks.sections import (
     DataSection,
     DecodingRecipe,
@@ -102,7 +103,7 @@ class TextPairsData(DataSection):
         return self.records("train").texts()
 
 
-class TextToTextObjective(Options):
+class TextToTextObjective(ReinforceObjective):
     """[objective]"""
 
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
@@ -139,7 +140,21 @@ class TrainingPairs:
 def text_to_text_loss(
     model: EncoderDecoder, batch: PairBatch, smoothing: float = 0.0
 ) -> tuple[Tensor, int]:
-    """The sum of -log p(target token) in nats, and the number of these tokens.
+    """The sum of -log p(target token) in nats, and the number of these tokens."""
+    output, targets = text_to_text_output(model, batch)
+    return output_loss(model, output, targets, smoothing, batch.count)
+
+
+def output_loss(
+    model: EncoderDecoder, output: Output, targets: Tensor, smoothing: float, count: int
+) -> tuple[Tensor, int]:
+    """The sum of -log p(target token) in nats, and the number of these tokens."""
+    hidden = output.hidden.flatten(0, 1)
+    return model.head.loss(hidden, targets.flatten(), smoothing, count)
+
+
+def text_to_text_output(model: EncoderDecoder, batch: PairBatch) -> tuple[Output, Tensor]:
+    """What the model gives for a batch, and the target of each hidden state; -100 does not count.
 
     In training on a CPU the batch is unpadded if the model supports it.
     """
@@ -150,8 +165,7 @@ def text_to_text_loss(
         source, target = source.unpadded(), target.unpadded()
         assert target.layout is not None
         targets = target.layout.unpad(targets)
-    hidden = model.forward(source, target).hidden.flatten(0, 1)
-    return model.head.loss(hidden, targets.flatten(), smoothing, batch.count)
+    return model.forward(source, target), targets
 
 
 class TextToTextOptions(TypedDict, total=False):
@@ -191,6 +205,7 @@ class TextToText(TaskVerbs):
         self.method = method or decoding.options(max_tokens="2x+10")
         self.source_prefix = source_prefix
         self.source_language, self.target_language = source_language, target_language
+        self.reinforce = Reinforce.of(model)
         self.data: TrainingPairs | None = None
 
     # ---- from a recipe
@@ -256,6 +271,7 @@ class TextToText(TaskVerbs):
             target_language=data.target_language,
             **cls.metric_options(recipe),
         )
+        task.reinforce = Reinforce.of(model, recipe.objective)
         task.data = TrainingPairs(valid, [pair[1] for pair in pairs], batches, notes)
         return task
 
@@ -289,14 +305,22 @@ class TextToText(TaskVerbs):
 
     def counts(self, batch: PairBatch) -> dict[str, int]:
         """Predicted target tokens: all but the first of each row."""
-        return {"loss": batch.count}
+        names = ("loss",) if self.reinforce is None else ("loss", "reinforce")
+        return dict.fromkeys(names, batch.count)
 
     def losses(
-        self, batch: PairBatch, carry: None = None
-    ) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The sum of the cross-entropies of the target in nats, with label smoothing."""
-        here = batch.to(device_of(self.model))
-        return {"loss": text_to_text_loss(self.model, here, self.label_smoothing)}, None
+        self, batch: PairBatch, carry: RewardMean | None = None
+    ) -> tuple[dict[str, tuple[Tensor, int]], RewardMean | None]:
+        """The sum of the cross-entropies of the target in nats, with label smoothing, and what a
+        model that draws choices needs beside it; carry: the moving average of its reward.
+        """
+        here, count = batch.to(device_of(self.model)), batch.count
+        output, targets = text_to_text_output(self.model, here)
+        loss = output_loss(self.model, output, targets, self.label_smoothing, count)
+        if self.reinforce is None:
+            return {"loss": loss}, None
+        term, carry = self.reinforce.loss(self.model, output, targets, carry)
+        return {"loss": loss, "reinforce": (term, count)}, carry
 
     def validate(self) -> dict[str, float]:
         """Scores of the generated texts, and the cross-entropy of the references per token.

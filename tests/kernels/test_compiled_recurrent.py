@@ -31,7 +31,15 @@ MODELS = {
     f"seq2seq, {attention}": lambda attention=attention: Seq2Seq(
         Seq2SeqConfig(WORDS, WIDTH, 2, attention)
     )
-    for attention in ("none", "additive", "dot", "general")
+    for attention in ("none", "additive", "dot", "scaled-dot", "general")
+}
+PLAIN_FORMS = {
+    "location": dict(attention="location", max_length=20),
+    "cosine": dict(attention="cosine"),
+    "content-based": dict(attention="content-based"),
+    "local-m": dict(window="local-m", half_width=1),
+    "local-p": dict(attention="additive", window="local-p", half_width=2),
+    "hard": dict(selection="hard", choice_seed=1),
 }
 
 
@@ -205,3 +213,16 @@ def test_compiled_steps_use_the_weights_of_copies_and_newly_assigned_ones(use, s
     model.load_state_dict(given, assign=True)
     assert torch.allclose(generator(model).step(tokens, state.copy())[0], before - 1.0, atol=1e-5)
     assert len(steps) == 4
+
+
+@pytest.mark.parametrize("form", PLAIN_FORMS)
+def test_forms_without_a_compiled_step_say_so_and_give_the_scores_of_torch(use, steps, form):
+    use("fast")
+    model = spread(Seq2Seq(Seq2SeqConfig(WORDS, WIDTH, 2, **PLAIN_FORMS[form])))
+    model = prepare(model, "bfloat16")
+    with pytest.warns(UserWarning, match="Seq2Seq is not compiled .*(cross-attention|FormState)"):
+        found = scores(model)
+    assert not steps
+    use(None)
+    wanted = scores(model)
+    assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()

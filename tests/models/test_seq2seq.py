@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import pytest
 import torch
+from drawn_numbers import key_of, number_of
 
 from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
 from regard.decoding.start import start
+from regard.errors import ConfigError
 from regard.models import model_class
 from regard.models.seq2seq import SIZES, Seq2Seq, Seq2SeqConfig
 
-KINDS = ["none", "additive", "dot", "general"]
+FORMS = {
+    **{kind: {"attention": kind} for kind in ("none", "additive", "dot", "general")},
+    "location": {"attention": "location", "max_length": 12},
+    "scaled-dot": {"attention": "scaled-dot"},
+    "local-m": {"attention": "content-based", "window": "local-m", "half_width": 1},
+    "local-p": {"attention": "general", "window": "local-p", "half_width": 2},
+    "hard": {"attention": "general", "selection": "hard"},
+    "hard-drawn": {"attention": "cosine", "selection": "hard", "choice_seed": 5},
+    "hard-expected": {"attention": "dot", "window": "local-p", "selection": "hard-expected"},
+}
+KINDS = list(FORMS)
 LOOKING = KINDS[1:]
+SMOOTH = [kind for kind in KINDS if not kind.startswith("hard")]
 WORDS = 17
 SOURCES = [[5, 6, 7, 2], [8, 2], [9, 10, 11, 12, 13, 2]]
 TARGETS = torch.tensor([[1, 4, 5, 6, 7], [1, 8, 9, 3, 3], [1, 16, 15, 14, 2]])
 
 
-def tiny(attention="general", layers=2, **options):
+def tiny(kind="general", **options):
+    """A model with one of the forms, whose scores are so far apart that choices are certain."""
     torch.manual_seed(0)
-    config = Seq2SeqConfig(
-        WORDS, **{"d_model": 8, "layers": layers, "attention": attention, "dropout": 0.3} | options
-    )
-    return Seq2Seq(config).eval()
+    form = FORMS.get(kind, {"attention": kind})
+    sizes = {"d_model": 8, "layers": 2, "dropout": 0.3}
+    model = Seq2Seq(Seq2SeqConfig(WORDS, **sizes | form | options)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith(("decoder.score", "decoder.form")):
+                parameter.mul_(3.0)
+    return model
 
 
 def sources(rows=SOURCES):
@@ -81,21 +99,56 @@ class Naive:
             states.append((torch.tanh(hidden), cell))
         return torch.stack(xs), states
 
-    def score(self, query, key):
-        weights = self.weights
-        if self.config.attention == "dot":
+    def score(self, query, key, position):
+        weights, kind = self.weights, self.config.attention
+        if kind == "dot":
             return query @ key
-        if self.config.attention == "general":
+        if kind == "scaled-dot":
+            return query @ key / len(query) ** 0.5
+        if kind == "general":
             return query @ (weights["decoder.score.key.weight"] @ key)
+        if kind == "location":
+            return weights["decoder.score.weigh.weight"][position] @ query
+        if kind in ("cosine", "content-based"):
+            cosine = query @ key / (query.norm() * key.norm())
+            if kind == "cosine":
+                return cosine
+            inner = weights["decoder.score.strength.weight"][0] @ query
+            return (1 + (inner + weights["decoder.score.strength.bias"][0]).exp()).log() * cosine
         inner = weights["decoder.score.query.weight"] @ query
         inner = inner + weights["decoder.score.key.weight"] @ key
         inner = inner + weights["decoder.score.key.bias"]
         return weights["decoder.score.weigh.weight"][0] @ torch.tanh(inner)
 
+    def attention(self, query, memory, t, source):
+        """The weights of step t over all positions."""
+        config, count = self.config, len(memory)
+        scores = torch.stack([self.score(query, key, s) for s, key in enumerate(memory)])
+        centre, width = None, config.half_width or 10
+        if config.window == "local-m":
+            centre = torch.tensor(float(min(t, count - 1)))
+        if config.window == "local-p":
+            inner = torch.tanh(self.weights["decoder.form.window.inner.weight"] @ query)
+            share = torch.sigmoid(self.weights["decoder.form.window.outer.weight"][0] @ inner)
+            centre = count * share
+        positions = torch.arange(count)
+        if centre is not None:
+            scores = scores.masked_fill((positions - centre).abs() > width, -torch.inf)
+        weights = scores.softmax(0)
+        if config.window == "local-p":
+            weights = weights * torch.exp(-((positions - centre) ** 2) / (2 * (width / 2) ** 2))
+        if config.selection == "soft":
+            return weights
+        at = int(weights.argmax())
+        if config.choice_seed is not None:
+            number = number_of(key_of(source, config.choice_seed), t + 1)
+            at = int((weights / weights.sum()).cumsum(0).le(number).sum())
+        return torch.zeros_like(weights).index_fill_(0, torch.tensor([at]), 1.0)
+
     def hidden(self, source, target):
         memory, states = self.encode(source)
         fed, out, looks = torch.zeros(self.config.d_model).double(), [], []
-        for word in target:
+        for t, word in enumerate(target):
             word = self.weights["embedding.weight"][word]
             plain = self.config.attention == "none"
             x = word if plain else fed
@@ -106,8 +159,7 @@ class Naive:
                     states[n] = self.fed_lstm(n, x, word, *states[n])
                 x = states[n][0]
             if self.config.attention != "none":
-                scores = torch.stack([self.score(x, key) for key in memory])
-                looks.append(scores.softmax(0))
+                looks.append(self.attention(x, memory, t, source))
                 context = looks[-1] @ memory
                 x = fed = torch.tanh(
                     self.weights["decoder.combine.weight"] @ torch.cat([context, x])
@@ -217,7 +269,7 @@ def test_later_tokens_do_not_change_earlier_states(attention):
     assert not torch.equal(before[:, 3:], after[:, 3:])
 
 
-@pytest.mark.parametrize("attention", KINDS)
+@pytest.mark.parametrize("attention", SMOOTH)
 def test_gradients_equal_finite_differences(attention):
     """The gradients of the loop, gathered over its steps, against finite differences."""
     model = tiny(attention).double()
@@ -251,7 +303,7 @@ def test_an_empty_source_gives_the_same_alone_and_in_a_batch(attention):
 
 
 def test_states_in_bfloat16_are_close_to_float32():
-    for attention in KINDS:
+    for attention in SMOOTH:
         model = tiny(attention)
         expected = model(sources(), Sequences.full(TARGETS)).hidden
         with torch.autocast("cpu", torch.bfloat16):
@@ -273,9 +325,45 @@ def test_the_size_of_luong_has_the_parameters_of_its_shapes():
     assert sum(p.numel() for p in model.parameters()) == expected == 115_084_000
 
 
-def test_an_unknown_attention_raises_an_error():
-    with pytest.raises(ValueError, match="none, additive, dot, general, but is 'cosine'"):
-        tiny("cosine")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"attention": "cosinus"},
+            "`attention` must be one of none, additive, .*, but is 'cosinus'",
+        ),
+        ({"window": "local"}, "`window` must be one of global, local-m, local-p, but is 'local'"),
+        (
+            {"selection": "firm"},
+            "`selection` must be one of soft, hard, hard-expected, but is 'firm'",
+        ),
+        (
+            {"attention": "none", "window": "local-m"},
+            '`window` has no effect with attention = "none"',
+        ),
+        ({"attention": "none", "selection": "hard"}, "`selection` has no effect with"),
+        (
+            {"half_width": 3},
+            '`half_width` .* "global": leave it out, or choose window = "local-m" or',
+        ),
+        ({"choice_seed": 0}, '`choice_seed` has no effect with selection = "soft"'),
+        ({"selection": "hard-expected", "expected_share": 0.1}, 'choose selection = "hard"'),
+        ({"attention": "location"}, "`max_length` must say how many positions"),
+    ],
+)
+def test_unknown_forms_and_options_without_effect_raise_an_error(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Seq2Seq(Seq2SeqConfig(WORDS, d_model=8, layers=1, **options))
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [("additive", "concat"), ("additive", "multi-layer-perceptron"), ("general", "bilinear")],
+)
+def test_other_names_of_a_score_give_the_same_model(name, alias):
+    one, other = tiny(name), tiny(alias)
+    assert other.load_state_dict(one.state_dict())
+    close(*(model(sources(), Sequences.full(TARGETS)).hidden for model in (one, other)), 0.0)
 
 
 def test_seq2seq_is_registered():

@@ -1,0 +1,67 @@
+"""Forms of attention by one recipe: python examples/attention_forms.py [FORM...] [NAME=VALUE...]
+
+The recipe is recipes/attention-forms.toml, a small LSTM translator from English to French. Each
+form of docs/attention-forms.md is trained on the same tokens, one after the other. The table is
+printed, and runs/attention-forms/report.html shows the curves. Interrupted, it goes on where it was
+stopped.
+
+    python examples/attention_forms.py dot local-p training.tokens=100_000    two of them, shorter
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.experiments.compare import compare
+from regard.experiments.compare.results import ComparisonResults
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = ROOT / "recipes/attention-forms.toml"
+# Name of a row -> what replaces lines of the recipe's section [model]
+FORMS: dict[str, dict[str, str]] = {
+    "none": {"attention": "none"},
+    "dot": {"attention": "dot"},
+    "scaled-dot": {"attention": "scaled-dot"},
+    "general": {},
+    "additive": {"attention": "additive"},
+    "location": {"attention": "location"},
+    "cosine": {"attention": "cosine"},
+    "content-based": {"attention": "content-based"},
+    "local-m": {"window": "local-m", "half_width": "2"},
+    "local-p": {"window": "local-p", "half_width": "2"},
+    "hard": {"selection": "hard"},
+    "hard-expected": {"selection": "hard-expected"},
+}
+
+
+def main(
+    forms: Sequence[str], overrides: Sequence[str], out: Path = Path("runs/attention-forms")
+) -> ComparisonResults:
+    """Train a model with each form of attention, and compare them."""
+    folder = out.with_name(f"{out.name}-recipes")
+    folder.mkdir(parents=True, exist_ok=True)
+    found = compare([variant(form, folder) for form in forms], overrides, out=out)
+    found.picture().show()
+    return found
+
+
+def variant(form: str, folder: Path) -> Path:
+    """The recipe with another form of attention, and paths that hold in its folder."""
+    text = RECIPE.read_text(encoding="utf-8")
+    text = text.replace('name = "general"', f'name = "{form}"', 1)
+    given = {"attention": "general"} | FORMS[form]
+    lines = (
+        f"{name} = {value}" if value.isdecimal() else f'{name} = "{value}"'
+        for name, value in given.items()
+    )
+    text = text.replace('attention = "general"', "\n".join(lines))
+    path = folder / f"{form}.toml"
+    path.write_text(text.replace('"../', f'"{ROOT.as_posix()}/'), encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    options = [word for word in sys.argv[1:] if "=" in word]
+    main([word for word in sys.argv[1:] if "=" not in word] or list(FORMS), options)

@@ -1,0 +1,165 @@
+"""Soft and hard attention: what becomes of the weights (Xu et al. 2015, section 4).
+
+    soft            the context is the mean of the values by their weights
+    hard            the context is one value, drawn with its weight as its probability; training is
+                    by REINFORCE (`regard.tasks.reinforce`), which reads the log-probabilities
+    hard-expected   training is by the expected context, the soft one (section 4.2); in use it is
+                    one value
+
+In use hard attention takes the value with the largest weight, or draws one by a seed. Random
+numbers are functions of a sequence's key and of the step: the same sequence draws the same alone
+and in a batch, in a search and in one pass. Hard attention reads weights as probabilities: those of
+a window that do not sum to one are normalized.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.ops import at_least_float32, hashed, uniform
+
+# Names in `Output.extras`, (B, T): of each choice its log-probability, 0 where nothing was drawn,
+# and the entropy in nats of the distribution from which it was drawn.
+CHOICE_LOG_PROBS, CHOICE_ENTROPY = "choice_log_probs", "choice_entropy"
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What replaces the weights, (..., S); of a draw its log-probability and entropy, (...,)."""
+
+    weights: Tensor
+    log_probs: Tensor | None = None
+    entropy: Tensor | None = None
+
+
+class WeightSelection(Protocol):
+    """What a context is made of, given the weights."""
+
+    training: bool
+    draws: bool
+    """Whether training draws choices, which need REINFORCE."""
+
+    def keys(self, source: Sequences) -> Tensor:
+        """Of each sequence, what its random numbers depend on: (B,) int64."""
+        ...
+
+    def __call__(self, weights: Tensor, keys: Tensor, steps: Tensor, /) -> Selected:
+        """The choice by weights (..., S) of sequences with keys (...,), at steps (...,)."""
+        ...
+
+
+class Soft(nn.Module):
+    """The weights as they are."""
+
+    draws = False
+
+    def keys(self, source: Sequences) -> Tensor:
+        """None are needed: zeros."""
+        return torch.zeros_like(source.lengths)
+
+    def forward(self, weights: Tensor, keys: Tensor, steps: Tensor) -> Selected:
+        return Selected(weights)
+
+
+class HardInUse(nn.Module):
+    """One value in use; in training the expected one.
+
+    Args:
+        seed: with which choices are drawn in use; None: the largest weight is chosen.
+    """
+
+    draws = False
+
+    def __init__(self, seed: int | None = None):
+        super().__init__()
+        self.seed = seed
+
+    def keys(self, source: Sequences) -> Tensor:
+        """A function of the seed and of the sequence's own tokens."""
+        position = torch.arange(1, source.ids.size(1) + 1, device=source.ids.device)
+        words = hashed(source.ids * (1 << 32) + position).masked_fill(~source.keep, 0)
+        return hashed(words.sum(1) + (self.seed or 0))
+
+    def forward(self, weights: Tensor, keys: Tensor, steps: Tensor) -> Selected:
+        if not self.training:
+            return self.choose(weights, keys, steps)
+        return Selected(normalized(weights).to(weights.dtype))
+
+    def choose(self, weights: Tensor, keys: Tensor, steps: Tensor) -> Selected:
+        """One value, as in use."""
+        if self.seed is None:
+            return Selected(_one_hot(weights.argmax(-1), weights))
+        return Selected(_one_hot(draw(weights, uniform(keys, steps + 1)), weights))
+
+    def extra_repr(self) -> str:
+        return "" if self.seed is None else f"seed={self.seed}"
+
+
+class Hard(HardInUse):
+    """One value in training, too.
+
+    Args:
+        seed: as of `HardInUse`.
+        expected_share: of the sequences in training, which take the expected value at all steps;
+            it lessens the variance of the gradient (Xu et al. 2015, section 4.1: 0.5).
+    """
+
+    draws = True
+
+    def __init__(self, seed: int | None = None, expected_share: float = 0.5):
+        super().__init__(seed)
+        self.expected_share = expected_share
+
+    def keys(self, source: Sequences) -> Tensor:
+        """In training numbers of torch's default generator."""
+        if not self.training:
+            return super().keys(source)
+        return torch.empty(len(source), dtype=torch.int64).random_().to(source.ids.device)
+
+    def forward(self, weights: Tensor, keys: Tensor, steps: Tensor) -> Selected:
+        if not self.training:
+            return self.choose(weights, keys, steps)
+        probs = normalized(weights)
+        index = draw(probs.detach(), uniform(keys, steps + 1))
+        drawn = uniform(keys, torch.zeros_like(steps)) >= self.expected_share
+        drawn = drawn & (probs > 0).any(-1)
+        least = torch.finfo(probs.dtype).tiny  # of a weight of 0 the gradient would be NaN
+        log_probs = probs.clamp_min(least).log()
+        log_prob = log_probs.gather(-1, index[..., None])[..., 0].masked_fill(~drawn, 0.0)
+        entropy = -(probs * log_probs).sum(-1)
+        chosen = torch.where(drawn[..., None], _one_hot(index, probs), probs)
+        return Selected(chosen.to(weights.dtype), log_prob, entropy)
+
+    def extra_repr(self) -> str:
+        share = f"expected_share={self.expected_share}"
+        return share if self.seed is None else f"{super().extra_repr()}, {share}"
+
+
+def normalized(weights: Tensor) -> Tensor:
+    """Weights (..., S) as probabilities, at least float32; without any weight all are 0."""
+    wide = weights.to(at_least_float32(weights.dtype))
+    total = wide.sum(-1, keepdim=True)
+    return wide / (total + (total == 0))
+
+
+def draw(weights: Tensor, number: Tensor) -> Tensor:
+    """An index (...,) by weights (..., S), drawn by numbers (...,) from 0 to below 1.
+
+    By the inverse of the cumulative distribution; zeros at the end change nothing.
+    """
+    cumulative = weights.double().cumsum(-1)
+    total = cumulative[..., -1:]
+    target = torch.minimum(number[..., None] * total, torch.nextafter(total, total.new_zeros(())))
+    index = torch.searchsorted(cumulative, target.contiguous(), right=True)[..., 0]
+    return index.clamp(max=weights.size(-1) - 1)
+
+
+def _one_hot(index: Tensor, weights: Tensor) -> Tensor:
+    """1 at the index (...,), where there is any weight (..., S) at all."""
+    chosen = torch.zeros_like(weights).scatter_(-1, index[..., None], 1.0)
+    return chosen * (weights > 0).any(-1, keepdim=True)

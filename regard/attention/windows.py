@@ -1,0 +1,100 @@
+"""Windows: which source positions a decoder's step attends to (Luong et al. 2015).
+
+    global    all of the source
+    local-m   within half_width D of p_t = t, which assumes that both sides run in step
+    local-p   within D of p_t = S sigmoid(v · tanh(W h_t)), and the weights, after the softmax over
+              the window, times exp(-(s - p_t)^2 / (2 (D/2)^2))
+
+A window composes with any score: it is a mask, and of local-p a factor of the weights. Positions s
+and t count from 0. The part of a window beyond an end of the source is ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.layers.linear import Linear
+from regard.ops import at_least_float32
+
+
+@dataclass(frozen=True)
+class WindowView:
+    """What queries see through a window.
+
+    allowed: (..., S), boolean.
+    factor: (..., S), what the weights are multiplied by after the softmax; None: 1.
+    centre: (...,), the position p_t; None where the window has none.
+    """
+
+    allowed: Tensor
+    factor: Tensor | None = None
+    centre: Tensor | None = None
+
+
+class SourceWindow(Protocol):
+    """Which positions of a source each query may attend to."""
+
+    def __call__(self, query: Tensor, steps: Tensor, lengths: Tensor, width: int, /) -> WindowView:
+        """The view of queries (..., D).
+
+        Args:
+            steps: (...,), t of each query.
+            lengths: S of each query's source, without padding; broadcast to (...,).
+            width: source positions, padding included.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class GlobalWindow:
+    """All of the source."""
+
+    def __call__(self, query: Tensor, steps: Tensor, lengths: Tensor, width: int) -> WindowView:
+        positions = torch.arange(width, device=query.device)
+        return WindowView((positions < lengths[..., None]).expand(*query.shape[:-1], width))
+
+
+@dataclass(frozen=True)
+class MonotonicWindow:
+    """Local-m: p_t = t, and the last position where the target is longer than the source.
+
+    half_width: D, in positions.
+    """
+
+    half_width: int
+
+    def __call__(self, query: Tensor, steps: Tensor, lengths: Tensor, width: int) -> WindowView:
+        positions = torch.arange(width, device=query.device)
+        centre = torch.minimum(steps, lengths - 1).expand(query.shape[:-1])
+        near = (positions - centre[..., None]).abs() <= self.half_width
+        return WindowView(near & (positions < lengths[..., None]), centre=centre)
+
+
+class PredictiveWindow(nn.Module):
+    """Local-p: p_t is predicted, and positions near it weigh more (Luong et al. 2015, eq. 9, 10).
+
+    The standard deviation is D / 2; the weights are not normalized again, as in the paper.
+    """
+
+    def __init__(self, d_query: int, half_width: int):
+        super().__init__()
+        self.half_width = half_width
+        self.inner = Linear(d_query, d_query, bias=False)
+        self.outer = nn.Linear(d_query, 1, bias=False)
+
+    def forward(self, query: Tensor, steps: Tensor, lengths: Tensor, width: int) -> WindowView:
+        share = torch.sigmoid(self.outer(torch.tanh(self.inner(query))))[..., 0]  # (...,)
+        dtype = at_least_float32(share.dtype)  # 16 bits do not tell apart positions beyond 256
+        centre = share.to(dtype) * lengths
+        positions = torch.arange(width, device=query.device)
+        distance = positions - centre[..., None]  # (..., S)
+        near = (distance.abs() <= self.half_width) & (positions < lengths[..., None])
+        factor = torch.exp(-(distance**2) / (2 * (self.half_width / 2) ** 2))
+        return WindowView(near, factor, centre)
+
+    def extra_repr(self) -> str:
+        return f"half_width={self.half_width}"

@@ -1,0 +1,147 @@
+"""REINFORCE: the gradient of choices that were drawn, such as those of hard attention.
+
+    loss = -sum_t log p(y_t | s)  -  weight sum_t (R_t - b_t) log p(s_t)  -  entropy sum_t H[s_t]
+
+(Xu et al. 2015, section 4.1; Williams 1992). s_t is the choice at step t, and R_t the sum of
+log p(y | s) over the tokens from t on, since a choice changes none before it; R_t has no gradient
+here. The baseline b_t is the moving average of log p per token, times the tokens from t on; the
+paper averages log p of whole captions. It depends on no choice of this batch, so the expectation of
+the gradient is exact.
+
+The model gives log p(s_t) and H[s_t] in `Output.extras`; see `regard.attention.selection`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from regard.attention.selection import CHOICE_ENTROPY, CHOICE_LOG_PROBS
+from regard.data.batches import IGNORE
+from regard.errors import ConfigError
+from regard.layers.softmax import token_losses
+from regard.models.protocols import EncoderDecoder, Output
+from regard.recipe import Options
+from regard.state import State
+
+
+class ReinforceObjective(Options):
+    """Options of [objective] for a model that draws choices in training; None: the default."""
+
+    reinforce_weight: float | None = None
+    """Of the gradient of the choices, beside that of the tokens: 1."""
+    choice_entropy_weight: float | None = None
+    """Of the entropy of the distribution of choices: 0.002, as in the paper's program."""
+    baseline_decay: float | None = None
+    """Of the moving average of the reward: 0.9."""
+
+
+class HasReinforce(Protocol):
+    """A section [objective] with these options."""
+
+    reinforce_weight: float | None
+    choice_entropy_weight: float | None
+    baseline_decay: float | None
+
+
+@dataclass
+class RewardMean(State):
+    """The moving average of log p per target token, in nats: (1,)."""
+
+    mean: Tensor
+
+
+@dataclass(frozen=True)
+class Reinforce:
+    """The weights of the terms.
+
+    Raises:
+        ConfigError: one is negative, or `decay` is not from 0 to below 1.
+    """
+
+    weight: float = 1.0
+    entropy: float = 0.002
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("reinforce_weight", self.weight),
+            ("choice_entropy_weight", self.entropy),
+        ):
+            if value < 0:
+                raise ConfigError(f"[objective] `{name}` must be at least 0, but is {value}.")
+        if not 0 <= self.decay < 1:
+            raise ConfigError(
+                f"[objective] `baseline_decay` must be from 0 to below 1, but is {self.decay}."
+            )
+
+    @classmethod
+    def of(cls, model: EncoderDecoder, objective: HasReinforce | None = None) -> Self | None:
+        """What a recipe asks for; None where the model draws no choices.
+
+        Raises:
+            ConfigError: options are given for a model that draws no choices.
+        """
+        found = (
+            {}
+            if objective is None
+            else {
+                "weight": objective.reinforce_weight,
+                "entropy": objective.choice_entropy_weight,
+                "decay": objective.baseline_decay,
+            }
+        )
+        given = {name: value for name, value in found.items() if value is not None}
+        if model.draws_choices:
+            return cls(**given)
+        if given:
+            raise ConfigError(
+                "[objective] `reinforce_weight`, `choice_entropy_weight` and `baseline_decay` are "
+                'of a model that draws choices in training, such as one with selection = "hard".'
+            )
+        return None
+
+    def loss(
+        self, model: EncoderDecoder, output: Output, targets: Tensor, before: RewardMean | None
+    ) -> tuple[Tensor, RewardMean]:
+        """The second and third term, summed over the batch, and the new moving average.
+
+        Args:
+            output: of the model in training.
+            targets: (B, T), -100 does not count.
+            before: the moving average; None: minus the logarithm of the vocabulary's size, the
+                reward of a model that knows nothing.
+        """
+        counts = targets != IGNORE
+        log_probs = token_log_probs(model, output.hidden, targets).masked_fill(~counts, 0.0)
+        if before is None:
+            start = -math.log(model.config.vocab_size)
+            before = RewardMean(log_probs.new_full((1,), start))
+        # Sums over the tokens from t on, and how many they are.
+        reward, left = (_from_here_on(one) for one in (log_probs, counts.to(log_probs)))
+        advantage = reward - before.mean * left
+        choices, entropy = output.extras[CHOICE_LOG_PROBS], output.extras[CHOICE_ENTROPY]
+        term = self.weight * advantage.to(choices.dtype) * choices + self.entropy * entropy
+        mean = log_probs.sum() / counts.sum().clamp(min=1)
+        after = RewardMean(self.decay * before.mean + (1 - self.decay) * mean)
+        return -term.masked_fill(~counts, 0.0).sum(), after
+
+
+def token_log_probs(model: EncoderDecoder, hidden: Tensor, targets: Tensor) -> Tensor:
+    """log p(target), without a gradient: (B, T, D) and (B, T) -> (B, T) float64."""
+    logits: Callable[[Tensor], Tensor] = model.head.logits
+    with torch.no_grad():
+        flat = hidden.detach().flatten(0, 1)
+        known = targets.flatten().clamp(min=0)
+        parts = token_losses(flat, known, logits, model.config.vocab_size)
+        return -torch.cat([*parts, flat.new_zeros(0, dtype=torch.float64)]).view(targets.shape)
+
+
+def _from_here_on(values: Tensor) -> Tensor:
+    """The sum of each value and of those after it in its row, (B, T)."""
+    return values.flip(1).cumsum(1).flip(1)

@@ -1,0 +1,63 @@
+"""The comparison of forms of attention: all by one recipe, and nothing else differs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from regard.experiments.runs import read_recipe
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def example():
+    spec = importlib.util.spec_from_file_location("forms", ROOT / "examples/attention_forms.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_variants_differ_from_the_recipe_in_their_attention_alone(tmp_path):
+    module = example()
+    whole = read_recipe(module.variant("general", tmp_path)).model_dump(mode="json")
+    assert whole["name"] == read_recipe(ROOT / "recipes/attention-forms.toml").name
+    own = ("attention", "window", "half_width", "selection")
+    seen = set()
+    for form, options in module.FORMS.items():
+        found = read_recipe(module.variant(form, tmp_path)).model_dump(mode="json")
+        assert found.pop("name") == form
+        given = {name: found["model"].pop(name) for name in own}
+        assert {name: str(given[name]) for name in options} == options
+        seen.add(tuple(given.values()))
+        Seq2Seq(Seq2SeqConfig(9, d_model=8, max_length=found["model"]["max_length"], **given))
+        wanted = {**whole, "model": {**whole["model"]}}
+        for name in own:
+            del wanted["model"][name]
+        del wanted["name"]
+        assert found == wanted
+    assert len(seen) == len(module.FORMS) == 12
+
+
+def test_forms_and_overrides_reach_the_comparison(tmp_path, monkeypatch):
+    module, asked = example(), {}
+
+    class Compared:
+        def picture(self):
+            return self
+
+        def show(self):
+            asked["shown"] = True
+
+    def compare(recipes, overrides, *, out):
+        asked.update(recipes=[path.name for path in recipes], overrides=overrides, out=out)
+        return Compared()
+
+    monkeypatch.setattr(module, "compare", compare)
+    module.main(["dot", "hard"], ["training.tokens=600"], tmp_path / "out")
+    assert asked == {
+        "recipes": ["dot.toml", "hard.toml"],
+        "overrides": ["training.tokens=600"],
+        "out": tmp_path / "out",
+        "shown": True,
+    }

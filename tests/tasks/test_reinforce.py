@@ -1,0 +1,163 @@
+"""REINFORCE of hard attention against the exact expectation over all samples, in float64."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from regard.attention import selection
+from regard.data.batches import IGNORE, PairBatch, Sequences
+from regard.errors import ConfigError
+from regard.models.protocols import Output
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from regard.tasks.reinforce import Reinforce, RewardMean, token_log_probs
+from regard.tasks.text_to_text import TextToTextObjective, text_to_text_output
+
+WORDS, SOURCE, TARGET = 7, [3, 4, 5], [1, 5, 3, 2]
+STEPS = len(TARGET) - 1
+
+
+def tiny(**options):
+    torch.manual_seed(3)
+    form = {"attention": "general", "selection": "hard", "expected_share": 0.0} | options
+    model = Seq2Seq(Seq2SeqConfig(WORDS, d_model=4, layers=1, dropout=0.0, **form)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    return model.train()
+
+
+def pairs(sources=(SOURCE,), targets=(TARGET,)):
+    return PairBatch(Sequences.of(list(sources), 0), Sequences.of(list(targets), 0))
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """Makes the model take these source positions, one a step."""
+
+    def chosen(choices):
+        left = iter(choices)
+        draw = lambda weights, number: torch.full(weights.shape[:-1], next(left))  # noqa: E731
+        monkeypatch.setattr(selection, "draw", draw)
+
+    return chosen
+
+
+def log_likelihoods(model, choose, choices):
+    """log p(choices), and log p(target | choices), both of the whole sequence."""
+    choose(choices)
+    output, targets = text_to_text_output(model, pairs())
+    log_probs = model.head.logits(output.hidden).log_softmax(-1)
+    target = log_probs.gather(-1, targets[..., None]).sum()
+    return output.extras[selection.CHOICE_LOG_PROBS].sum(), target
+
+
+def expectation(model, choose):
+    """-E[log p(target | choices)], over all choices."""
+    total, mass = 0.0, 0.0
+    with torch.no_grad():
+        for choices in itertools.product(range(len(SOURCE)), repeat=STEPS):
+            prior, target = log_likelihoods(model, choose, choices)
+            total, mass = total - prior.exp() * target, mass + float(prior.exp())
+    assert mass == pytest.approx(1.0)
+    return total
+
+
+@pytest.mark.parametrize("window", ["global", "local-p"])
+def test_the_expected_gradient_is_that_of_the_exact_expectation(choose, window):
+    model = tiny(window=window)
+    gradients = {name: torch.zeros_like(one) for name, one in model.named_parameters()}
+    reinforce, before = Reinforce(entropy=0.0), RewardMean(torch.tensor([-0.7]).double())
+    for choices in itertools.product(range(len(SOURCE)), repeat=STEPS):
+        choose(choices)
+        output, targets = text_to_text_output(model, pairs())
+        probability = output.extras[selection.CHOICE_LOG_PROBS].sum().exp().detach()
+        loss, _ = model.head.loss(output.hidden.flatten(0, 1), targets.flatten())
+        term, _ = reinforce.loss(model, output, targets, before)
+        found = torch.autograd.grad(loss + term, list(model.parameters()))
+        for (name, total), one in zip(gradients.items(), found, strict=True):
+            gradients[name] = total + probability * one
+    for name, parameter in model.named_parameters():
+        way, ends = torch.randn_like(parameter), []
+        with torch.no_grad():
+            for step in (1e-6, -2e-6, 1e-6):
+                parameter += step * way
+                ends.append(expectation(model, choose))
+        difference = (ends[0] - ends[1]) / 2e-6
+        torch.testing.assert_close((gradients[name] * way).sum(), difference, atol=1e-7, rtol=1e-5)
+    score = gradients["decoder.score.key.weight"]
+    assert score.abs().max() > 1e-3  # the part that only REINFORCE gives
+
+
+def test_samples_alone_lean_on_reinforce_for_the_gradient_of_the_score(choose):
+    """Without its term a hard choice passes no gradient to the score."""
+    model = tiny()
+    choose([0, 1, 2])
+    output, targets = text_to_text_output(model, pairs())
+    loss, _ = model.head.loss(output.hidden.flatten(0, 1), targets.flatten())
+    weight = model.decoder.score.key.weight
+    (grad,) = torch.autograd.grad(loss, [weight], allow_unused=True, retain_graph=True)
+    assert grad is None or not grad.any()
+    term, _ = Reinforce().loss(model, output, targets, None)
+    assert torch.autograd.grad(term, [weight])[0].any()
+
+
+def test_the_loss_equals_its_formula_with_padding():
+    model = tiny()
+    batch = pairs([SOURCE, [4, 6]], [TARGET, [1, 6, 2]])
+    torch.manual_seed(1)
+    output, targets = text_to_text_output(model, batch)
+    assert targets[1].tolist()[-1] == IGNORE
+    choices = output.extras[selection.CHOICE_LOG_PROBS]
+    entropies = output.extras[selection.CHOICE_ENTROPY]
+    reinforce, before = Reinforce(0.5, 0.3, 0.8), RewardMean(torch.tensor([-1.5]).double())
+    found, after = reinforce.loss(model, output, targets, before)
+    expected, rewards = 0.0, []
+    log_probs = model.head.logits(output.hidden).log_softmax(-1)
+    for row, count in ((0, 3), (1, 2)):
+        own = [float(log_probs[row, t, targets[row, t]]) for t in range(count)]
+        rewards += own
+        for t in range(count):
+            advantage = sum(own[t:]) + 1.5 * (count - t)
+            expected -= 0.5 * advantage * choices[row, t] + 0.3 * entropies[row, t]
+    torch.testing.assert_close(found, expected)
+    assert float(after.mean) == pytest.approx(0.8 * -1.5 + 0.2 * sum(rewards) / len(rewards))
+    _, first = reinforce.loss(model, output, targets, None)
+    mean = sum(rewards) / len(rewards)
+    assert float(first.mean) == pytest.approx(-0.8 * math.log(WORDS) + 0.2 * mean)
+
+
+def test_rewards_are_the_log_probabilities_of_the_targets_and_have_no_gradient():
+    model = tiny()
+    hidden = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([[1, 2, 3], [4, IGNORE, IGNORE]])
+    found = token_log_probs(model, hidden, targets)
+    expected = model.head.logits(hidden).log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])
+    torch.testing.assert_close(found, expected[..., 0].detach())
+    assert not found.requires_grad
+    assert token_log_probs(model, hidden[:0], targets[:0]).shape == (0, 3)
+
+
+def test_sequences_with_the_expected_value_add_nothing_but_entropy():
+    model = tiny(expected_share=0.99999)
+    output, targets = text_to_text_output(model, pairs())
+    assert not output.extras[selection.CHOICE_LOG_PROBS].any()
+    assert float(Reinforce(entropy=0.0).loss(model, output, targets, None)[0]) == 0.0
+    soft = tiny(selection="soft", expected_share=None)
+    torch.testing.assert_close(text_to_text_output(soft, pairs())[0].hidden, output.hidden)
+
+
+def test_options_of_reinforce_belong_to_models_that_draw():
+    hard, soft = tiny(), tiny(selection="soft", expected_share=None)
+    assert Reinforce.of(soft) is None and Reinforce.of(hard) == Reinforce(1.0, 0.002, 0.9)
+    given = TextToTextObjective(reinforce_weight=0.5, baseline_decay=0.5)
+    assert Reinforce.of(hard, given) == Reinforce(0.5, 0.002, 0.5)
+    with pytest.raises(ConfigError, match=r"\[objective\] `reinforce_weight`.*draws choices"):
+        Reinforce.of(soft, given)
+    for options in ({"weight": -1.0}, {"entropy": -0.1}, {"decay": 1.0}):
+        with pytest.raises(ConfigError, match=r"\[objective\] `\w+` must be"):
+            Reinforce(**options)
+    assert isinstance(text_to_text_output(soft, pairs())[0], Output)
