@@ -25,8 +25,8 @@ from regard.kernels.programs import agree, programs_of, tracer, wants_results_al
 from regard.kernels.signatures import PartStruct
 from regard.kernels.tracer import CannotCompile, LeafTracer, state_symbols
 from regard.models.protocols import (
+    CrossAttentionModel,
     LanguageModel,
-    MemoryDecoder,
     Output,
     SearchPlan,
     SearchResults,
@@ -70,12 +70,12 @@ class CompiledGenerator(GeneratorAround):
 
     def read(self, source: Sequences) -> Any:
         """See `Generator`."""
-        if not isinstance(self.model, MemoryDecoder):
+        if not isinstance(self.model, CrossAttentionModel):
             return self.model.read(source)
         memory = CompiledTexts(self.model, "encode").last(source)
         if memory is None:
             memory = self.model.encode(source)
-        return self.model.behind(memory, source.lengths, torch.float16)
+        return self.model.initial_state(memory, source.lengths, torch.float16)
 
     def __call__(self, ids: Tensor, state: State | None = None) -> Output:
         """See `LanguageModel`."""

@@ -6,7 +6,7 @@ verbs and no model's name. A language model has `empty` and `prefill`, an encode
 
     state = model.empty(sequences)              before any token
     state = model.prefill(tokens, state)        after the tokens (R, T); computes no scores
-    state = model.read(source)                  behind a source
+    state = model.read(source)                  after a source
     scores, state = model.step(tokens, state)   (R, T) -> (R, T, V), up to a constant per position
     state = state.select(rows)                  sequences reordered, repeated or dropped
 
@@ -197,7 +197,7 @@ class Generator(Model, Generic[S]):
         return self.config.bos
 
     def read(self, source: Sequences) -> S:
-        """The state behind a source, before the first target token, which is `config.bos`."""
+        """The state after a source, before the first target token, which is `config.bos`."""
         raise TypeError(f"{type(self).__name__} continues a text and reads no source.")
 
 
@@ -277,15 +277,15 @@ class EncoderDecoder(Generator[S]):
         """See `Generator`."""
 
 
-class MemoryDecoder(EncoderDecoder[S]):
-    """An encoder-decoder whose decoder reads the encoder's states of a source, and nothing else."""
+class CrossAttentionModel(EncoderDecoder[S]):
+    """An encoder-decoder whose decoder reads a source by cross-attention alone."""
 
     @abstractmethod
     def encode(self, source: Sequences) -> Tensor:
         """The encoder's states, (B, S, D), or (1, N, D) of an unpadded batch."""
 
     @abstractmethod
-    def behind(self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None) -> S:
+    def initial_state(self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None) -> S:
         """The state before the first target token, from the encoder's states (B, S, D).
 
         Args:
@@ -294,7 +294,7 @@ class MemoryDecoder(EncoderDecoder[S]):
 
     def read(self, source: Sequences) -> S:
         """See `Generator`."""
-        return self.behind(self.encode(source), source.lengths)
+        return self.initial_state(self.encode(source), source.lengths)
 
 
 class Encoder(Model):

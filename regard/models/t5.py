@@ -38,7 +38,7 @@ from regard.layers.task_heads import (
 )
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.init import TASK_HEADS, no_head
-from regard.models.protocols import Encoder, MemoryDecoder, Output, States
+from regard.models.protocols import CrossAttentionModel, Encoder, Output, States
 from regard.models.transformer import TransformerState
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -232,7 +232,7 @@ class T5Encoder(nn.Module, Encoder):
         return Template.around((), (eos,), (eos,))
 
 
-class T5(nn.Module, MemoryDecoder[TransformerState]):
+class T5(nn.Module, CrossAttentionModel[TransformerState]):
     """T5, an `EncoderDecoder`."""
 
     Config = T5Config
@@ -275,7 +275,7 @@ class T5(nn.Module, MemoryDecoder[TransformerState]):
         """What the decoder reads, (B, S, D)."""
         return self.encoder.encode(source)
 
-    def behind(
+    def initial_state(
         self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None
     ) -> TransformerState:
         """The state before the first target token, from the encoder's states (B, S, D)."""

@@ -35,7 +35,7 @@ from regard.models.position_kinds import (
     relative_positions,
     while_decoding,
 )
-from regard.models.protocols import MemoryDecoder, Output
+from regard.models.protocols import CrossAttentionModel, Output
 from regard.ops import KeyMask
 from regard.state import State
 
@@ -175,7 +175,7 @@ class TransformerState(State):
     source: SourceMemory
 
 
-class Transformer(nn.Module, MemoryDecoder[TransformerState]):
+class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
     """The post-norm Transformer, an `EncoderDecoder`."""
 
     Config: type[TransformerConfig] = TransformerConfig
@@ -251,7 +251,7 @@ class Transformer(nn.Module, MemoryDecoder[TransformerState]):
         """
         return self.dropout(self.embedding(ids) * self.scale + positions)
 
-    def behind(
+    def initial_state(
         self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None
     ) -> TransformerState:
         """The state before the first target token, from the encoder's states (B, S, D)."""

@@ -18,7 +18,7 @@ from regard.layers.quantized import QuantizedMatrix
 from regard.layers.scalar_mix import choice_of
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
-from regard.models.protocols import MemoryDecoder
+from regard.models.protocols import CrossAttentionModel
 from regard.models.quantize import prepare
 from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.t5 import T5, T5Config, T5Encoder, T5EncoderConfig
@@ -76,7 +76,7 @@ def texts(lengths=LENGTHS) -> Sequences:
 def encode(model, read) -> torch.Tensor:
     """By the compiled form where there is one, else by the model's own code."""
     found = None
-    if isinstance(model, MemoryDecoder):
+    if isinstance(model, CrossAttentionModel):
         found = CompiledTexts(model, "encode").last(read)
     elif any(isinstance(part, QuantizedMatrix) for part in model.modules()):
         found = CompiledEncoder(model).encode(read)
