@@ -18,6 +18,7 @@ OPTIONS = {
     "data.batch_rows": "data.batch_size",
     "data.batch_tokens": "data.max_tokens_per_batch",
     "data.max_tokens": "data.max_length",
+    "data.cache": "data.token_cache",
     "objective.smoothing": "objective.label_smoothing",
     "objective.language_modeling": "objective.aux_lm_weight",
     "model.features.depth": "model.features.lstm_layers",

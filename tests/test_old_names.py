@@ -47,6 +47,7 @@ OLD = [  # of which task an option is
     ("data.batch_rows", "classification", 4),
     ("data.batch_tokens", "tagging", 400),
     ("data.max_tokens", "question-answering", 40),
+    ("data.cache", "language-modeling", "tokens"),
     ("objective.smoothing", "classification", 0.1),
     ("objective.language_modeling", "multiple-choice", 0.5),
     ("model.features.depth", "regression", 1),

@@ -36,8 +36,8 @@ class TextData(DataSection):
     """Parallel streams, or blocks in a batch."""
     sequence_length: int = Field(default=20, ge=1)
     """Tokens of a stream at a time, or of a block."""
-    cache: RecipePath | None = None
-    """A folder where the tokens are kept in files, for text larger than memory."""
+    token_cache: RecipePath | None = None
+    """A folder in which the tokens are stored in files, for text larger than memory."""
 
     def read(self, source: Any, part: str) -> RowReader:
         """The lines of a file, or its text as a whole.
@@ -67,7 +67,7 @@ class TextData(DataSection):
         if part == "train" and is_corpus(self.train):
             return open_corpus(self.train, tokenizer=tokenizer).tokens
         rows = self.records(part)
-        if self.cache is None:
+        if self.token_cache is None:
             return encode_texts(rows.texts(), tokenizer, after=end)
         source = self.train if self.splits_train else getattr(self, part)
         options: dict[str, Any] = {"part": part, "format": self.format}
@@ -76,7 +76,7 @@ class TextData(DataSection):
         key = json.dumps([tokenizer.fingerprint(), str(source), list(end), options])
         name = f"{part}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
         documents = Documents((rows,), "rows", (str(source),))
-        folder = self.cache / name
+        folder = self.token_cache / name
         return build_corpus(documents, tokenizer, folder, end=end, options=options).tokens
 
     def texts(self) -> Iterator[str]:

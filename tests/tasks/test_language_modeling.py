@@ -547,7 +547,7 @@ def trained(recipe, out):
 def test_training_from_mapped_files_is_the_same_in_every_bit(tmp_path, model, data):
     recipe = mapped_recipe(tmp_path, model, **data)
     wanted = trained(recipe, tmp_path / "memory")
-    recipe["data"]["cache"] = str(tmp_path / "cache")
+    recipe["data"]["token_cache"] = str(tmp_path / "cache")
     assert trained(recipe, tmp_path / "mapped") == wanted
     folders = sorted(path.name.split("-")[0] for path in (tmp_path / "cache").iterdir())
     assert folders == ["train", "valid"]
@@ -576,7 +576,7 @@ def test_training_from_a_corpus_is_the_same_in_every_bit(tmp_path):
 
 
 def test_a_cache_of_a_text_that_has_changed_is_an_error(tmp_path):
-    recipe = mapped_recipe(tmp_path, "gpt2", cache=str(tmp_path / "cache"))
+    recipe = mapped_recipe(tmp_path, "gpt2", token_cache=str(tmp_path / "cache"))
     first = trained(recipe, tmp_path / "first")
     assert trained(recipe, tmp_path / "again") == first
     (tmp_path / "train.txt").write_text("another text\n" * 50)
