@@ -9,34 +9,25 @@ learned number for each bucket of distances and each head, which all layers add 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-import torch
 from torch import Tensor
 
 from regard.attention.relative_bias import RelativeBias, two_sided_bucket
+from regard.attention.relative_kinds import BiasRelation
+from regard.attention.relative_protocol import padded_positions
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.models.bert import BertBlock
 from regard.models.init import init_weights
 from regard.models.protocols import States
 from regard.models.roberta import Roberta, RobertaConfig
-from regard.ops import KeyMask
 
 
 @dataclass(frozen=True)
 class MpnetConfig(RobertaConfig):
-    """The defaults are the base model; `segments` has no effect."""
+    """The defaults are the base model. There are no segments."""
 
-
-class MpnetBlock(BertBlock):
-    """x = norm(x + attend(x, bias)); x = norm(x + feed(x))"""
-
-    def forward(  # type: ignore[override]
-        self, hidden: Tensor, mask: KeyMask, bias: Tensor
-    ) -> Tensor:
-        attended = self.attention(hidden, mask, bias=bias)
-        hidden = self.attention_norm(hidden, attended)
-        return self.feed_norm(hidden, self.feed(hidden))
+    segments: Literal[1] = 1
 
 
 class Mpnet(Roberta):
@@ -46,7 +37,6 @@ class Mpnet(Roberta):
     SIZES = {"base": dict(d_model=768, d_ff=3072, heads=12, layers=12)}  # noqa: RUF012
     PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
     unpadded = False  # distances are those in a padded batch
-    block = MpnetBlock
 
     def __init__(self, config: MpnetConfig):
         super().__init__(config)
@@ -63,14 +53,13 @@ class Mpnet(Roberta):
         """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
-        mask = batch.padding_mask()
-        positions = torch.arange(batch.width, device=hidden.device)
-        bias = self.relative(positions, positions)  # (1, H, T, T)
+        mask, positions = batch.padding_mask(), padded_positions(batch)
+        relation = BiasRelation(self.relative(positions, positions))  # of all layers
         for block in self.blocks[:-1]:
-            hidden = block(hidden, mask, bias)
+            hidden = block(hidden, mask, relation=relation)
             yield hidden
-        for block in self.blocks[-1:]:
-            yield tokens.of(block(hidden, mask, bias))
+        for block in self.blocks[-1:]:  # the last layer computes no other tokens
+            yield block(hidden, mask, tokens, relation)
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position, (B, T, D)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from their_encoders import transformers
 
@@ -9,6 +10,8 @@ import regard
 from regard.attention.pruning import heads_masked, prune_heads
 from regard.attention.relative_bias import two_sided_bucket
 from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.models.check_config import config_of
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.mpnet import Mpnet, MpnetConfig
 
@@ -50,6 +53,11 @@ def test_a_model_with_another_padding_id_is_saved_and_loaded_in_our_own_format(t
         tokenizer=dict(kind="words", vocab_size=20), updates=2,
     )  # fmt: skip
     assert run.model.model.config.pad == 0 and len(run.predict(["one 1", "two"])) == 2
+
+
+def test_a_number_of_segments_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="`model.segments` must be 1"):
+        config_of(MpnetConfig, {"vocab_size": 9, "segments": 2}, "r.toml", ConfigError, "model")
 
 
 def test_pruned_heads_give_what_masked_heads_gave():
