@@ -122,19 +122,19 @@ class AdaptiveEmbedding(nn.Module):
     def _by_cluster(self, ids: Tensor) -> Tensor:
         flat = ids.flatten()
         cluster = self.clusters.of(flat)
-        places, found = [], []
+        indices, found = [], []
         for n, start in enumerate(self.clusters.ends[:-1]):
-            place = (cluster == n).nonzero()[:, 0]
-            places.append(place)
-            found.append(self._of(n, flat[place] - start))
+            index = (cluster == n).nonzero()[:, 0]
+            indices.append(index)
+            found.append(self._of(n, flat[index] - start))
         vectors = torch.cat(found)  # sorted by cluster
-        vectors = torch.empty_like(vectors).index_copy(0, torch.cat(places), vectors)
+        vectors = torch.empty_like(vectors).index_copy(0, torch.cat(indices), vectors)
         return vectors.unflatten(0, ids.shape)
 
     def _of(self, number: int, ids: Tensor) -> Tensor:
         """The vectors of ids of one table, counted from its first."""
-        narrow = self.tables[number](ids)
-        return ops.linear(narrow, self.projections[number]) if self.projections else narrow
+        vectors = self.tables[number](ids)
+        return ops.linear(vectors, self.projections[number]) if self.projections else vectors
 
 
 class AdaptiveSoftmax(nn.Module):
