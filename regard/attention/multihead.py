@@ -100,7 +100,6 @@ class SelfAttention(nn.Module):
         hidden: Tensor,
         mask: KeyMask = ALL_KEYS,
         *,
-        bias: Tensor | None = None,
         relation: Relation | None = None,
         cache: LayerCache | None = None,
         tokens: TokenSubset = ALL,
@@ -109,9 +108,7 @@ class SelfAttention(nn.Module):
 
         Args:
             mask: the keys that each query may see.
-            bias: (B, H, T, S), or what broadcasts to it, added to the scores; of all heads, also
-                those that were pruned.
-            relation: what is known of the positions of queries and keys; instead of `bias`.
+            relation: what is known of the positions of queries and keys.
             cache: the keys and values of earlier positions; it takes those of `hidden`.
             tokens: those whose queries are computed; keys and values are those of all tokens.
 
@@ -125,10 +122,10 @@ class SelfAttention(nn.Module):
         if relation is not None and tokens is not ALL:  # it holds for the queries of all tokens
             return tokens.of(self(hidden, mask, relation=relation))
         if tokens is not ALL:
-            return self._of_some(tokens, hidden, mask, bias)
+            return self._of_some(tokens, hidden, mask)
         # (B, T, 3 * H * K) -> (B, T, 3, H, K)
         projected = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
-        if cache is None and bias is None and relation is None:
+        if cache is None and relation is None:
             context = attend_qkv(
                 projected, score=self.score, mask=mask, dropout=self._dropout, capture=self.capture
             )
@@ -136,14 +133,12 @@ class SelfAttention(nn.Module):
         query, key, value = unstack_qkv(projected)
         if cache is not None:
             key, value = cache.update(key, value)
-        return self._read(query, key, value, mask, bias, relation)
+        return self._read(query, key, value, mask, relation)
 
-    def _of_some(
-        self, tokens: TokenSubset, hidden: Tensor, mask: KeyMask, bias: Tensor | None
-    ) -> Tensor:
+    def _of_some(self, tokens: TokenSubset, hidden: Tensor, mask: KeyMask) -> Tensor:
         projection, width = self.query_key_value, self.heads * self.head_dim
         if not isinstance(projection, PackedLinear):  # quantized, or with adapters
-            return tokens.of(self(hidden, mask, bias=bias))
+            return tokens.of(self(hidden, mask))
         weight, shift = projection.weight, projection.bias
         first, rest = (None, None) if shift is None else (shift[:width], shift[width:])
         query = split_heads(
@@ -151,7 +146,7 @@ class SelfAttention(nn.Module):
         )
         both = split_heads(linear(hidden, weight[width:], rest), 2 * self.heads, self.head_dim)
         key, value = both.chunk(2, dim=1)  # (B, 2H, T, K) -> 2 times (B, H, T, K)
-        return self._read(query, key, value, tokens.mask_of(mask), bias)
+        return self._read(query, key, value, tokens.mask_of(mask))
 
     def _read(
         self,
@@ -159,13 +154,9 @@ class SelfAttention(nn.Module):
         key: Tensor,
         value: Tensor,
         mask: KeyMask,
-        bias: Tensor | None,
         relation: Relation | None = None,
     ) -> Tensor:
-        if relation is not None:
-            bias = relation.scores(query, key, self.score, self.kept)
-        elif bias is not None and bias.dim() > 2 and bias.size(-3) > self.heads:
-            bias = bias[..., list(self.kept), :, :]  # the others are pruned
+        bias = None if relation is None else relation.scores(query, key, self.score, self.kept)
         context = attend(
             query,
             key,

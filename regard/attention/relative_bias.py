@@ -1,5 +1,5 @@
 """T5's score bias (Raffel et al. 2020, section 2.1): a learned number for each bucket of distances
-and each head; it goes into `SelfAttention` as its `bias`.
+and each head; `relative_kinds.BiasRelation` gives it to `SelfAttention`.
 """
 
 from __future__ import annotations

@@ -64,7 +64,6 @@ class SparseSelfAttention(SelfAttention):
         hidden: Tensor,
         mask: KeyMask = ALL_KEYS,
         *,
-        bias: Tensor | None = None,
         relation: Relation | None = None,
         cache: LayerCache | None = None,
         tokens: TokenSubset = ALL,
@@ -79,11 +78,8 @@ class SparseSelfAttention(SelfAttention):
                 raise ValueError("Sparse attention of a decoder needs the mask of a padded batch.")
             length, device = hidden.size(1), hidden.device
             mask = by_blocks(self.pattern.mask(length), length, self.pattern.size, device=device)
-            options: dict[str, Any] = dict(bias=bias, relation=relation)
-            return tokens.of(super().forward(hidden, mask, **options))
-        return super().forward(
-            hidden, mask, bias=bias, relation=relation, cache=cache, tokens=tokens
-        )
+            return tokens.of(super().forward(hidden, mask, relation=relation))
+        return super().forward(hidden, mask, relation=relation, cache=cache, tokens=tokens)
 
     def _read(
         self,
@@ -91,12 +87,11 @@ class SparseSelfAttention(SelfAttention):
         key: Tensor,
         value: Tensor,
         mask: KeyMask,
-        bias: Tensor | None,
         relation: Relation | None = None,
     ) -> Tensor:
-        if mask.sparse is None:  # behind a cache
+        if mask.sparse is None:  # after a cache
             mask = self._rows(mask, query.size(2), key.size(2), query.device)
-        return super()._read(query, key, value, mask, bias, relation)
+        return super()._read(query, key, value, mask, relation)
 
     def _rows(self, mask: KeyMask, queries: int, keys: int, device: torch.device) -> KeyMask:
         """The rows of the pattern for queries that see the keys up to their own positions."""

@@ -18,6 +18,7 @@ from regard.attention.relative_attention import (
     distance_vectors,
 )
 from regard.attention.relative_bias import RelativeBias, causal_bucket, two_sided_bucket
+from regard.attention.relative_kinds import BiasRelation
 from regard.attention.scores import PLAIN
 from regard.layers.positions import sinusoid
 from regard.ops import KeyMask
@@ -53,7 +54,7 @@ def test_t5_attention_equals_that_of_transformers(is_decoder):
     x.requires_grad_()
     mask = KeyMask.causal(count) if is_decoder else KeyMask()
     positions = torch.arange(count)
-    found = ours(x, mask, bias=bias(positions, positions))
+    found = ours(x, mask, relation=BiasRelation(bias(positions, positions)))
     added = torch.zeros(1, 1, count, count, dtype=torch.float64)
     if is_decoder:
         added = added.masked_fill(~mask.grid, torch.finfo(torch.float64).min)
@@ -70,14 +71,14 @@ def test_t5_attention_equals_that_of_transformers(is_decoder):
 def test_t5_steps_with_a_cache_equal_the_full_pass():
     attention, bias = t5(causal_bucket)
     x, keys = torch.randn(2, 9, D), torch.arange(9)
-    full = attention(x, causal().resolve(9, 9), bias=bias(keys, keys))
+    full = attention(x, causal().resolve(9, 9), relation=BiasRelation(bias(keys, keys)))
     cache, steps = KeyValueCache.empty(2, 1, HEADS, K, like=x), []
     for first, count in ((0, 4), (4, 1), (5, 1), (6, 3)):
         cache = cache.reserve(count)
         queries, mask = cache.positions(count), cache.mask(count)
-        added = bias(queries, torch.arange(first + count))
+        added = BiasRelation(bias(queries, torch.arange(first + count)))
         part = x[:, first : first + count]
-        steps.append(attention(part, mask, bias=added, cache=cache.layer(0)))
+        steps.append(attention(part, mask, relation=added, cache=cache.layer(0)))
         cache = cache.advance(count)
     torch.testing.assert_close(torch.cat(steps, 1), full)
 
