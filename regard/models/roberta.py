@@ -53,7 +53,7 @@ class Roberta(Bert):
     """RoBERTa without a head, an `Encoder`."""
 
     positions: RobertaPositions
-    Config = RobertaConfig
+    Config: type = RobertaConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
     # Published files carry a pooler, but nothing has trained it; their choices are read from it.
