@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.data.documents import Documents, Passage
+from regard.data.documents import Documents, DocumentPassage
 from regard.data.token_arrays import TextTokenizer, TokenArray, ahead, chunks_of
 from regard.errors import ConfigError, DataError, RegardError
 from regard.text.sentences import sentence_starts
@@ -170,14 +170,16 @@ class PassageEncoder:
         self.dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
         self.state = EncoderState()
 
-    def encoded(self, passages: Iterable[Passage]) -> Iterator[EncodedPassages]:
+    def encoded(self, passages: Iterable[DocumentPassage]) -> Iterator[EncodedPassages]:
         """The passages, encoded by a thread while the next ones are read."""
         chunks = map(self._units, chunks_of(iter(passages), lambda one: len(one.text)))
         for sequences, levels, count in ahead(self._ids, chunks):
             yield self._located(sequences, levels, count)
 
-    def _units(self, chunk: list[Passage]) -> tuple[list[Passage], list[str], list[int], list[int]]:
-        """Texts that are encoded apart, what begins with each, and those that end a document."""
+    def _units(
+        self, chunk: list[DocumentPassage]
+    ) -> tuple[list[DocumentPassage], list[str], list[int], list[int]]:
+        """Texts that are encoded singly, what begins with each, and those that end a document."""
         texts, levels, lasts = [], [], []
         for passage in chunk:
             first = DOCUMENT if passage.first else INSIDE
@@ -195,7 +197,7 @@ class PassageEncoder:
         return chunk, texts, levels, lasts
 
     def _ids(
-        self, units: tuple[list[Passage], list[str], list[int], list[int]]
+        self, units: tuple[list[DocumentPassage], list[str], list[int], list[int]]
     ) -> tuple[TokenArray, np.ndarray, int]:
         """The ids of each unit, what begins with it, and the number of passages."""
         chunk, texts, levels, lasts = units
@@ -209,7 +211,7 @@ class PassageEncoder:
         tokens = TokenArray.of(encoded, self.tokenizer.vocab_size)
         return tokens, np.array(levels, np.int8), len(chunk)
 
-    def _located_error(self, chunk: list[Passage]) -> DataError | None:
+    def _located_error(self, chunk: list[DocumentPassage]) -> DataError | None:
         """The error of the first passage that cannot be encoded."""
         for passage in chunk:
             try:

@@ -33,7 +33,7 @@ from regard.data.corpus_folder import (
     open_corpus,
     read_facts,
 )
-from regard.data.documents import Documents, Passage
+from regard.data.documents import Documents, DocumentPassage
 from regard.data.files import reading_position, split_member
 from regard.errors import CheckpointError, DataError
 from regard.file_writing import locked, not_written, write_text
@@ -232,7 +232,7 @@ class _Progress:
         self.before, self.file = 0, ""  # bytes of the files before this one
         self.started = time.monotonic()
 
-    def passages(self) -> Iterator[Passage]:
+    def passages(self) -> Iterator[DocumentPassage]:
         """The passages; from which file the last one comes is noted."""
         for passage in self.documents:
             if passage.file != self.file:

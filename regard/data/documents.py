@@ -26,7 +26,7 @@ from regard.errors import ConfigError, DataError
 Separator = Literal["rows", "blank-lines", "files"]
 
 
-class Passage(NamedTuple):
+class DocumentPassage(NamedTuple):
     """A part of a document that begins at a line break.
 
     line: of the file, from 1.  first, last: whether a document begins and ends with it.
@@ -52,7 +52,7 @@ class Documents:
     separator: Separator = "rows"
     files: tuple[str, ...] = ()
 
-    def __iter__(self) -> Iterator[Passage]:
+    def __iter__(self) -> Iterator[DocumentPassage]:
         """The passages of all documents.
 
         Raises:
@@ -62,7 +62,7 @@ class Documents:
             rows, file = reader.numbered(), reader.file_of(0)
             if self.separator == "rows":
                 for line, row in rows:
-                    yield Passage(_only(row, file, line), file, line, True, True)
+                    yield DocumentPassage(_only(row, file, line), file, line, True, True)
             elif self.separator == "files":
                 yield from _document((line, row[0], file) for line, row in rows)
             else:
@@ -99,7 +99,7 @@ def read_documents(
     separator = documents or ("rows" if len(tables) == len(paths) else "blank-lines")
     if tables and separator != "rows":
         problem = "is a table, each row of which is a document."
-        hint = "Read it apart from plain text, with documents = 'rows'."
+        hint = "Read it separately from plain text, with documents = 'rows'."
         raise DataError(tables[0], None, problem, hint)
     if field is not None and not tables:
         raise DataError(paths[0], None, f"is plain text, which has no field {field!r}.")
@@ -148,20 +148,20 @@ def _only(row: Row, file: str, line: int) -> str:
     return row[0]
 
 
-def _document(passages: Iterator[tuple[int, str, str]]) -> Iterator[Passage]:
+def _document(passages: Iterator[tuple[int, str, str]]) -> Iterator[DocumentPassage]:
     """One document: (line, text, file) of each of its passages."""
     held = next(passages, None)
     first = True
     while held is not None:
         line, text, file = held
         held = next(passages, None)
-        yield Passage(text, file, line, first, held is None)
+        yield DocumentPassage(text, file, line, first, held is None)
         first = False
 
 
-def _between_blank_lines(rows: Iterator[tuple[int, Row]], file: str) -> Iterator[Passage]:
+def _between_blank_lines(rows: Iterator[tuple[int, Row]], file: str) -> Iterator[DocumentPassage]:
     """The lines between blank lines; each but the first of a document with the break before it."""
-    held: Passage | None = None
+    held: DocumentPassage | None = None
     empty = True
     for line, (text,) in rows:
         if not text or text.isspace():
@@ -171,10 +171,10 @@ def _between_blank_lines(rows: Iterator[tuple[int, Row]], file: str) -> Iterator
             continue
         empty = False
         if held is None:
-            held = Passage(text, file, line, True, False)
+            held = DocumentPassage(text, file, line, True, False)
         else:
             yield held
-            held = Passage("\n" + text, file, line, False, False)
+            held = DocumentPassage("\n" + text, file, line, False, False)
     if held is not None:
         yield held._replace(last=True)
     if empty:
