@@ -34,8 +34,8 @@ def entry(table: Mapping[str, Any], name: str, what: str, package: str = "") -> 
     """
     if name not in table:
         raise ConfigError(f"There is no {what} {name!r}. {nearest(name, table)}")
-    place = table[name]
-    return imported(place, package) if isinstance(place, str) else place
+    found = table[name]
+    return imported(found, package) if isinstance(found, str) else found
 
 
 def imported(address: str, package: str = "") -> Any:

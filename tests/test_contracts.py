@@ -403,7 +403,7 @@ def test_a_captioner_attends_to_regions_with_the_doubly_stochastic_penalty():
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Grave et al. 2017: frequent words at once, others through their cluster's narrow matrix."""
+    """Grave et al. 2017: frequent words at once, others through their cluster's low-rank matrix."""
 
     def __init__(self, d_model: int, ends: list[int], narrower: int):
         super().__init__()

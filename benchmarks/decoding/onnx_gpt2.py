@@ -24,7 +24,7 @@ def convert(folder: str, shape: Shape, path: Path, weights: str) -> None:
     tensors = {name.removeprefix("transformer."): each for name, each in tensors.items()}
     graph = Graph(weights)
     words = graph.add("Gather", [graph.keep("wte", tensors["wte.weight"]), "ids"], ["words"])
-    where = graph.add("Gather", [graph.keep("wpe", tensors["wpe.weight"]), "places"], ["where"])
+    where = graph.add("Gather", [graph.keep("wpe", tensors["wpe.weight"]), "positions"], ["where"])
     hidden, added, bias = words, where, ""
     inputs, outputs = [], []
     for layer in range(shape.layers):
@@ -47,7 +47,7 @@ def convert(folder: str, shape: Shape, path: Path, weights: str) -> None:
     graph.add("ArgMax", [logits], ["next"], axis=-1, keepdims=0)
     inputs = [
         value("ids", "int64", ["rows", "new"]),
-        value("places", "int64", ["rows", "new"]),
+        value("positions", "int64", ["rows", "new"]),
         value("lengths", "int32", ["rows"]),
         value("total", "int32", []),
         value("first", "int64", [1]),

@@ -82,7 +82,7 @@ class _Bound:
         positions = np.broadcast_to(np.arange(past, past + count), ids.shape)
         bind = self.binding.bind_cpu_input
         bind("ids", ids)
-        bind("places", np.ascontiguousarray(positions, np.int64))
+        bind("positions", np.ascontiguousarray(positions, np.int64))
         bind("lengths", np.full(self.rows, past + count - 1, np.int32))
         bind("total", np.array(past + count, np.int32))
         bind("first", np.array([0 if self.every else count - 1], np.int64))

@@ -229,8 +229,8 @@ def _groups(counts: Tensor) -> list[Tensor]:
     ordered = counts.sort().values
     few = torch.arange(1, len(counts) + 1, device=counts.device)
     best = int((ordered * few + ordered[-1] * (len(counts) - few)).argmin())
-    narrow = counts <= ordered[best]
-    return [group for part in (narrow, ~narrow) if len(group := part.nonzero()[:, 0])]
+    few = counts <= ordered[best]
+    return [group for part in (few, ~few) if len(group := part.nonzero()[:, 0])]
 
 
 def _rows_of(

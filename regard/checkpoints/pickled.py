@@ -73,7 +73,7 @@ def begins_with(path: Path, prefix: bytes) -> bool:
 
 
 def _foreign_calls(path: Path) -> list[str]:
-    """What a pickle would import and call, apart from what rebuilds tensors."""
+    """What a pickle would import and call, besides what rebuilds tensors."""
     names: list[str] = []
     strings: list[str] = []
     for operation, argument in _operations(path):

@@ -100,9 +100,9 @@ def _recipe_option(flag: str, context: Any) -> str:
     found = [name] if "." in name else sections_with(name)
     if not found:
         return ""
-    place = next((n for n, word in enumerate(words) if word.split("=")[0] == flag), len(words))
-    written = words[place].partition("=")[2] if place < len(words) else ""
-    value = written or "".join(words[place + 1 : place + 2]) or "VALUE"
+    index = next((n for n, word in enumerate(words) if word.split("=")[0] == flag), len(words))
+    written = words[index].partition("=")[2] if index < len(words) else ""
+    value = written or "".join(words[index + 1 : index + 2]) or "VALUE"
     others = "".join(f" or {one}={value}" for one in found[1:3] if one.count(".") == 1)
     return f"options of a recipe are written without dashes: {found[0]}={value}{others}."
 

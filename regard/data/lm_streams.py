@@ -160,7 +160,7 @@ class _BlockEpoch(BatchSequence[StreamBatch]):
 
 
 class SlidingWindows(BatchSequence[StreamBatch]):
-    """A text in windows of `window` tokens, `stride` apart, for evaluating models without a state.
+    """A text in windows of `window` tokens, one every `stride`, to evaluate models without a state.
 
     The first window predicts all its tokens; each other one predicts those after the end of the
     window before, with at least `window - stride` tokens of context. The last may be shorter.

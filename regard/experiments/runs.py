@@ -64,7 +64,7 @@ from regard.visual.notebook import NotebookProgress, in_notebook
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
 MOST_LAYERS = 10_000
-OWN_TABLES = {"training", "seed", "name"}  # of a recipe: the identity has them apart, or not
+OWN_TABLES = {"training", "seed", "name"}  # of a recipe: the identity has them elsewhere, or not
 NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
 
 

@@ -26,7 +26,7 @@ from regard import ops
 from regard.layers.softmax import counting
 from regard.ops import at_least_float32
 
-Layer = tuple[
+OutputLayer = tuple[
     Tensor | None, Tensor, Tensor
 ]  # projection (D, D') or None, weight (N, D'), bias (N,)
 
@@ -182,7 +182,7 @@ class AdaptiveSoftmax(nn.Module):
             for weight in self.weights:
                 nn.init.normal_(weight, std=weight.size(1) ** -0.5)
 
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[OutputLayer]:
         """The output layer of each cluster; that of the first chooses among the others, too."""
         weights, biases = list(self.weights), list(self.biases)
         if len(weights) == 1:
@@ -215,15 +215,15 @@ class AdaptiveSoftmax(nn.Module):
         in_head = torch.where(cluster == 0, targets, ends[1] + cluster - 1)
         total = self._cross_entropy(hidden, layers[0], in_head)
         for n, layer in enumerate(layers[1:], 1):
-            place = (cluster == n).nonzero()[:, 0]
-            if place.numel():
-                total = total + self._cross_entropy(hidden[place], layer, targets[place] - ends[n])
+            index = (cluster == n).nonzero()[:, 0]
+            if index.numel():
+                total = total + self._cross_entropy(hidden[index], layer, targets[index] - ends[n])
         if smoothing:
             uniform = self._uniform_cross_entropy(hidden, layers)
             total = (1 - smoothing) * total + smoothing * uniform
         return total, targets.numel()
 
-    def _uniform_cross_entropy(self, hidden: Tensor, layers: Sequence[Layer]) -> Tensor:
+    def _uniform_cross_entropy(self, hidden: Tensor, layers: Sequence[OutputLayer]) -> Tensor:
         """Sum over positions of the mean of -log p over all words.
 
         With smoothing 1 the target does not matter: a cross-entropy is then the mean of -log p over
@@ -241,13 +241,13 @@ class AdaptiveSoftmax(nn.Module):
 
     @staticmethod
     def _cross_entropy(
-        hidden: Tensor, layer: Layer, targets: Tensor, smoothing: float = 0.0
+        hidden: Tensor, layer: OutputLayer, targets: Tensor, smoothing: float = 0.0
     ) -> Tensor:
         projection, weight, bias = layer
         return ops.cross_entropy(_narrow(hidden, projection), weight, bias, targets, smoothing)
 
     @staticmethod
-    def _log_probs(hidden: Tensor, layer: Layer) -> Tensor:
+    def _log_probs(hidden: Tensor, layer: OutputLayer) -> Tensor:
         projection, weight, bias = layer
         logits = ops.linear(_narrow(hidden, projection), weight, bias)
         return F.log_softmax(logits.to(at_least_float32(logits.dtype)), -1)

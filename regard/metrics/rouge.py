@@ -66,13 +66,13 @@ class ROUGE:
 
 def longest_common(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """The length of the longest common subsequence (Hyyrö 2004): a bit for each of `first`."""
-    places: dict[Hashable, int] = {}
+    positions: dict[Hashable, int] = {}
     for i, one in enumerate(first):
-        places[one] = places.get(one, 0) | 1 << i
+        positions[one] = positions.get(one, 0) | 1 << i
     every = (1 << len(first)) - 1
     row = every
     for one in second:
-        matches = row & places.get(one, 0)
+        matches = row & positions.get(one, 0)
         row = (row + matches | row - matches) & every
     return len(first) - row.bit_count()
 

@@ -73,8 +73,8 @@ class Electra(Bert):
 
     def __init__(self, config: ElectraConfig):
         super().__init__(config)
-        narrow = config.d_embedding != config.d_model
-        self.project = Linear(config.d_embedding, config.d_model) if narrow else nn.Identity()
+        projected = config.d_embedding != config.d_model
+        self.project = Linear(config.d_embedding, config.d_model) if projected else nn.Identity()
         init_weights(self.project, config.init_range)
 
     def embed(self, batch: Sequences) -> Tensor:

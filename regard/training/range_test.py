@@ -57,11 +57,11 @@ class RangeTest:
     def steepest(self) -> float | None:
         """The rate at which the smoothed loss falls fastest; None where it never falls."""
         rates, losses = self._considered()
-        slopes = [
+        derivatives = [
             (after - before) / math.log(rates[i + 1] / rates[i])
             for i, (before, after) in enumerate(zip(losses, losses[1:], strict=False))
         ]
-        return rates[slopes.index(min(slopes))] if slopes else None
+        return rates[derivatives.index(min(derivatives))] if derivatives else None
 
     @property
     def minimum(self) -> float | None:

@@ -54,7 +54,7 @@ class AttentionComparison(Picture):
             example: which text, from 0, where several were recorded.
             head: the head that is drawn, from 1; without it the mean of a layer's heads.
             title: of the picture.
-            tokens: whether subwords are shown apart at first.
+            tokens: whether subwords are shown, not merged, at first.
 
         Raises:
             ConfigError: there are no models or no layers, a layer is absent, or `kind` or `example`

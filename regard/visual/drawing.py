@@ -35,7 +35,7 @@ SERIES = ("accent", "warm", "good", "violet", "teal", "rose")
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, 'DejaVu Sans Mono', monospace"
 
-SCALED = 480  # pixels: a wider drawing keeps its size on a narrow screen, and scrolls
+SCALED = 480  # pixels: a wider drawing keeps its size on a small screen, and scrolls
 
 Paint = Callable[[str], str]
 Point = tuple[float, float]

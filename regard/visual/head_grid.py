@@ -129,14 +129,14 @@ class Panel:
 class HeadGrid(Picture):
     """Attention of one or several texts; `select` chooses panels, `head` and `lines` one head.
 
-    Subwords are shown merged to words; a page can show them apart, other pictures do so after
+    Subwords are shown merged to words; a page can show them one by one, other pictures do so after
     `by_tokens`.
     """
 
     panels: tuple[Panel, ...]
     title: str = ""
     view: str = "matrix"  # what the page shows first: "matrix" or "lines"
-    tokens: bool = False  # whether subwords are shown apart
+    tokens: bool = False  # whether subwords are shown, not merged
 
     def __post_init__(self) -> None:
         if not self.panels:
@@ -208,7 +208,7 @@ class HeadGrid(Picture):
         return replace(self, panels=tuple(panel.by_words() for panel in self.panels))
 
     def by_tokens(self) -> HeadGrid:
-        """The same, with subwords shown apart."""
+        """The same, with subwords shown, not merged."""
         return replace(self, tokens=True)
 
     @cached_property

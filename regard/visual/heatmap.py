@@ -146,7 +146,7 @@ class _Layout:
     top: float
     width: float
     height: float
-    angle: float  # of the column labels: upright where the columns are narrow
+    angle: float  # of the column labels: upright where columns have no room for text
 
     @classmethod
     def of(cls, picture: Heatmap) -> _Layout:

@@ -280,11 +280,11 @@ def test_captured_weights_equal_the_formula(recorder):
 
 def test_a_reshaped_capture_passes_the_reshaped_weights(recorder):
     x = torch.randn(2, 3, 4, 4)
-    laid = ReshapedCapture(CapturePoint("cross"), lambda weights: weights.flatten(0, 1)[:, None])
-    attend(x, x, x, capture=laid)
+    flat = ReshapedCapture(CapturePoint("cross"), lambda weights: weights.flatten(0, 1)[:, None])
+    attend(x, x, x, capture=flat)
     assert recorder.taken[0].shape == (6, 1, 4, 4)
     with muted():
-        assert not laid.is_wanted
+        assert not flat.is_wanted
 
 
 def test_muted_closes_capture_points(recorder):

@@ -113,7 +113,7 @@ def the_best(draw: Draw) -> Case:
     return Case(call, wanted, given)
 
 
-def a_surprise(draw: Draw) -> Case:
+def a_likelihood(draw: Draw) -> Case:
     rows, known = size(draw), draw.choice([size(draw), 600])
     given = dict(logits=normal(rows, known), targets=torch.randint(known, (rows,)))
 
@@ -398,7 +398,7 @@ def an_update(draw: Draw) -> Case:
 FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
-        *(a_product, some_lines, the_best, a_surprise, the_leading, a_sweep, a_drop, a_norm),
+        *(a_product, some_lines, the_best, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
         *(a_gelu, an_entropy, a_step, a_sum, an_attention, rows_end_to_end, an_lstm, an_update),
     )
 }
@@ -423,7 +423,7 @@ def strided(x: Tensor) -> Tensor:
 
 
 def in_another_order(x: Tensor) -> Tensor:
-    """The same numbers, laid out with the first dimension last."""
+    """The same numbers, stored with the first dimension last."""
     return x.movedim(0, -1).contiguous().movedim(-1, 0)
 
 

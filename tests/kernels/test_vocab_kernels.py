@@ -9,7 +9,7 @@ import torch
 
 from regard.layers.quantized import QuantizedMatrix
 from regard.ops import argmax as best
-from regard.ops import negative_log_likelihood as surprise
+from regard.ops import negative_log_likelihood as nll
 
 KINDS = ["fast", "older", "plain"]
 
@@ -79,14 +79,18 @@ def test_negative_log_likelihood_equals_that_in_float64(use, monkeypatch, words,
     wanted = -scores.double().log_softmax(-1).gather(1, asked[:, None])[:, 0]
     for kind in [None, *KINDS]:
         use(kind)
-        found = surprise(scores, asked)
+        found = nll(scores, asked)
         assert found.dtype == torch.float64
         assert torch.allclose(found, wanted, atol=2e-6, rtol=1e-6)
         half = scores.bfloat16()
-        assert torch.allclose(surprise(half, asked), surprise(half.float(), asked), atol=2e-6)
-    assert surprise(scores[:0], asked[:0]).shape == (0,)
+        assert torch.allclose(
+            nll(half, asked),
+            nll(half.float(), asked),
+            atol=2e-6,
+        )
+    assert nll(scores[:0], asked[:0]).shape == (0,)
     scores[0, 0], scores[1] = math.nan, -math.inf
     for kind in [None, *KINDS]:
         use(kind)
-        assert not surprise(scores, asked)[:2].isfinite().any()
-        assert surprise(scores, asked)[2:].isfinite().all()
+        assert not nll(scores, asked)[:2].isfinite().any()
+        assert nll(scores, asked)[2:].isfinite().all()

@@ -49,9 +49,9 @@ LAYOUTS = {
     "mt5": "regard.checkpoints.formats.t5:MT5_LAYOUT",
     "umt5": "regard.checkpoints.formats.t5:UMT5_LAYOUT",
 }
-# Types whose tensors are those of another type: only the architecture tells them apart.
+# Types whose tensors are those of another type: only the architecture distinguishes them.
 NAMED_ALIKE = {"xlm-roberta", "mt5", "umt5", "big_bird"}  # as "roberta", as "t5", as "bert"
-# Types that another type's folders name -> that type, and a tensor that tells them apart.
+# Types that another type's folders name -> that type, and a tensor that distinguishes them.
 BY_TENSOR = {"segabert": ("bert", "embeddings.token_position_embeddings.weight")}
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
 

@@ -1,4 +1,4 @@
-"""ALBERT's published layout: groups of layers, narrow embeddings, its own heads."""
+"""ALBERT's published layout: groups of layers, factorized embeddings, its own heads."""
 
 from __future__ import annotations
 

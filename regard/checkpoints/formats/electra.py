@@ -32,7 +32,7 @@ ELECTRA = EncoderLayout(
     config=ConfigTable(FIELDS, FIXED, bert.SILENT),
     prefix="electra.",
     body=bert.BODY,
-    narrow=affine("project", "embeddings_project"),
+    projection=affine("project", "embeddings_project"),
     ignored=bert.IGNORED,
     heads={
         "replaced": HeadLayout(

@@ -77,7 +77,7 @@ class EncoderLayout:
     heads: kind -> its names.
     adapted: their names of the projections that low-rank adapters change by default.
     ignored: names, after the prefix, that carry nothing.
-    narrow: rows beside those of the body where the embeddings are narrower than the model.
+    projection: of the embeddings to `d_model`: rows beside the body where the widths differ.
     unsupported_architectures: those that this library does not compute -> why.
     """
 
@@ -90,7 +90,7 @@ class EncoderLayout:
     heads: Mapping[str, HeadLayout]
     adapted: tuple[str, ...] = ("query", "value")
     ignored: Sequence[str] = ()
-    narrow: Rows = ()
+    projection: Rows = ()
     unsupported_architectures: Mapping[str, str] = field(default_factory=dict)
 
     # the kinds of a model's heads, poolers left out -> how their name for it ends
@@ -126,11 +126,11 @@ class EncoderLayout:
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
         """See `Layout`; heads do not count."""
         found = self._with_prefix(tensors).keys()
-        wanted, narrow = (
+        wanted, projection = (
             {self.prefix + _their_name(row).format(layer=0) for row in rows}
-            for rows in (self.body, self.narrow)
+            for rows in (self.body, self.projection)
         )
-        return len(wanted) + len(narrow & found) if wanted <= found else 0
+        return len(wanted) + len(projection & found) if wanted <= found else 0
 
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; an encoder alone is one without heads."""
@@ -205,8 +205,8 @@ class EncoderLayout:
 
     def body_of(self, config: Any) -> Rows:
         """The rows of the encoder's tensors in a model of this configuration."""
-        narrow = self.narrow and config.d_embedding != config.d_model
-        return [*self.body, *self.narrow] if narrow else self.body
+        projected = self.projection and config.d_embedding != config.d_model
+        return [*self.body, *self.projection] if projected else self.body
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
         """The table of a model with these heads.
@@ -382,7 +382,7 @@ class EncoderLayout:
             return renamed
         # By their first parts, since a head may come with the tensors of a bare encoder.
         of_heads = [_their_name(row) for head in self.heads.values() for row in head.rows]
-        inside = {_their_name(row).split(".")[0] for row in (*self.body, *self.narrow)} | {
+        inside = {_their_name(row).split(".")[0] for row in (*self.body, *self.projection)} | {
             name.removeprefix(self.prefix).split(".")[0]
             for name in of_heads
             if name.startswith(self.prefix)
