@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.data.documents import Documents, DocumentPassage
+from regard.data.documents import DocumentPassage, Documents
 from regard.data.token_arrays import TextTokenizer, TokenArray, ahead, chunks_of
 from regard.errors import ConfigError, DataError, RegardError
 from regard.text.sentences import sentence_starts

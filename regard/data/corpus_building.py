@@ -33,7 +33,7 @@ from regard.data.corpus_folder import (
     open_corpus,
     read_facts,
 )
-from regard.data.documents import Documents, DocumentPassage
+from regard.data.documents import DocumentPassage, Documents
 from regard.data.files import reading_position, split_member
 from regard.errors import CheckpointError, DataError
 from regard.file_writing import locked, not_written, write_text

@@ -26,9 +26,8 @@ from regard import ops
 from regard.layers.softmax import counting
 from regard.ops import at_least_float32
 
-OutputLayer = tuple[
-    Tensor | None, Tensor, Tensor
-]  # projection (D, D') or None, weight (N, D'), bias (N,)
+# Of one cluster: projection (D, D') or None, weight (N, D'), bias (N,).
+OutputLayer = tuple[Tensor | None, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
