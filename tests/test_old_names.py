@@ -47,7 +47,7 @@ OLD = [  # of which task an option is
     ("data.batch_rows", "classification", 4),
     ("data.batch_tokens", "tagging", 400),
     ("data.max_tokens", "question-answering", 40),
-    ("data.cache", "language-modeling", "tokens"),
+    ("data.cache", "language-modeling", "/tokens"),
     ("objective.smoothing", "classification", 0.1),
     ("objective.language_modeling", "multiple-choice", 0.5),
     ("model.features.depth", "regression", 1),
@@ -105,7 +105,7 @@ def test_an_old_option_in_the_recipe_of_a_run_is_translated(workdir, key, task, 
     found = runs.read_recipe("recipe.toml")
     for name in old_names.OPTIONS[key].split("."):
         found = getattr(found, name)
-    assert found == value
+    assert (str(found) if isinstance(found, Path) else found) == value
 
 
 def test_an_old_value_is_an_error_that_gives_the_new_one_and_is_translated_in_a_run(workdir):
