@@ -96,6 +96,9 @@ def measured(setting: Setting) -> Found:
     """The seconds of a round, and by how much the peak of the process's memory grew."""
     import torch
 
+    from regard.malloc import keep_freed_blocks
+
+    keep_freed_blocks()  # as the command line does
     torch.set_num_threads(setting.threads)
     torch.manual_seed(0)
     run = _attention(setting) if "attention" in setting.what else _model(setting)

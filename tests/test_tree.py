@@ -19,7 +19,17 @@ import tree  # noqa: E402
 # The way of the data: each may import those before it. `kernels` comes after all that it may
 # import, and nothing imports it: its setup is called by name.
 STATIONS = (
-    *("errors", "old_names", "suggest", "lazy", "schema", "file_pages", "file_writing", "registry"),
+    *(
+        "errors",
+        "old_names",
+        "suggest",
+        "lazy",
+        "schema",
+        "file_pages",
+        "malloc",
+        "file_writing",
+        "registry",
+    ),
     *("progress", "recipe", "ops", "state"),
     *("text", "data", "layers", "attention", "models", "checkpoints", "decoding", "kernels"),
     *("metrics", "tasks", "training", "visual", "experiments", "cli"),

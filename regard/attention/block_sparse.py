@@ -337,13 +337,15 @@ class _Call:
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, part: _Part) -> Tensor:
         """(B, H, R, size, K) with keys (B, H, R, M, K) -> (B, H, R, size, V)."""
         sequences, heads, rows, size, _ = query.shape
-        grid = part.grid.expand(sequences, heads, rows, -1, -1)
         if self.drop.threshold:
+            grid = part.grid.expand(sequences, heads, rows, -1, -1)
             weights = ops.attention_weights((query * self.scale) @ key.mT, KeyMask(grid))
             return (weights * self._kept(part, weights).to(weights.dtype)) @ value
+        # Numbers before they are repeated for every query: of a boolean mask the kernel makes all.
+        bias = torch.zeros_like(part.grid, dtype=query.dtype).masked_fill_(~part.grid, -torch.inf)
+        bias = bias.expand(sequences, heads, rows, -1, -1).flatten(0, 1).expand(-1, -1, size, -1)
         query, key, value = (x.flatten(0, 1) for x in (query, key, value))
-        grid = grid.flatten(0, 1).expand(-1, -1, size, -1)
-        context = F.scaled_dot_product_attention(query, key, value, grid, scale=self.scale)
+        context = F.scaled_dot_product_attention(query, key, value, bias, scale=self.scale)
         return context.unflatten(0, (sequences, heads))
 
     def _kept(self, part: _Part, weights: Tensor) -> Tensor:

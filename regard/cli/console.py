@@ -123,9 +123,12 @@ def load_task(model: str | Path, quantize: Any = None, device: str | None = None
     """
     gc.disable()
     try:
+        from regard.malloc import keep_freed_blocks
         from regard.tasks.folders import load
 
-        return load(model, quantize=quantize, device=device)
+        task = load(model, quantize=quantize, device=device)
+        keep_freed_blocks()
+        return task
     finally:
         gc.enable()
         gc.freeze()

@@ -16,12 +16,12 @@ from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
+from regard.malloc import keep_freed_blocks
 from regard.progress import Show
 from regard.training.callbacks import Callback, Callbacks
 from regard.training.checkpointing import Checkpoint, RunFolder, checked_checkpoint
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Test, no_test
-from regard.training.malloc import keep_freed_blocks
 from regard.training.options import TrainingOptions
 from regard.training.progress import Progress, progress
 from regard.training.result import Result, read_result
