@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard import ops
+from regard.data.batches import Sequences
 from regard.errors import RegardError
 from regard.kernels import (
     adam,
@@ -33,12 +35,20 @@ from regard.kernels import (
     vocab_kernels,
 )
 from regard.kernels.arguments import is_cpu_strided
+from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels.compiled_encoder import CompiledEncoder
 from regard.layers import panels
 from regard.layers.panels import Panels, pack, unpack
 from regard.layers.quantized import quantize_matrix
+from regard.models.bert import Bert
+from regard.models.distilbert import DistilBert
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.quantize import prepare
+from regard.models.roberta import Roberta
 
 HALF, REAL, WHOLE = torch.bfloat16, torch.float32, torch.int64
-ERRORS = (RegardError, IndexError, RuntimeError, TypeError, AttributeError)
+ERRORS = (RegardError, IndexError, RuntimeError, TypeError, ValueError, AttributeError)
+IDS = 101  # the vocabulary of whole models
 CLOSE = dict(atol=3e-2, rtol=3e-2)
 
 Draw = random.Random
@@ -395,11 +405,64 @@ def an_update(draw: Draw) -> Case:
     return Case(call, wanted, given)
 
 
+# ---- whole models, as programs of many operations
+
+
+def quantized(model: Any, draw: Draw) -> Any:
+    """The model with quantized weights so large that states differ from token to token."""
+    for parameter in model.eval().requires_grad_(False).parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    return prepare(model, draw.choice(["int8", "bfloat16"]))
+
+
+def sizes_of_layers(draw: Draw) -> dict[str, Any]:
+    heads, head_dim = draw.choice([1, 2, 3]), draw.choice([4, 12, 16, 20, 64])
+    d_ff = draw.choice([16, 40, 96])
+    return dict(d_model=heads * head_dim, d_ff=d_ff, heads=heads, layers=draw.choice([1, 2]))
+
+
+def an_encoder(draw: Draw) -> Case:
+    kind: Any = draw.choice([Bert, Roberta, DistilBert])
+    model = quantized(kind(kind.Config(IDS, max_length=70, **sizes_of_layers(draw))), draw)
+    lengths = torch.tensor([min(size(draw), 70) for _ in range(draw.choice([1, 2, 5]))])
+    ids = torch.randint(3, IDS, (len(lengths), int(lengths.max())))
+
+    def call(ids, lengths):
+        read = Sequences(ids, lengths)
+        return CompiledEncoder(model).encode(read)[read.keep]
+
+    def wanted(ids, lengths):
+        """Compiled forms do not read what stands at padding."""
+        keep = Sequences(ids, lengths).keep
+        return model.encode(Sequences(ids.where(keep, ids.new_zeros(())), lengths))[keep]
+
+    return Case(call, wanted, dict(ids=ids, lengths=lengths), ("ids",), IDS)
+
+
+def a_decoder(draw: Draw) -> Case:
+    model = quantized(GPT2(GPT2Config(IDS, max_length=70, **sizes_of_layers(draw))), draw)
+    tokens = torch.randint(3, IDS, (draw.choice([1, 2, 5]), 1 + size(draw, 40)))
+
+    def call(tokens):
+        """All but the last token at once, then a step."""
+        compiled = CompiledGenerator(model)
+        state = compiled.prefill(tokens[:, :-1], compiled.empty(len(tokens)))
+        scores, _ = compiled.step(tokens[:, -1:], state)
+        return scores.log_softmax(-1)
+
+    def wanted(tokens):
+        return model.head.logits(model(tokens).hidden[:, -1:]).log_softmax(-1)
+
+    return Case(call, wanted, dict(tokens=tokens), ("tokens",), IDS)
+
+
 FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
         *(a_product, some_lines, the_best, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
         *(a_gelu, an_entropy, a_step, a_sum, an_attention, rows_end_to_end, an_lstm, an_update),
+        *(an_encoder, a_decoder),
     )
 }
 
@@ -517,17 +580,20 @@ def check(case: Case, *, malformed: bool) -> str:
         found = case.call(**case.given)
     except ERRORS as error:
         return "" if malformed else f"{type(error).__name__}: {str(error):.200}"
+    if any(map(is_undefined, case.given.values())):
+        return ""
     try:
         wanted = case.wanted(**case.given)
     except ERRORS as error:
         return f"torch raises {type(error).__name__}: {str(error):.200}, the kernels do not"
-    return "" if any(map(has_nan, case.given.values())) else differ(found, wanted)
+    return differ(found, wanted)
 
 
-def has_nan(value: Any) -> bool:
-    """Whether an argument holds NaN: of such a call only memory safety is checked."""
-    plain = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
-    return plain and bool(value.isnan().any())
+def is_undefined(value: Any) -> bool:
+    """Whether an argument holds NaN or no numbers: of such a call only memory safety is checked."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return False
+    return value.is_meta or bool(value.isnan().any())
 
 
 def run(seed: int, count: int, names: list[str]) -> list[str]:
@@ -552,6 +618,9 @@ KINDS["older"] = (("-mavx2", "-mfma", "-DPORTABLE"),)
 
 
 def main(seed: int, count: int, kind: str = "fast", threads: int = 1) -> int:
+    warnings.filterwarnings(
+        "error", ".* is not compiled"
+    )  # whole models, which then compute the same
     build.SECONDS = 3600  # with sanitizers it takes minutes
     library = build.load(build.build(KINDS[kind]))
     build.kernels = lambda: library  # type: ignore[assignment]
