@@ -37,7 +37,7 @@ from regard.errors import CheckpointError, DataError, MissingExtra
 from regard.file_writing import write_text
 from regard.layers.task_heads import ClassificationHead, LastToken
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel
+from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel, Model
 from regard.schema import read_json
 from regard.text import Tokenizer
 from regard.text.templates import Template
@@ -216,7 +216,7 @@ def _their_model(
 # ----------------------------------------------------------------------------------- inputs
 
 
-def _batch(model: Any) -> Sequences:
+def _batch(model: Model) -> Sequences:
     """Sequences of random ids, from one token to the longest, without the padding's id."""
     config, body = model.config, model.encoder if isinstance(model, EncoderWithHeads) else model
     longest = min(LONGEST, config.max_length or LONGEST)
@@ -419,7 +419,7 @@ def _layer(number: int) -> str:
 
 
 def _compare_tokenizers(
-    transformers: Any, folder: Path, model: Any, notes: list[str]
+    transformers: Any, folder: Path, model: Model, notes: list[str]
 ) -> list[TokenizerDifference]:
     """Every text alone, and each with the next where the model reads pairs."""
     try:

@@ -21,7 +21,7 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
 from regard.layers.quantized import QuantizedLinear
-from regard.models.protocols import Encoder, Generator
+from regard.models.protocols import Encoder, Generator, Model
 from regard.models.wrappers import unwrapped
 from regard.tasks.finite_checks import not_finite_error
 from regard.tasks.inputs import checked_texts, too_long_error
@@ -75,7 +75,7 @@ class Latest(Generic[Made]):
         return list(made)
 
 
-def device_of(model: Any) -> torch.device:
+def device_of(model: Model | torch.nn.Module) -> torch.device:
     """Where the weights are; quantized ones are buffers."""
     module: torch.nn.Module = unwrapped(model)
     return next(chain(module.parameters(), module.buffers())).device

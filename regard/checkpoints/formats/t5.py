@@ -29,6 +29,8 @@ from regard.checkpoints.transforms import split
 from regard.errors import ConfigError
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.config import Epsilon, Size, TokenId
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.protocols import Encoder
 from regard.models.t5 import T5, T5Config, T5Encoder
 
 # ----------------------------------------------------------------------------------- weights
@@ -270,7 +272,9 @@ class T5Layout:
             return self.fields.can_write(model.config)
         return self.encoder.holds(model)
 
-    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(
+        self, model: T5 | EncoderWithHeads | Encoder
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""
         if not isinstance(model, T5):
             config, tensors = self.encoder.write(model)
@@ -349,11 +353,11 @@ class T5Layout:
         added = dict(decoder_layers="num_decoder_layers", bos="decoder_start_token_id")
         return {**self.fields.theirs, **added, "eos": "eos_token_id"}
 
-    def names_of(self, model: Any) -> Names:
+    def names_of(self, model: T5 | EncoderWithHeads | Encoder) -> Names:
         """See `Layout`."""
         return _names(model.config) if isinstance(model, T5) else self.encoder.names_of(model)
 
-    def architecture_of(self, model: Any) -> str:
+    def architecture_of(self, model: nn.Module) -> str:
         """See `Layout`."""
         whole = isinstance(model, T5)
         return self.architecture if whole else self.encoder.architecture_of(model)
