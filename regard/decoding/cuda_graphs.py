@@ -380,7 +380,7 @@ class CapturedSteps:
     ) -> GraphBuffer | None:
         """Where the state lies or may be put; None where nothing is recorded of its shape yet."""
         sharing = 1 if source is None else source.sharing
-        room = _room(model, cache, tokens.size(1))
+        room = _room(model.config.max_length, cache, tokens.size(1))
         if room is None or tokens.size(0) % sharing:
             return None
         key = _step_key(tokens, cache, source)
@@ -484,11 +484,13 @@ def _plain(model: nn.Module, tokens: Tensor) -> bool:
     )
 
 
-def _room(model: Any, cache: KeyValueCache | None, count: int) -> int | None:
-    """Positions that a state needs, rounded up; None where the model has not so many."""
+def _room(most: int | None, cache: KeyValueCache | None, count: int) -> int | None:
+    """Positions that a state needs, rounded up; None where the model has not so many.
+
+    most: the largest number of them; None: any.
+    """
     if cache is None:
         return 0
-    most = model.config.max_length
     room = _rounded(cache.longest + count, ROOM)
     room = room if most is None else min(room, most)
     return room if count < room and cache.longest + count <= room else None
