@@ -20,7 +20,7 @@ __all__, __getattr__ = names_of(
         "document_windows": "DocumentWindows",
         "documents": "Documents read_documents",
         "files": "hash_of",
-        "lm_streams": "ParallelStreams ShuffledBlocks SlidingWindows WarmedStreams",
+        "lm_streams": "ParallelStreams ShuffledBlocks SlidingWindows VariableStreams WarmedStreams",
         "readers": "RowReader read read_parallel",
         "sampler": "EpochSampler",
         "token_arrays": "EncodedExamples FieldEncoder ReadReport TokenArray encode encode_texts",

@@ -46,12 +46,21 @@ class ParallelStreams(BatchSequence[StreamBatch]):
         self._starts = np.cumsum(self._lengths) - self._lengths  # (B,)
 
     def __len__(self) -> int:
-        return -(-int(self._lengths[0]) // self.sequence_length)
+        return -(-self.length // self.sequence_length)
 
     def batch(self, index: int) -> StreamBatch:
         first = index * self.sequence_length
-        ends = np.minimum(self._lengths, first + self.sequence_length)
-        return _batch(self.text, self.starts(index), ends - first, fresh=index == 0)
+        return self.window(first, first + self.sequence_length)
+
+    def window(self, first: int, end: int) -> StreamBatch:
+        """Tokens `first` to `end` of every stream, as far as it goes."""
+        ends = np.minimum(self._lengths, end)
+        return _batch(self.text, self._starts + first, ends - first, fresh=first == 0)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest stream."""
+        return int(self._lengths[0])
 
     def starts(self, index: int) -> np.ndarray:
         """Where in the text each row of a batch begins, (B,): for `Corpus.sega`."""
@@ -65,6 +74,61 @@ class ParallelStreams(BatchSequence[StreamBatch]):
     def identity(self) -> dict[str, Any]:
         """What the order depends on. Checkpoints hold these names."""
         return _identity(self.text, self.batch_size, self.sequence_length)
+
+
+FULL_SHARE, DEVIATION, SHORTEST = 0.95, 5.0, 5  # Merity et al. 2018, section 4.1
+
+
+class VariableStreams:
+    """`ParallelStreams` whose batches differ in length (Merity et al. 2018, section 4.1).
+
+    A batch has a length from the normal distribution around `sequence_length` (in 95 of 100) or
+    half of it, with the standard deviation 5, and at least 5; so no token is the first of its batch
+    in every epoch. The lengths depend on `seed` and the epoch's number alone. For an
+    `EpochSampler`.
+
+    Raises:
+        ConfigError: as of `ParallelStreams`.
+    """
+
+    def __init__(self, text: TokenArray, *, batch_size: int, sequence_length: int, seed: int):
+        self.streams = ParallelStreams(text, batch_size=batch_size, sequence_length=sequence_length)
+        self.seed = seed
+
+    def epoch(self, number: int) -> _VariableEpoch:
+        """The batches of epoch `number`, in order."""
+        total, base = self.streams.length, self.streams.sequence_length
+        lengths = _drawn_lengths(base, -(-total // SHORTEST), self.seed, number)
+        ends = np.cumsum(lengths)
+        inner = ends[ends < total]
+        return _VariableEpoch(self.streams, np.concatenate([[0], inner, [total]]))
+
+    def identity(self) -> dict[str, Any]:
+        """What the order depends on. Checkpoints hold these names."""
+        return {**self.streams.identity(), "variable": True, "seed": self.seed}
+
+
+def _drawn_lengths(base: int, count: int, *seeds: int) -> np.ndarray:
+    """Lengths of batches, (count,); by raw numbers of a PCG64, as `permutation`."""
+    raw = np.random.PCG64([*seeds]).random_raw(3 * count).reshape(3, count)
+    share, radius, angle = ((raw >> np.uint64(11)) + 1.0) * 2.0**-53  # in (0, 1]
+    normal = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)  # Box & Muller 1958
+    mean = np.where(share <= FULL_SHARE, base, base / 2)
+    return np.maximum(SHORTEST, (mean + DEVIATION * normal).astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class _VariableEpoch(BatchSequence[StreamBatch]):
+    """Batches of `streams` between these bounds, (batches + 1,)."""
+
+    streams: ParallelStreams
+    bounds: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def batch(self, index: int) -> StreamBatch:
+        return self.streams.window(int(self.bounds[index]), int(self.bounds[index + 1]))
 
 
 class WarmedStreams(BatchSequence[StreamBatch]):

@@ -156,6 +156,11 @@ class TokenArray:
         """All sequences as a single one."""
         return TokenArray(self.ids, np.array([0, len(self.ids)]))
 
+    def reversed(self) -> TokenArray:
+        """The last id first."""
+        offsets = self.offsets[-1] - self.offsets[::-1]
+        return TokenArray(np.ascontiguousarray(self.ids[::-1]), offsets)
+
     @cached_property
     def lengths(self) -> np.ndarray:
         """(sequences,) int64: the number of ids of each sequence."""

@@ -58,6 +58,34 @@ class Dropout(nn.Module):
         return f"{self.probability}"
 
 
+class VariationalDropout(Dropout):
+    """One mask for all steps of a sequence, drawn for each pass (Gal & Ghahramani 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D); the mask is (B, 1, D)."""
+        if not self.training or not self.probability:
+            return x
+        return x * dropout(x.new_ones(x.size(0), 1, x.size(2)), self.probability)
+
+
+class EmbeddingDropout(Dropout):
+    """Whole words of the vocabulary become zero, wherever they occur (Gal & Ghahramani 2016).
+
+    That is dropout on the rows of the embedding matrix, computed for the rows that are read.
+    """
+
+    def __init__(self, vocab_size: int, probability: float):
+        super().__init__(probability)
+        self.vocab_size = vocab_size
+
+    def forward(self, vectors: Tensor, ids: Tensor) -> Tensor:  # type: ignore[override]
+        """Vectors (B, T, D) of the words with these ids (B, T) -> (B, T, D)."""
+        if not self.training or not self.probability:
+            return vectors
+        kept = dropout(vectors.new_ones(self.vocab_size, 1), self.probability)
+        return vectors * kept[ids]
+
+
 # ------------------------------------------------------------ implementations of ops.dropout
 
 

@@ -13,10 +13,12 @@ stacked in torch's order, so that published weights fit.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
-from typing import cast
+from itertools import repeat
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +26,9 @@ from torch import Tensor, nn
 from regard import ops
 from regard.layers.dropout import Dropout
 from regard.ops import RecurrentWeights, autocasts_to_bfloat16
-from regard.state import Cells
+from regard.state import Cells, State
 
+S = TypeVar("S", bound=State)
 LSTMOutput = tuple[
     Tensor, tuple[Tensor, Tensor]
 ]  # every hidden state, then the last (hidden, cell)
@@ -53,11 +56,20 @@ class RecurrentLayer(nn.Module, ABC):
             x: (B, T, d_in).
             hidden, cell: the state before the first step, (B, D) and (B, D) or (B, 0).
         """
-        if x.size(1) == 0:
-            return hidden[:, None][:, :0], (hidden, cell)
-        weights = RecurrentWeights(
+        return self.go_on(x, hidden, cell, self.weights())
+
+    def weights(self) -> RecurrentWeights:
+        """What one pass computes with."""
+        return RecurrentWeights(
             self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias
         )
+
+    def go_on(
+        self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+    ) -> LSTMOutput:
+        """As `forward`, with weights that several calls may share."""
+        if x.size(1) == 0:
+            return hidden[:, None][:, :0], (hidden, cell)
         outputs, hidden, cell = self.read(x, hidden, cell, weights)
         # Under autocast these may have 16 bits; what travels on keeps the width of the input.
         return outputs.to(x.dtype), (hidden.to(x.dtype), cell.to(x.dtype))
@@ -105,6 +117,25 @@ class LSTM(RecurrentLayer):
         self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
     ) -> tuple[Tensor, Tensor, Tensor]:
         return ops.lstm(x, hidden, cell, weights)
+
+
+class WeightDropLSTM(LSTM):
+    """Dropout on the recurrent matrix, once for a pass (Merity et al. 2018, section 2).
+
+    It has two biases, as `torch.nn.LSTM`, whose weights are published.
+    """
+
+    recurrent_bias = True
+
+    def __init__(self, d_in: int, d_model: int, weight_dropout: float):
+        super().__init__(d_in, d_model)
+        self.weight_dropout = Dropout(weight_dropout)
+
+    def weights(self) -> RecurrentWeights:
+        """See `RecurrentLayer`; the biases as their sum."""
+        bias = self.input.bias + self.recurrent.bias
+        dropped = self.weight_dropout(self.recurrent.weight)
+        return RecurrentWeights(self.input.weight, dropped, bias, None)
 
 
 class LSTMStep(nn.Module):
@@ -168,20 +199,75 @@ class Stack(nn.Module):
         """
         if lengths is None:
             return self(x, state)[1]
-        kept = state
-        done = 0
-        for length in sorted(set(lengths.clamp(min=0).tolist())):
-            _, state = self(x[:, done:length], state)
-            ended, done = (lengths == length)[:, None, None], length
-            kept = Cells(
-                torch.where(ended, state.hidden, kept.hidden),
-                torch.where(ended, state.cell, kept.cell),
-            )
-        return kept
+        return read_to(lengths, state, lambda part, state: self(x[:, part], state)[1])
 
     def empty(self, rows: int, like: Tensor) -> Cells:
         """Before anything was read: zeros, on the device of `like`."""
         return stack_cells([layer.empty(rows, like) for layer in self.layers])
+
+
+def read_to(lengths: Tensor, state: S, read: Callable[[slice, S], S]) -> S:
+    """The state of each row after its own first `lengths[b]` steps, (B,).
+
+    The batch goes on together from each length to the next longer one.
+
+    Args:
+        read: the state after some of the steps, from the state before them.
+    """
+    kept, done = state, 0
+    for length in sorted(set(lengths.clamp(min=0).tolist())):
+        state = read(slice(done, length), state)
+        kept, done = _rows_of(lengths == length, state, kept), length
+    return kept
+
+
+def _rows_of(rows: Tensor, state: S, other: S) -> S:
+    """`state` in the rows (B,) that are True, `other` elsewhere."""
+    others = other.tensors()
+    return state.with_tensors(
+        {
+            name: torch.where(rows.view(-1, *[1] * (one.dim() - 1)), one, others[name])
+            for name, one in state.tensors().items()
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Long texts in windows of `width` steps: the state goes on from one to the next, no gradient.
+
+    Of each row the last `learning` windows have gradients; the others are read without. The mask of
+    a weight dropout is that of the whole text. ("BPTT for text classification", Howard & Ruder
+    2018, section 3.3.)
+
+    lengths: of the rows, (B,).
+    """
+
+    lengths: Tensor
+    width: int
+    learning: int
+
+    def read(self, layer: RecurrentLayer, x: Tensor) -> Tensor:
+        """The layer's hidden states from zeros on: (B, T, d_in) -> (B, T, D)."""
+        weights, state = layer.weights(), layer.empty(x.size(0), x)
+        found = [x.new_zeros(x.size(0), 0, layer.d_model)]
+        for learns, window in zip(self._learning(x.size(1)), x.split(self.width, 1), strict=False):
+            some = learns is None or bool(learns.any())
+            with torch.set_grad_enabled(torch.is_grad_enabled() and some):
+                hidden, (end, cell) = layer.go_on(window, *state, weights)
+            if learns is not None:
+                hidden = torch.where(learns[:, None, None], hidden, hidden.detach())
+            found.append(hidden)
+            state = end.detach(), cell.detach()
+        return torch.cat(found, 1)
+
+    def _learning(self, steps: int) -> Iterator[Tensor | None]:
+        """For each window, which rows learn in it, (B,); None: all, without a look at lengths."""
+        count = -(-steps // self.width)
+        if count <= self.learning:
+            return repeat(None, count)
+        left = -(-self.lengths // self.width)
+        return (left - n <= self.learning for n in range(count))
 
 
 class BidirectionalStack(nn.Module):

@@ -19,6 +19,7 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import activation_of
 from regard.layers.linear import Linear
+from regard.layers.norm import BatchNorm
 from regard.layers.softmax import Softmax, counting
 
 Pooling = Callable[[Tensor, Sequences], Tensor]
@@ -62,6 +63,26 @@ def mean_of_tokens(hidden: Tensor, batch: Sequences) -> Tensor:
     return batch.mean(hidden)
 
 
+@dataclass(frozen=True)
+class ConcatPooling:
+    """[h_T, max, mean] of each sequence (Howard & Ruder 2018, section 3.3): (B, T, D) -> (B, 3 D).
+
+    h_T is the last hidden state. A sequence without a token has zeros.
+
+    backward: whether texts are read from their end, so that h_T is the first.
+    """
+
+    backward: bool = False
+
+    def __call__(self, hidden: Tensor, batch: Sequences) -> Tensor:
+        padded, keep = batch.pad(hidden), batch.keep[..., None]
+        at = torch.zeros_like(batch.lengths) if self.backward else (batch.lengths - 1).clamp(min=0)
+        end = padded[torch.arange(len(batch), device=hidden.device), at]
+        largest = padded.masked_fill(~keep, -torch.inf).amax(1)
+        parts = torch.stack([end, largest, batch.mean(hidden)], 1)  # (B, 3, D)
+        return parts.masked_fill((batch.lengths == 0)[:, None, None], 0.0).flatten(1)
+
+
 class TaskHead(Protocol):
     """What answers from hidden states.
 
@@ -91,6 +112,21 @@ class DenseActivation(nn.Module):
         return self.activation(self.dense(self.dropout(hidden)))
 
 
+class NormedInner(nn.Module):
+    """norm(relu(U drop(norm(h)) + b)), the inner layer of ULMFiT's classifier; batch norms."""
+
+    def __init__(self, d_in: int, d_out: int, dropout: float):
+        super().__init__()
+        self.norm_in, self.norm_out = BatchNorm(d_in), BatchNorm(d_out)
+        self.dropout = Dropout(dropout)
+        self.dense = Linear(d_in, d_out)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(B, d_in) -> (B, d_out)"""
+        hidden = self.dense(self.dropout(self.norm_in(pooled)))
+        return self.norm_out(hidden.relu())
+
+
 class Pooler(nn.Module):
     """tanh(U h + b) at the first token, trained with BERT (Devlin et al. 2019, section A.1)."""
 
@@ -118,7 +154,7 @@ class ClassificationHead(nn.Module):
         outputs: int,
         *,
         pooling: Pooling,
-        inner: DenseActivation | None = None,
+        inner: DenseActivation | NormedInner | None = None,
         dropout: float = 0.0,
         bias: bool = True,
     ):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS: dict[str, Any] = {
     "recurrent": "regard.models.recurrent:RecurrentLanguageModel",
+    "awd-lstm": "regard.models.awd_lstm:AwdLstm",
     "seq2seq": "regard.models.seq2seq:Seq2Seq",
     "transformer": "regard.models.transformer:Transformer",
     "transformer-prenorm": "regard.models.transformer_prenorm:PreNormTransformer",

@@ -139,6 +139,13 @@ class Model(ABC):
         """The blocks that can be compiled, or computed again for the backward pass; [] for none."""
         return []
 
+    @property
+    def layer_groups(self) -> list[nn.Module]:
+        """Its layers from the input up, for learning rates that differ and gradual unfreezing; what
+        is in none of them, such as the embedding, comes before, and heads after. [] for none.
+        """
+        return self.repeated_blocks
+
 
 class Generator(Model, Generic[S]):
     """What can be decoded: a model with one of the two shapes below, or a faster form of one.
@@ -205,10 +212,17 @@ class LanguageModel(Generator[S]):
     """Predicts each token from those before it.
 
     trained_in_order: whether it is also trained so; a permutation model learns from other orders.
+    extras: the names of the auxiliaries of its `Output`, for objectives that need them.
     """
 
     continues = True
     trained_in_order: bool = True
+    extras: tuple[str, ...] = ()
+
+    @property
+    def reads_backward(self) -> bool:
+        """Whether it predicts what comes before, so that its texts are turned around."""
+        return False
 
     @property
     def target_length(self) -> int | None:
@@ -304,10 +318,11 @@ class Encoder(Model):
     pooled: the kinds of head whose inner layer comes out of pre-training.
     segment_types: how many texts of a row it distinguishes by their segments.
     is_causal: whether a hidden state depends on no later token and the model's head predicts the
-        next token from it. Tasks then put special tokens around texts if the tokenizer has none
-        (GPT's fine-tuning), put a question after its context instead of before each choice, and
-        offer `aux_lm_weight`. XLNet with attention in both directions is a language model that is
-        not causal as an encoder.
+        next token from it. Tasks then put a question after its context instead of before each
+        choice, and offer `aux_lm_weight`. XLNet with attention in both directions is a language
+        model that is not causal as an encoder.
+    adds_special_tokens: whether tasks put special tokens around texts if the tokenizer has none
+        (GPT's fine-tuning).
     """
 
     embedding: Any  # ids (...,) -> (..., D)
@@ -317,6 +332,11 @@ class Encoder(Model):
     def is_causal(self) -> bool:
         """See above."""
         return False
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """See above."""
+        return self.is_causal
 
     @property
     def segment_types(self) -> int:

@@ -66,6 +66,7 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells]):
     Config = RecurrentConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
+    extras = ("undropped",)
 
     def __init__(self, config: RecurrentConfig):
         super().__init__()
@@ -81,9 +82,12 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells]):
             nn.init.uniform_(parameter, -config.init_range, config.init_range)
 
     def forward(self, ids: Tensor, state: Cells | None = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each id (B, T), and the state."""
+        """Hidden states (B, T, D) for predicting what follows each id (B, T), and the state.
+
+        The auxiliary `undropped` are those before the output's dropout.
+        """
         hidden, state = self.stack(self._embed(ids), state)
-        return Output(self.dropout(hidden), state)
+        return Output(self.dropout(hidden), state, {"undropped": hidden})
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Cells:
         """Zeros."""

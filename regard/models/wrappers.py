@@ -106,6 +106,11 @@ class Around(Generic[M]):
         """As of the model."""
         return self.model.repeated_blocks
 
+    @property
+    def layer_groups(self) -> list[nn.Module]:
+        """As of the model."""
+        return self.model.layer_groups
+
 
 class GeneratorAround(Around[Generator[S]], Generator[S]):  # type: ignore[override]
     """A generator around another, which does some of it faster; the rest is the other's."""
@@ -167,6 +172,11 @@ class EncoderAround(Around[Encoder], Encoder):  # type: ignore[override]
     def is_causal(self) -> bool:
         """As of the model."""
         return self.model.is_causal
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """As of the model."""
+        return self.model.adds_special_tokens
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """As of the model."""

@@ -22,7 +22,12 @@ from regard.attention.capture import label, muted
 from regard.data.batches import Sequences, StreamBatch
 from regard.data.corpus_folder import is_corpus
 from regard.data.encoder_inputs import InputFormat
-from regard.data.lm_streams import ParallelStreams, ShuffledBlocks, SlidingWindows
+from regard.data.lm_streams import (
+    ParallelStreams,
+    ShuffledBlocks,
+    SlidingWindows,
+    VariableStreams,
+)
 from regard.data.readers import RowReader, read
 from regard.data.sampler import EpochData, EpochSampler
 from regard.data.token_arrays import TokenArray, encode_texts
@@ -36,6 +41,7 @@ from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
 from regard.recipe import Options
+from regard.tasks.auxiliary_losses import AuxiliaryLoss, LMObjective
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_likelihood
@@ -100,6 +106,7 @@ class LanguageModelingRecipe(DecodingRecipe):
     new_tokenizer: ClassVar[TokenizerSection] = TokenizerSection(kind="words")
 
     data: TextData
+    objective: LMObjective = LMObjective()
     evaluation: PerplexitySection = PerplexitySection()
 
 
@@ -176,6 +183,7 @@ class LanguageModeling(EmbedsTexts):
         self.unit, self.window, self.stride = unit, window, stride
         self.state_options = state_options
         self.data: TrainingText | None = None
+        self.auxiliary_losses: tuple[AuxiliaryLoss, ...] = ()
         self.prefix_cache: PrefixCache | None = None
 
     @property
@@ -185,6 +193,8 @@ class LanguageModeling(EmbedsTexts):
         if cache is not None and unwrapped(cache) is self.model:
             return cache
         return super().generator
+
+    usual_length: int | None = None  # of a batch, where they differ in length
 
     @property
     def context(self) -> int | None:
@@ -241,16 +251,15 @@ class LanguageModeling(EmbedsTexts):
             )
         task.protocol()  # raises an error for a window or a stride that is too long
         task.evaluated_model(task.state_options)
+        task.auxiliary_losses = recipe.objective.losses(model)
         end = task.line_end()
-        train, valid = (data.tokens(part, tokenizer, end) for part in ("train", "valid"))
+        train, valid = (
+            task._in_order(data.tokens(part, tokenizer, end)) for part in ("train", "valid")
+        )
         valid_path = data.train if data.splits_train else data.valid
         for path, text in ((data.train, train), (valid_path, valid)):
             _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
-        size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
-        if limit is None:
-            batches: EpochData = ParallelStreams(train, **size)
-        else:
-            batches = ShuffledBlocks(train, **size, seed=recipe.seed)
+        batches = _batches(train, data, limit, recipe.seed)
         notes: list[str] = []
         if data.format == "text" and not is_corpus(data.train):
             notes += filter(None, [lost_text(tokenizer, islice(data.texts(), SAMPLED))])
@@ -261,6 +270,8 @@ class LanguageModeling(EmbedsTexts):
                 "(`sequence_length` of [data]): it learns nothing about longer texts. Set "
                 f"`max_length` of [model] to {steps}"
             )
+        if data.variable_length:
+            task.usual_length = data.sequence_length
         task.data = TrainingText(train, valid, batches, data.batch_size, notes)
         return task
 
@@ -286,11 +297,17 @@ class LanguageModeling(EmbedsTexts):
         return EpochSampler(self._data().batches)
 
     def counts(self, batch: StreamBatch) -> dict[str, int]:
-        """Predicted tokens."""
-        return {"loss": batch.count}
+        """Predicted tokens, and the items of the auxiliary losses."""
+        return {"loss": batch.count} | {one.name: one.count(batch) for one in self.auxiliary_losses}
+
+    def rate_factor(self, batch: StreamBatch) -> float:
+        """The length of a batch in parts of the usual one, where batches differ in length."""
+        usual = self.usual_length
+        return 1.0 if usual is None else batch.tokens.size(1) / usual
 
     def losses(self, batch: StreamBatch, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
-        """The sum of the cross-entropies of the next tokens in nats, and the state after the batch.
+        """The sum of the cross-entropies of the next tokens in nats, in training the auxiliary
+        losses, and the state after the batch.
 
         carry: the state after the batch before; None at the start of the text.
         """
@@ -299,7 +316,10 @@ class LanguageModeling(EmbedsTexts):
         output = model(batch.tokens, None if batch.fresh else carry)
         hidden, targets = output.hidden.flatten(0, 1), batch.targets.flatten()
         loss = self.model.head.loss(hidden, targets, count=batch.count)
-        return {"loss": loss}, None if output.state is None else output.state.detach()
+        found = {"loss": loss}
+        for one in self.auxiliary_losses if self.model.training else ():
+            found[one.name] = one.total(output), one.count(batch)
+        return found, None if output.state is None else output.state.detach()
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats and perplexity, per token of the tokenizer."""
@@ -346,7 +366,7 @@ class LanguageModeling(EmbedsTexts):
     ) -> list[list[str]]:
         """The texts of the hypotheses of each prompt: the prompt and its continuation."""
         return [
-            self.tokenizer.decode_many([*ids, *h.tokens] for h in several)
+            self.tokenizer.decode_many(self._turned([*ids, *h.tokens]) for h in several)
             for ids, several in zip(self._prompts(prompts), found, strict=True)
         ]
 
@@ -377,6 +397,7 @@ class LanguageModeling(EmbedsTexts):
         self, prompt: str = "", *, too_long: TooLong = "error", **options: Any
     ) -> Iterator[str]:
         """The continuation of a prompt, in parts as tokens are generated."""
+        self._check_forward("stream a continuation")
         method = decoding.with_options(self.method, **options)
         ids = self._prompts([checked_text(prompt, 0)])[0]
         fitted = fitted_prompts([ids], self.context, too_long, options)[0]
@@ -480,7 +501,7 @@ class LanguageModeling(EmbedsTexts):
                 yield text
 
         first, end = self._before(), self.line_end()
-        ids = encode_texts(counted(), self.tokenizer, first=first, after=end)
+        ids = self._in_order(encode_texts(counted(), self.tokenizer, first=first, after=end))
         if protocol.window is not None:
             batches = self._parts(ids, 1, protocol.window, protocol.stride)
             nats, tokens = self._total_loss(batches)
@@ -512,6 +533,7 @@ class LanguageModeling(EmbedsTexts):
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
         """Accuracy and perplexity of the last words of passages; see `regard.tasks.lambada`."""
+        self._check_forward("predict last words")
         return lambada_scores(self.generator, self.tokenizer, checked_texts(passages))
 
     def check_test(self, recipe: LanguageModelingRecipe) -> None:
@@ -582,7 +604,22 @@ class LanguageModeling(EmbedsTexts):
         template = self.tokenizer.template
         first = [number for number, _ in template.single[0]] if template else []
         encoded = self.tokenizer.encode_many(list(prompts))
-        return [[*first, *ids] or self._before() for ids in encoded]
+        return [[*first, *self._turned(ids)] or self._before() for ids in encoded]
+
+    def _turned(self, ids: list[int]) -> list[int]:
+        """A text in the order in which the model reads it, or back."""
+        return ids[::-1] if self.model.reads_backward else ids
+
+    def _in_order(self, text: TokenArray) -> TokenArray:
+        """A text in the order in which the model reads it."""
+        return text.reversed() if self.model.reads_backward else text
+
+    def _check_forward(self, what: str) -> None:
+        if self.model.reads_backward:
+            raise ConfigError(
+                f"This model reads texts from their end: it cannot {what}. `generate` gives what "
+                "comes before a prompt."
+            )
 
     def _before(self) -> list[int]:
         """What precedes any text for this model; empty where that is not known."""
@@ -619,6 +656,25 @@ class LanguageModeling(EmbedsTexts):
         if self.data is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
         return self.data
+
+
+def _batches(text: TokenArray, data: TextData, limit: int | None, seed: int) -> EpochData:
+    """The training batches for a model with this context; None: with a state.
+
+    Raises:
+        ConfigError: batches of variable length for a model with a context.
+    """
+    size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
+    if limit is None:
+        if data.variable_length:
+            return VariableStreams(text, **size, seed=seed)
+        return ParallelStreams(text, **size)
+    if data.variable_length:
+        raise ConfigError(
+            "[data] `variable_length` is for models that carry a state, but this one has a context "
+            f"of {limit:,} tokens. Leave it out."
+        )
+    return ShuffledBlocks(text, **size, seed=seed)
 
 
 def _check_length(path: Any, predicted: int, streams: int) -> None:

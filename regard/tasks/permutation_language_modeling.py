@@ -9,7 +9,7 @@ segments before is carried. What comes out is a language model in the order of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +21,7 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
 from regard.models.xlnet import Xlnet
+from regard.tasks.auxiliary_losses import LMObjective
 from regard.tasks.batching import device_of, watched
 from regard.tasks.language_modeling import (
     LanguageModeling,
@@ -28,7 +29,7 @@ from regard.tasks.language_modeling import (
     TrainingText,
 )
 from regard.tasks.running_text import TextData
-from regard.tasks.sections import TokenizerSection
+from regard.tasks.sections import TokenizerSection, differing
 from regard.text import Tokenizer
 
 
@@ -82,6 +83,14 @@ class PermutationLanguageModeling(LanguageModeling):
     def trains(cls, model: type) -> bool:
         """Whether the model has a query stream."""
         return issubclass(model, Xlnet)
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        why = "is for models that are trained from the first word to the last"
+        yield from differing(recipe.data, "data", ["variable_length"], why)
+        yield from differing(recipe.objective, "objective", list(LMObjective.model_fields), why)
 
     @classmethod
     def from_recipe(

@@ -27,7 +27,7 @@ def transformed(
     head of its `source` keeps its own input format, with which the head was trained.
     """
     kept = set(model.heads.values()) & set(source.heads.values())
-    if not model.encoder.is_causal or kept:
+    if not model.encoder.adds_special_tokens or kept:
         return model, tokenizer
     if not _has_special_tokens(tokenizer):
         given = {role: token for role, token in SPECIAL_TOKENS.items() if role != "pad"}

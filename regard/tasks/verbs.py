@@ -137,6 +137,10 @@ class TaskVerbs:
             f"commands: {', '.join(self.verbs)}>"
         )
 
+    def rate_factor(self, batch: Any) -> float:
+        """What the learning rate is multiplied by for the update of this batch."""
+        return 1.0
+
     def token_limit(self, **options: Any) -> int | None:
         """The most tokens of a text that `over_limit` does not report; None: any number.
 

@@ -40,6 +40,10 @@ class Task(Protocol):
         carry: None or a `State`, detached.
         """
 
+    def rate_factor(self, batch: Any) -> float:
+        """What the learning rate is multiplied by for the update of this batch."""
+        return 1.0
+
     def train_batches(self) -> Batches:
         """The batches to learn from."""
 

@@ -98,7 +98,7 @@ class Updates(ABC):
             losses = [self.backward(batch, divisors) for batch in batches]
             self.check_finite(losses, gradient_norm(self.optimizer))
             clip(self.optimizer, self.norm, self.options.optimizer.clip)
-            self.advance(totals)
+            self.advance(totals, sum(map(self.task.rate_factor, batches)) / len(batches))
             self.optimizer.step()
         self.optimizer.zero_grad()
         self.counters.seconds += time.perf_counter() - began
@@ -160,11 +160,13 @@ class Updates(ABC):
             f"{self.batches.epoch + 1}. The update was not applied"
         )
 
-    def advance(self, totals: Mapping[str, int]) -> None:
-        """Count this update, and set the learning rate that belongs to it."""
+    def advance(self, totals: Mapping[str, int], factor: float) -> None:
+        """Count this update, and set the learning rate that belongs to it: the scheduled one times
+        `factor`.
+        """
         self.counters.update += 1
         self.counters.tokens += next(iter(totals.values()), 0)
-        self.learning_rate = self.scheduled_rate()
+        self.learning_rate = self.scheduled_rate() * factor
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
 

@@ -17,6 +17,7 @@ from regard.data import (
     SlidingWindows,
     StreamBatch,
     TokenArray,
+    VariableStreams,
     WarmedStreams,
 )
 from regard.errors import CheckpointError, ConfigError
@@ -236,3 +237,57 @@ def test_options_out_of_range_raise_errors():
 def test_the_count_of_a_stream_batch_is_kept_on_another_device():
     window = StreamBatch(torch.zeros(1, 3), torch.tensor([[1, 2, X]]), fresh=True)
     assert window.count == 2 and vars(window.to("cpu"))["count"] == 2 and len(window) == 1
+
+
+@given(st.integers(40, 400), st.integers(1, 4), st.integers(6, 40), st.integers(0, 3))
+def test_batches_of_variable_length_hold_every_token_once(length, rows, base, epoch):
+    whole = text(length)
+    data = VariableStreams(whole, batch_size=rows, sequence_length=base, seed=3)
+    batches = list(data.epoch(epoch))
+    (one,) = ParallelStreams(whole, batch_size=rows, sequence_length=length)
+    assert [batch.fresh for batch in batches] == [True] + [False] * (len(batches) - 1)
+    for name in ("tokens", "targets"):
+        joined = torch.cat([getattr(batch, name) for batch in batches], 1)
+        assert torch.equal(joined, getattr(one, name))
+    assert all(batch.tokens.size(1) >= 5 for batch in batches[:-1])
+
+
+def test_lengths_have_the_published_distribution_and_follow_seed_and_epoch():
+    """N(70, 5) in 95 of 100 batches, N(35, 5) in the others (Merity et al. 2018, section 4.1)."""
+    data = VariableStreams(text(4_000_001), batch_size=1, sequence_length=70, seed=1)
+    bounds = [torch.tensor(data.epoch(number).bounds).diff() for number in (0, 1)]
+    lengths = bounds[0][:-1].double()
+    half = lengths < 52
+    assert half.double().mean().item() == pytest.approx(0.05, abs=0.004)
+    for part, mean in ((lengths[~half], 69.5), (lengths[half], 34.5)):  # cut to whole numbers
+        assert part.mean().item() == pytest.approx(mean, abs=0.2)
+        assert part.std().item() == pytest.approx(5.0, abs=0.15)
+    assert not torch.equal(bounds[0][:50], bounds[1][:50])
+    again = VariableStreams(text(4_000_001), batch_size=1, sequence_length=70, seed=1)
+    other = VariableStreams(text(4_000_001), batch_size=1, sequence_length=70, seed=2)
+    assert (again.epoch(1).bounds == data.epoch(1).bounds).all()
+    assert list(other.epoch(1).bounds[:50]) != list(data.epoch(1).bounds[:50])
+    assert list(data.epoch(0).bounds[:6]) == [0, 66, 106, 178, 245, 321]  # on every machine
+
+
+def test_batches_of_variable_length_go_on_where_they_stopped():
+    def sampler():
+        return EpochSampler(VariableStreams(text(300), batch_size=2, sequence_length=10, seed=1))
+
+    first = sampler()
+    for _ in range(20):
+        next(first)
+    second = sampler()
+    second.restore(first.position())
+    for _ in range(30):
+        assert grid(next(first)) == grid(next(second))
+    fixed = EpochSampler(ParallelStreams(text(300), batch_size=2, sequence_length=10))
+    with pytest.raises(CheckpointError, match="variable"):
+        second.restore(fixed.position())
+
+
+def test_a_reversed_text_is_the_text_from_its_end():
+    parts = TokenArray.of([[1, 2, 3], [], [4]], 10)
+    turned = parts.reversed()
+    assert [list(turned[i]) for i in range(3)] == [[4], [], [3, 2, 1]]
+    assert turned.checksum != parts.checksum and turned.reversed().checksum == parts.checksum

@@ -35,6 +35,7 @@ from test_registry import (  # noqa: E402
 # These look at the ids or lengths of a batch: which words are in a cluster of the vocabulary, how
 # far paragraphs are apart, which blocks of a text there are.
 LOOKING = {
+    ("awd-lstm", 1),  # texts of more windows than learn
     ("transformer-xl", 0),
     ("transformer-xl", 1),
     ("adaptive-transformer", 0),

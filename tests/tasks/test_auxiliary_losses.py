@@ -1,0 +1,173 @@
+"""Losses beside the cross-entropy, and learning rates in proportion to the length of a batch."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from regard import load
+from regard.data import read
+from regard.data.batches import StreamBatch
+from regard.errors import ConfigError
+from regard.experiments import runs
+from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
+from regard.tasks.auxiliary_losses import LMObjective
+from regard.tasks.language_modeling import LanguageModeling
+
+LINES = "the cat sat on the mat and the dog ran\nto the old house by the sea\n" * 12
+DROPS = [f"{kind}_dropout" for kind in ("embedding", "input", "weight", "hidden", "output")]
+
+
+def recipe(folder: Path, *lines: str) -> Path:
+    (folder / "text.txt").write_text(LINES)
+    path = folder / "awd.toml"
+    path.write_text(
+        f"""
+task = "language-modeling"
+[data]
+train = "{folder}/text.txt"
+valid = "{folder}/text.txt"
+batch_size = 3
+sequence_length = 12
+[tokenizer]
+kind = "words"
+vocab_size = 40
+[model]
+name = "awd-lstm"
+d_model = 8
+d_hidden = 12
+layers = 2
+[training]
+epochs = 2
+log_every = 1
+[training.optimizer]
+name = "sgd"
+learning_rate = 2.0
+clip = 0.25
+"""
+    )
+    return path
+
+
+def test_the_objective_is_the_published_one_and_its_gradient_too():
+    """Cross-entropy + alpha mean(dropped^2) + beta mean((h_t - h_t+1)^2), in float64."""
+    torch.manual_seed(1)
+    model = AwdLstm(AwdLstmConfig(vocab_size=9, d_model=4, d_hidden=6, layers=2)).double().train()
+    task = LanguageModeling(model, None)  # no tokenizer is read
+    options = {"activation_regularization": 2.0, "temporal_activation_regularization": 1.0}
+    task.auxiliary_losses = LMObjective(**options).losses(model)
+    ids = torch.randint(9, (3, 8))
+    batch = StreamBatch(ids[:, :-1], ids[:, 1:], fresh=True)
+    counts = task.counts(batch)
+    assert counts == {"loss": 21, "activation": 21, "temporal_activation": 18}
+    torch.manual_seed(2)
+    losses, _ = task.losses(batch, None)
+    assert {name: count for name, (_, count) in losses.items()} == counts
+    total = sum(one / count for one, count in losses.values())
+    total.backward()
+    found = [one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    torch.manual_seed(2)
+    output = model(batch.tokens)
+    logits = output.hidden @ model.embedding.weight.T + model.head.bias
+    raw = output.extras["undropped"]
+    expected = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+    expected = expected + 2.0 * output.hidden.pow(2).mean()
+    expected = expected + 1.0 * (raw[:, 1:] - raw[:, :-1]).pow(2).mean()
+    expected.backward()
+    torch.testing.assert_close(total, expected, atol=1e-6, rtol=1e-6)
+    for one, parameter in zip(found, model.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad, atol=1e-6, rtol=1e-5)
+    model.eval()
+    assert set(task.losses(batch, None)[0]) == {"loss"}  # validation has the likelihood alone
+    single = StreamBatch(ids[:, :1], ids[:, 1:2], fresh=True)
+    model.train()
+    losses, _ = task.losses(single, None)
+    assert losses["temporal_activation"][0] == 0 and task.counts(single)["temporal_activation"] == 0
+
+
+def test_the_rate_of_each_batch_is_in_proportion_to_its_length(tmp_path):
+    overrides = [
+        "data.variable_length=true", "objective.activation_regularization=2",
+        "objective.temporal_activation_regularization=1",
+    ]  # fmt: skip
+    seen = []
+    run = runs.train(
+        recipe(tmp_path), overrides, out=tmp_path / "run", show="none", callbacks=[Rates(seen)]
+    )
+    task = runs.plan(runs.read_recipe(tmp_path / "run" / "recipe.toml")).task
+    sampler, expected = task.train_batches(), []
+    for _ in seen:
+        expected.append(2.0 * next(sampler).tokens.size(1) / 12)
+    assert seen == pytest.approx(expected) and len(set(seen)) > 3
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    logged = [line for line in lines if "train/loss" in line]
+    assert all(line["train/temporal_activation"] > 0 for line in logged)
+    assert all(line["train/activation"] > 0 for line in logged)
+
+
+class Rates(runs.Callback):
+    def __init__(self, seen):
+        self.seen = seen
+
+    def on_update(self, update):
+        self.seen.append(update.learning_rate)
+
+
+def test_a_model_without_the_states_that_a_loss_reads_raises_an_error(tmp_path):
+    other = ["model.name=gpt2", "model.heads=2", "model.max_length=12", "model.layers=2"]
+    path = recipe(tmp_path)
+    path.write_text(path.read_text().replace("d_hidden = 12\n", ""))
+    with pytest.raises(
+        ConfigError, match=r"`temporal_activation_regularization` reads `undropped`"
+    ):
+        runs.train(
+            path, [*other, "objective.temporal_activation_regularization=1"],
+            out=tmp_path / "run", show="none",
+        )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"`variable_length` is for models that carry a state"):
+        runs.train(path, [*other, "data.variable_length=true"], out=tmp_path / "run", show="none")
+    with pytest.raises(ConfigError, match="activation_regularization"):
+        runs.train(
+            path, ["objective.activation_regularization=-1"], out=tmp_path / "run", show="none"
+        )
+
+
+def test_a_backward_model_predicts_what_comes_before(tmp_path):
+    """It overfits a text that is easy from its end and impossible from its beginning."""
+    path = recipe(tmp_path)
+    torch.manual_seed(0)
+    words = [f"w{number}" for number in torch.randint(6, (400,)).tolist()]
+    pairs = zip(words, words[1:], strict=False)
+    text = " ".join(f"{word} {word}{after}" for word, after in pairs)  # the second tells both
+    (tmp_path / "text.txt").write_text(text + "\n")
+    nothing = [f"model.{name}=0" for name in DROPS]
+    losses = []
+    for backward in ("false", "true"):
+        run = runs.train(
+            path,
+            [
+                *nothing, f"model.backward={backward}", "training.epochs=30",
+                "tokenizer.vocab_size=60", "training.optimizer.name=adam",
+                "training.optimizer.learning_rate=0.01", "model.d_model=16",
+            ],
+            out=tmp_path / backward, show="none",
+        )  # fmt: skip
+        task = load(run.folder)
+        found = task.evaluate(read(tmp_path / "text.txt", format="lines"))
+        assert found.value == pytest.approx(run.scores["perplexity"], rel=0.05)
+        losses.append(run.scores["loss"])
+    assert losses[1] < losses[0] - 0.2, losses  # half of its words follow from the one after them
+    told = task.generate("w1w2", max_tokens=1)
+    ids = torch.tensor([task.tokenizer.encode("w1w2").ids])
+    best = task.model.head.logits(task.model(ids).hidden)[0, -1].argmax()
+    assert told == f"{task.tokenizer.decode([int(best)])} w1w2"
+    for call in (lambda: list(task.stream("w1")), lambda: task.lambada(["w1 w1w2"])):
+        with pytest.raises(ConfigError, match="reads texts from their end"):
+            call()
+    assert math.isfinite(task.evaluate(["w1 w1w2"], neural_cache=5).value)
