@@ -11,8 +11,8 @@ __all__, __getattr__ = names_of(
         "callbacks": "Callback Update",
         "interrupt": "Interrupted",
         "loggers": "MLflowLogger WandbLogger",
-        "options": "CheckpointOptions OptimizerOptions ScheduleOptions TrainingOptions "
-        "ValidationOptions",
+        "options": "AveragingOptions CheckpointOptions OptimizerOptions ScheduleOptions "
+        "TrainingOptions ValidationOptions",
         "result": "Result",
         "run": "resume train",
         "task": "Task",

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard import old_names
 from regard.checkpoints.store import read_tensors, verify_folder
 from regard.errors import CheckpointError
-from regard.training.checkpointing import FROZEN
+from regard.training.checkpointing import AVERAGED, FROZEN
 
 
 def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
@@ -43,10 +43,12 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def _weights_in(folder: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint, those that are frozen too."""
-    frozen = folder / f"{FROZEN}.safetensors"
+    """The weights of a checkpoint, those that are frozen too; where it has a mean, that one."""
     weights = read_tensors(folder / "weights.safetensors")
-    return weights | (read_tensors(frozen) if frozen.exists() else {})
+    for name in (FROZEN, AVERAGED):
+        if (file := folder / f"{name}.safetensors").exists():
+            weights |= read_tensors(file)
+    return weights
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:

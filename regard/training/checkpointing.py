@@ -3,7 +3,8 @@
 runs/NAME/
   recipe.toml      written by the caller before the training starts
   model/           the best or the averaged weights
-  checkpoints/     step-000500/ {weights,frozen,memory}.safetensors facts.json manifest.json
+  checkpoints/     step-000500/ facts.json manifest.json
+                  {weights,frozen,averaged,memory}.safetensors
   metrics.jsonl    one event a line
   result.json      how the training ended; only in finished runs
 """
@@ -34,6 +35,7 @@ from regard.training.result import RESULT
 
 RETRY = 60.0  # seconds until a checkpoint that could not be written is tried again
 Tables = dict[str, dict[str, Tensor]]
+AVERAGED = "averaged"  # the file of the mean of the weights; there only where one has begun
 FROZEN = "frozen"  # the file of parameters that are not trained; there only if some are not
 _STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")
 _UNFINISHED = (  # the names of files while they are written

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ class Counters:
     best_update: int = 0
     best_checkpoint: str = ""
     stale: int = 0  # validations since the best one
+    averaged: int = 0  # weights in the mean of `WeightAverage`
+    history: list[float] = field(default_factory=list)  # the scores that its trigger compares
 
 
 class Meters:

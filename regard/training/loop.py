@@ -31,6 +31,7 @@ from regard.training.schedules import ScheduleStep, schedule
 from regard.training.stop_conditions import fraction, reason_to_end
 from regard.training.task import Task
 from regard.training.updates import NonFiniteError, Updates
+from regard.training.weight_average import WeightAverage
 
 Test = Callable[[], Sequence[NamedScore]]
 
@@ -66,6 +67,7 @@ class Loop(Updates):
         self.callback = callback
         self.schedule = schedule(options.schedule)
         self.scores: dict[str, float] = {}
+        self.average = WeightAverage(self.model, options.averaging, self.counters)
 
     def run(self, test: Test = no_test) -> Result:
         """Update after update until a limit is reached; then score the test data.
@@ -92,6 +94,7 @@ class Loop(Updates):
 
     def update(self) -> None:
         """One update, and what is told of it."""
+        self.told_of_average(self.average.begin_if_due())
         try:
             applied = self.apply_update()
         except NonFiniteError as error:
@@ -100,6 +103,7 @@ class Loop(Updates):
                 f"{error}; the last good checkpoint is {good}. A lower `learning_rate`, a lower "
                 "`clip`, a longer `warmup` or float32 precision may help."
             ) from None
+        self.average.add()
         at = self.counters
         self.report.add(applied.losses, applied.totals, applied.batches)
         if at.update % self.options.log_every == 0:
@@ -165,12 +169,14 @@ class Loop(Updates):
         """Measure; where the score is the best so far, keep and publish these weights."""
         at = self.counters
         before = at.best, at.best_update, at.best_checkpoint
-        self.scores = self.measure()
+        with self.average.applied():
+            self.scores = self.measure()
         self.report.validated(self.scores, {"epoch": self.epochs, self.items: at.tokens})
         at.validated, at.validated_epochs = at.update, int(self.epochs)
         if not self.scores:
             return
         score = self.goal_of(self.scores)
+        self.told_of_average(self.average.validated(score, self.task.goal[1]))
         if not _better(score, at.best, self.task.goal[1]):
             at.stale += 1
             return
@@ -184,9 +190,15 @@ class Loop(Updates):
     def publish_early(self) -> None:
         """Write the best weights so far into model/, to be tried while the training goes on."""
         try:
-            self.publish(self.model, self.folder.model)
+            with self.average.applied():
+                self.publish(self.model, self.folder.model)
         except (OSError, CheckpointError) as error:
             self.progress.warn(f"{error} The training goes on.")
+
+    def told_of_average(self, begins: bool) -> None:
+        if begins:
+            update = self.counters.update
+            self.progress.say(f"from update {update:,} on the mean of the weights is validated")
 
     def goal_of(self, scores: Mapping[str, float]) -> float:
         name = self.task.goal[0]
@@ -229,6 +241,7 @@ class Loop(Updates):
             load_weights(self.model, average(checkpoints))
             return f"the mean weights of {', '.join(path.name for path in checkpoints)}"
         if not at.best_checkpoint or at.best_update == at.update:
+            self.average.put_into_model()
             return last
         try:
             best = average([self.folder.checkpoints / at.best_checkpoint])

@@ -18,17 +18,21 @@ from torch.optim.adam import adam as torch_adam
 from regard import ops
 from regard.errors import ConfigError
 from regard.ops import AdamUpdate, cached_copy
+from regard.training.layer_groups import layer_groups
 from regard.training.options import OptimizerOptions
 
+SCALE = "rate_scale"  # in a group of parameters: its rate divided by that of the highest layer
 TINY = 1e-6  # keeps the clipped norm below the limit
 
 
 def optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
     """The optimizer that the options name, over all parameters that are to be trained."""
     o = options
+    layers = layer_groups(model) if o.discriminative != 1 else [trained(model)]
     groups = [
-        {"params": list(decayed(model).values()), "weight_decay": o.weight_decay},
-        {"params": list(undecayed(model).values()), "weight_decay": 0.0},
+        {"params": [p for n, p in some.items() if n in layer], "weight_decay": decay, SCALE: scale}
+        for layer, scale in zip(layers, _scales(len(layers), o.discriminative), strict=True)
+        for some, decay in ((decayed(model), o.weight_decay), (undecayed(model), 0.0))
     ]
     groups = [group for group in groups if group["params"]]
     if not groups:
@@ -41,6 +45,17 @@ def optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimi
         case "sgd":
             return SGD(groups, o.learning_rate, o.momentum, fused=True)
     raise ConfigError(f"`optimizer.name` must be adam, adamw or sgd, but is {o.name!r}")
+
+
+def _scales(layers: int, ratio: float) -> list[float]:
+    """Of the rates of layers, from the input up: 1 for the highest."""
+    return [ratio ** (n - layers + 1) for n in range(layers)]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the rate of the highest layer, and those of the others in their ratio to it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group[SCALE]
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -27,9 +27,13 @@ class OptimizerOptions:
     """For sgd."""
     clip: float = 1.0
     """Greatest norm of the whole gradient; 0 does not clip."""
+    discriminative: float = 1.0
+    """Each layer learns at the rate of the layer above it divided by this; the rate of the
+    highest is `learning_rate` (Howard & Ruder 2018 use 2.6)."""
 
     def __post_init__(self) -> None:
         _check(self, "learning_rate", self.learning_rate > 0, "positive")
+        _check(self, "discriminative", self.discriminative >= 1, "at least 1")
         for name in ("eps", "weight_decay", "momentum", "clip"):
             _check(self, name, getattr(self, name) >= 0, "at least 0")
         _check(self, "betas", all(0 <= beta < 1 for beta in self.betas), "in [0, 1)")
@@ -39,7 +43,9 @@ class OptimizerOptions:
 class ScheduleOptions:
     """How the learning rate changes: [training.schedule]. Formulas are in schedules.py."""
 
-    name: Literal["constant", "inverse-sqrt", "noam", "linear", "cosine", "step"] = "constant"
+    name: Literal[
+        "constant", "inverse-sqrt", "noam", "linear", "cosine", "step", "slanted-triangular"
+    ] = "constant"
     warmup: int = 0
     """Updates of linear growth from zero to the peak."""
     final: float = 0.0
@@ -50,12 +56,18 @@ class ScheduleOptions:
     """For step: epochs at the full rate."""
     factor: float = 0.5
     """For step: the rate is multiplied by this at every epoch after those."""
+    cut: float = 0.1
+    """For slanted-triangular: the part of all updates in which the rate grows."""
+    ratio: float = 32.0
+    """For slanted-triangular: the peak divided by the lowest rate."""
 
     def __post_init__(self) -> None:
         for name in ("warmup", "epochs"):
             _check(self, name, getattr(self, name) >= 0, "at least 0")
         _check(self, "final", 0 <= self.final <= 1, "between 0 and 1")
         _check(self, "factor", 0 < self.factor <= 1, "above 0 and at most 1")
+        _check(self, "cut", 0 < self.cut < 1, "between 0 and 1")
+        _check(self, "ratio", self.ratio >= 1, "at least 1")
         if self.name in ("inverse-sqrt", "noam"):
             _check(self, "warmup", self.warmup > 0, f"at least 1 for the schedule {self.name}")
         if self.name == "noam":
@@ -98,6 +110,23 @@ class CheckpointOptions:
 
 
 @dataclass(frozen=True)
+class AveragingOptions:
+    """When the mean of the weights after each update is validated and published instead of the
+    weights themselves: [training.averaging].
+    """
+
+    non_monotone: int = 0
+    """NT-ASGD: the mean begins when a validation is worse than the best of those before the last
+    so many (Merity et al. 2018 use 5); 0: this never happens."""
+    start: int | None = None
+    """It begins after so many updates in any case; None: never."""
+
+    def __post_init__(self) -> None:
+        _check(self, "non_monotone", self.non_monotone >= 0, "at least 0")
+        _check(self, "start", self.start is None or self.start >= 0, "at least 0")
+
+
+@dataclass(frozen=True)
 class TrainingOptions:
     """[training]. A training ends at `updates`, `epochs` or `tokens`, whichever comes first."""
 
@@ -115,6 +144,9 @@ class TrainingOptions:
     less memory, up to a third more time, the same result in every bit."""
     compile: bool = False
     """Compile each block by torch, on a GPU: some seconds once, then faster updates."""
+    unfreeze_epochs: int = 0
+    """Train the highest layer alone at first, and one layer more after so many epochs (Howard &
+    Ruder 2018, section 3.3); 0: all from the start."""
     threads: int = 0
     """Threads for computing on the CPU; 0: as many as torch chooses."""
     log_every: int = 50
@@ -125,6 +157,7 @@ class TrainingOptions:
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
+    averaging: AveragingOptions = field(default_factory=AveragingOptions)
 
     def __post_init__(self) -> None:
         limits = {name: getattr(self, name) for name in ("updates", "epochs", "tokens")}
@@ -136,6 +169,12 @@ class TrainingOptions:
             )
         for name in ("accumulate", "log_every"):
             _check(self, name, getattr(self, name) >= 1, "at least 1")
+        _check(self, "unfreeze_epochs", self.unfreeze_epochs >= 0, "at least 0")
+        if self.checkpoints.average and self.averaging != AveragingOptions():
+            raise ConfigError(
+                "[training] `checkpoints.average` and `averaging` are two means of weights: leave "
+                "one of them out."
+            )
         _check(self, "threads", 0 <= self.threads <= MOST_THREADS, f"from 0 to {MOST_THREADS}")
 
 
@@ -164,6 +203,8 @@ _SCHEDULES = {
     "d_model": ("noam",),
     "epochs": ("step",),
     "factor": ("step",),
+    "cut": ("slanted-triangular",),
+    "ratio": ("slanted-triangular",),
 }
 
 

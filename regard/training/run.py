@@ -26,7 +26,7 @@ from regard.training.options import TrainingOptions
 from regard.training.progress import Progress, progress
 from regard.training.result import Result, read_result
 from regard.training.task import Task
-from regard.training.training_state import checkpointer, restore, start_run
+from regard.training.training_state import checkpointer, restore, restore_average, start_run
 
 Publish = Callable[[Any, Path], None]
 
@@ -139,7 +139,7 @@ def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
             f"{run.path} is finished, but neither its model/ nor its checkpoints are there: "
             "its weights are lost. Restore them from a backup, or train into another folder."
         )
-    loop.counters = checkpoint.facts.counters
+    restore_average(loop, checkpoint)
     loop.checkpointer = checkpointer(loop)
     load_weights(loop.model, checkpoint.weights)
     weights = loop.take_published()

@@ -60,6 +60,17 @@ def step(epoch: int, epochs: int, factor: float) -> float:
     return factor ** max(0, epoch + 1 - epochs)
 
 
+def slanted_triangular(update: int, total: float, cut: float = 0.1, ratio: float = 32.0) -> float:
+    """Up from 1 / ratio to 1 in the part `cut` of all updates, then down again (Howard & Ruder
+    2018, equation 3)."""
+    top = max(1.0, math.floor(total * cut))
+    if update < top:
+        share = update / top
+    else:
+        share = max(0.0, 1 - (update - top) / (top * (1 / cut - 1)))
+    return (1 + share * (ratio - 1)) / ratio
+
+
 def _left(update: int, total: float, warmup: int) -> float:
     """The part of the decay that lies ahead: 1 at the end of the warm-up, 0 after the last."""
     span = max(1.0, total + 1 - warmup)
@@ -76,6 +87,9 @@ def schedule(options: ScheduleOptions) -> Callable[[ScheduleStep], float]:
         "linear": lambda at: linear(at.update, at.total, o.warmup, o.final),
         "cosine": lambda at: cosine(at.update, at.total, o.warmup, o.final),
         "step": lambda at: warm(at.update, o.warmup) * step(at.epoch, o.epochs, o.factor),
+        "slanted-triangular": lambda at: (
+            warm(at.update, o.warmup) * slanted_triangular(at.update, at.total, o.cut, o.ratio)
+        ),
     }
     if o.name not in table:
         raise ConfigError(f"`schedule.name` must be one of {', '.join(table)}, but is {o.name!r}")

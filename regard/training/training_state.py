@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard import __version__
 from regard.checkpoints.filling import load_weights
-from regard.training.checkpointing import FROZEN, Checkpoint, Checkpointer, Facts, Tables
+from regard.training.checkpointing import AVERAGED, FROZEN, Checkpoint, Checkpointer, Facts, Tables
 from regard.training.counters_and_rng import isolated_rng, restore_rng, rng_facts, rng_tensors
 from regard.training.loop import Loop
 from regard.training.metrics_log import MetricsLog
@@ -64,7 +64,9 @@ def gather(loop: Loop) -> tuple[Tables, Facts]:
         random=rng_facts(),
         machine=_machine(),
     )
-    return {**_weights(loop.model), "memory": memory}, facts
+    tables = {**_weights(loop.model), "memory": memory}
+    averaged = loop.average.tensors()
+    return tables | ({AVERAGED: averaged} if averaged else {}), facts
 
 
 def _weights(model: nn.Module) -> Tables:
@@ -81,9 +83,10 @@ def restore(loop: Loop, checkpoint: Checkpoint) -> None:
     """Put a training back to where `gather` found it."""
     facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
     load_weights(loop.model, checkpoint.weights)
+    restore_average(loop, checkpoint)
     restore_state(loop.optimizer, loop.model, memory.get("optimizer", {}))
     loop.batches.restore(facts.position)
-    loop.counters, loop.precision, loop.scores = facts.counters, facts.precision, facts.scores
+    loop.precision, loop.scores = facts.precision, facts.scores
     loop.learning_rate, loop.norm = facts.learning_rate, facts.norm
     if "carry" in memory:
         loop.carry = _carry(loop, memory["carry"])
@@ -100,6 +103,12 @@ def restore(loop: Loop, checkpoint: Checkpoint) -> None:
                 f"{name} was {facts.machine.get(name)!r} and is {now!r}: the result will be as "
                 "good, but not equal in every bit."
             )
+
+
+def restore_average(loop: Loop, checkpoint: Checkpoint) -> None:
+    """Put back the counters and the mean of the weights that they count."""
+    loop.counters = loop.average.counters = checkpoint.facts.counters
+    loop.average.restore(checkpoint.tensors.get(AVERAGED, {}))
 
 
 def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:

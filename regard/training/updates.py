@@ -22,7 +22,13 @@ from regard.ops import WeightCopies, weight_copies
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.compiling import CompiledBlock, compiled_blocks, compiling
 from regard.training.counters_and_rng import Counters
-from regard.training.optimizers import clip, gradient_norm, optimizer, trained
+from regard.training.layer_groups import (
+    Parameters,
+    frozen_groups,
+    layer_groups,
+    without_gradients,
+)
+from regard.training.optimizers import clip, gradient_norm, optimizer, set_rate, trained
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 from regard.training.stop_conditions import epochs_done
@@ -63,6 +69,8 @@ class Updates(ABC):
         self.model: nn.Module = task.model
         self.parameters = list(trained(self.model).values())
         self.optimizer = optimizer(self.model, options.optimizer)
+        self.unfreezing = options.unfreeze_epochs
+        self.layers = layer_groups(self.model) if self.unfreezing else []
         self.device = self.parameters[0].device
         self.weight_copies = WeightCopies()  # of the weights, for products in bfloat16
         self.checkpointed, self.compiled = self.blocks()
@@ -95,7 +103,8 @@ class Updates(ABC):
             totals.update(self.task.counts(batch))
         divisors = self.divisors(totals, len(batches))
         with weight_copies(self.weight_copies):
-            losses = [self.backward(batch, divisors) for batch in batches]
+            with without_gradients(self.frozen_layers()):
+                losses = [self.backward(batch, divisors) for batch in batches]
             self.check_finite(losses, gradient_norm(self.optimizer))
             clip(self.optimizer, self.norm, self.options.optimizer.clip)
             self.advance(totals, sum(map(self.task.rate_factor, batches)) / len(batches))
@@ -103,6 +112,10 @@ class Updates(ABC):
         self.optimizer.zero_grad()
         self.counters.seconds += time.perf_counter() - began
         return AppliedUpdate(batches, losses, totals)
+
+    def frozen_layers(self) -> list[Parameters]:
+        """The layers that are not trained in this epoch."""
+        return self.layers[: frozen_groups(len(self.layers), self.batches.epoch, self.unfreezing)]
 
     def fetch(self) -> list[Any]:
         """The batches of one update; the last update of an epoch may have fewer."""
@@ -167,8 +180,7 @@ class Updates(ABC):
         self.counters.update += 1
         self.counters.tokens += next(iter(totals.values()), 0)
         self.learning_rate = self.scheduled_rate() * factor
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
+        set_rate(self.optimizer, self.learning_rate)
 
     @property
     def epochs(self) -> float:

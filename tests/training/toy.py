@@ -23,6 +23,7 @@ from regard.data.batches import StreamBatch
 from regard.data.sampler import EpochSampler
 from regard.state import Cells
 from regard.training import (
+    AveragingOptions,
     CheckpointOptions,
     OptimizerOptions,
     ScheduleOptions,
@@ -130,7 +131,21 @@ def early_stopping(**changed) -> TrainingOptions:
     )
 
 
-KINDS = {"average": options, "best": early_stopping}
+def averaged(**changed) -> TrainingOptions:
+    """NT-ASGD with a rate so high that its trigger comes in the middle of the training."""
+    return options(
+        **{
+            "updates": 60,
+            "validation": ValidationOptions(every=4),
+            "optimizer": OptimizerOptions("sgd", 5.0, clip=0.25),
+            "checkpoints": CheckpointOptions(every=7, seconds=0, keep=1),
+            "averaging": AveragingOptions(non_monotone=2),
+            **changed,
+        }
+    )
+
+
+KINDS = {"average": options, "best": early_stopping, "averaged": averaged}
 
 
 def child(kind: str, folder: str) -> tuple[int, int]:

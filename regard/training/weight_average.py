@@ -1,0 +1,107 @@
+"""Averaged SGD: the mean of the weights after each update, from some update on.
+
+    mean = 1 / (K - T + 1) sum_{i = T..K} w_i          (Polyak & Juditsky 1992)
+
+The training goes on with the weights themselves; the mean is validated and published. NT-ASGD
+(Merity et al. 2018, algorithm 1) begins it when validations have stopped to improve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from regard.training.counters_and_rng import Counters
+from regard.training.optimizers import trained
+from regard.training.options import AveragingOptions
+
+
+class WeightAverage:
+    """The mean of the weights of a model; how many they are is in the counters, 0 for none yet."""
+
+    def __init__(self, model: nn.Module, options: AveragingOptions, counters: Counters):
+        self.model, self.options, self.counters = model, options, counters
+        self.weights: list[Tensor] = [*trained(model).values()]
+        self.means: list[Tensor] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a mean."""
+        return self.counters.averaged > 0
+
+    def begin_if_due(self) -> bool:
+        """Before an update: begin where the option `start` says so; whether it began."""
+        start = self.options.start
+        due = start is not None and not self.has_begun and self.counters.update >= start
+        if due:
+            self._begin()
+        return due
+
+    def validated(self, score: float, direction: str) -> bool:
+        """Begin where the trigger says so after a validation; whether it began.
+
+        It does if the score is worse than the best of those before the last `non_monotone`.
+        """
+        interval, at = self.options.non_monotone, self.counters
+        if not interval or self.has_begun or not math.isfinite(score):
+            return False
+        sign = 1.0 if direction == "min" else -1.0
+        before = at.history[:-interval]
+        at.history.append(score)
+        if not before or sign * score <= min(sign * one for one in before):
+            return False
+        self._begin()
+        return True
+
+    def add(self) -> None:
+        """Add the weights after an update to the mean, where there is one."""
+        if self.has_begun:
+            self.counters.averaged += 1
+            with torch.no_grad():
+                torch._foreach_lerp_(self.means, self.weights, 1 / self.counters.averaged)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """A block in which the model has the mean, where there is one."""
+        if not self.has_begun:
+            yield
+            return
+        own = [weight.detach().clone() for weight in self.weights]
+        self.put_into_model()
+        try:
+            yield
+        finally:
+            _copy(own, self.weights)
+
+    def put_into_model(self) -> None:
+        """Fill the model with the mean, where there is one."""
+        if self.has_begun:
+            _copy(self.means, self.weights)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The mean by the names of the parameters, tied ones too; {} where there is none."""
+        if not self.has_begun:
+            return {}
+        means = {id(w): mean for w, mean in zip(self.weights, self.means, strict=True)}
+        named = self.model.named_parameters(remove_duplicate=False)
+        return {name: means[id(p)] for name, p in named if id(p) in means}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        named = self.model.named_parameters(remove_duplicate=False)
+        found = {id(p): tensors[name].to(p) for name, p in named if name in tensors}
+        self.means = [found[id(w)] for w in self.weights] if found else []
+
+    def _begin(self) -> None:
+        self.means = [weight.detach().clone() for weight in self.weights]
+        self.counters.averaged = 1
+
+
+def _copy(values: list[Tensor], weights: list[Tensor]) -> None:
+    with torch.no_grad():
+        for value, weight in zip(values, weights, strict=True):
+            weight.copy_(value)

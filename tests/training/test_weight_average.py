@@ -1,0 +1,175 @@
+"""NT-ASGD against a loop written out (Merity et al. 2018, algorithm 1); stopping and going on."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from toy import Toy, averaged, options
+
+from regard.checkpoints.store import read_tensors
+from regard.errors import ConfigError
+from regard.training import (
+    AveragingOptions,
+    CheckpointOptions,
+    OptimizerOptions,
+    ValidationOptions,
+    train,
+)
+from regard.training.callbacks import Callback
+
+
+class Naive:
+    """Plain SGD with clipping, on the toy's batches; the mean in float64."""
+
+    def __init__(self, rate: float, clip: float, every: int, interval: int):
+        self.task, self.rate, self.clip = Toy(dropout=0.0), rate, clip
+        self.every, self.interval = every, interval
+        self.batches, self.carry = self.task.train_batches(), None
+        self.weights = list(self.task.model.parameters())
+        self.logs: list[float] = []
+        self.sums: list[torch.Tensor] | None = None
+        self.count, self.begun_at, self.best = 0, None, (float("inf"), None)
+
+    def update(self):
+        batch = next(self.batches)
+        losses, self.carry = self.task.losses(batch, self.carry)
+        loss, count = losses["loss"]
+        grads = torch.autograd.grad(loss / count, self.weights)
+        norm = torch.stack([g.double().norm() for g in grads]).norm().float()
+        scale = min(1.0, self.clip / (norm.item() + 1e-6))
+        with torch.no_grad():
+            for weight, grad in zip(self.weights, grads, strict=True):
+                weight -= self.rate * scale * grad
+        if self.sums is not None:
+            self.sums = [s + w.double() for s, w in zip(self.sums, self.weights, strict=True)]
+            self.count += 1
+
+    def mean(self):
+        return [(s / self.count).float() for s in self.sums]
+
+    def validate(self, update: int):
+        raw = [w.detach().clone() for w in self.weights]
+        measured = raw if self.sums is None else self.mean()
+        self.fill(measured)
+        with torch.no_grad():
+            value = self.task.validate()["loss"]
+        if value < self.best[0]:
+            self.best = value, [w.clone() for w in measured]
+        self.fill(raw)
+        t = len(self.logs)
+        if self.sums is None and t > self.interval and value > min(self.logs[: t - self.interval]):
+            self.sums, self.count, self.begun_at = [w.double() for w in raw], 1, update
+        self.logs.append(value)
+        return value
+
+    @torch.no_grad()
+    def fill(self, values):
+        for weight, value in zip(self.weights, values, strict=True):
+            weight.copy_(value)
+
+
+class Scores(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_validation(self, update, scores):
+        self.seen.append(scores["loss"])
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A run and the naive loop, 60 updates with a validation after every four."""
+    torch.set_num_threads(1)
+    naive = Naive(rate=5.0, clip=0.25, every=4, interval=2)
+    values = []
+    for update in range(1, 61):
+        naive.update()
+        if update % 4 == 0:
+            values.append(naive.validate(update))
+    folder, scores, task = tmp_path_factory.mktemp("nt") / "run", Scores(), Toy(dropout=0.0)
+    result = train(task, averaged(accumulate=1), folder, show="none", callbacks=[scores])
+    return naive, values, folder, scores.seen, task, result
+
+
+def test_scores_are_those_of_the_naive_loop_before_and_after_the_trigger(compared):
+    naive, values, folder, seen, task, _ = compared
+    assert 12 <= naive.begun_at <= 48  # the trigger comes, and validations follow it
+    assert seen == pytest.approx(values, abs=1e-5)
+
+
+def test_the_training_goes_on_with_the_raw_weights_and_the_mean_is_published(compared):
+    naive, values, folder, seen, task, result = compared
+    checkpoint = sorted((folder / "checkpoints").iterdir())[-1]
+    raw = read_tensors(checkpoint / "weights.safetensors")
+    mean = read_tensors(checkpoint / "averaged.safetensors")
+    names = [name for name, _ in naive.task.model.named_parameters()]
+    for name, weight, expected in zip(names, naive.weights, naive.mean(), strict=True):
+        torch.testing.assert_close(raw[name], weight.detach(), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(mean[name], expected, atol=1e-5, rtol=1e-4)
+        assert not torch.allclose(raw[name], mean[name], atol=1e-3)
+    best = min(seen)
+    assert result.best == best and naive.best[0] == pytest.approx(best, abs=1e-5)
+    published = read_tensors(folder / "model" / "model.safetensors")
+    for name, expected in zip(names, naive.best[1], strict=True):
+        torch.testing.assert_close(published[name], expected, atol=1e-5, rtol=1e-4)
+    again = Toy(dropout=0.0)
+    again.model.load_state_dict(published, strict=False)  # the tied output is stored once
+    with torch.no_grad():
+        assert again.validate()["loss"] == pytest.approx(best, abs=1e-6)
+
+
+def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path):
+    task, seen = Toy(dropout=0.0), []
+    first = copy.deepcopy(list(task.model.parameters()))
+
+    class Keep(Callback):
+        def on_update(self, update):
+            seen.append([w.detach().double().clone() for w in task.model.parameters()])
+
+    chosen = options(
+        updates=9, accumulate=1, checkpoints=CheckpointOptions(every=9, seconds=0),
+        validation=ValidationOptions(every=9), averaging=AveragingOptions(start=4),
+        optimizer=OptimizerOptions("sgd", 1.0),
+    )  # fmt: skip
+    train(task, chosen, tmp_path / "run", show="none", callbacks=[Keep()])
+    published = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
+    assert len(first) == len(seen[0])
+    for n, (name, _) in enumerate(task.model.named_parameters()):
+        expected = torch.stack([one[n] for one in seen[3:]]).mean(0)
+        torch.testing.assert_close(published[name].double(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_nothing_is_averaged_while_validations_improve_and_the_start_is_recorded(tmp_path):
+    chosen = averaged(optimizer=OptimizerOptions("adam", 1e-3), updates=24)
+    train(Toy(), chosen, tmp_path / "run", show="none")
+    for folder in (tmp_path / "run" / "checkpoints").iterdir():
+        assert not (folder / "averaged.safetensors").exists()
+        facts = json.loads((folder / "facts.json").read_text())
+        assert facts["counters"]["averaged"] == 0
+
+
+def test_the_run_that_is_killed_at_random_has_a_mean_from_the_middle_on(tmp_path):
+    """See "averaged" in test_resume.py: kills come before and after the trigger."""
+    train(Toy(), averaged(), tmp_path / "run", show="none")
+    last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
+    assert 10 <= json.loads((last / "facts.json").read_text())["counters"]["averaged"] <= 50
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (dict(non_monotone=-1), "`non_monotone` of the averaging options must be at least 0"),
+        (dict(start=-2), "`start` of the averaging options must be at least 0"),
+    ],
+)
+def test_nonsense_is_an_error(given, said):
+    with pytest.raises(ConfigError, match=said):
+        AveragingOptions(**given)
+
+
+def test_two_means_at_once_are_an_error():
+    with pytest.raises(ConfigError, match="are two means of weights"):
+        options(averaging=AveragingOptions(non_monotone=3))
