@@ -82,6 +82,10 @@ class LMObjective(Options):
     temporal_activation_regularization: float = Field(default=0.0, ge=0)
     """beta: the mean square of their differences from step to step, before dropout, times this."""
 
+    variable_length: bool = False
+    """Backpropagation through batches that differ in length around `sequence_length`, the learning
+    rate of each in proportion to it (Merity et al. 2018, section 4.1)."""
+
     def losses(self, model: LanguageModel) -> tuple[AuxiliaryLoss, ...]:
         """The losses whose weight is above 0.
 

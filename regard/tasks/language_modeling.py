@@ -259,7 +259,7 @@ class LanguageModeling(EmbedsTexts):
         valid_path = data.train if data.splits_train else data.valid
         for path, text in ((data.train, train), (valid_path, valid)):
             _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
-        batches = _batches(train, data, limit, recipe.seed)
+        batches = _batches(train, recipe, limit)
         notes: list[str] = []
         if data.format == "text" and not is_corpus(data.train):
             notes += filter(None, [lost_text(tokenizer, islice(data.texts(), SAMPLED))])
@@ -270,7 +270,7 @@ class LanguageModeling(EmbedsTexts):
                 "(`sequence_length` of [data]): it learns nothing about longer texts. Set "
                 f"`max_length` of [model] to {steps}"
             )
-        if data.variable_length:
+        if recipe.objective.variable_length:
             task.usual_length = data.sequence_length
         task.data = TrainingText(train, valid, batches, data.batch_size, notes)
         return task
@@ -658,23 +658,24 @@ class LanguageModeling(EmbedsTexts):
         return self.data
 
 
-def _batches(text: TokenArray, data: TextData, limit: int | None, seed: int) -> EpochData:
+def _batches(text: TokenArray, recipe: LanguageModelingRecipe, limit: int | None) -> EpochData:
     """The training batches for a model with this context; None: with a state.
 
     Raises:
         ConfigError: batches of variable length for a model with a context.
     """
+    data, variable = recipe.data, recipe.objective.variable_length
     size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
     if limit is None:
-        if data.variable_length:
-            return VariableStreams(text, **size, seed=seed)
+        if variable:
+            return VariableStreams(text, **size, seed=recipe.seed)
         return ParallelStreams(text, **size)
-    if data.variable_length:
+    if variable:
         raise ConfigError(
-            "[data] `variable_length` is for models that carry a state, but this one has a context "
-            f"of {limit:,} tokens. Leave it out."
+            "[objective] `variable_length` is for models that carry a state, but this one has a "
+            f"context of {limit:,} tokens. Leave it out."
         )
-    return ShuffledBlocks(text, **size, seed=seed)
+    return ShuffledBlocks(text, **size, seed=recipe.seed)
 
 
 def _check_length(path: Any, predicted: int, streams: int) -> None:

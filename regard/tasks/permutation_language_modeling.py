@@ -89,7 +89,6 @@ class PermutationLanguageModeling(LanguageModeling):
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
         why = "is for models that are trained from the first word to the last"
-        yield from differing(recipe.data, "data", ["variable_length"], why)
         yield from differing(recipe.objective, "objective", list(LMObjective.model_fields), why)
 
     @classmethod

@@ -93,7 +93,7 @@ def test_the_objective_is_the_published_one_and_its_gradient_too():
 
 def test_the_rate_of_each_batch_is_in_proportion_to_its_length(tmp_path):
     overrides = [
-        "data.variable_length=true", "objective.activation_regularization=2",
+        "objective.variable_length=true", "objective.activation_regularization=2",
         "objective.temporal_activation_regularization=1",
     ]  # fmt: skip
     seen = []
@@ -131,7 +131,9 @@ def test_a_model_without_the_states_that_a_loss_reads_raises_an_error(tmp_path):
             out=tmp_path / "run", show="none",
         )  # fmt: skip
     with pytest.raises(ConfigError, match=r"`variable_length` is for models that carry a state"):
-        runs.train(path, [*other, "data.variable_length=true"], out=tmp_path / "run", show="none")
+        runs.train(
+            path, [*other, "objective.variable_length=true"], out=tmp_path / "run", show="none"
+        )
     with pytest.raises(ConfigError, match="activation_regularization"):
         runs.train(
             path, ["objective.activation_regularization=-1"], out=tmp_path / "run", show="none"
