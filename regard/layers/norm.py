@@ -1,17 +1,15 @@
-"""Layer normalization of a sum, and batch normalization of vectors."""
+"""Layer normalization of a sum: the box "Add & Norm" in figure 1 of Vaswani et al. 2017."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard import ops
 from regard.layers.dropout import check_probability, draw
 
 
 class AddNorm(nn.LayerNorm):
-    """norm(hidden + drop(update)), the box "Add & Norm" in figure 1 of Vaswani et al. 2017 with the
-    dropout of section 5.4; see `ops.add_norm`."""
+    """norm(hidden + drop(update)), section 5.4; see `ops.add_norm`."""
 
     def __init__(self, d_model: int, *, eps: float = 1e-5, dropout: float = 0.0):
         super().__init__(d_model, eps=eps)
@@ -25,20 +23,3 @@ class AddNorm(nn.LayerNorm):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, dropout={self.dropout}"
-
-
-class BatchNorm(nn.BatchNorm1d):
-    """Batch normalization (Ioffe & Szegedy 2015), in float32.
-
-    A single vector has no variance: in training it is normalized by the running statistics, which
-    it leaves as they are.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, D) -> (B, D)"""
-        y = x.to(self.weight.dtype)
-        if self.training and x.size(0) > 1:
-            return super().forward(y).to(x.dtype)
-        return F.batch_norm(
-            y, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
-        ).to(x.dtype)

@@ -19,7 +19,6 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import activation_of
 from regard.layers.linear import Linear
-from regard.layers.norm import BatchNorm
 from regard.layers.softmax import Softmax, counting
 
 Pooling = Callable[[Tensor, Sequences], Tensor]
@@ -112,21 +111,6 @@ class DenseActivation(nn.Module):
         return self.activation(self.dense(self.dropout(hidden)))
 
 
-class NormedInner(nn.Module):
-    """norm(relu(U drop(norm(h)) + b)), the inner layer of ULMFiT's classifier; batch norms."""
-
-    def __init__(self, d_in: int, d_out: int, dropout: float):
-        super().__init__()
-        self.norm_in, self.norm_out = BatchNorm(d_in), BatchNorm(d_out)
-        self.dropout = Dropout(dropout)
-        self.dense = Linear(d_in, d_out)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(B, d_in) -> (B, d_out)"""
-        hidden = self.dense(self.dropout(self.norm_in(pooled)))
-        return self.norm_out(hidden.relu())
-
-
 class Pooler(nn.Module):
     """tanh(U h + b) at the first token, trained with BERT (Devlin et al. 2019, section A.1)."""
 
@@ -154,7 +138,7 @@ class ClassificationHead(nn.Module):
         outputs: int,
         *,
         pooling: Pooling,
-        inner: DenseActivation | NormedInner | None = None,
+        inner: nn.Module | None = None,
         dropout: float = 0.0,
         bias: bool = True,
     ):

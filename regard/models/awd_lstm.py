@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
+from regard.layers.batch_norm import NormedInner
 from regard.layers.dropout import EmbeddingDropout, VariationalDropout
 from regard.layers.recurrent import (
     RecurrentLayer,
@@ -34,7 +35,6 @@ from regard.layers.softmax import Softmax
 from regard.layers.task_heads import (
     ClassificationHead,
     ConcatPooling,
-    NormedInner,
     every_token,
 )
 from regard.models.config import InitScale, Probability, Size, TokenId

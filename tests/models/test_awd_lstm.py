@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.layers.batch_norm import NormedInner
 from regard.layers.dropout import EmbeddingDropout, VariationalDropout
 from regard.layers.recurrent import WeightDropLSTM, Windows
-from regard.layers.task_heads import ConcatPooling, NormedInner
+from regard.layers.task_heads import ConcatPooling
 from regard.models import size_of
 from regard.models.awd_lstm import PUBLISHED, SIZES, AwdLstm, AwdLstmConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
