@@ -1,0 +1,128 @@
+"""ULMFiT on TREC's questions (Howard & Ruder 2018): three trainings, beside one from scratch.
+
+    python examples/ulmfit.py imdb_labeled_50k.tsv.gz qc.zip runs/ulmfit
+
+The first argument has reviews in its last column, the second is NLTK's archive of TREC. A language
+model is trained on two million words of reviews, tuned on the texts of the questions, and then
+classifies; for 100, 1,000 and all labels its accuracy is printed beside that of the same model
+with the same options from random weights, and from the language model before it was tuned.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import random
+import sys
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import regard
+
+WORDS, VALID_WORDS = 2_000_000, 40_000
+LABELS = (100, 1000, 5452)
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def reviews(file: Path) -> list[str]:
+    """The reviews of the training part, shuffled."""
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines]
+    texts = [row[-1].replace("<br />", " ") for row in rows if row[0] == "train"]
+    random.Random(1).shuffle(texts)
+    return texts
+
+
+def words_of(texts: Iterable[str], count: int) -> list[str]:
+    """Texts until they have so many words."""
+    found: list[str] = []
+    for text in texts:
+        if count <= 0:
+            break
+        found.append(text)
+        count -= len(text.split())
+    return found
+
+
+def questions(archive: Path, name: str) -> list[tuple[str, str]]:
+    """(question, one of six labels) of a file of the archive."""
+    with zipfile.ZipFile(archive) as files:
+        lines = files.read(f"qc/{name}.txt").decode("latin-1").splitlines()
+    pairs = (line.split(" ", 1) for line in lines)
+    return [(text.strip(), label.split(":")[0]) for label, text in pairs]
+
+
+def write_table(file: Path, rows: Sequence[tuple[str, str]]) -> None:
+    """Questions and labels, with a header."""
+    with file.open("w", encoding="utf-8", newline="") as out:
+        csv.writer(out, delimiter="\t").writerows([("text", "label"), *rows])
+
+
+def write_data(imdb: Path, trec: Path, folder: Path) -> None:
+    """The files that the recipes name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = reviews(imdb)
+    train = words_of(texts, WORDS)
+    (folder / "pretrain.txt").write_text("\n".join(train) + "\n", "utf-8")
+    valid = words_of(texts[len(train) :], VALID_WORDS)
+    (folder / "pretrain-valid.txt").write_text("\n".join(valid) + "\n", "utf-8")
+    rows = questions(trec, "train")
+    random.Random(1).shuffle(rows)
+    lines = [text for text, _ in rows]
+    (folder / "trec-texts.txt").write_text("\n".join(lines[500:]) + "\n", "utf-8")
+    (folder / "trec-texts-valid.txt").write_text("\n".join(lines[:500]) + "\n", "utf-8")
+    for count in LABELS:
+        write_table(folder / f"trec-train-{count}.tsv", rows[:count])
+    write_table(folder / "trec-test.tsv", questions(trec, "test"))
+
+
+def trained(recipe: str, out: Path, start: Path | None = None, *options: str) -> Path:
+    """The run of a recipe; one that is finished is not trained again."""
+    os.environ["ULMFIT_MODEL"] = str(start)
+    if not (out / "result.json").exists():
+        regard.train(RECIPES / f"ulmfit-{recipe}.toml", ["training.threads=1", *options], out=out)
+    return out
+
+
+def accuracy(run: Path) -> float:
+    """On the test questions."""
+    return json.loads((run / "result.json").read_text())["test_scores"]["accuracy"]
+
+
+def from_scratch(folder: Path, start: Path) -> Path:
+    """The language model with random weights, under the tokenizer of the trained one."""
+    task = regard.load(start)
+    model = type(task.model)(task.model.config)
+    task.model.load_state_dict(model.state_dict())
+    regard.save(task, folder)
+    return folder
+
+
+def main(imdb: str, trec: str, out: str) -> None:
+    """Train all of them and print a table."""
+    folder = Path(out)
+    os.environ["ULMFIT"] = str(folder / "data")
+    if not (folder / "data" / "trec-test.tsv").exists():
+        write_data(Path(imdb), Path(trec), folder / "data")
+    pretrained = trained("pretrain", folder / "pretrained")
+    starts = {
+        "scratch": from_scratch(folder / "scratch", pretrained),
+        "pre-trained": pretrained,
+        "tuned": trained("tune", folder / "tuned", pretrained),
+    }
+    print("labels  " + "  ".join(f"{name:>11}" for name in starts))
+    for count in LABELS:
+        found = []
+        for name, start in starts.items():
+            data = f"data.train={folder}/data/trec-train-{count}.tsv"
+            updates = "training.epochs=12" if count > 1000 else "training.epochs=30"
+            run = trained("classify", folder / f"{name}-{count}", start, data, updates)
+            found.append(f"{accuracy(run):11.1%}")
+        print(f"{count:6,}  " + "  ".join(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
