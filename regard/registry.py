@@ -34,6 +34,7 @@ REGISTERING = (
         "layers.dropout",
         "layers.softmax",
         "layers.recurrent",
+        "layers.projected_lstm",
     ),
     *("layers.panels", "models.wrappers", "decoding.cuda_graphs", "training.optimizers"),
 )

@@ -1,0 +1,178 @@
+"""An LSTM whose hidden states are a projection of its wider cells (Sak et al. 2014).
+
+    c = clip(f * c + i * g),  h = clip(R (o * tanh(c)))
+
+The equation is `ops.projected_lstm`. The implementation here multiplies all inputs at once, and in
+the backward pass sums up the gradients of the weights in one product each, where autograd adds up a
+matrix at every step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from regard import ops
+from regard.ops import ProjectedWeights, autocast_dtype
+
+
+class ProjectedLSTM(nn.Module):
+    """One layer of D cells whose hidden states have P dimensions; see `ops.projected_lstm`.
+
+    Args:
+        d_in, d_cell, d_model: D_in, D and P.
+        cell_clip, projection_clip: the largest absolute value of cells and of hidden states.
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        d_cell: int,
+        d_model: int,
+        *,
+        cell_clip: float | None = None,
+        projection_clip: float | None = None,
+    ):
+        super().__init__()
+        self.d_cell, self.d_model = d_cell, d_model
+        self.cell_clip, self.projection_clip = cell_clip, projection_clip
+        self.input = nn.Linear(d_in, 4 * d_cell)
+        self.recurrent = nn.Linear(d_model, 4 * d_cell, bias=False)
+        self.projection = nn.Linear(d_cell, d_model, bias=False)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(d_cell**-0.5), d_cell**-0.5)
+
+    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Every hidden state (B, T, P), and every cell (B, T, D).
+
+        Args:
+            x: (B, T, D_in).
+            hidden, cell: before the first step, (B, P) and (B, D).
+        """
+        if x.size(1) == 0:
+            return hidden[:, None][:, :0], cell[:, None][:, :0]
+        weights = ProjectedWeights(
+            self.input.weight, self.recurrent.weight, self.input.bias, self.projection.weight
+        )
+        return ops.projected_lstm(x, hidden, cell, weights, self.cell_clip, self.projection_clip)
+
+    def empty(self, rows: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The state before anything was read: zeros, (B, P) and (B, D)."""
+        return like.new_zeros(rows, self.d_model), like.new_zeros(rows, self.d_cell)
+
+
+# ----------------------------------------------------- an implementation of ops.projected_lstm
+
+
+def _one_type(
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weights: ProjectedWeights,
+    cell_clip: float | None = None,
+    projection_clip: float | None = None,
+) -> bool:
+    """Whether all tensors have one type; autocast goes to the definition."""
+    types = {one.dtype for one in (x, hidden, cell, *weights)}
+    return types == {autocast_dtype(x)}
+
+
+def _unrolled(
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weights: ProjectedWeights,
+    cell_clip: float | None = None,
+    projection_clip: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    clips = cell_clip, projection_clip
+    if torch.is_grad_enabled():
+        hiddens, cells = _ProjectedLSTM.apply(x, hidden, cell, *weights, *clips)
+    else:
+        hiddens, cells, _ = _forward(x, hidden, cell, weights, *clips)
+    return hiddens.transpose(0, 1), cells.transpose(0, 1)  # (T, B, ...) -> (B, T, ...)
+
+
+def _forward(
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weights: ProjectedWeights,
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states (T, B, P), cells (T, B, D), and the gates after their activations."""
+    gates = torch.nn.functional.linear(x.transpose(0, 1), weights.input, weights.bias)
+    width, recurrent, projection = cell.size(1), weights.recurrent.t(), weights.projection.t()
+    hiddens = x.new_empty(*gates.shape[:2], projection.size(1))
+    cells = x.new_empty(*gates.shape[:2], width)
+    for here, hidden_here, cell_here in zip(gates, hiddens, cells, strict=True):
+        here.addmm_(hidden, recurrent)
+        here[:, : 2 * width].sigmoid_()
+        here[:, 2 * width : 3 * width].tanh_()
+        here[:, 3 * width :].sigmoid_()
+        i, f, g, o = here.chunk(4, 1)
+        torch.mul(f, cell, out=cell_here).addcmul_(i, g)
+        if cell_clip is not None:
+            cell_here.clamp_(-cell_clip, cell_clip)
+        torch.mm(cell_here.tanh().mul_(o), projection, out=hidden_here)
+        if projection_clip is not None:
+            hidden_here.clamp_(-projection_clip, projection_clip)
+        hidden, cell = hidden_here, cell_here
+    return hiddens, cells, gates
+
+
+class _ProjectedLSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, hidden: Tensor, cell: Tensor, *others: Any) -> tuple:
+        weights, ctx.clips = ProjectedWeights(*others[:4]), others[4:]
+        hiddens, cells, gates = _forward(x, hidden, cell, weights, *ctx.clips)
+        ctx.save_for_backward(x, hidden, cell, *weights, hiddens, cells, gates)
+        return hiddens, cells
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        x, hidden, cell, w, u, _, r, hiddens, cells, gates = ctx.saved_tensors
+        d_gates, d_projected, d_hidden, d_cell = _through_time(ctx, *grads)
+        flat = d_gates.flatten(0, 1)  # (T, B, 4D) -> (T B, 4D)
+        before = torch.cat([hidden[None], hiddens[:-1]]).flatten(0, 1)
+        squashed = (cells.tanh() * gates.chunk(4, 2)[3]).flatten(0, 1)
+        d_x = (d_gates @ w).transpose(0, 1) if ctx.needs_input_grad[0] else None
+        d_w = flat.t() @ x.transpose(0, 1).flatten(0, 1)
+        d_r = d_projected.flatten(0, 1).t() @ squashed
+        return d_x, d_hidden, d_cell, d_w, flat.t() @ before, flat.sum(0), d_r, None, None
+
+
+def _through_time(ctx: Any, d_hiddens: Tensor, d_cells: Tensor) -> tuple[Tensor, ...]:
+    """Gradients by the gates before their activations (T, B, 4D), by the projected hidden states
+    before they were clipped (T, B, P), and by the first hidden state and cell.
+    """
+    _, _, first_cell, _, u, _, r, hiddens, cells, gates = ctx.saved_tensors
+    cell_clip, projection_clip = ctx.clips
+    d_gates, d_projected = torch.empty_like(gates), torch.empty_like(hiddens)
+    d_hidden, d_cell = torch.zeros_like(hiddens[0]), torch.zeros_like(first_cell)
+    for t in reversed(range(len(gates))):
+        i, f, g, o = gates[t].chunk(4, 1)
+        d_hidden = d_hidden + d_hiddens[t]
+        if projection_clip is not None:
+            d_hidden = d_hidden * (hiddens[t].abs() < projection_clip)
+        d_projected[t] = d_hidden
+        squashed, d_output = cells[t].tanh(), d_hidden @ r
+        d_cell = d_cell + d_cells[t] + d_output * o * (1 - squashed * squashed)
+        if cell_clip is not None:
+            d_cell = d_cell * (cells[t].abs() < cell_clip)
+        before = cells[t - 1] if t else first_cell
+        d_i, d_f, d_g, d_o = d_gates[t].chunk(4, 1)
+        torch.mul(d_cell * g, i * (1 - i), out=d_i)
+        torch.mul(d_cell * before, f * (1 - f), out=d_f)
+        torch.mul(d_cell * i, 1 - g * g, out=d_g)
+        torch.mul(d_output * squashed, o * (1 - o), out=d_o)
+        d_hidden, d_cell = d_gates[t] @ u, d_cell * f
+    return d_gates, d_projected, d_hidden, d_cell
+
+
+ops.register(ops.projected_lstm, "unrolled", _unrolled, when=_one_type)
