@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models
 
@@ -17,6 +18,7 @@ from regard.text.word_level import frequent
 
 # ELMo (Peters et al. 2018): bytes are 0..255, then these; ids are one more, 0 is the padded word.
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
+ELMO_CHARACTERS, ELMO_PADDING = 262, PADDING + 1  # how many ids there are; that of padding
 
 
 def train(given: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
@@ -45,9 +47,18 @@ def elmo_ids(words: Sequence[str], per_word: int = 50) -> list[list[int]]:
         ConfigError: `per_word` is below 3.
     """
     check_at_least(3, per_word=per_word)
-    inner = [list(word.encode()[: per_word - 2]) for word in words]
-    ids = []
-    for word in [[BEGIN_SENTENCE], *inner, [END_SENTENCE]]:
-        word = [BEGIN_WORD, *word, END_WORD]
-        ids.append([c + 1 for c in word + [PADDING] * (per_word - len(word))])
-    return ids
+    words_of_bytes = [word.encode() for word in words]
+    return [_framed(one, per_word) for one in ([BEGIN_SENTENCE], *words_of_bytes, [END_SENTENCE])]
+
+
+def elmo_word(tokenizer: Any, id: int, per_word: int = 50) -> list[int]:
+    """The character ids of a token, (per_word,); bos and eos begin and end a sentence."""
+    if id in (tokenizer.bos_id, tokenizer.eos_id):
+        return _framed([BEGIN_SENTENCE if id == tokenizer.bos_id else END_SENTENCE], per_word)
+    return _framed(tokenizer.token(id).encode(), per_word)
+
+
+def _framed(word: Sequence[int], per_word: int) -> list[int]:
+    """Bytes between the marks of a word's ends, and padding behind them."""
+    marked = [BEGIN_WORD, *word[: per_word - 2], END_WORD]
+    return [c + 1 for c in marked + [PADDING] * (per_word - len(marked))]

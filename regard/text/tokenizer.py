@@ -104,6 +104,10 @@ class Tokenizer:
             return count
         return max(self._fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
+    def closed(self, id: int) -> int:
+        """The id in the vocabulary: of most tokenizers itself; see `OpenVocabulary`."""
+        return id
+
     def _role_id(self, role: str) -> int | None:
         return self._fast.token_to_id(self.roles[role]) if role in self.roles else None
 
