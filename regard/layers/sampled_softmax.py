@@ -1,0 +1,86 @@
+"""A softmax that compares each target in training with a sample of the other words.
+
+    loss = -log( exp(r_t) / (exp(r_t) + sum_{k sampled, k != t} exp(r_k)) ),  r_k = s_k - log q_k
+
+(Jean et al. 2015; Jozefowicz et al. 2016, section 3.1.) s are the scores, q_k is how often word k
+is expected in a sample. Words are drawn without replacement with the probabilities of a Zipfian
+text, p_k = log((k + 2) / (k + 1)) / log(V + 1), so that ids must be sorted by frequency, the most
+frequent first, as those of a trained vocabulary of words are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.layers.softmax import Softmax, counting
+
+BISECTIONS = 60
+
+
+class SampledSoftmax(Softmax):
+    """A `Softmax` over V words; in training each loss is over its target and `samples` words.
+
+    One sample, drawn from torch's default generator, serves all targets of a call.
+
+    Raises:
+        ValueError: there are fewer words than samples.
+    """
+
+    def __init__(self, d_model: int, vocab_size: int, samples: int):
+        super().__init__(d_model, vocab_size, tied=None, bias=True)
+        if not 1 <= samples <= vocab_size:
+            raise ValueError(
+                f"`negative_samples` must be at most the {vocab_size} words of the vocabulary, "
+                f"but is {samples}."
+            )
+        self.samples = samples
+        probabilities = zipfian(vocab_size)
+        expected = expected_counts(probabilities, samples)
+        for name, values in (("probabilities", probabilities), ("log_expected", np.log(expected))):
+            self.register_buffer(name, torch.from_numpy(values).float(), persistent=False)
+
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
+        """See `Softmax`; in evaluation, and with smoothing, over all words."""
+        if not self.training or smoothing:
+            return super().loss(hidden, targets, smoothing, count)
+        hidden, targets = counting(hidden, targets, count)
+        probabilities: Tensor = self.probabilities  # type: ignore[assignment]
+        sampled = torch.multinomial(probabilities, self.samples)  # (S,)
+        return self.sampled_loss(hidden, targets, sampled), targets.numel()
+
+    def sampled_loss(self, hidden: Tensor, targets: Tensor, sampled: Tensor) -> Tensor:
+        """The sum of the losses with this sample: (N, D), (N,) and (S,) -> ()."""
+        correction: Tensor = self.log_expected  # type: ignore[assignment]
+        bias = torch.zeros_like(correction) if self.bias is None else self.bias
+        bias = bias - correction
+        own = (hidden * self.weight[targets]).sum(1) + bias[targets]  # (N,)
+        others = torch.addmm(bias[sampled], hidden, self.weight[sampled].t())  # (N, S)
+        others = others.masked_fill(targets[:, None] == sampled, float("-inf"))
+        both = torch.cat([own[:, None], others], 1).float()
+        return (both.logsumexp(1) - own.float()).sum()
+
+
+def zipfian(vocab_size: int) -> np.ndarray:
+    """p_k = log((k + 2) / (k + 1)) / log(V + 1), (V,) in float64."""
+    ranks = np.log(np.arange(1, vocab_size + 2))
+    return np.diff(ranks) / ranks[-1]
+
+
+def expected_counts(probabilities: np.ndarray, samples: int) -> np.ndarray:
+    """How often each word is expected in `samples` different words, (V,).
+
+    Drawn with replacement n times, word k is among them with 1 - (1 - p_k)^n; n is the number with
+    which these sum to `samples`.
+    """
+    if samples == len(probabilities):
+        return np.ones_like(probabilities)
+    low, high = float(samples), 1e12
+    for _ in range(BISECTIONS):
+        tries = (low * high) ** 0.5
+        found = -np.expm1(tries * np.log1p(-probabilities))
+        low, high = (tries, high) if found.sum() < samples else (low, tries)
+    return -np.expm1(high * np.log1p(-probabilities))
