@@ -31,6 +31,7 @@ from regard.checkpoints.adapters import (
     read_adapter_tensors,
 )
 from regard.checkpoints.filling import SkipInit, load_strict, unique_tensors
+from regard.checkpoints.formats import elmo as elmo_format
 from regard.checkpoints.formats import (
     from_published,
     infer_model_type,
@@ -261,6 +262,23 @@ class AdapterFolder(ModelFolder):
         return self.path if any((self.path / name).exists() for name in names) else self.base.path
 
 
+@dataclass(frozen=True)
+class ElmoFolder(ModelFolder):
+    """A folder with an ELMo as its authors publish it."""
+
+    def model(self) -> nn.Module:
+        """The model with its weights, and a mix of its layers with equal weights."""
+        return EncoderWithHeads(elmo_format.read(self.path), {})
+
+    def tokenizer(self) -> Tokenizer:
+        """Words between white space."""
+        return elmo_format.read_tokenizer(self.path)
+
+    def half_precision(self) -> torch.dtype | None:
+        """None: the weights are float32."""
+        return None
+
+
 def open_folder(path: str | Path) -> ModelFolder:
     """The model's folder of a run, the folder itself, or what the hub has under a name.
 
@@ -272,6 +290,8 @@ def open_folder(path: str | Path) -> ModelFolder:
     folder = folder_of(path)
     if holds_adapter(folder) and not holds_weights(folder):
         return _open_adapter(folder)
+    if elmo_format.holds_elmo(folder) and not (folder / CONFIG).exists():
+        return ElmoFolder(folder, {"model_type": "elmo"}, None)
     config = _read_config(folder)
     found = ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG))
     if config.get("model_type") is None:

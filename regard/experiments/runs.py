@@ -145,6 +145,8 @@ class FeaturesSection(Options):
     """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix (learned)."""
     d_model: int = FeaturesConfig.d_model
     lstm_layers: int = FeaturesConfig.lstm_layers
+    d_words: int = FeaturesConfig.d_words
+    """Of learned vectors of tokens beside the features; 0: none."""
     dropout: float = FeaturesConfig.dropout
 
 
@@ -217,7 +219,7 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
         raise ConfigError(f"[model.features] {error}") from None
 
 
-MAY_BE_ZERO = ("memory_length", "random_blocks", "random_seed")
+MAY_BE_ZERO = ("memory_length", "random_blocks", "random_seed", "highway_layers", "d_words")
 
 
 def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:
@@ -316,7 +318,7 @@ def build_tokenizer(recipe: Any) -> Tokenizer:
             "A model with random weights needs a new tokenizer: describe it in [tokenizer], or "
             "fine-tune the model of a folder: [model] path."
         )
-    return Tokenizer.load(open_folder(recipe.model.path).tokenizer_path)
+    return open_folder(recipe.model.path).tokenizer()
 
 
 def plan(

@@ -34,6 +34,7 @@ class Protocol:
     segments, overlap: without a window, parts of the text that were read side by side, and how
     many tokens before its own each part began to read.
     state: without a window, further facts about how the state was carried, each behind "|".
+    direction: in which the text is predicted, where a model reads in both: forward, backward.
     """
 
     unit: str
@@ -43,6 +44,7 @@ class Protocol:
     segments: int = 1
     overlap: int = 0
     state: str = ""
+    direction: str = ""
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -67,7 +69,7 @@ class Protocol:
             context = f"window:{self.window}|stride:{self.step}"
         elif self.segments > 1:
             context += f"|segments:{self.segments}|overlap:{self.overlap}"
-        context += self.state
+        context += self.state + (f"|direction:{self.direction}" if self.direction else "")
         return f"unit:{self.unit}|tok:{self.tokenization}|{context}"
 
 
@@ -87,13 +89,17 @@ class Perplexity:
     @property
     def name(self) -> str:
         """What the number is."""
+        return f"{self.protocol.direction} {self._quantity}".lstrip()
+
+    @property
+    def _quantity(self) -> str:
         return UNITS[self.protocol.unit]
 
     @property
     def value(self) -> float:
         """exp(nats / count), or for characters and bytes nats / count / ln 2."""
         mean = self.nats / self.count
-        if self.name != "perplexity":
+        if self._quantity != "perplexity":
             return mean / math.log(2)
         return math.exp(mean) if mean < 709 else math.inf
 
@@ -104,7 +110,7 @@ class Perplexity:
         return f"{self.protocol.signature}|count:{self.count}{unknown}"
 
     def __str__(self) -> str:
-        digits = 2 if self.name == "perplexity" else 4
+        digits = 2 if self._quantity == "perplexity" else 4
         return f"{self.name} = {self.value:.{digits}f} {self.signature}"
 
 

@@ -20,6 +20,7 @@ MODELS: dict[str, Any] = {
     "seq2seq": "regard.models.seq2seq:Seq2Seq",
     "transformer": "regard.models.transformer:Transformer",
     "transformer-prenorm": "regard.models.transformer_prenorm:PreNormTransformer",
+    "elmo": "regard.models.elmo:Elmo",
     "gpt": "regard.models.gpt:GPT",
     "bert": "regard.models.bert:Bert",
     "roberta": "regard.models.roberta:Roberta",

@@ -22,6 +22,8 @@ Epsilon = Annotated[float, Field(gt=0, lt=1)]
 """The constant that a layer norm adds to the variance."""
 InitScale = Annotated[float, Field(ge=0, le=100)]
 """The standard deviation, or the bound, of the initial parameters."""
+Limit = Annotated[float, Field(gt=0, le=1e6)]
+"""The largest absolute value that states are clipped to."""
 
 
 def _as_tuple(value: Any) -> Any:
@@ -30,6 +32,18 @@ def _as_tuple(value: Any) -> Any:
 
 
 Sizes = Annotated[tuple[Size, ...], BeforeValidator(_as_tuple)]
+
+
+def _as_tuples(value: Any) -> Any:
+    """Lists in a list as tuples in a tuple."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
+
+
+Filters = Annotated[
+    tuple[Annotated[tuple[Size, Size], BeforeValidator(_as_tuple)], ...],
+    BeforeValidator(_as_tuples),
+]
+"""Of convolutions: the width and the number of each kind of filter."""
 TokenIds = Annotated[tuple[TokenId, ...], BeforeValidator(_as_tuple)]
 Flags = Annotated[tuple[bool, ...], BeforeValidator(_as_tuple)]
 

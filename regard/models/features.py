@@ -1,9 +1,11 @@
 """Features of a frozen encoder under a bidirectional LSTM (Devlin et al. 2019, section 5.3).
 
-    ids -> frozen encoder -> a choice of its layers -> biLSTM -> hidden
+    ids -> frozen encoder -> a choice of its layers -> [words; choice] -> biLSTM -> hidden
 
 Nothing of the encoder is learned. Its layers are chosen as `regard.layers.scalar_mix` names them,
-or mixed with weights that are learned ("mix", Peters et al. 2018, eq. 1).
+or mixed with weights that are learned ("mix", Peters et al. 2018, eq. 1). Where `d_words` asks for
+them, learned vectors of the tokens stand beside the features, as ELMo's paper puts the two together
+([x_k; ELMo_k], section 3.3).
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -22,7 +25,7 @@ from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.layers.scalar_mix import Choice, ScalarMix, choice_of
 from regard.layers.task_heads import ClassificationHead, every_token, mean_of_tokens
 from regard.models.check_config import config_of
-from regard.models.config import Probability, Size, TokenId
+from regard.models.config import Count, Probability, Size, TokenId
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
 
@@ -36,6 +39,8 @@ class FeaturesConfig:
     encoder: the name of its model.  inside: its configuration.
     choice: of its layers: "mix", or one of `regard.layers.scalar_mix`.
     d_model: of the biLSTM, both directions together.  lstm_layers: its layers.
+    d_words: of a learned vector for each token of the vocabulary, and one for all words outside of
+        it; 0: none.
     dropout: of the features, between the layers of the biLSTM, and at the head.
     """
 
@@ -45,6 +50,7 @@ class FeaturesConfig:
     choice: str = "concat-last-4"
     d_model: Size = 768
     lstm_layers: Size = 2
+    d_words: Count = 0
     dropout: Probability = 0.5
     pad: TokenId | None = 0
 
@@ -90,7 +96,8 @@ class Features(nn.Module, Encoder):
         self.encoder: Any = model_class(config.encoder)(inner).requires_grad_(False).eval()
         mixed = config.choice == "mix"
         self.choice: Choice = ScalarMix(inner.layers) if mixed else choice_of(config.choice)
-        width = self.choice.width(inner.d_model)
+        width = self.choice.width(inner.d_model) + config.d_words
+        self.words = nn.Embedding(config.vocab_size + 1, config.d_words)
         self.dropout = Dropout(config.dropout)
         self.recurrent = BidirectionalStack(
             LSTM, width, config.d_model, config.lstm_layers, dropout=config.dropout
@@ -127,8 +134,22 @@ class Features(nn.Module, Encoder):
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """The features, and what the biLSTM gives."""
         feature = self.choice(self.encoder.states(batch))
+        known = batch.ids.clamp(max=self.config.vocab_size)  # behind it: one vector for all others
+        feature = torch.cat([self.words(known), feature], -1)
         yield feature
         yield tokens.of(self.recurrent(self.dropout(feature), batch.lengths)[0])
+
+    def input_tokenizer(self, tokenizer: Any) -> Any:
+        """That of the encoder."""
+        return self.encoder.input_tokenizer(tokenizer)
+
+    def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
+        """As the encoder reads it."""
+        return self.encoder.complete(batch, tokenizer)
+
+    def static(self, batch: Sequences) -> Tensor:
+        """That of the encoder."""
+        return self.encoder.static(batch)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.

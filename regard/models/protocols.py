@@ -314,7 +314,7 @@ class CrossAttentionModel(EncoderDecoder[S]):
 class Encoder(Model):
     """Gives a hidden state for each token of a text, for any task that puts a head on top.
 
-    embedding: the vectors of tokens.
+    embedding: the vectors of tokens; of an encoder of characters, those of characters.
     pooled: the kinds of head whose inner layer comes out of pre-training.
     segment_types: how many texts of a row it distinguishes by their segments.
     is_causal: whether a hidden state depends on no later token and the model's head predicts the
@@ -352,14 +352,31 @@ class Encoder(Model):
             tokens: those whose hidden states the last layer computes.
         """
 
+    def input_tokenizer(self, tokenizer: Any) -> Any:
+        """The tokenizer as this encoder reads its ids: itself, or for an encoder that reads
+        characters one that gives every unknown word an id of its own
+        (`regard.text.open_vocabulary`).
+        """
+        return tokenizer
+
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
         """A padded batch of token ids with all that this encoder reads: named extras such as the
         characters of each word.
+
+        Args:
+            tokenizer: what `input_tokenizer` gave, of which the ids are.
         """
         return batch
 
+    def static(self, batch: Sequences) -> Tensor:
+        """The vectors of a padded batch that do not depend on what surrounds a token, (B, T, D)."""
+        vectors: Tensor = self.embedding(batch.ids)
+        return vectors
+
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
-        """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
+        """What heads read, (B, T, D), or (1, N, D) of an unpadded batch: the hidden states of the
+        last layer; of ELMo the mix of all.
+        """
         for hidden in self.states(batch, tokens):  # noqa: B007
             pass
         return hidden

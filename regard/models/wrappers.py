@@ -182,9 +182,17 @@ class EncoderAround(Around[Encoder], Encoder):  # type: ignore[override]
         """As of the model."""
         return self.model.states(batch, tokens)
 
+    def input_tokenizer(self, tokenizer: Any) -> Any:
+        """As of the model."""
+        return self.model.input_tokenizer(tokenizer)
+
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
         """As of the model."""
         return self.model.complete(batch, tokenizer)
+
+    def static(self, batch: Sequences) -> Tensor:
+        """As of the model."""
+        return self.model.static(batch)
 
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         """As of the model."""

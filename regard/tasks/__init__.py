@@ -23,6 +23,9 @@ TASKS: dict[str, Any] = {
     "permutation-language-modeling": (
         "regard.tasks.permutation_language_modeling:PermutationLanguageModeling"
     ),
+    "bidirectional-language-modeling": (
+        "regard.tasks.bidirectional_language_modeling:BidirectionalLanguageModeling"
+    ),
     "embedding": "regard.tasks.embedding:Embedding",
     "classification": "regard.tasks.classification:Classification",
     "multi-label-classification": "regard.tasks.multi_label:MultiLabel",

@@ -160,8 +160,8 @@ class EncoderTask(EmbedsTexts):
     ):
         self.model = model
         self.input_format = input_format_of(model, tokenizer, max_length, truncation)
-        self.tokenizer = tokenizer.with_template(self.input_format.template)
         template = self.input_format.template
+        self.tokenizer = self.input_format.tokenizer.with_template(template)
         self.order: PairOrder = BothOrders(template) if both_orders else GivenOrder()
         self.parts: Parts | None = None
         self.aux_lm: AuxiliaryLM | None = None
@@ -499,6 +499,7 @@ def input_format_of(
     """
     stated = tokenizer.max_length if max_length is None else max_length
     limits = [limit for limit in (stated, model.config.max_length) if limit is not None]
+    tokenizer = model.encoder.input_tokenizer(tokenizer)
     template = tokenizer.template or model.encoder.template(tokenizer)
     if template.segment_count > model.encoder.segment_types:
         template = template.unsegmented()

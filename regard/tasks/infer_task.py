@@ -38,6 +38,8 @@ PUBLISHED_FOR = {
 }
 # a language model -> another task that it is trained for, and then used as such
 TRAINED_AS = {"xlnet": "permutation-language-modeling"}
+# an encoder -> the task that it is pre-trained by, and then used as such
+PRETRAINED_AS = {"elmo": "bidirectional-language-modeling"}
 OF_CLASSES = ("classification", "multi-label-classification", "multi-regression", "regression")
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | dict.fromkeys(OF_CLASSES, "classes")
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
@@ -47,11 +49,14 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
     """The tasks that a model can be used for."""
     if not isinstance(model, EncoderWithHeads):
         continues = model.continues
-        own = ("language-modeling",) if continues else ENCODER_DECODERS
+        own: tuple[str, ...] = ("language-modeling",) if continues else ENCODER_DECODERS
         if continues and name_of(model) in TRAINED_AS:
             own = (*own, TRAINED_AS[name_of(model)])
         if is_encoder(type(model)):
-            return (*own, "embedding") if continues else ("embedding",)
+            own = own if continues else ()
+            if name_of(model) in PRETRAINED_AS:
+                own = (*own, PRETRAINED_AS[name_of(model)])
+            return (*own, "embedding")
         return own
     named = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
     if "classes" in model.heads:

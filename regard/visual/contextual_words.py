@@ -67,7 +67,7 @@ def contextual_vectors(
     batch = encoder.complete(input_format.batch(rows), input_format.tokenizer)
     batch = batch.to(next(module.parameters()).device)
     with torch.no_grad(), evaluating(module):
-        states = [encoder.embedding(batch.ids), *encoder.states(batch)]
+        states = [encoder.static(batch), *encoder.states(batch)]
     pairs = list(combinations(range(len(found)), 2))
     cosines = torch.stack([_cosines(hidden, found, pairs) for hidden in states])
     lines = tuple(f"{n}  {texts[row]}" for n, (row, _) in enumerate(found, 1))

@@ -49,6 +49,10 @@ T5_ENCODER = dict(
     d_model=8, d_ff=12, heads=3, head_dim=4, layers=2, buckets=8, max_distance=6, dropout=0.3
 )
 T5 = dict(T5_ENCODER, decoder_layers=2)
+ELMO = dict(
+    d_model=8, d_cell=6, layers=2, d_character=3, filters=((1, 3), (2, 4), (4, 2)), word_length=9,
+    dropout=0.3,
+)  # fmt: skip
 XLNET = dict(d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3)
 
 # How the names of parameters end that a language model without segments does not read.
@@ -86,6 +90,11 @@ TINY: dict[str, list[dict]] = {
     "mbart": [TRANSFORMER],
     "m2m-100": [
         dict(TRANSFORMER, d_model=12, heads=3, scale_embedding=False), dict(TRANSFORMER, d_ff=12),
+    ],
+    "elmo": [
+        ELMO, dict(ELMO, output="none", filters=((2, 4),), highway_layers=0, activation="tanh"),
+        dict(ELMO, layers=1, residual=False, cell_clip=None, projection_clip=None),
+        dict(ELMO, layers=3, negative_samples=4, cell_clip=0.1, projection_clip=0.05),
     ],
     "gpt": [
         GPT, dict(GPT, output="own"), dict(GPT, positions="sinusoidal"),
@@ -139,6 +148,7 @@ TINY: dict[str, list[dict]] = {
     "t5-encoder": [T5_ENCODER, dict(T5_ENCODER, bias_per_layer=True, gated=True)],
     "features": [
         dict(inside=BERT, choice="mix", d_model=8, dropout=0.3),
+        dict(inside=ELMO, encoder="elmo", choice="mix", d_model=8, d_words=3, dropout=0.3),
         dict(inside=GPT, encoder="gpt2", choice="second-to-last", d_model=8, lstm_layers=1,
              dropout=0.3),
     ],
@@ -151,7 +161,28 @@ def cases(verb: str) -> list[tuple[str, int]]:
     return [(name, n) for name in named for n in range(len(TINY.get(name, [{}])))]
 
 
+CHARACTER_ENCODERS = {"elmo"}  # they read characters, and have no attention
 CASES, ENCODERS = cases("step"), cases("new_head")
+
+
+class Words:
+    """A tokenizer of V words, for encoders that read more than ids."""
+
+    bos_id, eos_id = BOS, EOS
+
+    def token(self, number: int) -> str:
+        return "abcde"[number % 5] * (1 + number // 5)
+
+
+def read_by(encoder: nn.Module, batch: Sequences) -> Sequences:
+    """A batch with all that an encoder reads of it."""
+    reads_characters = models_name(body_of(encoder)) in CHARACTER_ENCODERS
+    return encoder.complete(batch, Words()) if reads_characters else batch
+
+
+def body_of(encoder: nn.Module) -> nn.Module:
+    """An encoder, without the biLSTM over its features."""
+    return encoder.encoder if models_name(encoder) == "features" else encoder
 
 
 def build(case: tuple[str, int]) -> nn.Module:
@@ -421,33 +452,36 @@ def encoder(request) -> nn.Module:
 
 
 def test_padding_and_batch_do_not_change_the_states_of_an_encoder(encoder):
-    texts, close = source(7), dict(atol=1e-5, rtol=1e-5)
+    texts, close = read_by(encoder, source(7)), dict(atol=1e-5, rtol=1e-5)
     together = list(encoder.states(texts))
-    assert torch.equal(encoder.encode(texts), together[-1])
+    whole = encoder.mix(together) if models_name(encoder) == "elmo" else together[-1]
+    assert torch.equal(encoder.encode(texts), whole)
     for row, length in enumerate(texts.lengths.tolist()):
         alone = Sequences(texts.ids[row : row + 1, :length], texts.lengths[row : row + 1])
-        for layer, hidden in zip(together, encoder.states(alone), strict=True):
+        for layer, hidden in zip(together, encoder.states(read_by(encoder, alone)), strict=True):
             torch.testing.assert_close(hidden[0], layer[row, :length], **close)
     order = torch.tensor([2, 0, 1, 0])
     keep = texts.keep[order]
     for pad in (PAD, 7):
         padded = torch.where(texts.keep, texts.ids, pad)
         wider = Sequences(torch.cat([padded, padded], 1), texts.lengths).select(order)
-        moved = encoder.encode(wider)[:, :7]
-        torch.testing.assert_close(moved[keep], together[-1][order][keep], **close)
+        moved = encoder.encode(read_by(encoder, wider))[:, :7]
+        torch.testing.assert_close(moved[keep], whole[order][keep], **close)
 
 
 def test_an_encoder_is_causal_where_nothing_leaks_from_the_future_and_it_predicts(encoder):
     texts = Sequences.full(ids(2, 6))
     changed = texts.ids.clone()
     changed[:, -1] = 3 + (changed[:, -1] - 2) % (V - 3)
-    before, after = (encoder.encode(one)[:, :-1] for one in (texts, Sequences.full(changed)))
+    before, after = (
+        encoder.encode(read_by(encoder, one))[:, :-1] for one in (texts, Sequences.full(changed))
+    )
     predicts = isinstance(encoder, LanguageModel)
     assert encoder.is_causal == (predicts and torch.equal(before, after))
 
 
 def test_dropout_of_an_encoder_acts_only_in_training_and_follows_the_seed(encoder):
-    texts, results = source(7), []
+    texts, results = read_by(encoder, source(7)), []
     assert torch.equal(encoder.encode(texts), encoder.encode(texts))
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
@@ -456,7 +490,7 @@ def test_dropout_of_an_encoder_acts_only_in_training_and_follows_the_seed(encode
 
 
 def test_attention_capture_does_not_change_the_states_of_an_encoder(encoder):
-    texts, recorder = source(7), Recorder(encoder)
+    texts, recorder = read_by(encoder, source(7)), Recorder(encoder)
     for mode in (False, True):
         results = []
         for listener in (None, recorder):
@@ -474,7 +508,7 @@ def test_attention_capture_does_not_change_the_states_of_an_encoder(encoder):
 
 
 def test_a_saved_encoder_with_heads_is_loaded_unchanged(encoder, tmp_path):
-    texts = source(7)
+    texts = read_by(encoder, source(7))
     heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
     before = EncoderWithHeads(encoder, heads).eval()
     write_tensors(tmp_path / "model.safetensors", before.state_dict())
@@ -487,7 +521,7 @@ def test_a_saved_encoder_with_heads_is_loaded_unchanged(encoder, tmp_path):
 
 
 def test_encoders_in_bfloat16_have_finite_states_and_gradients(encoder):
-    texts = source(7)
+    texts = read_by(encoder, source(7))
     with torch.autocast("cpu", torch.bfloat16):
         encoder.train().encode(texts)[texts.keep].square().sum().backward()
     assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
@@ -507,7 +541,7 @@ def test_with_head_keeps_existing_heads_and_the_pooler(encoder):
         assert same.encoder is encoder and not same.training
     fresh = whole.with_head("classes", 5)
     assert fresh.heads["classes"].outputs == 5 and not fresh.heads["classes"].training
-    assert fresh.scores("classes", source(7)).shape == (3, 5)
+    assert fresh.scores("classes", read_by(encoder, source(7))).shape == (3, 5)
     for kind in encoder.pooled:
         bare = EncoderWithHeads(encoder, {"pooler": made["pooler"]}).with_head(kind, 3)
         pooler = made["pooler"].inner.dense
@@ -517,7 +551,7 @@ def test_with_head_keeps_existing_heads_and_the_pooler(encoder):
 
 
 def test_every_head_of_an_encoder_has_finite_scores_and_gradients(encoder):
-    texts, kinds = source(7), []
+    texts, kinds = read_by(encoder, source(7)), []
     for kind in HEADS:
         try:
             head = encoder.new_head(kind, 3)
@@ -607,7 +641,7 @@ def test_every_model_is_registered_and_an_unknown_name_raises_an_error():
 
 def test_first_tokens_alone_equal_those_of_the_whole_batch(encoder):
     """The states of first tokens and their gradients, without the last layer's other tokens."""
-    batch = source()
+    batch = read_by(encoder, source())
     whole, alone = encoder.encode(batch)[:, :1], encoder.encode(batch, batch.first_tokens())
     assert alone.shape == whole.shape and torch.allclose(alone, whole, atol=1e-6)
     mix = torch.randn(whole.shape, generator=torch.Generator().manual_seed(3))

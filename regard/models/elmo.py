@@ -1,0 +1,309 @@
+"""ELMo: "Deep contextualized word representations" (Peters et al. 2018).
+
+    characters -> convolutions, highways -> x -> L x LSTM forward  -> softmax: the next word
+                                              -> L x LSTM backward -> softmax: the word before
+
+A word enters by its characters alone, so that every word has a vector. Each direction is a language
+model of its own; they share the character layers and the softmax. What a task reads of a word is a
+mix of the layers that is learned with the task (eq. 1),
+
+    ELMo = gamma * sum_j s_j h_j,  h_0 = [x; x],  h_j = [forward_j; backward_j]
+
+As in the published models the hidden states of an LSTM are a projection of wider cells, both are
+clipped, and layers above the first add their input to their output. Every sequence starts from
+zeros, so that its states do not depend on what was read before. `carried` goes on from a state
+instead, as the authors' program does from batch to batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.layers.character_convolution import CharacterConvolution, Highway, SquashedBy
+from regard.layers.dropout import Dropout
+from regard.layers.projected_lstm import ProjectedLSTM
+from regard.layers.recurrent import last, reorder, stack_cells, turn
+from regard.layers.sampled_softmax import SampledSoftmax
+from regard.layers.scalar_mix import ScalarMix
+from regard.layers.softmax import Softmax
+from regard.layers.task_heads import ClassificationHead, every_token, mean_of_tokens
+from regard.models.config import Count, Filters, Limit, Probability, Size, TokenId
+from regard.models.gpt import NoLMHead
+from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.protocols import Encoder, Output, States
+from regard.state import Cells, State
+from regard.text.characters import ELMO_CHARACTERS, ELMO_PADDING, elmo_word
+from regard.text.open_vocabulary import OpenVocabulary
+from regard.text.templates import Template
+
+HEAD_INIT = 0.02  # the matrices of task heads start normal with this deviation
+
+
+@dataclass(frozen=True)
+class ElmoConfig:
+    """The defaults are the original model.
+
+    d_model: of a hidden state, both directions together.  d_cell: of the cells of one direction.
+    filters: (width in characters, number of filters) of the character convolutions.
+    word_length: characters of a word that are read, with the two that mark its ends.
+    activation: of the convolutions.
+    cell_clip, projection_clip: the largest absolute value of cells and hidden states; None: any.
+    residual: whether a layer above the first adds its input to its output.
+    output: "own": a softmax over the vocabulary; "none": weights came without one.
+    negative_samples: words that the softmax compares the target with in training; None: all.
+    """
+
+    vocab_size: Size
+    d_model: Size = 1024
+    d_cell: Size = 4096
+    layers: Size = 2
+    d_character: Size = 16
+    filters: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+    word_length: Size = 50
+    highway_layers: Count = 2
+    activation: SquashedBy = "relu"
+    cell_clip: Limit | None = 3.0
+    projection_clip: Limit | None = 3.0
+    residual: bool = True
+    dropout: Probability = 0.1
+    output: Literal["own", "none"] = "own"
+    negative_samples: Size | None = None
+    max_length: Size | None = None  # any
+    pad: TokenId | None = 0
+    bos: TokenId = 1
+    eos: TokenId = 2
+
+    def __post_init__(self) -> None:
+        if self.d_model % 2:
+            raise ValueError(f"`d_model` must be even, half a direction, but is {self.d_model}.")
+        widest = max((width for width, _ in self.filters), default=0)
+        if not 1 <= widest <= self.word_length or self.word_length < 3:
+            raise ValueError(
+                f"`filters` must have widths of at most `word_length`, which is at least 3, but "
+                f"the widest is {widest} and `word_length` {self.word_length}."
+            )
+
+
+# Without the softmax 93.6M, 28.0M and 13.6M parameters (allennlp.org/elmo).
+SIZES = {
+    "original": dict(d_model=1024, d_cell=4096, highway_layers=2),
+    "medium": dict(d_model=512, d_cell=2048, highway_layers=1),
+    "small": dict(d_model=256, d_cell=1024, highway_layers=1),
+}
+
+
+@dataclass
+class BidirectionalCells(State):
+    """The state of both directions: hidden (B, L, P) and cells (B, L, D) of each."""
+
+    forward: Cells
+    backward: Cells
+
+
+class WordEncoder(nn.Module):
+    """characters -> convolutions -> highways -> projection, once for every distinct word."""
+
+    def __init__(self, config: ElmoConfig):
+        super().__init__()
+        width, found = sum(count for _, count in config.filters), config.d_model // 2
+        self.characters = CharacterConvolution(
+            ELMO_CHARACTERS, config.d_character, config.filters, config.activation
+        )
+        self.highways = nn.Sequential(*(Highway(width) for _ in range(config.highway_layers)))
+        # The authors' program projects where the widths differ.
+        self.projection = nn.Identity() if width == found else nn.Linear(width, found)
+
+    def forward(self, batch: Sequences) -> Tensor:
+        """(B, T, P), zeros at the padding; "characters" of the extras are (B, T, C).
+
+        Equal ids of a batch have equal characters.
+        """
+        keep = batch.keep.to(batch.ids.device)
+        characters = batch.extras["characters"][keep]  # (B, T, C) -> (N, C)
+        distinct, word = batch.ids[keep].unique(return_inverse=True)
+        one_of_each = torch.empty_like(distinct).scatter_(
+            0, word, torch.arange(len(word), device=word.device)
+        )
+        vectors = self.highways(self.characters(characters[one_of_each]))
+        vectors = self.projection(vectors)[word]  # (words, P) -> (N, P)
+        found = vectors.new_zeros(*keep.shape, vectors.size(-1))
+        return found.masked_scatter(keep[..., None], vectors)  # (N, P) -> (B, T, P)
+
+
+class Elmo(nn.Module, Encoder):
+    """A bidirectional language model, an `Encoder` whose output is a mix of all its layers."""
+
+    Config = ElmoConfig
+    SIZES = SIZES
+
+    def __init__(self, config: ElmoConfig):
+        super().__init__()
+        self.config = config
+        self.words = WordEncoder(config)
+        self.ahead, self.back = self._direction(), self._direction()
+        self.dropout = Dropout(config.dropout)
+        self.head: Any = self._head()
+        self.mix = ScalarMix(config.layers)
+
+    def _direction(self) -> Sequence[ProjectedLSTM]:
+        config, width = self.config, self.config.d_model // 2
+        clips = dict(cell_clip=config.cell_clip, projection_clip=config.projection_clip)
+        layers = [ProjectedLSTM(width, config.d_cell, width, **clips) for _ in range(config.layers)]
+        for layer in layers:
+            nn.init.constant_(layer.input.bias[config.d_cell : 2 * config.d_cell], 1.0)  # forget
+        return cast("Sequence[ProjectedLSTM]", nn.ModuleList(layers))
+
+    def _head(self) -> nn.Module:
+        config, width = self.config, self.config.d_model // 2
+        if config.output == "none":
+            return NoLMHead()
+        if config.negative_samples is None:
+            return Softmax(width, config.vocab_size, tied=None, bias=True)
+        return SampledSoftmax(width, config.vocab_size, config.negative_samples)
+
+    # ---- words
+
+    @property
+    def embedding(self) -> nn.Embedding:  # type: ignore[override]
+        """The vectors of characters: there are none of tokens."""
+        return self.words.characters.embedding
+
+    def static(self, batch: Sequences) -> Tensor:
+        """See `Encoder`: h_0."""
+        return next(self.states(batch))
+
+    def input_tokenizer(self, tokenizer: Any) -> Any:
+        """See `Encoder`: words outside of the vocabulary have characters."""
+        return OpenVocabulary.of(tokenizer)
+
+    def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
+        """See `Encoder`: the extra "characters", (B, T, C).
+
+        C is `word_length`, or what the longest word of the batch takes with the widest filter
+        behind it: all windows further on hold padding alone and have the same maximum.
+        """
+        length, ids = self.config.word_length, batch.ids.cpu()
+        distinct, word = ids.unique(return_inverse=True)
+        spelled = [elmo_word(tokenizer, number, length) for number in distinct.tolist()]
+        table = torch.tensor(spelled, dtype=torch.long).reshape(-1, length)
+        used = int((table != ELMO_PADDING).sum(1).max()) if len(table) else 0
+        widest = max(width for width, _ in self.config.filters)
+        characters = table[:, : used + widest][word]  # (words, C) -> (B, T, C)
+        characters = characters * batch.keep.cpu()[..., None]
+        return replace(
+            batch, extras={**batch.extras, "characters": characters.to(batch.ids.device)}
+        )
+
+    # ---- an encoder
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`: h_0, then of each layer both directions; every sequence from zeros."""
+        for n, (hidden, _) in enumerate(self._layers(batch, self.empty(len(batch)))):
+            yield tokens.of(hidden) if n == self.config.layers else hidden
+
+    def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
+        """See `Encoder`: the mix of h_0 and all layers, (B, T, D)."""
+        return tokens.of(self.mix(self.states(batch)))
+
+    def carried(
+        self, batch: Sequences, state: BidirectionalCells | None = None
+    ) -> tuple[list[Tensor], BidirectionalCells]:
+        """As `states`, but each sequence goes on from its row of a state; and the state after it.
+
+        The backward direction goes on from where it ended, before the first word of what was read.
+        """
+        if state is not None:
+            state.consume()
+        found = list(self._layers(batch, state or self.empty(len(batch))))
+        ends = [end for _, end in found[1:]]
+        parts = (stack_cells([one[side] for one in ends]) for side in (0, 1))
+        return [hidden for hidden, _ in found], BidirectionalCells(*parts)
+
+    def empty(self, rows: int) -> BidirectionalCells:
+        """The state before anything was read: zeros."""
+        like = self.ahead[0].projection.weight
+        start = stack_cells([layer.empty(rows, like) for layer in self.ahead])
+        return BidirectionalCells(start, start)
+
+    def _layers(
+        self, batch: Sequences, start: BidirectionalCells
+    ) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
+        """h_0, then the hidden states (B, T, D) of each layer and where its directions ended."""
+        x, order = self.words(batch), turn(batch.lengths, batch.ids.size(1))
+        yield torch.cat([x, x], -1), ()
+        forward = self._read(self.ahead, x, start.forward, batch.lengths)
+        backward = self._read(self.back, reorder(x, order), start.backward, batch.lengths)
+        for (forth, forth_end), (turned, turned_end) in zip(forward, backward, strict=True):
+            yield torch.cat([forth, reorder(turned, order)], -1), (forth_end, turned_end)
+
+    def _read(
+        self, layers: Sequence[ProjectedLSTM], x: Tensor, start: Cells, lengths: Tensor
+    ) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+        """Hidden states (B, T, P) of each layer, and those and the cells at its end, (B, ...)."""
+        some = lengths[:, None] > 0
+        for n, layer in enumerate(layers):
+            x, before = self.dropout(x), (start.hidden[:, n], start.cell[:, n])
+            hiddens, cells = layer(x, *before)
+            ends = zip((hiddens, cells), before, strict=True)
+            end = [torch.where(some, last(states, lengths), old) for states, old in ends]
+            x = hiddens + x if n and self.config.residual else hiddens
+            yield x, (end[0], end[1])
+
+    # ---- two language models
+
+    def forward(self, batch: Sequences, state: BidirectionalCells | None = None) -> Output:
+        """Hidden states of the last layer that predict what follows each token, (2B, T, P).
+
+        Args:
+            batch: no padding. The first B sequences are read by the forward direction, the others
+                hold the same texts with their words reversed and are read by the backward one.
+            state: of B rows, where both go on from; None: from zeros.
+        """
+        if state is not None:
+            state.consume()
+        rows = len(batch) // 2
+        state = state or self.empty(rows)
+        sides, ends = [], []
+        for layers, x, start in zip(
+            (self.ahead, self.back),
+            self.words(batch).split(rows),
+            (state.forward, state.backward),
+            strict=True,
+        ):
+            found = list(self._read(layers, x, start, batch.lengths[:rows]))
+            sides.append(found[-1][0])
+            ends.append(stack_cells([end for _, end in found]))
+        return Output(self.dropout(torch.cat(sides)), BidirectionalCells(*ends))
+
+    # ---- heads and texts
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        poolings = {"tags": every_token, "span": every_token}
+        poolings |= {"classes": mean_of_tokens, "multiple_choice": mean_of_tokens}
+        if kind not in poolings:
+            raise no_head(self, kind, TASK_HEADS)
+        made = ClassificationHead(
+            self.config.d_model,
+            2 if kind == "span" else outputs,
+            pooling=poolings[kind],
+            dropout=self.config.dropout,
+        )
+        return init_weights(made, HEAD_INIT)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """<S> A </S>, and <S> A </S> <S> B </S>."""
+        begin, end = tokenizer.required_ids("bos", "eos")
+        return Template.around((begin,), (end, begin), (end,))

@@ -1,0 +1,327 @@
+"""Bidirectional language modeling: pre-training of ELMo (Peters et al. 2018, section 3.1).
+
+    sum over t of  log p(w_t | w_1 ... w_{t-1})  +  log p(w_t | w_{t+1} ... w_n)
+
+One sentence a line. Both directions carry their state from sentence to sentence, as in the authors'
+program. What comes out is an encoder that other tasks start from, and gives vectors of words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from regard.data.bidirectional_streams import (
+    BidirectionalBatch,
+    BidirectionalStreams,
+    BidirectionalText,
+    SeparateSentences,
+)
+from regard.data.corpus_folder import is_corpus
+from regard.data.encoder_inputs import InputFormat
+from regard.data.readers import RowReader, read
+from regard.data.sampler import EpochSampler
+from regard.data.token_arrays import chunks_of
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, DataError, RegardError
+from regard.metrics import Perplexity, Protocol
+from regard.models.elmo import Elmo
+from regard.recipe import Options, Recipe, RecipePath
+from regard.tasks.batching import device_of, watched
+from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
+from regard.tasks.finite_checks import check_likelihood
+from regard.tasks.sections import DataSection, FoldOption, Share, TokenizerSection
+from regard.text import Tokenizer
+
+StateKind = Literal["carried", "zeros"]
+DIRECTIONS = ("forward", "backward")
+EVALUATED_STEPS = 256  # tokens of a stream at a time, where nothing is learned
+SAMPLES, SAMPLE_WORDS = 6, 12  # lines that a run's report shows, and words of each
+
+
+class SentencesData(DataSection):
+    """[data]: one sentence a line, in batches of `batch_size` times `sequence_length` words."""
+
+    running_text: ClassVar[bool] = True
+
+    train: RecipePath
+    valid: RecipePath | Share | FoldOption
+    """A file; or a share, the end of the training text; or a fold, consecutive lines of it."""
+    test: RecipePath | None = None
+    batch_size: int = Field(default=20, ge=1)
+    """Parallel streams, each read in both directions."""
+    sequence_length: int = Field(default=20, ge=1)
+    """Words of a stream at a time."""
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The lines of a file.
+
+        Raises:
+            ConfigError: it is a corpus, whose tokens have no characters.
+        """
+        if is_corpus(source):
+            raise ConfigError(
+                f"{source} is a corpus of tokens, but this task reads the characters of words. "
+                "Name a file of text, one sentence a line."
+            )
+        return read(source, format="lines")
+
+    def texts(self) -> Iterator[str]:
+        """The training text, from which a tokenizer learns."""
+        return self.records("train").texts()
+
+
+class StateSection(Options):
+    """[evaluation]"""
+
+    state: StateKind = "carried"
+    """carried: from sentence to sentence, as in training. zeros: every sentence begins with zeros,
+    so that its perplexity does not depend on what stands before it."""
+
+
+class SentenceTokenizer(TokenizerSection):
+    """[tokenizer]: words, the most frequent of which are predicted."""
+
+    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        """Read the tokenizer that `path` names, or learn one from `texts()`."""
+        made = super().build(texts)
+        if None in (made.unk_id, made.bos_id, made.eos_id):
+            raise ConfigError(
+                "[tokenizer] must have tokens for unknown words and for the beginning and the end "
+                "of a sentence. Train one of kind words, or name them in tokenizer_config.json."
+            )
+        return made
+
+
+class BidirectionalRecipe(Recipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: SentencesData
+    tokenizer: SentenceTokenizer | None = None
+    """None: that of the folder that [model] names."""
+    evaluation: StateSection = StateSection()
+
+
+@dataclass(frozen=True)
+class SentenceStreams:
+    """The training and the validation text, and how they are batched."""
+
+    train: BidirectionalStreams
+    valid: BidirectionalText
+
+
+class BidirectionalLanguageModeling(EmbedsTexts):
+    """An ELMo and its tokenizer.
+
+    state: how the perplexity of a text is measured, as in [evaluation].
+    """
+
+    name = "bidirectional-language-modeling"
+    verbs = ("embed", "evaluate", "look")
+    decodes = False
+    reads_pairs = False
+    input_format: InputFormat
+    Recipe = BidirectionalRecipe
+    goal = ("loss", "min")
+    model: Elmo
+
+    def __init__(self, model: Elmo, tokenizer: Tokenizer, *, state: StateKind = "carried"):
+        if state not in ("carried", "zeros"):
+            raise ConfigError(f"`state` must be carried or zeros, but is {state!r}.")
+        self.model, self.state = model, state
+        self.tokenizer = model.input_tokenizer(tokenizer)
+        template = self.tokenizer.template or model.template(self.tokenizer)
+        self.tokenizer = self.tokenizer.with_template(template)
+        self.input_format = InputFormat(self.tokenizer, template, None, model.config.pad)
+        self.data: SentenceStreams | None = None
+
+    # ---- from a recipe
+
+    @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model reads in both directions, each predicting the next word."""
+        return issubclass(model, Elmo)
+
+    @classmethod
+    def from_recipe(
+        cls, recipe: BidirectionalRecipe, model: Elmo, tokenizer: Tokenizer
+    ) -> BidirectionalLanguageModeling:
+        """The task with its data, ready to be trained.
+
+        Raises:
+            DataError: a text has no words, or too few for its streams.
+        """
+        data = recipe.data
+        task = cls(model, tokenizer, state=recipe.evaluation.state)
+        model.head.logits(torch.zeros(1, model.config.d_model // 2))  # raises an error without one
+        train, valid = (task.text(data.records(part)) for part in ("train", "valid"))
+        if train.count < data.batch_size:
+            raise DataError(
+                data.train,
+                None,
+                f"has {train.count} tokens to predict, too few for {data.batch_size} streams.",
+                f"Give more text, or set `batch_size` of [data] to at most {train.count}.",
+            )
+        size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
+        task.data = SentenceStreams(BidirectionalStreams(train, **size), valid)
+        return task
+
+    def text(self, rows: RowReader | Iterable[str]) -> BidirectionalText:
+        """The sentences of a text, one a line; empty lines are left out.
+
+        Raises:
+            DataError: there is none.
+        """
+        rows = rows if isinstance(rows, RowReader) else read(rows)
+        tokenizer, config = self.tokenizer, self.model.config
+        chunks = chunks_of(iter(rows.texts()), len)
+        ids = (one for chunk in chunks for one in tokenizer.encode_many(chunk))
+        unknown = tokenizer.unk_id if tokenizer.unk_id is not None else config.eos
+        text = BidirectionalText.of(ids, config.bos, config.eos, tokenizer.vocab_size, unknown)
+        if not text.count:
+            raise DataError(rows.file_of(0), None, "has no words.", "Write one sentence a line.")
+        return text
+
+    @staticmethod
+    def example(recipe: BidirectionalRecipe, words: int) -> BidirectionalBatch:
+        """A batch as the recipe asks for, whatever the length of a line: for estimates."""
+        rows, length = recipe.data.batch_size, recipe.data.sequence_length
+        text = BidirectionalText.of([[3] * length] * rows, 1, 2, 4, 3)
+        streams = BidirectionalStreams(text, batch_size=rows, sequence_length=length)
+        return streams[0]
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model and tokenizer."""
+        return {"state": self.state}
+
+    # ---- training
+
+    def train_batches(self) -> EpochSampler:
+        """Windows of parallel streams of the text, epoch after epoch."""
+        return EpochSampler(self._data().train)
+
+    def counts(self, batch: BidirectionalBatch) -> dict[str, int]:
+        """Predicted words of each direction."""
+        return dict.fromkeys(DIRECTIONS, batch.count)
+
+    def losses(
+        self, batch: BidirectionalBatch, carry: Any
+    ) -> tuple[dict[str, tuple[Tensor, int]], Any]:
+        """Of each direction the sum of the cross-entropies in nats; and the state of both.
+
+        carry: the state after the batch before; None at the start of the text.
+        """
+        count, tokens = batch.count, self.model.complete(batch.tokens, self.tokenizer)
+        device = device_of(self.model)
+        output = self.model(tokens.to(device), None if batch.fresh else carry)
+        sides = zip(output.hidden.chunk(2), batch.to(device).targets.chunk(2), strict=True)
+        found = {
+            name: self.model.head.loss(hidden.flatten(0, 1), targets.flatten(), count=count)
+            for name, (hidden, targets) in zip(DIRECTIONS, sides, strict=True)
+        }
+        return found, output.state.detach()
+
+    def validate(self) -> dict[str, float]:
+        """The mean cross-entropy of both directions in nats, and the perplexity of each."""
+        data = self._data()
+        rows = min(data.train.batch_size, data.valid.count)
+        nats = self._nats(self._batches(data.valid, self.state, rows))
+        means = {name: total / data.valid.count for name, total in nats.items()}
+        perplexities = {f"{name}_perplexity": _exp(mean) for name, mean in means.items()}
+        return {"loss": sum(means.values()) / 2, **perplexities}
+
+    def _batches(
+        self, text: BidirectionalText, state: StateKind, rows: int
+    ) -> Sequence[BidirectionalBatch]:
+        if state == "zeros":
+            return SeparateSentences(text, max_tokens=batch_budget(self.model))
+        return BidirectionalStreams(text, batch_size=rows, sequence_length=EVALUATED_STEPS)
+
+    @torch.no_grad()
+    def _nats(self, batches: Sequence[BidirectionalBatch]) -> dict[str, float]:
+        """The sum of the losses of each direction."""
+        totals, carry = dict.fromkeys(DIRECTIONS, 0.0), None
+        with evaluating(self.model):
+            for batch in watched(batches):
+                losses, carry = self.losses(batch, carry)
+                for name, (loss, _) in losses.items():
+                    totals[name] += float(loss)
+        return totals
+
+    # ---- use
+
+    def evaluate(
+        self, rows: RowReader | Iterable[str], *, state: StateKind | None = None
+    ) -> list[Perplexity]:
+        """The perplexity of a text, one sentence a line, in either direction.
+
+        Every word is predicted, and the end of a sentence (backward: its beginning).
+
+        Args:
+            state: see `StateSection`; None: as the model's recipe says.
+
+        Raises:
+            DataError: the text has no words.
+            RegardError: the likelihood of the text is not finite.
+        """
+        state, text = state or self.state, self.text(rows)
+        nats = self._nats(self._batches(text, state, 1))
+        unknown = int((text.predicted == self.tokenizer.unk_id).sum())
+        tokenization = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
+        scores = []
+        for name, total in nats.items():
+            protocol = Protocol("token", tokenization, state=f"|state:{state}", direction=name)
+            scores.append(Perplexity(total, text.count, protocol, unknown))
+            check_likelihood(total, scores[-1].value)
+        return scores
+
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
+        """The lines of a file."""
+        if columns:
+            raise ConfigError("--columns would be without effect: a text has none. Leave it out.")
+        return read(files[0], format="lines")
+
+    def text_encoder(self) -> TextEncoder:
+        """The model as an encoder of texts."""
+        return TextEncoder(self.encoder, self.input_format)
+
+    def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
+        """Empty: texts of any length are read."""
+        return {}
+
+    def check_test(self, recipe: BidirectionalRecipe) -> None:
+        """See `TaskVerbs`."""
+        if recipe.data.test is not None:
+            for _ in recipe.data.records("test").texts():
+                pass
+
+    def test(self, recipe: BidirectionalRecipe) -> list[Perplexity]:
+        """The perplexities of a recipe's test data, nothing where it names none."""
+        return [] if recipe.data.test is None else self.evaluate(recipe.data.records("test"))
+
+    def samples(self, recipe: BidirectionalRecipe) -> list[tuple[str, ...]]:
+        """The beginnings of some validation lines, and their perplexities in both directions."""
+        lines = islice(filter(str.strip, recipe.data.records("valid").texts()), SAMPLES)
+        short = [" ".join(line.split()[:SAMPLE_WORDS]) for line in lines]
+        found = ((line, self.evaluate([line], state="zeros")) for line in short)
+        return [(line, *(f"{score.value:.1f}" for score in scores)) for line, scores in found]
+
+    def attention_inputs(self, sample: Sequence[str]) -> None:
+        """See `TaskVerbs`: there is no attention."""
+        return None
+
+    def _data(self) -> SentenceStreams:
+        if self.data is None:
+            raise RegardError("This model was loaded to be used: it has no data to train on.")
+        return self.data
+
+
+def _exp(mean: float) -> float:
+    return math.exp(mean) if mean < 709 else math.inf

@@ -1,0 +1,236 @@
+"""ELMo's published layout: options.json, HDF5 weights and a vocabulary, in both directions."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.checkpoints.formats import elmo
+from regard.errors import CheckpointError, ConfigError, MissingExtra, RegardError
+from regard.models.elmo import Elmo, ElmoConfig
+
+h5py = pytest.importorskip("h5py")
+OPTIONS = {
+    "lstm": {
+        "dim": 7, "projection_dim": 5, "n_layers": 2, "cell_clip": 3, "proj_clip": 3,
+        "use_skip_connections": True,
+    },
+    "char_cnn": {
+        "embedding": {"dim": 4}, "filters": [[1, 4], [2, 8]], "n_highway": 1, "n_characters": 262,
+        "max_characters_per_token": 50, "activation": "relu",
+    },
+}  # fmt: skip
+SIZES = dict(d_model=10, d_cell=7, d_character=4, filters=((1, 4), (2, 8)), highway_layers=1)
+
+
+def published(seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights with the names and shapes of the authors' program."""
+    draw = np.random.default_rng(seed)
+    shapes = {"char_embed": (261, 4), "CNN_proj/W_proj": (12, 5), "CNN_proj/b_proj": (5,)}
+    for n, (width, count) in enumerate(OPTIONS["char_cnn"]["filters"]):
+        shapes |= {f"CNN/W_cnn_{n}": (1, width, 4, count), f"CNN/b_cnn_{n}": (count,)}
+    for gate in ("carry", "transform"):
+        shapes |= {f"CNN_high_0/W_{gate}": (12, 12), f"CNN_high_0/b_{gate}": (12,)}
+    for side in (0, 1):
+        for layer in (0, 1):
+            cell = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            shapes |= {f"{cell}/W_0": (10, 28), f"{cell}/B": (28,), f"{cell}/W_P_0": (7, 5)}
+    return {k: draw.normal(0, 0.4, shape).astype(np.float32) for k, shape in shapes.items()}
+
+
+def written(folder, tensors=None, options=None, changes=()):
+    folder.mkdir(exist_ok=True)
+    options = json.loads(json.dumps(options or OPTIONS))
+    for path, value in changes:
+        *parts, last = path.split(".")
+        section = options
+        for part in parts:
+            section = section[part]
+        if value is None:
+            section.pop(last, None)
+        else:
+            section[last] = value
+    (folder / "elmo_options.json").write_text(json.dumps(options))
+    with h5py.File(folder / "elmo_weights.hdf5", "w") as file:
+        for name, tensor in (tensors or published()).items():
+            file[name] = tensor
+    return folder
+
+
+def test_a_cell_equals_the_published_equations(tmp_path):
+    """One step of the first forward layer, in the authors' order of gates: i, g, f + 1, o."""
+    tensors = published()
+    model = elmo.read(written(tmp_path / "elmo")).eval()
+    cell = {
+        name: tensors[f"RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/{name}"].astype(np.float64)
+        for name in ("W_0", "B", "W_P_0")
+    }
+    draw = np.random.default_rng(1)
+    x, h, c = draw.normal(size=5), draw.normal(size=5), draw.normal(size=7)
+    i, g, f, o = np.split(np.concatenate([x, h]) @ cell["W_0"] + cell["B"], 4)
+
+    def sigmoid(z):
+        return 1 / (1 + np.exp(-z))
+
+    new = np.clip(sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g), -3, 3)
+    out = np.clip((sigmoid(o) * np.tanh(new)) @ cell["W_P_0"], -3, 3)
+    as_tensors = (torch.tensor(one, dtype=torch.float32)[None] for one in (x, h, c))
+    x_in, *state = as_tensors
+    hidden, cells = model.ahead[0](x_in[None], *state)
+    np.testing.assert_allclose(cells[0, 0].detach(), new, atol=1e-6)
+    np.testing.assert_allclose(hidden[0, 0].detach(), out, atol=1e-6)
+
+
+def test_the_character_layers_equal_the_published_equations(tmp_path):
+    tensors = published()
+    model = elmo.read(written(tmp_path / "elmo")).eval()
+    row = [258, *"zoé".encode(), 259]
+    ids = np.array(row + [260] * (50 - len(row)))  # the authors' ids: ours less one
+    vectors = tensors["char_embed"][ids].astype(np.float64)  # (50, 4)
+    found = []
+    for n, (width, _) in enumerate(OPTIONS["char_cnn"]["filters"]):
+        windows = [
+            np.einsum("wd,wdf->f", vectors[s : s + width], tensors[f"CNN/W_cnn_{n}"][0])
+            for s in range(50 - width + 1)
+        ]
+        found.append(np.maximum(np.max(windows, 0) + tensors[f"CNN/b_cnn_{n}"], 0))
+    x = np.concatenate(found)
+    gate = 1 / (1 + np.exp(-(x @ tensors["CNN_high_0/W_carry"] + tensors["CNN_high_0/b_carry"])))
+    new = x @ tensors["CNN_high_0/W_transform"] + tensors["CNN_high_0/b_transform"]
+    x = gate * np.maximum(new, 0) + (1 - gate) * x
+    wanted = x @ tensors["CNN_proj/W_proj"] + tensors["CNN_proj/b_proj"]
+    task = regard.load(tmp_path / "elmo")
+    (vector,) = task.embed(["zoé"], per="word", layers="first")
+    np.testing.assert_allclose(vector[0], np.concatenate([wanted, wanted]), atol=2e-6)
+    assert not model.embedding.weight[0].any()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(),
+        dict(layers=1, highway_layers=0, residual=False, cell_clip=None, projection_clip=None),
+        dict(layers=3, activation="tanh", word_length=20, cell_clip=1.5),
+        dict(filters=((1, 2), (3, 3))),  # as wide as the projection, so that there is none
+    ],
+)
+def test_what_is_written_is_read_unchanged(changes, tmp_path):
+    torch.manual_seed(2)
+    model = Elmo(ElmoConfig(9, **{**SIZES, **changes})).eval()
+    elmo.write(tmp_path / "out", model, ["<S>", "</S>", "<UNK>", "the", "cat"])
+    again = elmo.read(tmp_path / "out").eval()
+    kept = ("layers", "filters", "cell_clip", "projection_clip", "residual", "activation")
+    for name in (*kept, "d_model", "d_cell", "word_length", "highway_layers", "d_character"):
+        assert getattr(again.config, name) == getattr(model.config, name), name
+    own = model.state_dict()
+    for name, tensor in again.state_dict().items():
+        torch.testing.assert_close(tensor, own[name], atol=1e-6, rtol=0, msg=name)
+    assert elmo.read_tokenizer(tmp_path / "out").encode("the dog").ids == [3, 2]
+
+
+def test_published_weights_are_written_as_they_were_read(tmp_path):
+    elmo.write(tmp_path / "out", elmo.read(written(tmp_path / "in")))
+    found = elmo.read_hdf5(tmp_path / "out" / "weights.hdf5")
+    tensors = published()
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_allclose(found[name], tensor, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "changes, field",
+    [
+        ([("char_cnn", None)], "char_cnn"),
+        ([("bidirectional", False)], "bidirectional"),
+        ([("char_cnn.n_characters", 300)], "char_cnn.n_characters"),
+        ([("char_cnn.activation", "gelu")], "char_cnn.activation"),
+        ([("char_cnn.dilation", 2)], "char_cnn.dilation"),
+        ([("lstm.peepholes", True)], "lstm.peepholes"),
+        ([("attention", True)], "attention"),
+        ([("lstm.dim", 0)], "lstm.dim"),
+        ([("lstm.cell_clip", -1)], "lstm.cell_clip"),
+        ([("char_cnn.filters", [[1, 4, 2]])], "char_cnn.filters"),
+        ([("char_cnn.filters", [[60, 4]])], "filters"),
+        ([("lstm.projection_dim", None)], "lstm.projection_dim"),
+    ],
+)
+def test_options_that_are_not_computed_are_named(changes, field, tmp_path):
+    folder = written(tmp_path / "elmo", changes=changes)
+    with pytest.raises(ConfigError, match=field.replace(".", r"\.")):
+        elmo.read(folder)
+
+
+def test_options_of_training_are_ignored_and_261_characters_are_the_same(tmp_path):
+    changes = [("char_cnn.n_characters", 261), ("n_train_tokens", 7), ("dropout", 0.1)]
+    model = elmo.read(written(tmp_path / "elmo", changes=changes))
+    other = elmo.read(written(tmp_path / "other"))
+    assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (dict(remove="RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/B"), "missing"),
+        (dict(add="RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/B"), "extra"),
+        (dict(shape="char_embed"), "wrong shape"),
+        (dict(shape="RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"), "wrong shape"),
+        (dict(nan="CNN/b_cnn_0"), "not finite"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(changes, said, tmp_path):
+    tensors = published()
+    for kind, name in changes.items():
+        if kind == "remove":
+            del tensors[name]
+        elif kind == "add":
+            tensors[name] = np.zeros(28, np.float32)
+        elif kind == "shape":
+            tensors[name] = tensors[name][:-1]
+        else:
+            tensors[name][0] = np.nan
+        with pytest.raises(CheckpointError, match=said) as error:
+            elmo.read(written(tmp_path / "elmo", tensors))
+        assert name in str(error.value)
+
+
+def test_a_damaged_file_and_missing_or_several_files_raise_an_error(tmp_path):
+    folder = written(tmp_path / "elmo")
+    (folder / "elmo_weights.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 40)
+    with pytest.raises(CheckpointError, match="not a whole HDF5 file"):
+        elmo.read(folder)
+    (folder / "other_weights.hdf5").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="must hold one file .*weights.hdf5, but holds elmo_"):
+        elmo.read(folder)
+
+
+def test_without_h5py_the_error_names_its_extra(tmp_path, monkeypatch):
+    folder = written(tmp_path / "elmo")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'regard\[elmo\]'"):
+        elmo.read(folder)
+
+
+def test_a_published_folder_is_opened_saved_and_opened_again(tmp_path):
+    folder = written(tmp_path / "elmo")
+    (folder / "vocab.txt").write_text("</S>\n<S>\n<UNK>\nthe\ncat\n")
+    task = regard.load(folder)
+    texts = ["the zebra sat", "", "naïve \U0001f600"]
+    vectors = task.embed(texts, layers="mix:0,1,2")
+    assert vectors.shape == (3, 10) and np.isfinite(vectors).all()
+    np.testing.assert_allclose(task.embed(texts[0], layers="mix:0,1,2"), vectors[0], atol=1e-6)
+    from regard.experiments.runs import save
+
+    save(task, tmp_path / "saved")
+    again = regard.load(tmp_path / "saved")
+    np.testing.assert_array_equal(again.embed(texts, layers="mix:0,1,2"), vectors)
+
+
+def test_a_folder_without_weights_is_no_elmo(tmp_path):
+    (tmp_path / "options.json").write_text(json.dumps(OPTIONS))
+    with pytest.raises(RegardError, match="holds no model"):
+        regard.load(tmp_path)

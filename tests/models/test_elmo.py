@@ -1,0 +1,358 @@
+"""ELMo against its equations, written word by word in float64, and the authors' fixture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.data.batches import Sequences
+from regard.data.layout import ALL
+from regard.errors import ConfigError, RegardError
+from regard.models.elmo import Elmo, ElmoConfig
+from regard.text import train
+from regard.text.open_vocabulary import OpenVocabulary
+
+TEXTS = ["the cat sat on the mat", "the dog sat", "a green apple"]
+SMALL = dict(
+    d_model=10, d_cell=7, d_character=3, filters=((1, 4), (2, 3), (5, 4)), word_length=12,
+    dropout=0.0,
+)  # fmt: skip
+VARIANTS = {
+    "as published": {},
+    "tight clips": dict(cell_clip=0.15, projection_clip=0.05),
+    "no clips": dict(cell_clip=None, projection_clip=None),
+    "no residual": dict(residual=False),
+    "three layers": dict(layers=3),
+    "one layer, tanh, no highway": dict(layers=1, activation="tanh", highway_layers=0),
+    "no projection": dict(filters=((2, 2), (3, 3))),
+}
+SENTENCES = [
+    "the zebra , naïve and éléphantine : 日本語 !",
+    "cat",
+    "antidisestablishmentarianism the",
+    " ".join(["mat"] * 40 + [f"w{i}" for i in range(30)]),
+]
+
+
+def tokenizer() -> OpenVocabulary:
+    return OpenVocabulary.of(train("words", TEXTS, vocab_size=12))
+
+
+def build(name: str = "as published", **options) -> Elmo:
+    torch.manual_seed(3)
+    config = ElmoConfig(tokenizer().vocab_size, **{**SMALL, **VARIANTS[name], **options})
+    model = Elmo(config).eval()
+    with torch.no_grad():  # biases of zero hide mistakes
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+        model.embedding.weight[0] = 0
+    return model
+
+
+def batch_of(model: Elmo, texts, words) -> Sequences:
+    template = model.template(words)
+    rows = [template.apply([ids]).ids for ids in words.encode_many(list(texts))]
+    return model.complete(Sequences.of(rows, model.config.pad), words)
+
+
+# ---- the equations, for one sequence in float64
+
+
+def spelled(text: str, length: int) -> list[list[int]]:
+    """The published ids: bytes 0..255, then <S>, </S>, <W>, </W>, <pad>; one more for all."""
+    found = []
+    for word in [256, *text.split(), 257]:
+        inner = [word] if isinstance(word, int) else list(word.encode("utf-8"))[: length - 2]
+        row = [258, *inner, 259]
+        found.append([c + 1 for c in row + [260] * (length - len(row))])
+    return found
+
+
+class Naive:
+    """The model's weights in float64, and its equations in loops."""
+
+    def __init__(self, model: Elmo):
+        self.config = model.config
+        self.w = {n: p.detach().double().requires_grad_() for n, p in model.named_parameters()}
+
+    def word(self, characters: list[int]) -> Tensor:
+        config, w = self.config, self.w
+        vectors = [w["words.characters.embedding.weight"][c] for c in characters]
+        filters = []
+        for n, (width, count) in enumerate(config.filters):
+            kernel = w[f"words.characters.convolutions.{n}.weight"]  # (F, D, width)
+            bias = w[f"words.characters.convolutions.{n}.bias"]
+            windows = []
+            for start in range(config.word_length - width + 1):
+                total = bias
+                for offset in range(width):
+                    total = total + kernel[:, :, offset] @ vectors[start + offset]
+                windows.append(total)
+            filters.append(torch.stack(windows).max(0).values)
+            assert filters[-1].shape == (count,)
+        x = torch.cat(filters)
+        x = torch.where(x > 0, x, 0 * x) if config.activation == "relu" else torch.tanh(x)
+        for n in range(config.highway_layers):
+            name = f"words.highways.{n}"
+            gate = w[f"{name}.gate.weight"] @ x + w[f"{name}.gate.bias"]
+            new = w[f"{name}.transform.weight"] @ x + w[f"{name}.transform.bias"]
+            carry = 1 / (1 + torch.exp(-gate))
+            x = carry * new.clamp(min=0) + (1 - carry) * x
+        if "words.projection.weight" in w:
+            x = w["words.projection.weight"] @ x + w["words.projection.bias"]
+        return x
+
+    def direction(self, side: str, words: list[Tensor], state=None):
+        """Hidden states of each layer, and the state after the last word."""
+        config, layers, after = self.config, [], []
+        for n in range(config.layers):
+            w = {k.removeprefix(f"{side}.{n}."): v for k, v in self.w.items()}
+            zeros = torch.zeros(config.d_model // 2).double(), torch.zeros(config.d_cell).double()
+            hidden, cell = state[n] if state else zeros
+            outputs = []
+            for x in words:
+                gates = w["input.weight"] @ x + w["input.bias"] + w["recurrent.weight"] @ hidden
+                i, f, g, o = gates.split(config.d_cell)
+                cell = sigmoid(f) * cell + sigmoid(i) * torch.tanh(g)
+                cell = clipped(cell, config.cell_clip)
+                hidden = w["projection.weight"] @ (sigmoid(o) * torch.tanh(cell))
+                hidden = clipped(hidden, config.projection_clip)
+                outputs.append(hidden + x if n and config.residual else hidden)
+            words = outputs
+            layers.append(outputs)
+            after.append((hidden, cell))
+        return layers, after
+
+    def __call__(self, text: str, state=None) -> tuple[list[Tensor], list]:
+        """h_0 and every layer, (T, D), and the states of both directions."""
+        words = [self.word(one) for one in spelled(text, self.config.word_length)]
+        before = state or (None, None)
+        ahead, ahead_end = self.direction("ahead", words, before[0])
+        back, back_end = self.direction("back", words[::-1], before[1])
+        found = [torch.stack([torch.cat([x, x]) for x in words])]
+        for forth, turned in zip(ahead, back, strict=True):
+            pairs = zip(forth, turned[::-1], strict=True)
+            found.append(torch.stack([torch.cat(pair) for pair in pairs]))
+        return found, [ahead_end, back_end]
+
+    def mix(self, layers: list[Tensor]) -> Tensor:
+        scalars = self.w["mix.scalars"].exp()
+        shares = scalars / scalars.sum()
+        return self.w["mix.gamma"] * sum(s * h for s, h in zip(shares, layers, strict=True))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-x))
+
+
+def clipped(x: Tensor, limit: float | None) -> Tensor:
+    return x if limit is None else torch.minimum(torch.maximum(x, x * 0 - limit), x * 0 + limit)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_layers_and_mix_equal_the_equations_in_float64(name):
+    model, words = build(name), tokenizer()
+    naive, batch = Naive(model), batch_of(model, SENTENCES, words)
+    layers, mixed = list(model.states(batch)), model.encode(batch)
+    assert len(layers) == model.config.layers + 1
+    for row, text in enumerate(SENTENCES):
+        expected, _ = naive(text)
+        for layer, wanted in zip([*layers, mixed], [*expected, naive.mix(expected)], strict=True):
+            found = layer[row, : len(wanted)].double()
+            torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-5)
+    if name == "tight clips":  # which are reached
+        assert layers[1].abs().max().item() == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("name", ["as published", "tight clips", "one layer, tanh, no highway"])
+def test_gradients_in_training_equal_those_of_the_equations(name):
+    model, words = build(name).train(), tokenizer()
+    naive, texts = Naive(model), SENTENCES[:3]
+    batch = batch_of(model, texts, words)
+    weights = torch.linspace(-1, 1, model.config.d_model)
+    (model.encode(batch) * weights)[batch.keep].sum().backward()
+    sum((naive.mix(naive(text)[0]) * weights.double()).sum() for text in texts).backward()
+    for n, parameter in model.named_parameters():
+        wanted = naive.w[n].grad
+        if wanted is None:
+            assert n.startswith("head.") and parameter.grad is None
+            continue
+        if n == "words.characters.embedding.weight":  # padding of words has no vector to learn
+            wanted[0] = 0
+        torch.testing.assert_close(parameter.grad.double(), wanted, atol=5e-5, rtol=5e-4)
+
+
+def test_a_carried_state_goes_on_where_each_direction_ended():
+    model, words = build(), tokenizer()
+    naive, state, before = Naive(model), None, [None, None]
+    for texts in (SENTENCES[:2], [SENTENCES[2], "a dog"], ["the cat sat", SENTENCES[0]]):
+        layers, state = model.carried(batch_of(model, texts, words), state)
+        for row, text in enumerate(texts):
+            expected, before[row] = naive(text, before[row])
+            for layer, wanted in zip(layers, expected, strict=True):
+                found = layer[row, : len(wanted)].double()
+                torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-5)
+    assert state.rows == 2
+
+
+def test_without_a_state_carried_equals_the_states_from_zeros():
+    model = build()
+    batch = batch_of(model, SENTENCES, tokenizer())
+    for one, other in zip(model.carried(batch)[0], model.states(batch), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_state_is_used_once_and_an_empty_row_keeps_its_own():
+    model, words = build(), tokenizer()
+    _, state = model.carried(batch_of(model, SENTENCES[:2], words))
+    kept = state.copy()
+    some = batch_of(model, ["the cat", "dog"], words)
+    none = replace(some, lengths=torch.tensor([4, 0]))
+    _, after = model.carried(none, state)
+    assert torch.equal(after.forward.cell[1], kept.forward.cell[1])
+    assert not torch.equal(after.forward.cell[0], kept.forward.cell[0])
+    with pytest.raises(RegardError, match="was consumed"):
+        model.carried(some, state)
+
+
+def test_both_language_models_equal_the_equations_and_carry_their_state():
+    model, words = build(), tokenizer()
+    naive, texts = Naive(model), ["the cat sat on", "a zebra dog mat"]
+    ahead = torch.tensor(words.encode_many(texts))
+    whole = Sequences.full(torch.cat([ahead, ahead.flip(1)]))
+    output = model(model.complete(whole, words))
+    for row, text in enumerate(texts):
+        characters = spelled(text, model.config.word_length)[1:-1]
+        vectors = [naive.word(one) for one in characters]
+        for side, at, order in (("ahead", row, 1), ("back", row + 2, -1)):
+            wanted = torch.stack(naive.direction(side, vectors[::order])[0][-1])
+            torch.testing.assert_close(output.hidden[at].double(), wanted, atol=2e-6, rtol=2e-5)
+    state, hidden = None, []
+    for part in (slice(0, 3), slice(3, 4)):
+        piece = Sequences.full(whole.ids[:, part])
+        found = model(model.complete(piece, words), state)
+        state, hidden = found.state.detach(), [*hidden, found.hidden]
+    torch.testing.assert_close(torch.cat(hidden, 1), output.hidden, atol=1e-6, rtol=1e-5)
+
+
+# ---- words
+
+
+def test_characters_beyond_the_longest_word_change_nothing():
+    """A batch holds only as many columns as its words need: the maxima are the same."""
+    model, words = build(), tokenizer()
+    short = batch_of(model, ["the cat"], words)
+    assert short.extras["characters"].size(2) < model.config.word_length
+    padded = torch.full((1, 4, model.config.word_length), 261)
+    padded[..., : short.extras["characters"].size(2)] = short.extras["characters"]
+    whole = replace(short, extras={"characters": padded})
+    torch.testing.assert_close(model.encode(short), model.encode(whole), atol=1e-6, rtol=1e-6)
+
+
+def test_words_are_read_by_their_characters_and_not_by_their_ids():
+    model, words = build(), tokenizer()
+    batch = batch_of(model, ["zebra the cat", "the yak zebra"], words)
+    renamed = replace(batch, ids=torch.tensor([[1, 7, 3, 4, 2], [1, 3, 9, 7, 2]]))
+    assert torch.equal(model.encode(renamed), model.encode(batch))
+    one, other = batch_of(model, ["gnu"], words), batch_of(model, ["gnus"], words)
+    assert not torch.allclose(model.static(one)[0, 1], model.static(other)[0, 1])
+
+
+def test_padding_ids_may_be_those_of_a_word():
+    model = build(pad=None)
+    words = tokenizer()
+    batch = batch_of(model, ["the cat sat", "the"], words)
+    for pad in (0, words.id("the")):
+        moved = replace(batch, ids=torch.where(batch.keep, batch.ids, pad))
+        found = model.encode(moved)[batch.keep]
+        torch.testing.assert_close(found, model.encode(batch)[batch.keep])
+
+
+def test_long_words_are_cut_as_published():
+    model, words = build(), tokenizer()
+    length = model.config.word_length - 2
+    one, other = (batch_of(model, ["x" * (length + n)], words) for n in (0, 9))
+    assert torch.equal(one.extras["characters"][0, 1], other.extras["characters"][0, 1])
+    assert not torch.equal(one.ids, other.ids)
+
+
+def test_a_word_of_each_length_and_a_text_of_two_hundred_words_are_finite():
+    model, words = build(), tokenizer()
+    texts = ["x", " ".join("x" * (1 + n % 60) for n in range(200)), "\U0001f600 \u200b ß"]
+    batch = batch_of(model, texts, words)
+    assert batch.width == 202 and model.encode(batch)[batch.keep].isfinite().all()
+
+
+def test_an_empty_text_and_an_empty_batch_have_states():
+    model, words = build(), tokenizer()
+    assert model.encode(batch_of(model, [""], words)).shape == (1, 2, 10)
+    none = model.complete(Sequences.of([], 0), words)
+    assert [h.shape for h in model.states(none)] == [(0, 0, 10)] * 3
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (dict(d_model=9), "`d_model` must be even"),
+        (dict(filters=((13, 4),)), "`filters` must have widths of at most `word_length`"),
+        (dict(filters=()), "`filters` must have widths"),
+        (dict(word_length=2, filters=((1, 2),)), "`word_length`, which is at least 3"),
+    ],
+)
+def test_options_that_contradict_each_other_raise_an_error(options, said):
+    with pytest.raises(ValueError, match=said):
+        ElmoConfig(10, **{**SMALL, **options})
+
+
+def test_published_sizes_have_the_published_numbers_of_parameters():
+    """allennlp.org/elmo: 93.6, 28.0 and 13.6 million."""
+    expected = {"original": 93.6, "medium": 28.0, "small": 13.6}
+    for name, millions in expected.items():
+        with torch.device("meta"):
+            model = Elmo(ElmoConfig(10, output="none", **Elmo.SIZES[name]))
+        count = sum(p.numel() for n, p in model.named_parameters() if not n.startswith("mix."))
+        assert round(count / 1e6, 1) == millions
+
+
+def test_a_model_without_a_softmax_predicts_no_words():
+    model = build(output="none")
+    with pytest.raises(ConfigError, match="no output over words"):
+        model.head.logits(torch.zeros(1, 5))
+    with pytest.raises(ConfigError, match="head"):
+        model.new_head("masked_lm")
+    assert ALL.of(torch.ones(1)) == 1
+
+
+# ---- the authors' fixture
+
+
+def test_the_top_layer_equals_the_authors_fixture(shared):
+    """Three streams of ten sentences: batches of one sentence of each, the state carried."""
+    h5py = pytest.importorskip("h5py")
+    from regard.checkpoints.formats import elmo
+
+    folder = shared("elmo_fixtures/tests/fixtures/model")  # of the authors' bilm-tf
+    model = elmo.read(folder).eval()
+    words = model.input_tokenizer(elmo.read_tokenizer(folder))
+    streams = json.loads((folder / "lm_embeddings_sentences.json").read_text())
+    files = [h5py.File(folder / f"lm_embeddings_{n}.hdf5", "r") for n in range(3)]
+    state, from_zeros = None, []
+    for number in range(10):
+        batch = batch_of(model, [stream[number] for stream in streams], words)
+        with torch.no_grad():
+            layers, state = model.carried(batch, state)
+            *_, zeros = model.states(batch)
+        for row, file in enumerate(files):
+            wanted = torch.from_numpy(file[str(number)][()])  # (2, words, 16)
+            inside = slice(1, int(batch.lengths[row]) - 1)
+            found = layers[-1][row, inside]
+            assert (found - torch.cat([*wanted], -1)).abs().max() < 1e-6
+            from_zeros.append(float((zeros[row, inside] - found).abs().max()))
+    assert max(from_zeros[:3]) == 0.0 and min(from_zeros[3:]) > 0.01

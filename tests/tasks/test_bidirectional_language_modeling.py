@@ -1,0 +1,222 @@
+"""ELMo trained from text, evaluated, resumed, and used by other tasks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.data.batches import Sequences
+from regard.errors import ConfigError, DataError, RegardError
+from regard.experiments.runs import read_recipe, resume, train
+from regard.models.elmo import Elmo, ElmoConfig
+from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModeling
+from regard.text import train as train_tokenizer
+from regard.training.callbacks import Callback
+
+LINES = ["the cat sat on the mat .", "a dog ran in the park .", "the dog saw a cat ."]
+RECIPE = """
+task = "bidirectional-language-modeling"
+seed = 1
+[data]
+train = ["train.txt"]
+valid = ["valid.txt"]
+batch_size = 4
+sequence_length = 5
+[tokenizer]
+kind = "words"
+vocab_size = 16
+[model]
+name = "elmo"
+d_model = 16
+d_cell = 12
+filters = [[1, 4], [3, 8]]
+dropout = 0.1
+negative_samples = 8
+[training]
+updates = 12
+checkpoints.every = 6
+[training.optimizer]
+name = "adam"
+learning_rate = 1e-2
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.txt").write_text("\n".join(LINES * 20) + "\n\n")
+    (tmp_path / "valid.txt").write_text("the cat ran .\nthe zebra sat on a mat .\n")
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace('["', '"').replace('"]', '"'))
+    return tmp_path / "recipe.toml"
+
+
+def tiny(**options) -> BidirectionalLanguageModeling:
+    tokenizer = train_tokenizer("words", LINES, 16)
+    torch.manual_seed(2)
+    sizes = dict(d_model=8, d_cell=6, filters=((1, 3), (2, 4)), d_character=4)
+    ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
+    config = ElmoConfig(tokenizer.vocab_size, **{**sizes, **options}, **ids)
+    return BidirectionalLanguageModeling(Elmo(config).eval(), tokenizer)
+
+
+def naive_nats(task, sentence: str) -> tuple[float, float]:
+    """-log p of a sentence in both directions, each word by itself, in float64."""
+    model, tokenizer = task.model.double(), task.tokenizer
+    ids = [tokenizer.bos_id, *tokenizer.encode(sentence).ids, tokenizer.eos_id]
+    found = []
+    for order, layers in ((ids, model.ahead), (ids[::-1], model.back)):
+        total = 0.0
+        for n in range(1, len(order)):
+            batch = model.complete(Sequences.full(torch.tensor([order[:n]])), tokenizer)
+            x = model.words(batch)
+            start = model.empty(1).forward
+            *_, (hidden, _) = model._read(layers, x, start, batch.lengths)
+            shares = model.head.logits(hidden[0, -1]).log_softmax(-1)
+            total -= float(shares[tokenizer.closed(order[n])])
+        found.append(total)
+    model.float()
+    return found[0], found[1]
+
+
+@torch.no_grad()
+def test_perplexities_from_zeros_equal_every_word_predicted_alone():
+    task = tiny()
+    lines = [*LINES, "", "a zebra saw the yak"]
+    forward, backward = task.evaluate(lines, state="zeros")
+    wanted = [naive_nats(task, line) for line in lines if line]
+    count = sum(len(line.split()) + 1 for line in lines if line)
+    assert forward.count == backward.count == count
+    assert math.isclose(forward.nats, sum(one for one, _ in wanted), rel_tol=1e-5)
+    assert math.isclose(backward.nats, sum(one for _, one in wanted), rel_tol=1e-5)
+    assert forward.name == "forward perplexity" and backward.name == "backward perplexity"
+    assert "state:zeros|direction:forward" in forward.signature and forward.unknown == 2
+    alone = [task.evaluate([line], state="zeros")[0].nats for line in lines if line]
+    assert math.isclose(sum(alone), forward.nats, rel_tol=1e-6)
+
+
+def test_the_carried_state_is_the_default_and_depends_on_the_order_of_sentences():
+    task = tiny()
+    one, other = (task.evaluate(lines)[0].nats for lines in (LINES, LINES[::-1]))
+    assert one != other
+    first = task.evaluate(LINES[:1])[0].nats
+    assert math.isclose(first, task.evaluate(LINES[:1], state="zeros")[0].nats, rel_tol=1e-6)
+
+
+def test_training_lowers_both_perplexities_and_the_run_is_opened(recipe, tmp_path):
+    before = 16.0
+    run = train(recipe, updates=120, show="none", out=tmp_path / "run")
+    task = regard.load(tmp_path / "run")
+    forward, backward = task.evaluate(LINES)
+    assert forward.value < before / 3 and backward.value < before / 3
+    assert run.scores["forward_perplexity"] > 1
+    vectors = task.embed(["the cat", "unseen words"], per="word")
+    assert [v.shape for v in vectors] == [(2, 16), (2, 16)]
+    assert vectors[1].labels == ("unseen", "words")
+    np.testing.assert_allclose(task.embed("the cat", per="word"), vectors[0], atol=1e-6)
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_resumed_training_equals_an_uninterrupted_one_to_the_last_bit(recipe, tmp_path):
+    """It dies between two checkpoints, in the middle of a pass over the text."""
+
+    class Fails(Callback):
+        def on_update(self, update):
+            if update.number == 8:
+                raise Stopped
+
+    whole = train(recipe, show="none", out=tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(recipe, show="none", out=tmp_path / "parts", callbacks=[Fails()])
+    parts = resume(tmp_path / "parts", show="none")
+    one, other = (regard.load(tmp_path / name).model.state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert whole.scores == parts.scores
+
+
+def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(recipe, tmp_path):
+    train(recipe, updates=4, show="none", out=tmp_path / "lm")
+    rows = ["the cat sat\tcat", "a dog ran\tdog", "the zebra cat\tcat", "my dog\tdog"] * 6
+    (tmp_path / "rows.tsv").write_text("\n".join(rows) + "\n")
+    text = f"""
+    task = "classification"
+    [data]
+    train = "{tmp_path}/rows.tsv"
+    valid = "{tmp_path}/rows.tsv"
+    [model]
+    path = "{tmp_path}/lm"
+    [training]
+    updates = 40
+    [training.optimizer]
+    name = "adam"
+    learning_rate = 1e-2
+    """
+    (tmp_path / "tune.toml").write_text(text)
+    tuned = train(tmp_path / "tune.toml", show="none", out=tmp_path / "tuned")
+    task = regard.load(tmp_path / "tuned")
+    assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
+    start = regard.load(tmp_path / "lm").model
+    assert not torch.equal(tuned.model.encoder.mix.scalars, start.mix.scalars)
+    assert not torch.equal(tuned.model.encoder.embedding.weight, start.embedding.weight)
+    features = text.replace(
+        "[training]\n",
+        '[model.features]\n    layers = "mix"\n    d_model = 16\n    lstm_layers = 1\n'
+        "    d_words = 6\n    [training]\n",
+    )
+    (tmp_path / "features.toml").write_text(features)
+    frozen = train(tmp_path / "features.toml", show="none", out=tmp_path / "frozen")
+    assert torch.equal(frozen.model.encoder.encoder.embedding.weight, start.embedding.weight)
+    assert not torch.equal(frozen.model.encoder.choice.scalars, start.mix.scalars)
+    task = regard.load(tmp_path / "frozen")
+    assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
+    assert task.predict("unseen dog") == task.predict(["unseen dog"])[0]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n  \n"])
+def test_a_text_without_words_raises_an_error(text, recipe, tmp_path):
+    (tmp_path / "train.txt").write_text(text)
+    recipe.write_text(recipe.read_text().replace("negative_samples = 8\n", ""))
+    with pytest.raises(RegardError, match="train.txt"):
+        train(recipe, show="none")
+    with pytest.raises(RegardError, match="no words|empty|no lines"):
+        tiny().evaluate(text.splitlines())
+
+
+def test_too_few_words_for_the_streams_raise_an_error(recipe, tmp_path):
+    (tmp_path / "train.txt").write_text("the cat\n")
+    recipe.write_text(recipe.read_text().replace("negative_samples = 8\n", ""))
+    with pytest.raises(DataError, match="has 3 tokens to predict, too few for 4 streams"):
+        train(recipe, show="none")
+
+
+@pytest.mark.parametrize(
+    "override, said",
+    [
+        ('evaluation.state="kept"', "evaluation.state"),
+        ("model.negative_samples=17", "negative_samples"),
+        ("model.filters=[[60, 2]]", "filters"),
+        ("model.name=bert", "cannot train this model"),
+        ("model.d_model=15", "d_model"),
+    ],
+)
+def test_options_that_do_not_fit_raise_an_error(override, said, recipe):
+    with pytest.raises(ConfigError, match=said):
+        train(recipe, overrides=[override], show="none")
+
+
+def test_a_published_model_without_a_softmax_is_not_trained_further(recipe, tmp_path):
+    task = tiny(output="none")
+    regard.save(task, tmp_path / "none")
+    text = recipe.read_text()
+    start, rest = text.index("[tokenizer]"), text.index("[training]")
+    (tmp_path / "more.toml").write_text(f'{text[:start]}[model]\npath = "none"\n{text[rest:]}')
+    assert read_recipe(tmp_path / "more.toml").model.path
+    with pytest.raises(ConfigError, match="no output over words"):
+        train(tmp_path / "more.toml", show="none")
