@@ -629,51 +629,6 @@ def lstm(
     return torch.stack(outputs, 1), hidden, cell
 
 
-class ProjectedWeights(NamedTuple):
-    """Of an LSTM whose cells are wider than its hidden states: D cells, P outputs.
-
-    W (4D, D_in), U (4D, P), b (4D,), gates in the order i, f, g, o; R (P, D), the projection.
-    """
-
-    input: Tensor
-    recurrent: Tensor
-    bias: Tensor
-    projection: Tensor
-
-
-@operation
-def projected_lstm(
-    x: Tensor,
-    hidden: Tensor,
-    cell: Tensor,
-    weights: ProjectedWeights,
-    cell_clip: float | None = None,
-    projection_clip: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    """c' = clip(f c + i g),  h' = clip(R (o tanh(c')))     (Sak et al. 2014, clipped as in ELMo)
-
-    Args:
-        x: (B, T, D_in), T > 0.
-        hidden, cell: before the first step, (B, P) and (B, D).
-        cell_clip, projection_clip: the largest absolute value of c' and h'; None: any.
-
-    Returns:
-        Every hidden state, (B, T, P), and every cell, (B, T, D).
-    """
-    below, hiddens, cells = linear(x, weights.input, weights.bias).to(cell.dtype), [], []
-    for t in range(x.size(1)):
-        gates = below[:, t] + linear(hidden, weights.recurrent).to(cell.dtype)
-        i, f, g, o = gates.chunk(4, 1)
-        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-        cell = cell if cell_clip is None else cell.clamp(-cell_clip, cell_clip)
-        hidden = linear(torch.sigmoid(o) * torch.tanh(cell), weights.projection).to(cell.dtype)
-        if projection_clip is not None:
-            hidden = hidden.clamp(-projection_clip, projection_clip)
-        hiddens.append(hidden)
-        cells.append(cell)
-    return torch.stack(hiddens, 1), torch.stack(cells, 1)
-
-
 # -------------------------------------------------------------------------------- updates
 
 

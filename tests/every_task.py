@@ -13,6 +13,7 @@ from regard.experiments import runs
 from regard.models.albert import Albert
 from regard.models.bert import Bert
 from regard.models.electra import Electra
+from regard.models.elmo import Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentLanguageModel
@@ -41,6 +42,8 @@ HEADS = {
     "replaced-tokens": ("replaced", 1),
     "sentence-order": ("sentence_order", 2),
 }
+# Those that ELMo has heads for.
+ELMO_TASKS = ("classification", "tagging", "question-answering", "multiple-choice", "regression")
 # Those heads that BERT has not.
 BODIES = {"replaced-tokens": Electra, "sentence-order": Albert}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -102,6 +105,24 @@ def permuted() -> Any:
     return task(Xlnet(_config(Xlnet, tokenizer)), tokenizer, format="lines")
 
 
+def elmo(task: str) -> Any:
+    """An encoder that reads the characters of words under the head of a task."""
+    tokenizer = train("words", lines(), 14)  # some words are unknown
+    return headed(task, Elmo(_elmo_config(tokenizer)), tokenizer)
+
+
+def bidirectional() -> Any:
+    """ELMo as its pre-training leaves it."""
+    tokenizer = train("words", lines(), 14)
+    task = task_class("bidirectional-language-modeling")
+    return task(Elmo(_elmo_config(tokenizer)), tokenizer)
+
+
+def _elmo_config(tokenizer: Tokenizer) -> Any:
+    filters = ((1, 4), (3, 4))
+    return _config(Elmo, tokenizer, d_cell=12, d_character=4, filters=filters, word_length=9)
+
+
 def xlnet_classifier() -> Any:
     """A classifier on a model that reads distances alone, and pools at the last token."""
     tokenizer = with_marks(train("words", lines(), 60))
@@ -146,6 +167,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "language-modeling-gpt2": lambda: language(GPT2),
     "language-modeling-transformer-xl": lambda: language(TransformerXL),
     "permutation-language-modeling": permuted,
+    "bidirectional-language-modeling": bidirectional,
+    **{f"{task}-elmo": (lambda task=task: elmo(task)) for task in (*ELMO_TASKS, "embedding")},
     "classification-xlnet": xlnet_classifier,
     "classification-transformer-xl": xl_classifier,
     "translation": translator,

@@ -23,11 +23,11 @@ from regard.attention.block_sparse import block_window, by_blocks, global_blocks
 from regard.attention.masks import padding
 from regard.errors import ConfigError
 from regard.layers import panels
+from regard.layers.projected_lstm import ProjectedWeights
 from regard.layers.quantized import quantize_matrix
 from regard.ops import (
     Drop,
     KeyMask,
-    ProjectedWeights,
     RecurrentWeights,
     SequenceOffsets,
     UnpaddedMask,

@@ -142,23 +142,23 @@ class BidirectionalStreams(BatchSequence[BidirectionalBatch]):
 class SeparateSentences(BatchSequence[BidirectionalBatch]):
     """Each sentence alone, the longest first, in batches of at most `max_tokens`, padding included.
 
-    Every batch is `fresh`.
+    Every batch is `fresh`. `rows` are the numbers of the sentences of each batch.
     """
 
     def __init__(self, text: BidirectionalText, *, max_tokens: int):
         self.text = text
         lengths = np.diff(text.ends)
         order = np.argsort(-lengths, kind="stable")
-        self._batches: list[np.ndarray] = []
+        self.rows: list[np.ndarray] = []
         while len(order):
-            rows = max(1, max_tokens // int(lengths[order[0]]))
-            self._batches.append(order[:rows])
-            order = order[rows:]
+            count = max(1, max_tokens // int(lengths[order[0]]))
+            self.rows.append(order[:count])
+            order = order[count:]
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.rows)
 
     def batch(self, index: int) -> BidirectionalBatch:
-        rows = self._batches[index]
+        rows = self.rows[index]
         lengths = np.diff(self.text.ends)[rows]
         return self.text.batch(self.text.ends[rows], lengths, fresh=True)

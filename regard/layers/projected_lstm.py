@@ -2,25 +2,70 @@
 
     c = clip(f * c + i * g),  h = clip(R (o * tanh(c)))
 
-The equation is `ops.projected_lstm`. The implementation here multiplies all inputs at once, and in
+`projected_lstm` is the equation. The implementation below multiplies all inputs at once, and in
 the backward pass sums up the gradients of the weights in one product each, where autograd adds up a
 matrix at every step.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard import ops
-from regard.ops import ProjectedWeights, autocast_dtype
+from regard.ops import autocast_dtype, linear, operation
+
+
+class ProjectedWeights(NamedTuple):
+    """Of an LSTM whose cells are wider than its hidden states: D cells, P outputs.
+
+    W (4D, D_in), U (4D, P), b (4D,), gates in the order i, f, g, o; R (P, D), the projection.
+    """
+
+    input: Tensor
+    recurrent: Tensor
+    bias: Tensor
+    projection: Tensor
+
+
+@operation
+def projected_lstm(
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weights: ProjectedWeights,
+    cell_clip: float | None = None,
+    projection_clip: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """c' = clip(f c + i g),  h' = clip(R (o tanh(c')))     (Sak et al. 2014, clipped as in ELMo)
+
+    Args:
+        x: (B, T, D_in), T > 0.
+        hidden, cell: before the first step, (B, P) and (B, D).
+        cell_clip, projection_clip: the largest absolute value of c' and h'; None: any.
+
+    Returns:
+        Every hidden state, (B, T, P), and every cell, (B, T, D).
+    """
+    below, hiddens, cells = linear(x, weights.input, weights.bias).to(cell.dtype), [], []
+    for t in range(x.size(1)):
+        gates = below[:, t] + linear(hidden, weights.recurrent).to(cell.dtype)
+        i, f, g, o = gates.chunk(4, 1)
+        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+        cell = cell if cell_clip is None else cell.clamp(-cell_clip, cell_clip)
+        hidden = linear(torch.sigmoid(o) * torch.tanh(cell), weights.projection).to(cell.dtype)
+        if projection_clip is not None:
+            hidden = hidden.clamp(-projection_clip, projection_clip)
+        hiddens.append(hidden)
+        cells.append(cell)
+    return torch.stack(hiddens, 1), torch.stack(cells, 1)
 
 
 class ProjectedLSTM(nn.Module):
-    """One layer of D cells whose hidden states have P dimensions; see `ops.projected_lstm`.
+    """One layer of D cells whose hidden states have P dimensions; see `projected_lstm`.
 
     Args:
         d_in, d_cell, d_model: D_in, D and P.
@@ -57,14 +102,14 @@ class ProjectedLSTM(nn.Module):
         weights = ProjectedWeights(
             self.input.weight, self.recurrent.weight, self.input.bias, self.projection.weight
         )
-        return ops.projected_lstm(x, hidden, cell, weights, self.cell_clip, self.projection_clip)
+        return projected_lstm(x, hidden, cell, weights, self.cell_clip, self.projection_clip)
 
     def empty(self, rows: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """The state before anything was read: zeros, (B, P) and (B, D)."""
         return like.new_zeros(rows, self.d_model), like.new_zeros(rows, self.d_cell)
 
 
-# ----------------------------------------------------- an implementation of ops.projected_lstm
+# ----------------------------------------------------- an implementation of projected_lstm
 
 
 def _one_type(
@@ -175,4 +220,4 @@ def _through_time(ctx: Any, d_hiddens: Tensor, d_cells: Tensor) -> tuple[Tensor,
     return d_gates, d_projected, d_hidden, d_cell
 
 
-ops.register(ops.projected_lstm, "unrolled", _unrolled, when=_one_type)
+ops.register(projected_lstm, "unrolled", _unrolled, when=_one_type)

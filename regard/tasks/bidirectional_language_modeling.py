@@ -33,10 +33,13 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Perplexity, Protocol
 from regard.models.elmo import Elmo
+from regard.ops import negative_log_likelihood
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import device_of, watched
+from regard.tasks.batching import TooLong, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
-from regard.tasks.finite_checks import check_likelihood
+from regard.tasks.finite_checks import check_finite, check_likelihood
+from regard.tasks.inputs import as_list, checked_texts, warn_if_file
+from regard.tasks.predictions import Prediction
 from regard.tasks.sections import DataSection, FoldOption, Share, TokenizerSection
 from regard.text import Tokenizer
 
@@ -117,6 +120,23 @@ class SentenceStreams:
     valid: BidirectionalText
 
 
+@dataclass(frozen=True)
+class WordProbabilities(Prediction):
+    """The words of a text, and the probability of each from the words before and behind it."""
+
+    words: tuple[str, ...]
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+
+    @property
+    def result(self) -> list[tuple[str, float, float]]:
+        """Each word with both probabilities."""
+        return list(zip(self.words, self.forward, self.backward, strict=True))
+
+    def __str__(self) -> str:
+        return " ".join(f"{word}/{one:.2g}/{other:.2g}" for word, one, other in self.result)
+
+
 class BidirectionalLanguageModeling(EmbedsTexts):
     """An ELMo and its tokenizer.
 
@@ -124,7 +144,8 @@ class BidirectionalLanguageModeling(EmbedsTexts):
     """
 
     name = "bidirectional-language-modeling"
-    verbs = ("embed", "evaluate", "look")
+    verbs = ("predict", "embed", "evaluate", "look")
+    prediction_type = WordProbabilities
     decodes = False
     reads_pairs = False
     input_format: InputFormat
@@ -180,14 +201,16 @@ class BidirectionalLanguageModeling(EmbedsTexts):
             DataError: there is none.
         """
         rows = rows if isinstance(rows, RowReader) else read(rows)
-        tokenizer, config = self.tokenizer, self.model.config
         chunks = chunks_of(iter(rows.texts()), len)
-        ids = (one for chunk in chunks for one in tokenizer.encode_many(chunk))
-        unknown = tokenizer.unk_id if tokenizer.unk_id is not None else config.eos
-        text = BidirectionalText.of(ids, config.bos, config.eos, tokenizer.vocab_size, unknown)
+        text = self._of(ids for chunk in chunks for ids in self.tokenizer.encode_many(chunk))
         if not text.count:
             raise DataError(rows.file_of(0), None, "has no words.", "Write one sentence a line.")
         return text
+
+    def _of(self, sentences: Iterable[Sequence[int]]) -> BidirectionalText:
+        config, known = self.model.config, self.tokenizer
+        unknown = config.eos if known.unk_id is None else known.unk_id
+        return BidirectionalText.of(sentences, config.bos, config.eos, known.vocab_size, unknown)
 
     @staticmethod
     def example(recipe: BidirectionalRecipe, words: int) -> BidirectionalBatch:
@@ -256,6 +279,49 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         return totals
 
     # ---- use
+
+    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
+        """The results of `predictions`: of a list of texts a list, of one text one."""
+        if isinstance(texts, str):
+            warn_if_file(texts)
+            return self.predictions([texts])[0].result
+        return [one.result for one in self.predictions(texts)]
+
+    def predictions(self, texts: Any, *, too_long: TooLong = "error") -> list[WordProbabilities]:
+        """The probability of each word of a text in either direction; each text from zeros.
+
+        Raises:
+            TextError: an item is no text.
+            ConfigError: the model has no softmax.
+            NonFiniteScores: probabilities of a text are not numbers.
+        """
+        encoded = self.tokenizer.encode_many(checked_texts(as_list(texts)))
+        found = [WordProbabilities((), (), ())] * len(encoded)
+        given = [number for number, ids in enumerate(encoded) if ids]
+        batches = SeparateSentences(self._of(encoded), max_tokens=batch_budget(self.model))
+        with torch.no_grad(), evaluating(self.model):
+            for batch, rows in zip(batches, batches.rows, strict=True):
+                for row, values in zip(rows, self._probabilities(batch), strict=True):
+                    number = given[row]
+                    check_finite(torch.tensor(values).isfinite().all()[None], [number])
+                    words = tuple(map(self.tokenizer.token, encoded[number]))
+                    found[number] = WordProbabilities(words, *values)
+        return found
+
+    def _probabilities(
+        self, batch: BidirectionalBatch
+    ) -> Iterator[tuple[tuple[float, ...], tuple[float, ...]]]:
+        """Of the words of each text in its order, from those before and from those behind."""
+        device = device_of(self.model)
+        tokens = self.model.complete(batch.tokens, self.tokenizer).to(device)
+        hidden, targets = self.model(tokens).hidden, batch.targets.to(device)
+        for row in range(len(batch)):
+            count, sides = int(batch.tokens.lengths[row]) - 1, []  # without the sentence's end
+            for side in (row, row + len(batch)):
+                logits = self.model.head.logits(hidden[side, :count])
+                nats = negative_log_likelihood(logits, targets[side, :count])
+                sides.append(nats.neg().exp().tolist())
+            yield tuple(sides[0]), tuple(reversed(sides[1]))
 
     def evaluate(
         self, rows: RowReader | Iterable[str], *, state: StateKind | None = None
