@@ -137,7 +137,7 @@ def _unrolled(
     if torch.is_grad_enabled():
         hiddens, cells = _ProjectedLSTM.apply(x, hidden, cell, *weights, *clips)
     else:
-        hiddens, cells, _ = _forward(x, hidden, cell, weights, *clips)
+        hiddens, cells, *_ = _forward(x, hidden, cell, weights, *clips)
     return hiddens.transpose(0, 1), cells.transpose(0, 1)  # (T, B, ...) -> (B, T, ...)
 
 
@@ -148,13 +148,14 @@ def _forward(
     weights: ProjectedWeights,
     cell_clip: float | None,
     projection_clip: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states (T, B, P), cells (T, B, D), and the gates after their activations."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states (T, B, P), cells (T, B, D), gates after their activations, and tanh(cells)."""
     gates = torch.nn.functional.linear(x.transpose(0, 1), weights.input, weights.bias)
     width, recurrent, projection = cell.size(1), weights.recurrent.t(), weights.projection.t()
     hiddens = x.new_empty(*gates.shape[:2], projection.size(1))
-    cells = x.new_empty(*gates.shape[:2], width)
-    for here, hidden_here, cell_here in zip(gates, hiddens, cells, strict=True):
+    cells, squashed = (x.new_empty(*gates.shape[:2], width) for _ in range(2))
+    steps = zip(gates, hiddens, cells, squashed, strict=True)
+    for here, hidden_here, cell_here, squashed_here in steps:
         here.addmm_(hidden, recurrent)
         here[:, : 2 * width].sigmoid_()
         here[:, 2 * width : 3 * width].tanh_()
@@ -163,32 +164,33 @@ def _forward(
         torch.mul(f, cell, out=cell_here).addcmul_(i, g)
         if cell_clip is not None:
             cell_here.clamp_(-cell_clip, cell_clip)
-        torch.mm(cell_here.tanh().mul_(o), projection, out=hidden_here)
+        torch.tanh(cell_here, out=squashed_here)
+        torch.mm(squashed_here * o, projection, out=hidden_here)
         if projection_clip is not None:
             hidden_here.clamp_(-projection_clip, projection_clip)
         hidden, cell = hidden_here, cell_here
-    return hiddens, cells, gates
+    return hiddens, cells, gates, squashed
 
 
 class _ProjectedLSTM(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, hidden: Tensor, cell: Tensor, *others: Any) -> tuple:
         weights, ctx.clips = ProjectedWeights(*others[:4]), others[4:]
-        hiddens, cells, gates = _forward(x, hidden, cell, weights, *ctx.clips)
-        ctx.save_for_backward(x, hidden, cell, *weights, hiddens, cells, gates)
+        hiddens, cells, gates, squashed = _forward(x, hidden, cell, weights, *ctx.clips)
+        ctx.save_for_backward(x, hidden, cell, *weights, hiddens, cells, gates, squashed)
         return hiddens, cells
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        x, hidden, cell, w, u, _, r, hiddens, cells, gates = ctx.saved_tensors
+        x, hidden, _, w, u, _, _, hiddens, _, gates, squashed = ctx.saved_tensors
         d_gates, d_projected, d_hidden, d_cell = _through_time(ctx, *grads)
         flat = d_gates.flatten(0, 1)  # (T, B, 4D) -> (T B, 4D)
         before = torch.cat([hidden[None], hiddens[:-1]]).flatten(0, 1)
-        squashed = (cells.tanh() * gates.chunk(4, 2)[3]).flatten(0, 1)
+        outputs = (squashed * gates.chunk(4, 2)[3]).flatten(0, 1)
         d_x = (d_gates @ w).transpose(0, 1) if ctx.needs_input_grad[0] else None
         d_w = flat.t() @ x.transpose(0, 1).flatten(0, 1)
-        d_r = d_projected.flatten(0, 1).t() @ squashed
+        d_r = d_projected.flatten(0, 1).t() @ outputs
         return d_x, d_hidden, d_cell, d_w, flat.t() @ before, flat.sum(0), d_r, None, None
 
 
@@ -196,7 +198,7 @@ def _through_time(ctx: Any, d_hiddens: Tensor, d_cells: Tensor) -> tuple[Tensor,
     """Gradients by the gates before their activations (T, B, 4D), by the projected hidden states
     before they were clipped (T, B, P), and by the first hidden state and cell.
     """
-    _, _, first_cell, _, u, _, r, hiddens, cells, gates = ctx.saved_tensors
+    _, _, first_cell, _, u, _, r, hiddens, cells, gates, squashed = ctx.saved_tensors
     cell_clip, projection_clip = ctx.clips
     d_gates, d_projected = torch.empty_like(gates), torch.empty_like(hiddens)
     d_hidden, d_cell = torch.zeros_like(hiddens[0]), torch.zeros_like(first_cell)
@@ -206,8 +208,8 @@ def _through_time(ctx: Any, d_hiddens: Tensor, d_cells: Tensor) -> tuple[Tensor,
         if projection_clip is not None:
             d_hidden = d_hidden * (hiddens[t].abs() < projection_clip)
         d_projected[t] = d_hidden
-        squashed, d_output = cells[t].tanh(), d_hidden @ r
-        d_cell = d_cell + d_cells[t] + d_output * o * (1 - squashed * squashed)
+        d_output = d_hidden @ r
+        d_cell = d_cell + d_cells[t] + d_output * o * (1 - squashed[t] * squashed[t])
         if cell_clip is not None:
             d_cell = d_cell * (cells[t].abs() < cell_clip)
         before = cells[t - 1] if t else first_cell
@@ -215,7 +217,7 @@ def _through_time(ctx: Any, d_hiddens: Tensor, d_cells: Tensor) -> tuple[Tensor,
         torch.mul(d_cell * g, i * (1 - i), out=d_i)
         torch.mul(d_cell * before, f * (1 - f), out=d_f)
         torch.mul(d_cell * i, 1 - g * g, out=d_g)
-        torch.mul(d_output * squashed, o * (1 - o), out=d_o)
+        torch.mul(d_output * squashed[t], o * (1 - o), out=d_o)
         d_hidden, d_cell = d_gates[t] @ u, d_cell * f
     return d_gates, d_projected, d_hidden, d_cell
 

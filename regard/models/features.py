@@ -80,6 +80,14 @@ class FeaturesConfig:
         return config_of(kind.Config, values, "config.json", section="inside")
 
 
+class NoVectors(nn.Module):
+    """Instead of vectors of words, where there are none beside the features."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, 0)"""
+        return torch.zeros(*ids.shape, 0, device=ids.device)
+
+
 class Features(nn.Module, Encoder):
     """A biLSTM over the features of a frozen encoder, an `Encoder` itself.
 
@@ -97,7 +105,9 @@ class Features(nn.Module, Encoder):
         mixed = config.choice == "mix"
         self.choice: Choice = ScalarMix(inner.layers) if mixed else choice_of(config.choice)
         width = self.choice.width(inner.d_model) + config.d_words
-        self.words = nn.Embedding(config.vocab_size + 1, config.d_words)
+        self.words: nn.Module = NoVectors()
+        if config.d_words:
+            self.words = nn.Embedding(config.vocab_size + 1, config.d_words)
         self.dropout = Dropout(config.dropout)
         self.recurrent = BidirectionalStack(
             LSTM, width, config.d_model, config.lstm_layers, dropout=config.dropout
@@ -135,7 +145,7 @@ class Features(nn.Module, Encoder):
         """The features, and what the biLSTM gives."""
         feature = self.choice(self.encoder.states(batch))
         known = batch.ids.clamp(max=self.config.vocab_size)  # behind it: one vector for all others
-        feature = torch.cat([self.words(known), feature], -1)
+        feature = torch.cat([self.words(known).to(feature.dtype), feature], -1)
         yield feature
         yield tokens.of(self.recurrent(self.dropout(feature), batch.lengths)[0])
 
