@@ -108,7 +108,11 @@ class BidirectionalCells(State):
 
 
 class WordEncoder(nn.Module):
-    """characters -> convolutions -> highways -> projection, once for every distinct word."""
+    """characters -> convolutions -> highways -> projection.
+
+    On a CPU every distinct word of a batch is computed once. Other devices compute all words, since
+    to find the distinct ones is to wait for them.
+    """
 
     def __init__(self, config: ElmoConfig):
         super().__init__()
@@ -125,16 +129,20 @@ class WordEncoder(nn.Module):
 
         Equal ids of a batch have equal characters.
         """
-        keep = batch.keep.to(batch.ids.device)
-        characters = batch.extras["characters"][keep]  # (B, T, C) -> (N, C)
+        characters, keep = batch.extras["characters"], batch.keep
+        if characters.device.type != "cpu":
+            vectors = self._of(characters.flatten(0, 1)).unflatten(0, keep.shape)
+            return vectors * keep[..., None]
         distinct, word = batch.ids[keep].unique(return_inverse=True)
-        one_of_each = torch.empty_like(distinct).scatter_(
-            0, word, torch.arange(len(word), device=word.device)
-        )
-        vectors = self.highways(self.characters(characters[one_of_each]))
-        vectors = self.projection(vectors)[word]  # (words, P) -> (N, P)
+        one_of_each = torch.empty_like(distinct).scatter_(0, word, torch.arange(len(word)))
+        vectors = self._of(characters[keep][one_of_each])[word]  # (words, P) -> (N, P)
         found = vectors.new_zeros(*keep.shape, vectors.size(-1))
         return found.masked_scatter(keep[..., None], vectors)  # (N, P) -> (B, T, P)
+
+    def _of(self, characters: Tensor) -> Tensor:
+        """(N, C) -> (N, P)"""
+        found: Tensor = self.projection(self.highways(self.characters(characters)))
+        return found
 
 
 class Elmo(nn.Module, Encoder):

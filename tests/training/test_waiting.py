@@ -29,6 +29,7 @@ from test_registry import (  # noqa: E402
     build,
     ids,
     name_of,
+    read_by,
     source,
 )
 
@@ -113,10 +114,10 @@ def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
     encoder = build(case)
     heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
     model = EncoderWithHeads(encoder, heads).to("meta").train()
-    texts = source(7).to("meta")
+    texts = read_by(encoder, source(7)).to("meta")
     for kind in heads:
         model.scores(kind, texts).square().sum().backward()
-    groups = GroupBatch(source(7), torch.tensor([2, 1]), torch.arange(2)).to("meta")
+    groups = GroupBatch(read_by(encoder, source(7)), torch.tensor([2, 1]), torch.arange(2)).to("meta")
     scores = model.scores("classes", groups.texts)
     groups.sum_by_example(scores).sum().backward(retain_graph=True)
     groups.scores_by_example(scores[:, 0]).softmax(-1).sum().backward()
