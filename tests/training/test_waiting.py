@@ -117,7 +117,8 @@ def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
     texts = read_by(encoder, source(7)).to("meta")
     for kind in heads:
         model.scores(kind, texts).square().sum().backward()
-    groups = GroupBatch(read_by(encoder, source(7)), torch.tensor([2, 1]), torch.arange(2)).to("meta")
+    rows = read_by(encoder, source(7))
+    groups = GroupBatch(rows, torch.tensor([2, 1]), torch.arange(2)).to("meta")
     scores = model.scores("classes", groups.texts)
     groups.sum_by_example(scores).sum().backward(retain_graph=True)
     groups.scores_by_example(scores[:, 0]).softmax(-1).sum().backward()
