@@ -68,7 +68,8 @@ class FormLooks:
     """The steps of one loop; see `AttentionFormStep`.
 
     progress: after the steps so far.
-    views, selected: of each step what the window let through, and what was chosen.
+    views, weights, selected: of each step what the window let through, the weights
+        (N, H=1, R/N, S) before the choice, and what was chosen.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class FormLooks:
         self.keys, self.values = (F.pad(one, padding) for one in source.layer(0))  # (N, H=1, S, K)
         self.lengths = source.lengths[:, None, None]  # (N, H=1, T=1)
         self.views: list[WindowView] = []
+        self.weights: list[Tensor] = []
         self.selected: list[Selected] = []
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -100,6 +102,7 @@ class FormLooks:
             """(N, H=1, R/N, S) -> the same shape"""
             if view.factor is not None:
                 weights = weights * view.factor.to(weights.dtype)
+            self.weights.append(weights)
             self.selected.append(self.form.selection(weights, keys, steps))
             return self.selected[-1].weights
 

@@ -30,9 +30,14 @@ CHOICE_LOG_PROBS, CHOICE_ENTROPY = "choice_log_probs", "choice_entropy"
 
 @dataclass(frozen=True)
 class Selected:
-    """What replaces the weights, (..., S); of a draw its log-probability and entropy, (...,)."""
+    """What replaces the weights, (..., S), and what is known of the choice, (...,) each.
+
+    index: the chosen position, where every sequence takes one.
+    log_probs, entropy: of a draw in training.
+    """
 
     weights: Tensor
+    index: Tensor | None = None
     log_probs: Tensor | None = None
     entropy: Tensor | None = None
 
@@ -93,8 +98,10 @@ class HardInUse(nn.Module):
     def choose(self, weights: Tensor, keys: Tensor, steps: Tensor) -> Selected:
         """One value, as in use."""
         if self.seed is None:
-            return Selected(_one_hot(weights.argmax(-1), weights))
-        return Selected(_one_hot(draw(weights, uniform(keys, steps + 1)), weights))
+            index = weights.argmax(-1)
+        else:
+            index = draw(weights, uniform(keys, steps + 1))
+        return Selected(_one_hot(index, weights), index)
 
     def extra_repr(self) -> str:
         return "" if self.seed is None else f"seed={self.seed}"
@@ -133,7 +140,7 @@ class Hard(HardInUse):
         log_prob = log_probs.gather(-1, index[..., None])[..., 0].masked_fill(~drawn, 0.0)
         entropy = -(probs * log_probs).sum(-1)
         chosen = torch.where(drawn[..., None], _one_hot(index, probs), probs)
-        return Selected(chosen.to(weights.dtype), log_prob, entropy)
+        return Selected(chosen.to(weights.dtype), log_probs=log_prob, entropy=entropy)
 
     def extra_repr(self) -> str:
         share = f"expected_share={self.expected_share}"

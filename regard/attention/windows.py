@@ -28,11 +28,13 @@ class WindowView:
     allowed: (..., S), boolean.
     factor: (..., S), what the weights are multiplied by after the softmax; None: 1.
     centre: (...,), the position p_t; None where the window has none.
+    deviation: the standard deviation of the factor's Gaussian, in positions.
     """
 
     allowed: Tensor
     factor: Tensor | None = None
     centre: Tensor | None = None
+    deviation: float | None = None
 
 
 class SourceWindow(Protocol):
@@ -93,8 +95,9 @@ class PredictiveWindow(nn.Module):
         positions = torch.arange(width, device=query.device)
         distance = positions - centre[..., None]  # (..., S)
         near = (distance.abs() <= self.half_width) & (positions < lengths[..., None])
-        factor = torch.exp(-(distance**2) / (2 * (self.half_width / 2) ** 2))
-        return WindowView(near, factor, centre)
+        deviation = self.half_width / 2
+        factor = torch.exp(-(distance**2) / (2 * deviation**2))
+        return WindowView(near, factor, centre, deviation)
 
     def extra_repr(self) -> str:
         return f"half_width={self.half_width}"

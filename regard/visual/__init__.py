@@ -7,6 +7,7 @@ from regard.lazy import names_of
 __all__, __getattr__ = names_of(
     __name__,
     {
+        "alignment": "AlignedToken Alignment alignment_of",
         "attention_lines": "AttentionLines",
         "attention_record": "look run_encoder",
         "beam_tree": "BeamNode BeamTrace BeamTree",

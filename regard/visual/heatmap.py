@@ -67,11 +67,20 @@ class Heatmap(Picture):
         return max((abs(value) for row in self.weights for value in row), default=0.0) or 1.0
 
     def drawing(self) -> Drawing:
-        layout = _Layout.of(self)
+        layout = HeatmapLayout.of(self)
         shapes = [*self._labels(layout), *self._cells(layout), *self._scale(layout)]
-        return Drawing(layout.width, layout.height, tuple(shapes), self.title or "attention")
+        shapes += self.overlay(layout)
+        return Drawing(*self.size(layout), tuple(shapes), self.title or "attention")
 
-    def _cells(self, at: _Layout) -> list[Shape]:
+    def overlay(self, layout: HeatmapLayout) -> list[Shape]:
+        """What a subclass draws over the cells."""
+        return []
+
+    def size(self, layout: HeatmapLayout) -> tuple[float, float]:
+        """Width and height, in pixels."""
+        return layout.width, layout.height
+
+    def _cells(self, at: HeatmapLayout) -> list[Shape]:
         wide, high = at.cell * len(self.columns), at.cell * len(self.rows)
         frame = Rect(at.left, at.top, wide, high, "none", stroke="faint")
         if len(self.rows) * len(self.columns) > MAX_RECTANGLES:
@@ -88,7 +97,7 @@ class Heatmap(Picture):
                 shapes.append(Polyline(line, "muted", 1, 0.5, dashed=True))
         return shapes
 
-    def _cell(self, at: _Layout, i: int, j: int, value: float) -> list[Shape]:
+    def _cell(self, at: HeatmapLayout, i: int, j: int, value: float) -> list[Shape]:
         x, y = at.left + j * at.cell, at.top + i * at.cell
         shade = min(1.0, abs(value) / self.largest)
         tip = f"{self.rows[i]} → {self.columns[j]}: {value:.4f}"
@@ -100,7 +109,7 @@ class Heatmap(Picture):
             shapes.append(Label(*middle, text, min(12, at.cell * 0.3), "middle", ink))
         return shapes
 
-    def _labels(self, at: _Layout) -> list[Shape]:
+    def _labels(self, at: HeatmapLayout) -> list[Shape]:
         shapes = self._title_shapes()
         for i, name in enumerate(self.rows):
             y, ink = at.top + (i + 0.5) * at.cell, "ink" if any(self.weights[i]) else "muted"
@@ -112,7 +121,7 @@ class Heatmap(Picture):
             shapes.append(Label(x, y, text, at.size, angle=at.angle, title=name))
         return shapes
 
-    def _scale(self, at: _Layout) -> list[Shape]:
+    def _scale(self, at: HeatmapLayout) -> list[Shape]:
         """The legend: colours and weights, and the names of the axes."""
         x, y = at.left, at.top + at.cell * len(self.rows) + 18
         signed = any(value < 0 for row in self.weights for value in row)
@@ -137,7 +146,7 @@ def _fill(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class HeatmapLayout:
     """Positions and sizes in a heatmap, in pixels."""
 
     cell: float
@@ -149,7 +158,7 @@ class _Layout:
     angle: float  # of the column labels: upright where columns have no room for text
 
     @classmethod
-    def of(cls, picture: Heatmap) -> _Layout:
+    def of(cls, picture: Heatmap) -> HeatmapLayout:
         rows, columns = max(1, len(picture.rows)), max(1, len(picture.columns))
         longer = max(rows, columns)
         cell = min(38, max(picture.side / longer, 2 if longer > 120 else 10))
