@@ -298,14 +298,51 @@ class BidirectionalStack(nn.Module):
         The way back starts at each row's own last position, so that padding changes nothing; what
         stands at the padding means nothing. A row without a position ends with zeros.
         """
+        x, (hidden,) = self._read(x, lengths, _read_whole)
+        return x, hidden
+
+    def with_cells(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Cells]:
+        """As `forward`, with the cells, too; it goes on from each length to the next longer one."""
+        x, (hidden, cell) = self._read(x, lengths, _read_to_ends)
+        return x, Cells(hidden, cell)
+
+    def _read(
+        self, x: Tensor, lengths: Tensor, read: ReadLayer
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         order, ends = turn(lengths, x.size(1)), []
         for n, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True)):
             x = self.dropout(x) if n else x
-            forth, _ = ahead(x, *ahead.empty(x.size(0), x))
-            turned, _ = back(reorder(x, order), *back.empty(x.size(0), x))
-            ends.append(torch.cat([last(forth, lengths), last(turned, lengths)], -1))
+            forth, ended = read(ahead, x, lengths)
+            turned, began = read(back, reorder(x, order), lengths)
+            ends.append([torch.cat(pair, -1) for pair in zip(ended, began, strict=True)])
             x = torch.cat([forth, reorder(turned, order)], -1)
-        return x, torch.stack(ends, 1)
+        return x, tuple(torch.stack(levels, 1) for levels in zip(*ends, strict=True))
+
+
+# A layer, (B, T, D) and (B,) lengths -> hidden states, and what each row ended with, (B, D) each.
+ReadLayer = Callable[[RecurrentLayer, Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]
+
+
+def _read_whole(
+    layer: RecurrentLayer, x: Tensor, lengths: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Each row's last hidden state."""
+    hiddens, _ = layer(x, *layer.empty(x.size(0), x))
+    return hiddens, (last(hiddens, lengths),)
+
+
+def _read_to_ends(
+    layer: RecurrentLayer, x: Tensor, lengths: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Each row's last hidden state and cell."""
+    hidden, cell = ends = layer.empty(x.size(0), x)
+    outputs, done = [hidden[:, None][:, :0]], 0
+    for length in sorted({*lengths.tolist(), x.size(1)} - {0}):
+        output, (hidden, cell) = layer(x[:, done:length], hidden, cell)
+        outputs.append(output)
+        at, done = (lengths == length)[:, None], length
+        ends = torch.where(at, hidden, ends[0]), torch.where(at, cell, ends[1])
+    return torch.cat(outputs, 1), ends
 
 
 def last(hiddens: Tensor, lengths: Tensor) -> Tensor:

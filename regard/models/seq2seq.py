@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,7 @@ Score = Literal[
 ]
 WindowKind = Literal["global", "local-m", "local-p"]
 SelectionKind = Literal["soft", "hard", "hard-expected"]
+FirstState = Literal["projected", "encoder"]
 HALF_WIDTH, EXPECTED_SHARE = 10, 0.5  # where a configuration names none
 
 
@@ -67,8 +68,13 @@ class Seq2SeqConfig:
     """The defaults follow Luong et al. 2015, section 4.1, with the score that they found best."""
 
     vocab_size: Size  # of both languages together
-    d_model: Size = 1000  # of embedding, decoder layers, and both directions of the encoder
+    d_model: Size = 1000  # of decoder layers, and of both directions of the encoder together
     layers: Size = 4  # of encoder and decoder each
+    d_embedding: Size | None = None  # None: d_model
+    tied: bool = True  # the embedding is the output's weight too
+    # Of the decoder: tanh and a projection of what the encoder ended with, or that and its cells
+    # themselves (Luong et al. 2015; OpenNMT).
+    first_state: FirstState = "projected"
     attention: Score = "general"  # the score: see regard/attention/scores.py
     window: WindowKind = "global"  # see regard/attention/windows.py
     half_width: Size | None = None  # D of a local window; None: 10
@@ -179,7 +185,9 @@ class PlainDecoder(nn.Module):
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
         width = config.d_model
-        self.stack = Stack(LSTM, width, width, config.layers, dropout=config.dropout)
+        self.stack = Stack(
+            LSTM, config.d_embedding or width, width, config.layers, dropout=config.dropout
+        )
 
     def start(self, memory: Tensor, source: Sequences, cells: Cells) -> Cells:
         return cells
@@ -198,7 +206,7 @@ class FedDecoder(nn.Module, ABC):
     def __init__(self, config: Seq2SeqConfig, score: SourceScore):
         super().__init__()
         width = config.d_model
-        self.words = Linear(width, 4 * width)
+        self.words = Linear(config.d_embedding or width, 4 * width)
         # Each layer's gates from what comes from below (fed, at the bottom) beside its own state.
         gates = [Linear(2 * width, 4 * width, bias=n > 0) for n in range(config.layers)]
         self.gates = cast("Sequence[Linear]", nn.ModuleList(gates))
@@ -291,14 +299,19 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
         self.config = config
-        width = config.d_model
-        self.embedding = nn.Embedding(config.vocab_size, width)
-        nn.init.normal_(self.embedding.weight, std=width**-0.5)
-        self.encoder = BidirectionalStack(LSTM, width, width, config.layers, dropout=config.dropout)
-        self.bridge = Linear(width, 2 * width)
+        width, d_embedding = config.d_model, config.d_embedding or config.d_model
+        check_forms(config)
+        self.embedding = nn.Embedding(config.vocab_size, d_embedding)
+        nn.init.normal_(self.embedding.weight, std=d_embedding**-0.5)
+        self.encoder = BidirectionalStack(
+            LSTM, d_embedding, width, config.layers, dropout=config.dropout
+        )
+        projected = config.first_state == "projected"
+        self.bridge = Linear(width, 2 * width) if projected else None
         self.decoder = decoder(config)
         self.dropout = Dropout(config.dropout)
-        self.head = Softmax(width, config.vocab_size, tied=self.embedding, bias=True)
+        tied = self.embedding if config.tied else None
+        self.head = Softmax(width, config.vocab_size, tied=tied, bias=True)
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`; both must be padded."""
@@ -325,6 +338,9 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
 
     def _read(self, words: Tensor, source: Sequences) -> State:
         """The decoder's first state; its layer n begins with what the encoder's ended with."""
+        if self.bridge is None:
+            memory, cells = self.encoder.with_cells(words, source.lengths)
+            return self.decoder.start(memory, source, cells)
         memory, end = self.encoder(words, source.lengths)
         hidden, cell = self.bridge(end).to(memory.dtype).chunk(2, -1)  # 2 times (B, L, D)
         return self.decoder.start(memory, source, Cells(torch.tanh(hidden), cell))
@@ -334,13 +350,7 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
 
 
 def decoder(config: Seq2SeqConfig) -> PlainDecoder | AttentionDecoder | AttentionFormDecoder:
-    """The decoder with this configuration's attention, or with none.
-
-    Raises:
-        ConfigError: the configuration names a form that there is not, or an option that has no
-            effect on the one that it names.
-    """
-    check_forms(config)
+    """The decoder with this configuration's attention, or with none."""
     if config.attention == "none":
         return PlainDecoder(config)
     score = SCORES[config.attention](config)
@@ -350,6 +360,12 @@ def decoder(config: Seq2SeqConfig) -> PlainDecoder | AttentionDecoder | Attentio
     return AttentionFormDecoder(config, score, form)
 
 
+KINDS: dict[str, Any] = {
+    "attention": Score,
+    "window": WindowKind,
+    "selection": SelectionKind,
+    "first_state": FirstState,
+}
 # option -> the option on which it depends, and the values of that with which it has an effect
 DEPENDS = {
     "window": ("attention", (*SCORES,)),
@@ -361,15 +377,21 @@ DEPENDS = {
 
 
 def check_forms(config: Seq2SeqConfig) -> None:
-    """Check the options of attention one by one, and against each other.
+    """Check the options one by one, and against each other.
 
     Raises:
-        ConfigError: see `decoder`.
+        ConfigError: one names a form that there is not, or has no effect on the form that another
+            names; or the output is tied to an embedding of another width.
     """
-    for name, kinds in (("attention", Score), ("window", WindowKind), ("selection", SelectionKind)):
+    for name, kinds in KINDS.items():
         if (value := vars(config)[name]) not in get_args(kinds):
             must = ", ".join(get_args(kinds))
             raise ConfigError(f"`{name}` must be one of {must}, but is {value!r}.")
+    if config.tied and config.d_embedding not in (None, config.d_model):
+        raise ConfigError(
+            f"`d_embedding` must be `d_model` ({config.d_model}) where the output is tied to the "
+            f"embedding, but is {config.d_embedding}: leave it out, or set tied = false."
+        )
     defaults = {one.name: one.default for one in fields(config)}
     for name, (other, values) in DEPENDS.items():
         given = vars(config)

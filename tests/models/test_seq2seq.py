@@ -349,6 +349,8 @@ def test_the_size_of_luong_has_the_parameters_of_its_shapes():
         ({"choice_seed": 0}, '`choice_seed` has no effect with selection = "soft"'),
         ({"selection": "hard-expected", "expected_share": 0.1}, 'choose selection = "hard"'),
         ({"attention": "location"}, "`max_length` must say how many positions"),
+        ({"first_state": "zero"}, "`first_state` must be one of projected, encoder, but is 'zero'"),
+        ({"d_embedding": 4}, "`d_embedding` must be `d_model` .8. where the output is tied"),
     ],
 )
 def test_unknown_forms_and_options_without_effect_raise_an_error(options, message):
