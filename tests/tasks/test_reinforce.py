@@ -118,7 +118,7 @@ def test_the_loss_equals_its_formula_with_padding():
     expected, rewards = 0.0, []
     log_probs = model.head.logits(output.hidden).log_softmax(-1)
     for row, count in ((0, 3), (1, 2)):
-        own = [float(log_probs[row, t, targets[row, t]]) for t in range(count)]
+        own = [log_probs[row, t, targets[row, t]].item() for t in range(count)]
         rewards += own
         for t in range(count):
             advantage = sum(own[t:]) + 1.5 * (count - t)
