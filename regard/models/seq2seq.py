@@ -70,17 +70,17 @@ class Seq2SeqConfig:
     vocab_size: Size  # of both languages together
     d_model: Size = 1000  # of decoder layers, and of both directions of the encoder together
     layers: Size = 4  # of encoder and decoder each
-    d_embedding: Size | None = None  # None: d_model
-    tied: bool = True  # the embedding is the output's weight too
-    # Of the decoder: tanh and a projection of what the encoder ended with, or that and its cells
-    # themselves (Luong et al. 2015; OpenNMT).
-    first_state: FirstState = "projected"
     attention: Score = "general"  # the score: see regard/attention/scores.py
     window: WindowKind = "global"  # see regard/attention/windows.py
     half_width: Size | None = None  # D of a local window; None: 10
     selection: SelectionKind = "soft"  # see regard/attention/selection.py
     expected_share: Probability | None = None  # of "hard" in training; None: 0.5
     choice_seed: Count | None = None  # of hard attention in use; None: the largest weight
+    d_embedding: Size | None = None  # None: d_model
+    tied: bool = True  # the embedding is the output's weight too
+    # Of the decoder: tanh and a projection of what the encoder ended with, or that and its cells
+    # themselves (Luong et al. 2015; OpenNMT).
+    first_state: FirstState = "projected"
     dropout: Probability = 0.2
     max_length: Size | None = None  # any; "location" has weights for so many positions
     pad: TokenId = 0
