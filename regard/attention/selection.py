@@ -46,8 +46,8 @@ class WeightSelection(Protocol):
     """What a context is made of, given the weights."""
 
     training: bool
-    draws: bool
-    """Whether training draws choices, which need REINFORCE."""
+    extras: tuple[str, ...]
+    """What training gives beside a context: of draws, which need REINFORCE, both names above."""
 
     def keys(self, source: Sequences) -> Tensor:
         """Of each sequence, what its random numbers depend on: (B,) int64."""
@@ -61,7 +61,7 @@ class WeightSelection(Protocol):
 class Soft(nn.Module):
     """The weights as they are."""
 
-    draws = False
+    extras: tuple[str, ...] = ()
 
     def keys(self, source: Sequences) -> Tensor:
         """None are needed: zeros."""
@@ -78,7 +78,7 @@ class HardInUse(nn.Module):
         seed: with which choices are drawn in use; None: the largest weight is chosen.
     """
 
-    draws = False
+    extras: tuple[str, ...] = ()
 
     def __init__(self, seed: int | None = None):
         super().__init__()
@@ -116,7 +116,7 @@ class Hard(HardInUse):
             it lessens the variance of the gradient (Xu et al. 2015, section 4.1: 0.5).
     """
 
-    draws = True
+    extras: tuple[str, ...] = (CHOICE_LOG_PROBS, CHOICE_ENTROPY)
 
     def __init__(self, seed: int | None = None, expected_share: float = 0.5):
         super().__init__(seed)

@@ -152,9 +152,12 @@ class Generator(Model, Generic[S]):
 
     `config` has bos and eos, too. Where it `continues` a text, decoding starts with `empty` and
     `prefill`; else with `read`. See `regard.decoding.start`.
+
+    extras: the names of the auxiliaries of its `Output` in training, for objectives that need them.
     """
 
     head: Any  # a `Head`
+    extras: tuple[str, ...] = ()
 
     @abstractmethod
     def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
@@ -212,12 +215,10 @@ class LanguageModel(Generator[S]):
     """Predicts each token from those before it.
 
     trained_in_order: whether it is also trained so; a permutation model learns from other orders.
-    extras: the names of the auxiliaries of its `Output`, for objectives that need them.
     """
 
     continues = True
     trained_in_order: bool = True
-    extras: tuple[str, ...] = ()
 
     @property
     def reads_backward(self) -> bool:
@@ -271,14 +272,6 @@ class EncoderDecoder(Generator[S]):
     """
 
     output_scale: float = 1.0
-
-    @property
-    def draws_choices(self) -> bool:
-        """Whether training draws choices, such as hard attention's; `Output.extras` then has their
-        log-probabilities and entropies (`regard.attention.selection`), and the gradient of the loss
-        needs REINFORCE.
-        """
-        return False
 
     @abstractmethod
     def forward(self, source: Sequences, target: Sequences) -> Output:

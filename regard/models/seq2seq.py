@@ -180,7 +180,7 @@ class AttentionFormState(FedState):
 class PlainDecoder(nn.Module):
     """Knows of the source only what its first state says."""
 
-    draws = False
+    extras: tuple[str, ...] = ()
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
@@ -201,7 +201,7 @@ class PlainDecoder(nn.Module):
 class FedDecoder(nn.Module, ABC):
     """Looks at the source at every step, and is fed with what it made of it (input feeding)."""
 
-    draws = False
+    extras: tuple[str, ...] = ()
 
     def __init__(self, config: Seq2SeqConfig, score: SourceScore):
         super().__init__()
@@ -275,7 +275,7 @@ class AttentionFormDecoder(FedDecoder):
 
     def __init__(self, config: Seq2SeqConfig, score: SourceScore, form: AttentionFormStep):
         super().__init__(config, score)
-        self.form, self.draws = form, form.selection.draws
+        self.form, self.extras = form, form.selection.extras
 
     def start(self, memory: Tensor, source: Sequences, cells: Cells) -> AttentionFormState:
         first = self.first_state(memory, source, cells)
@@ -309,6 +309,7 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         projected = config.first_state == "projected"
         self.bridge = Linear(width, 2 * width) if projected else None
         self.decoder = decoder(config)
+        self.extras = self.decoder.extras
         self.dropout = Dropout(config.dropout)
         tied = self.embedding if config.tied else None
         self.head = Softmax(width, config.vocab_size, tied=tied, bias=True)
@@ -330,11 +331,6 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         state.consume()
         hidden, state, _ = self.decoder(self._embed(tokens), state)
         return self.head.logits(self.dropout(hidden)), state
-
-    @property
-    def draws_choices(self) -> bool:
-        """See `EncoderDecoder`."""
-        return self.decoder.draws
 
     def _read(self, words: Tensor, source: Sequences) -> State:
         """The decoder's first state; its layer n begins with what the encoder's ended with."""

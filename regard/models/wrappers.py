@@ -116,6 +116,11 @@ class GeneratorAround(Around[Generator[S]], Generator[S]):  # type: ignore[overr
     """A generator around another, which does some of it faster; the rest is the other's."""
 
     @property
+    def extras(self) -> tuple[str, ...]:  # type: ignore[override]
+        """As of the model."""
+        return self.model.extras
+
+    @property
     def head(self) -> Head:  # type: ignore[override]
         """As of the model."""
         return self.model.head

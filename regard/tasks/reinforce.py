@@ -97,7 +97,7 @@ class Reinforce:
             }
         )
         given = {name: value for name, value in found.items() if value is not None}
-        if model.draws_choices:
+        if CHOICE_LOG_PROBS in model.extras:
             return cls(**given)
         if given:
             raise ConfigError(
