@@ -1,10 +1,10 @@
 """ULMFiT on TREC's questions (Howard & Ruder 2018): three trainings, beside one from scratch.
 
-    python examples/ulmfit.py imdb_labeled_50k.tsv.gz qc.zip runs/ulmfit
+    python examples/ulmfit.py imdb_labeled_50k.tsv.gz qc.zip runs/ulmfit [words]
 
 The first argument has reviews in its last column, the second is NLTK's archive of TREC. A language
-model is trained on two million words of reviews, tuned on the texts of the questions, and then
-classifies; for 100, 1,000 and all labels its accuracy is printed beside that of the same model
+model is trained on so many words of reviews (two million), tuned on the texts of the questions, and
+then classifies; for 100, 1,000 and all labels its accuracy is printed beside that of the same model
 with the same options from random weights, and from the language model before it was tuned.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import regard
 
-WORDS, VALID_WORDS = 2_000_000, 40_000
+WORDS, VALID_WORDS = "2000000", 20_000
 LABELS = (100, 1000, 5452)
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -61,11 +61,11 @@ def write_table(file: Path, rows: Sequence[tuple[str, str]]) -> None:
         csv.writer(out, delimiter="\t").writerows([("text", "label"), *rows])
 
 
-def write_data(imdb: Path, trec: Path, folder: Path) -> None:
+def write_data(imdb: Path, trec: Path, folder: Path, words: int) -> None:
     """The files that the recipes name."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = reviews(imdb)
-    train = words_of(texts, WORDS)
+    train = words_of(texts, words)
     (folder / "pretrain.txt").write_text("\n".join(train) + "\n", "utf-8")
     valid = words_of(texts[len(train) :], VALID_WORDS)
     (folder / "pretrain-valid.txt").write_text("\n".join(valid) + "\n", "utf-8")
@@ -101,12 +101,12 @@ def from_scratch(folder: Path, start: Path) -> Path:
     return folder
 
 
-def main(imdb: str, trec: str, out: str) -> None:
+def main(imdb: str, trec: str, out: str, words: str = WORDS) -> None:
     """Train all of them and print a table."""
     folder = Path(out)
     os.environ["ULMFIT"] = str(folder / "data")
     if not (folder / "data" / "trec-test.tsv").exists():
-        write_data(Path(imdb), Path(trec), folder / "data")
+        write_data(Path(imdb), Path(trec), folder / "data", int(words))
     pretrained = trained("pretrain", folder / "pretrained")
     starts = {
         "scratch": from_scratch(folder / "scratch", pretrained),
@@ -118,7 +118,7 @@ def main(imdb: str, trec: str, out: str) -> None:
         found = []
         for name, start in starts.items():
             data = f"data.train={folder}/data/trec-train-{count}.tsv"
-            updates = "training.epochs=12" if count > 1000 else "training.epochs=30"
+            updates = "training.epochs=30" if count < 1000 else "training.epochs=12"
             run = trained("classify", folder / f"{name}-{count}", start, data, updates)
             found.append(f"{accuracy(run):11.1%}")
         print(f"{count:6,}  " + "  ".join(found), flush=True)

@@ -39,6 +39,8 @@ from regard.checkpoints.formats import (
     to_published,
 )
 from regard.checkpoints.formats.config_table import label_names
+from regard.checkpoints.formats.fastai import FastaiFiles, read_words, roles
+from regard.checkpoints.formats.fastai import read_model as read_fastai
 from regard.checkpoints.hub import resolve
 from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
 from regard.checkpoints.store import write_tensors
@@ -58,6 +60,7 @@ from regard.suggest import nearest
 from regard.text import Tokenizer
 from regard.text.compatibility import check_tokenizer
 from regard.text.special_tokens import ROLES
+from regard.text.word_level import closed_vocabulary
 
 CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
 ADAPTED = "regard.json"  # beside an adapter of ours: config.json of the adapted model
@@ -161,9 +164,13 @@ class ModelFolder:
             CheckpointError: it has more tokens than the model, or other special tokens.
         """
         with self.located():
-            tokenizer = Tokenizer.load(self.tokenizer_path)
+            tokenizer = self.unchecked_tokenizer()
             check_tokenizer(tokenizer, self.config)
             return tokenizer
+
+    def unchecked_tokenizer(self) -> Tokenizer:
+        """The same, not compared with the model."""
+        return Tokenizer.load(self.tokenizer_path)
 
     def half_precision(self) -> torch.dtype | None:
         """The type of its weights if all have one type of half precision, else None."""
@@ -273,10 +280,34 @@ class ElmoFolder(ModelFolder):
     def tokenizer(self) -> Tokenizer:
         """Words between white space."""
         return elmo_format.read_tokenizer(self.path)
+class FastaiFolder(ModelFolder):
+    """A folder that holds a language model and its words as fastai writes them.
+
+    words: by their ids.
+    """
+
+    made: nn.Module
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, folder: Path, files: FastaiFiles) -> FastaiFolder:
+        """The model of these files, which are in the folder."""
+        words = read_words(files.words)
+        made = read_fastai(files, words)
+        about = {"task": "language-modeling", **model_section(made)}
+        return cls(folder, own_config(made) | {"regard": about}, None, made, tuple(words))
+
+    def model(self) -> nn.Module:
+        """The language model."""
+        return self.made
 
     def half_precision(self) -> torch.dtype | None:
         """None: the weights are float32."""
         return None
+
+    def unchecked_tokenizer(self) -> Tokenizer:
+        """Words between spaces; those that are not among the model's are unknown."""
+        return closed_vocabulary(self.words, roles(list(self.words)))
 
 
 def open_folder(path: str | Path) -> ModelFolder:
@@ -292,6 +323,8 @@ def open_folder(path: str | Path) -> ModelFolder:
         return _open_adapter(folder)
     if elmo_format.holds_elmo(folder) and not (folder / CONFIG).exists():
         return ElmoFolder(folder, {"model_type": "elmo"}, None)
+    if (files := FastaiFiles.find(folder)) is not None:
+        return FastaiFolder.of(folder, files)
     config = _read_config(folder)
     found = ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG))
     if config.get("model_type") is None:

@@ -7,6 +7,7 @@ that a file with other instructions raises an error before any of them has run.
 from __future__ import annotations
 
 import io
+import pickle
 import pickletools
 import re
 import zipfile
@@ -25,8 +26,11 @@ OF_TENSORS = re.compile(
 )
 
 
-def read_pickled(path: Path) -> dict[str, Tensor]:
+def read_pickled(path: Path, inside: str = "") -> dict[str, Tensor]:
     """The tensors of a file that `torch.save` wrote, by their names; nothing in it is executed.
+
+    inside: where the file has a table of this name, such as the weights beside the state of an
+        optimizer, its tensors.
 
     Raises:
         CheckpointError: the file is damaged, holds anything else than tensors by name, or would
@@ -48,6 +52,8 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
         unsupported = re.search("Unsupported.*", str(error))
         said = unsupported[0] if unsupported else str(error).split("\n")[0] or type(error).__name__
         raise CheckpointError(f"{path}: not a whole file of weights: {said}") from error
+    if isinstance(content, Mapping) and isinstance(content.get(inside), Mapping):
+        content = content[inside]
     if not isinstance(content, Mapping):
         kind = type(content).__name__
         raise CheckpointError(f"{path} must hold tensors by name, but holds one {kind}.")
@@ -57,6 +63,28 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
                 f"{path} must hold tensors by name, but {name!r} is of type {type(value).__name__}."
             )
     return {name: tensor.detach() for name, tensor in content.items()}
+
+
+class _StringsUnpickler(pickle.Unpickler):
+    """Reads what is made of lists and strings alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it would run {module}.{name}")
+
+
+def read_pickled_strings(path: Path) -> Any:
+    """What a pickle of lists of strings holds; nothing in it is executed.
+
+    Raises:
+        CheckpointError: the file is damaged, or would run something when it is opened.
+    """
+    try:
+        with path.open("rb") as file:
+            return _StringsUnpickler(file).load()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file.") from None
+    except Exception as error:  # a damaged pickle may raise anything
+        raise CheckpointError(f"{path} was not opened: {error}.") from None
 
 
 def begins_with(path: Path, prefix: bytes) -> bool:

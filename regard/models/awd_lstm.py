@@ -81,7 +81,7 @@ class AwdLstmConfig:
 
 # ulmfit has the sizes of Howard & Ruder 2018 (section 4.1) and the dropouts of the wt103 weights;
 # ulmfit-300 is narrower, as in the published printouts of its modules.
-_WT103 = dict(
+_WT103: dict[str, Any] = dict(
     layers=3,
     embedding_dropout=0.02,
     input_dropout=0.25,
@@ -89,7 +89,7 @@ _WT103 = dict(
     hidden_dropout=0.15,
     output_dropout=0.1,
 )
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "ptb": dict(d_model=400, d_hidden=1150, layers=3),
     "wikitext-2": dict(d_model=400, d_hidden=1150, layers=3, input_dropout=0.65),
     "ulmfit": dict(d_model=400, d_hidden=1150, **_WT103),
@@ -266,9 +266,12 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder):
                 raise no_head(self, kind, TASK_HEADS)
 
     def template(self, tokenizer: Any) -> Template:
-        """eos A eos, and eos A eos B eos: as lines stand in the text of a language model."""
+        """eos A eos, and eos A eos B eos: as lines stand in the text of a language model. Where
+        there is no eos, bos A and bos A bos B.
+        """
         ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
-        return Template.around(ends, ends, ends)
+        begins = ends or (() if tokenizer.bos_id is None else (tokenizer.bos_id,))
+        return Template.around(begins, begins, ends)
 
 
 def _turned(hidden: Tensor, order: Tensor | None) -> Tensor:

@@ -7,11 +7,14 @@ as <unk> also occurs in the texts, as it does in the Penn Treebank and in WikiTe
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 
 from regard.text.bpe_fast import assemble
+from regard.text.normalize import Preprocessing
 from regard.text.special_tokens import TrainerInput
+from regard.text.tokenizer import Tokenizer as RegardTokenizer
 
 
 def train(given: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
@@ -25,6 +28,17 @@ def train(given: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
         counts.update(words)
     model = models.WordLevel(frequent(given, counts, min_frequency), unknown)
     return assemble(model, given.preprocessing)
+
+
+def closed_vocabulary(words: Sequence[str], roles: Mapping[str, str]) -> RegardTokenizer:
+    """A tokenizer of these words, by their ids; texts are split at white space.
+
+    roles: the special tokens among them, as of `regard.text.Tokenizer`.
+    """
+    model = models.WordLevel({word: i for i, word in enumerate(words)}, roles["unk"])
+    fast = assemble(model, Preprocessing(split="whitespace"))
+    fast.add_special_tokens([AddedToken(name, normalized=False) for name in roles.values()])
+    return RegardTokenizer(fast, "words", roles)
 
 
 def frequent(given: TrainerInput, counts: Counter[str], min_frequency: int) -> dict[str, int]:

@@ -1,0 +1,190 @@
+"""ULMFiT's published layout: a language model and its words as fastai writes them (wt103).
+
+    lstm_wt103.pth, fwd_wt103.h5      the weights, both of `torch.save`
+    itos_wt103.pkl, itos.json         the words by their ids
+
+The weights are of one LSTM a layer, whose recurrent matrix is beside it (`weight_hh_l0_raw`). The
+embedding is there up to three times: for its dropout, and where the output is tied to it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.checkpoints.filling import SkipInit, load_strict
+from regard.checkpoints.names import Names
+from regard.checkpoints.pickled import read_pickled, read_pickled_strings
+from regard.errors import CheckpointError
+from regard.models.awd_lstm import SIZES, AwdLstm, AwdLstmConfig
+from regard.schema import parse_json, read_text
+
+WEIGHTS, WORDS = (".pth", ".h5"), ("itos*.pkl", "itos*.json", "*.pkl")
+EMBEDDING, COPY, OUTPUT = "0.encoder.weight", "0.encoder_dp.emb.weight", "1.decoder.weight"
+RECURRENT = "0.rnns.{layer}.weight_hh_l0_raw"
+# Of fastai before 1.0 -> today's.
+OLD = {
+    "0.encoder_with_dropout.embed.weight": COPY,
+    r"0.rnns.(\d+).module.weight_hh_l0_raw": r"0.rnns.\1.weight_hh_l0_raw",
+}
+# role -> its word, in the versions of fastai
+ROLES = {"unk": ("xxunk", "_unk_"), "pad": ("xxpad", "_pad_"), "bos": ("xxbos", "_bos_")}
+
+
+@dataclass(frozen=True)
+class FastaiFiles:
+    """The files of one language model."""
+
+    weights: Path
+    words: Path
+
+    @classmethod
+    def find(cls, folder: Path) -> FastaiFiles | None:
+        """Those of a folder without config.json; None where it has none.
+
+        Raises:
+            CheckpointError: there are several models in it.
+        """
+        if not folder.is_dir() or (folder / "config.json").exists():
+            return None
+        weights = [path for path in sorted(folder.iterdir()) if path.suffix in WEIGHTS]
+        words = next((found for one in WORDS if (found := sorted(folder.glob(one)))), [])
+        if not weights or not words:
+            return None
+        if len(weights) > 1 or len(words) > 1:
+            names = ", ".join(path.name for path in (*weights, *words))
+            raise CheckpointError(
+                f"{folder} must hold the weights and the words of one model, but holds {names}. "
+                "Put each model into a folder of its own."
+            )
+        return cls(weights[0], words[0])
+
+
+def read_words(path: Path) -> list[str]:
+    """The words by their ids, of a JSON or a pickle; no program in it is executed.
+
+    Raises:
+        CheckpointError: it is no list of different words.
+    """
+    if path.suffix == ".json":
+        said = read_text(path, error=CheckpointError)
+        words = parse_json(said, str(path), CheckpointError)
+    else:
+        words = read_pickled_strings(path)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise CheckpointError(f"{path} must hold a list of words.")
+    twice = len(words) - len({*words})
+    if twice:
+        raise CheckpointError(f"{path}: {twice} words occur twice; each must have one id.")
+    return words
+
+
+def read_model(files: FastaiFiles, words: list[str]) -> AwdLstm:
+    """The language model; its dropouts are those with which wt103 was trained.
+
+    Raises:
+        CheckpointError: tensors are missing, left over or of another shape.
+    """
+    tensors = _current(read_pickled(files.weights, inside="model"))
+    config = _config(tensors, words, files)
+    with SkipInit(tensors):
+        model = AwdLstm(config)
+    try:
+        found = names(config).read(tensors, model.state_dict())
+    except CheckpointError as error:
+        raise CheckpointError(f"{files.weights}: {error}") from None
+    load_strict(model, found)
+    return model
+
+
+def write(model: AwdLstm, words: list[str], folder: Path, name: str = "wt103") -> FastaiFiles:
+    """Write lstm_NAME.pth and itos_NAME.pkl, all tensors in the order of fastai's own model."""
+    table, config = names(model.config), model.config
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    found = table.write(state)
+    found |= {copy: found[original] for copy, original in table.duplicates.items()}
+    order = [EMBEDDING, COPY]
+    for layer in range(config.layers):
+        order += [name.format(layer=layer) for name in (RECURRENT, *_INSIDE)]
+    order += [OUTPUT, "1.decoder.bias"]
+    files = FastaiFiles(folder / f"lstm_{name}.pth", folder / f"itos_{name}.pkl")
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save({name: found[name].contiguous() for name in order}, files.weights)
+    files.words.write_bytes(pickle.dumps(words, protocol=2))
+    return files
+
+
+def roles(words: list[str]) -> dict[str, str]:
+    """The special tokens that there are, by their roles."""
+    known = set(words)
+    found = {role: [word for word in some if word in known] for role, some in ROLES.items()}
+    return {role: some[0] for role, some in found.items() if some}
+
+
+_INSIDE = [f"0.rnns.{{layer}}.module.{name}_l0" for name in ("weight_ih", "bias_ih", "bias_hh")]
+
+
+def names(config: AwdLstmConfig) -> Names:
+    """The table of a model with so many layers."""
+    rows: list[tuple] = [("embedding.weight", EMBEDDING), ("head.bias", "1.decoder.bias")]
+    for layer in range(config.layers):
+        ours = "last" if layer == config.layers - 1 else f"layers.{layer}"
+        here = ("recurrent.weight", "input.weight", "input.bias", "recurrent.bias")
+        there = [name.format(layer=layer) for name in (RECURRENT, *_INSIDE)]
+        rows += [(f"{ours}.{one}", other) for one, other in zip(here, there, strict=True)]
+    duplicates = {COPY: EMBEDDING}
+    if config.tied:
+        return Names(
+            rows,
+            tied={"head.weight": "embedding.weight"},
+            duplicates=duplicates | {OUTPUT: EMBEDDING},
+            ignored=_DROPPED,
+        )
+    rows.append(("head.weight", OUTPUT))
+    return Names(rows, duplicates=duplicates, ignored=_DROPPED)
+
+
+# What the last pass of a training has left: the recurrent matrix with some weights dropped.
+_DROPPED = ["0.rnns.{layer}.module.weight_hh_l0"]
+
+
+def _current(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under today's names."""
+    found = {}
+    for name, tensor in tensors.items():
+        for old, new in OLD.items():
+            name = re.sub(f"^{old}$", new, name)
+        found[name] = tensor
+    return found
+
+
+def _config(tensors: Mapping[str, Tensor], words: list[str], files: FastaiFiles) -> AwdLstmConfig:
+    """The sizes, from the shapes of the tensors."""
+    layers = sum(bool(re.fullmatch(r"0\.rnns\.\d+\.weight_hh_l0_raw", name)) for name in tensors)
+    first, embedding = tensors.get(RECURRENT.format(layer=0)), tensors.get(EMBEDDING)
+    if first is None or embedding is None or layers < 2:
+        raise CheckpointError(
+            f"{files.weights} must hold an AWD-LSTM of at least two layers, with tensors such as "
+            f"{EMBEDDING}, but holds {', '.join(list(tensors)[:4]) or 'none'}."
+        )
+    if len(words) != embedding.size(0):
+        raise CheckpointError(
+            f"{files.words} has {len(words):,} words, but the embedding of {files.weights.name} "
+            f"has {embedding.size(0):,} rows."
+        )
+    found = roles(words)
+    special: dict[str, Any] = {
+        role: words.index(found[role]) if role in found else None for role in ("pad", "bos")
+    }
+    output = tensors.get(OUTPUT)
+    tied = output is None or torch.equal(output, embedding)
+    sizes = {"d_model": embedding.size(1), "d_hidden": first.size(1), "layers": layers}
+    whole: dict[str, Any] = SIZES["ulmfit"] | sizes | special | {"tied": tied, "eos": None}
+    return AwdLstmConfig(vocab_size=len(words), **whole)
