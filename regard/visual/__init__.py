@@ -15,6 +15,7 @@ __all__, __getattr__ = names_of(
         "comparison": "ComparedModel compare_results",
         "contextual_words": "contextual_vectors",
         "curves": "Curves Series",
+        "dropouts": "dropouts",
         "distribution": "Distribution next_tokens",
         "head_grid": "HeadGrid Panel",
         "heatmap": "Heatmap",

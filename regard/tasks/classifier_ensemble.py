@@ -1,0 +1,69 @@
+"""The mean of several classifiers, such as ULMFiT's forward and backward ones.
+
+both = ClassifierEnsemble([regard.load("runs/forward"), regard.load("runs/backward")])
+both.predict(["a film with a heart"])
+both.evaluate(rows)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError
+from regard.metrics import Score
+from regard.tasks.batching import TooLong
+from regard.tasks.classification import Classification, LabelPrediction
+
+
+class ClassifierEnsemble:
+    """p(label) = mean over the classifiers of theirs (Howard & Ruder 2018, section 4.4).
+
+    Raises:
+        ConfigError: there are none, or their labels differ.
+    """
+
+    def __init__(self, tasks: Sequence[Classification]):
+        if not tasks:
+            raise ConfigError("An ensemble needs at least one classifier.")
+        for task in tasks[1:]:
+            if set(task.labels) != set(tasks[0].labels):
+                raise ConfigError(
+                    f"The classifiers must have the same labels, but have {list(tasks[0].labels)} "
+                    f"and {list(task.labels)}."
+                )
+        self.tasks, self.labels = tuple(tasks), tasks[0].labels
+
+    def probabilities(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> Tensor:
+        """(N, O), in the order of `labels`."""
+        found = torch.zeros(len(texts), len(self.labels))
+        for task in self.tasks:
+            shares = task.text_scores(task.encoded(texts, too_long)).softmax(-1)
+            found += shares[:, [task.labels.index(label) for label in self.labels]]
+        return found / len(self.tasks)
+
+    def predictions(
+        self, texts: Sequence[Any], *, too_long: TooLong = "error"
+    ) -> list[LabelPrediction]:
+        """The label of each text or pair, with the probabilities of all labels."""
+        named = [
+            dict(zip(self.labels, row, strict=True))
+            for row in self.probabilities(texts, too_long=too_long).tolist()
+        ]
+        return [LabelPrediction(max(one, key=one.__getitem__), one) for one in named]
+
+    def predict(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[str]:
+        """The label of each text or pair."""
+        return [one.label for one in self.predictions(texts, too_long=too_long)]
+
+    def evaluate(
+        self, rows: Sequence[Sequence[str]], *, too_long: TooLong = "truncate"
+    ) -> list[Score]:
+        """The metrics of the first classifier, for rows of one text or two and their label."""
+        rows = list(rows)
+        texts = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows]
+        found = self.predict(texts, too_long=too_long)
+        return self.tasks[0].metrics.scores(found, [row[-1] for row in rows])
