@@ -164,13 +164,9 @@ class ModelFolder:
             CheckpointError: it has more tokens than the model, or other special tokens.
         """
         with self.located():
-            tokenizer = self.unchecked_tokenizer()
+            tokenizer = Tokenizer.load(self.tokenizer_path)
             check_tokenizer(tokenizer, self.config)
             return tokenizer
-
-    def unchecked_tokenizer(self) -> Tokenizer:
-        """The same, not compared with the model."""
-        return Tokenizer.load(self.tokenizer_path)
 
     def half_precision(self) -> torch.dtype | None:
         """The type of its weights if all have one type of half precision, else None."""
@@ -280,6 +276,13 @@ class ElmoFolder(ModelFolder):
     def tokenizer(self) -> Tokenizer:
         """Words between white space."""
         return elmo_format.read_tokenizer(self.path)
+
+    def half_precision(self) -> torch.dtype | None:
+        """None: the weights are float32."""
+        return None
+
+
+@dataclass(frozen=True)
 class FastaiFolder(ModelFolder):
     """A folder that holds a language model and its words as fastai writes them.
 
@@ -305,7 +308,7 @@ class FastaiFolder(ModelFolder):
         """None: the weights are float32."""
         return None
 
-    def unchecked_tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer:
         """Words between spaces; those that are not among the model's are unknown."""
         return closed_vocabulary(self.words, roles(list(self.words)))
 

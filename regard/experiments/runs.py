@@ -319,7 +319,6 @@ def build_tokenizer(recipe: Any) -> Tokenizer:
             "fine-tune the model of a folder: [model] path."
         )
     return open_folder(recipe.model.path).tokenizer()
-    return open_folder(recipe.model.path).unchecked_tokenizer()
 
 
 def plan(
