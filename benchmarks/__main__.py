@@ -7,6 +7,7 @@ Works by name; all of them without one:
     training     masked words with a BERT base; fine-tuning MiniLM
     encoding     sentences to vectors with MiniLM
     recurrent    an LSTM language model: training and decoding
+    awd_lstm     AWD-LSTM: training, beside fastai's
     evaluation   the perplexity of a text, by an LSTM and by a GPT-2
     segments     a Transformer-XL's memory beside recomputing the context of every token
     tokenizing   100 MB of text
@@ -40,6 +41,7 @@ NAMES = (
     "training",
     "encoding",
     "recurrent",
+    "awd_lstm",
     "evaluation",
     "segments",
     "tokenizing",

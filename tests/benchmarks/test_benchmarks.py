@@ -38,6 +38,7 @@ def run_here(condition: Condition):
     "name",
     [
         *("decoding", "translation", "t5", "training", "recurrent", "evaluation", "segments"),
+        "awd_lstm",
         "tokenizing",
     ],
 )
