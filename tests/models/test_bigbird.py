@@ -12,6 +12,7 @@ from their_encoders import SAME, randomized, transformers, weights
 import regard
 from regard import ops
 from regard.attention.pruning import heads_masked, prune_heads
+from regard.attention.relative_kinds import BiasRelation
 from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.models.bigbird import BigBird, BigBirdBlock, BigBirdConfig
@@ -55,7 +56,8 @@ class CountedBlock(BigBirdBlock):
         block = torch.arange(length) // SIZE
         inner = (block > 0) & (block < last)
         bias = np.log(1 + RANDOM) * (inner[:, None] & (block == 0)).float()
-        attended = self.attention(hidden, mask, bias=bias[None, None])
+        relation = BiasRelation(bias.expand(1, len(self.attention.kept), -1, -1))
+        attended = self.attention(hidden, mask, relation=relation)
         hidden = self.attention_norm(hidden, attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
@@ -75,12 +77,14 @@ def their_plan(model, length: int):
 
     def plan(layer: int, blocks: torch.Tensor) -> torch.Tensor:
         attention = model.encoder.layer[layer].attention.self
-        padded = -(-length // SIZE) * SIZE
+        config = model.config
+        size, heads = config.block_size, config.num_attention_heads
+        padded = -(-length // size) * size
         np.random.seed(attention.seed)
-        ends, counts = attention._get_rand_attn_plan(padded, SIZE, RANDOM)
+        ends, counts = attention._get_rand_attn_plan(padded, size, config.num_random_blocks)
         rows = attention._bigbird_block_rand_mask_with_head(
-            from_seq_length=padded, to_seq_length=padded, from_block_size=SIZE,
-            to_block_size=SIZE, num_heads=3, plan_from_length=ends, plan_num_rand_blocks=counts,
+            from_seq_length=padded, to_seq_length=padded, from_block_size=size,
+            to_block_size=size, num_heads=heads, plan_from_length=ends, plan_num_rand_blocks=counts,
         )  # fmt: skip
         middle = torch.tensor(np.stack(rows))[None]  # (1, H, N - 2, R)
         return torch.nn.functional.pad(middle, (0, 0, 1, 1), value=-1)
@@ -111,6 +115,23 @@ def test_states_and_gradients_equal_transformers_with_its_random_blocks(length, 
     query = model.get_parameter("encoder.layer.0.attention.self.query.weight").grad
     own = ours.get_parameter("blocks.0.attention.query_key_value.weight").grad[:12]
     torch.testing.assert_close(own, query, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "size, random, heads, length",
+    [(1, 1, 2, 9), (1, 3, 3, 14), (3, 2, 4, 31), (4, 1, 1, 47), (5, 3, 6, 59), (16, 1, 2, 120)],
+)
+def test_any_size_and_number_of_random_blocks_is_that_of_transformers(size, random, heads, length):
+    """In training without dropout, the plan taken from numpy."""
+    model = theirs(
+        block_size=size, num_random_blocks=random, num_attention_heads=heads,
+        max_position_embeddings=128,
+    ).train()  # fmt: skip
+    ours = ours_of(model, plan=their_plan(model, length)).train()
+    batch = texts(length)
+    found, expected = ours.encode(batch), model(batch.ids).last_hidden_state
+    assert model.attention_type == "block_sparse"
+    torch.testing.assert_close(found, expected, **SAME)
 
 
 @pytest.mark.parametrize("length", [15, 16, 30])

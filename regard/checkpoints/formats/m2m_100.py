@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from regard.checkpoints.formats.config_table import activation, dropout
+from collections.abc import Mapping
+from typing import Any
+
+from regard.checkpoints.formats.config_table import activation, dropout, unsupported
 from regard.checkpoints.formats.encoder_decoder_layout import (
     FIELDS,
     EncoderDecoderLayout,
@@ -12,8 +15,22 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
     token_fields,
 )
 from regard.models.m2m_100 import M2M100
+from regard.models.transformer import TransformerConfig
 
-M2M_100 = EncoderDecoderLayout(
+
+class M2M100Layout(EncoderDecoderLayout):
+    """A layout whose padding has no position."""
+
+    def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
+        """See `EncoderDecoderLayout`."""
+        found = super().read_config(config)
+        if found.bos == found.pad:  # their program skips it when it counts positions
+            must = f"another id than `pad_token_id` ({found.pad})"
+            raise unsupported("decoder_start_token_id", must, found.bos)
+        return found
+
+
+M2M_100 = M2M100Layout(
     M2M100,
     "m2m_100",
     "M2M100",
