@@ -61,7 +61,8 @@ class Bart(Transformer):
 
     def embed_source(self, source: Sequences) -> Tensor:
         """norm(token + position), (B, S, D) or (1, N, D)."""
-        summed = self.embedding(source.ids) * self.scale + self.positions.of(source)
+        words = self.words_of_source(source.ids)
+        summed = words * self.scale + self.positions.of(source)
         return self.dropout(self.embedding_norm(summed))
 
     def embed_target(self, ids: Tensor, positions: Tensor) -> Tensor:

@@ -4,7 +4,7 @@
     target -> embed + positions -> N x [masked self-attention, cross-attention, feed-forward]
 
 Each sub-layer is followed by dropout, the residual sum and a layer norm ("post-norm"). One
-embedding serves source, target and output (section 3.4).
+embedding serves source, target and output (section 3.4), unless the configuration says otherwise.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ class TransformerConfig:
     decoder_d_ff, decoder_heads: of the decoder; None: those of the encoder.
     scale_embedding: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
     output_bias: whether the output adds a bias to the logits, as published translators do.
+    source_vocab_size: of sources that have a vocabulary and an embedding of their own;
+        `vocab_size` is then that of targets. None: they share it.
+    tied: whether the embedding of targets is the output too (section 3.4).
     """
 
     vocab_size: Size
@@ -77,6 +80,8 @@ class TransformerConfig:
     decoder_heads: Size | None = None
     scale_embedding: bool = True
     output_bias: bool = False
+    source_vocab_size: Size | None = None
+    tied: bool = True
 
     @property
     def decoder(self) -> TransformerConfig:
@@ -189,6 +194,10 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.source_embedding: nn.Embedding | None = None  # that of targets
+        if config.source_vocab_size is not None:
+            self.source_embedding = nn.Embedding(config.source_vocab_size, config.d_model)
+            nn.init.normal_(self.source_embedding.weight, std=config.d_model**-0.5)
         nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
         # Section 3.4: the embedding is scaled up to the size of the positions.
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
@@ -209,9 +218,8 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         decoders = nn.ModuleList(decoder(config.decoder) for _ in range(config.decoder_layers))
         self.encoder = cast("Sequence[EncoderBlock]", encoders)
         self.decoder = cast("Sequence[DecoderBlock]", decoders)
-        self.head = Softmax(
-            config.d_model, config.vocab_size, tied=self.embedding, bias=config.output_bias
-        )
+        tied = self.embedding if config.tied else None
+        self.head = Softmax(config.d_model, config.vocab_size, tied=tied, bias=config.output_bias)
         cut_heads(self, config.pruned)
 
     @property
@@ -240,9 +248,15 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         """The positions of targets."""
         return self.positions if self.decoder_positions is None else self.decoder_positions
 
+    @property
+    def words_of_source(self) -> nn.Embedding:
+        """The embedding of sources."""
+        return self.embedding if self.source_embedding is None else self.source_embedding
+
     def embed_source(self, source: Sequences) -> Tensor:
         """Scaled token + position, (B, S, D) or (1, N, D)."""
-        return self.dropout(self.embedding(source.ids) * self.scale + self.positions.of(source))
+        words = self.words_of_source(source.ids)
+        return self.dropout(words * self.scale + self.positions.of(source))
 
     def embed_target(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Scaled token + position, (B, T, D) or (1, N, D).

@@ -466,11 +466,12 @@ class TextToText(TaskVerbs):
     def _capture(self, sources: TokenArray, targets: list[list[int]]) -> None:
         """One pass over sources and generated texts, where attention capture is on."""
         config, text_of = self.model.config, self.tokenizer.label
+        target_text_of = self.tokenizer.for_targets.label
         source = sources.padded(np.arange(len(sources)), config.pad)
         decoder_input = [[config.bos, *ids] for ids in targets]
         target = [[config.bos, *ids, config.eos] for ids in targets]
         labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
-        if label(labels, [[text_of(i) for i in row] for row in target]):
+        if label(labels, [[target_text_of(i) for i in row] for row in target]):
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
                 read = Sequences.of(decoder_input, config.pad)

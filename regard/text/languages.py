@@ -83,7 +83,8 @@ def language_tokens(
             )
         source_prefix = "" if target is None else f">>{target}<< "
         known = not languages or target is not None
-        ids = (before, after), ((start, *before), after)
+        first, last = _template_ids(tokenizer.for_targets)
+        ids = (before, after), ((start, *first), last)
         return LanguageTokens(source_prefix, *ids, target_is_known=known)
     replaced = {template_language: source_id or template_language}
     around = _replaced(before, replaced), _replaced(after, replaced)

@@ -42,7 +42,8 @@ class MarianTokenizer(Tokenizer):
 
     files: name -> content of the model files.  vocabs: of sources and of targets, token -> id.
     roles: special tokens by role.  max_length: see `Tokenizer`.
-    side: "source" or "target", whose texts are encoded. Ids are decoded as those of targets.
+    side: "source" or "target", whose texts are encoded and whose vocabulary this is. Ids are
+        decoded as those of targets.
 
     Raises:
         DataError: a special token is not in a vocabulary, or ids are not contiguous.
@@ -56,9 +57,9 @@ class MarianTokenizer(Tokenizer):
         max_length: int | None = None,
         side: str = "source",
     ):
-        super().__init__(_decoder(vocabs[1], roles), "marian", roles, max_length=max_length)
         self.files, self.vocabs, self.side = files, vocabs, side
         self.ids_of = vocabs[side == "target"]
+        super().__init__(_decoder(self.ids_of, roles), "marian", roles, max_length=max_length)
         self.unknown = self.ids_of[roles["unk"]]
         self.special = re.compile("|".join(map(re.escape, roles.values())))
 
@@ -140,6 +141,8 @@ class MarianTokenizer(Tokenizer):
 
     def decode_many(self, sequences: Iterable[Iterable[int]]) -> list[str]:
         """See `Tokenizer`."""
+        if self.vocabs[1] is not self.ids_of:
+            return self.for_targets.decode_many(sequences)
         return [text.strip() for text in super().decode_many(sequences)]
 
     @cached_property

@@ -160,7 +160,7 @@ def test_interleave_turns_halves_of_sines_and_cosines_into_pairs():
 @pytest.mark.parametrize(
     "kind, name, value",
     [
-        ("marian", "share_encoder_decoder_embeddings", False),
+        ("marian", "share_encoder_decoder_embeddings", "no"),
         ("marian", "tie_word_embeddings", False),
         ("marian", "decoder_vocab_size", 24),
         ("marian", "activation_function", "gelu_newer"),

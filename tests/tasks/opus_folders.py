@@ -18,6 +18,7 @@ GERMAN = [
     "es sind 42 oder 7", "die Häuser sind alt und klein", "ich gehe zur Matte", "Hunde und Katzen",
 ]  # fmt: skip
 CODES = (">>deu<<", ">>fra<<")
+TARGET_VOCAB = "target_vocab.json"
 
 
 def trained(texts: list[str], vocab_size: int = 60) -> bytes:
@@ -54,16 +55,47 @@ def write_tokenizer(folder: Path, codes: tuple[str, ...] = CODES) -> list[str]:
     return vocab
 
 
+def write_separate_tokenizer(folder: Path, codes: tuple[str, ...] = CODES) -> tuple[int, int]:
+    """With a vocabulary of each side, the source's the larger one; returns their sizes."""
+    source, target = trained(ENGLISH, 70), trained(GERMAN, 50)
+    sizes = []
+    sides = ((source, "source.spm", "vocab.json", codes), (target, "target.spm", TARGET_VOCAB, ()))
+    for model, name, table, more in sides:
+        (folder / name).write_bytes(model)
+        pieces = pieces_of(model)[:-2]
+        vocab = ["</s>", "<unk>", "<pad>", *more, *pieces]
+        (folder / table).write_text(json.dumps({token: i for i, token in enumerate(vocab)}))
+        sizes.append(len(vocab))
+    config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": True}
+    config |= {"source_lang": "eng", "target_lang": "deu", "model_max_length": 512}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return sizes[0], sizes[1]
+
+
+def write_separate_folder(folder: Path, tied: bool = True) -> torch.nn.Module:
+    """A folder with two vocabularies and two embeddings; returns the model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source, target = write_separate_tokenizer(folder)
+    return _write_model(
+        folder, source, pad=2, decoder_vocab_size=target, share_encoder_decoder_embeddings=False,
+        tie_word_embeddings=tied,
+    )  # fmt: skip
+
+
 def write_folder(folder: Path, codes: tuple[str, ...] = CODES, **options: Any) -> torch.nn.Module:
     """A folder with a tiny model of random weights; returns the model."""
-    import transformers
-
     folder.mkdir(parents=True, exist_ok=True)
     size = len(write_tokenizer(folder, codes))
+    return _write_model(folder, size, pad=size - 1, **options)
+
+
+def _write_model(folder: Path, size: int, pad: int, **options: Any) -> torch.nn.Module:
+    import transformers
+
     sizes = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 24, "d_model": 16, "init_std": 0.7}
     sizes |= {"encoder_layers": 2, "decoder_layers": 1}
     sizes |= {f"{part}_attention_heads": 2 for part in ("encoder", "decoder")}
-    ids = {"pad_token_id": size - 1, "eos_token_id": 0, "decoder_start_token_id": size - 1}
+    ids = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad}
     config = transformers.MarianConfig(
         vocab_size=size, max_position_embeddings=64, scale_embedding=True, **sizes, **ids, **options
     )
@@ -71,9 +103,10 @@ def write_folder(folder: Path, codes: tuple[str, ...] = CODES, **options: Any) -
     model = transformers.MarianMTModel(config).eval()
     with torch.no_grad():
         model.final_logits_bias.normal_()
-        model.model.shared.weight[size - 1] = 0.0  # the embedding with which decoders start
+        # the embedding with which decoders start
+        model.model.decoder.embed_tokens.weight[pad] = 0.0
     model.generation_config = transformers.GenerationConfig(
-        num_beams=4, bad_words_ids=[[size - 1]], max_length=20, forced_eos_token_id=0, **ids
+        num_beams=4, bad_words_ids=[[pad]], max_length=20, forced_eos_token_id=0, **ids
     )
     model.save_pretrained(folder)
     return model

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import regard
 from regard.errors import DataError, RegardError
@@ -16,7 +17,15 @@ from regard.text import Tokenizer
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
-from opus_folders import CODES, ENGLISH, GERMAN, write_folder, write_tokenizer  # noqa: E402
+from opus_folders import (  # noqa: E402
+    CODES,
+    ENGLISH,
+    GERMAN,
+    TARGET_VOCAB,
+    write_folder,
+    write_separate_folder,
+    write_tokenizer,
+)
 
 TEXTS = [
     *ENGLISH, *GERMAN, ">>deu<< the cat", ">>fra<<a dog", ">>xyz<< the", "", " ", "the  cat ",
@@ -103,6 +112,62 @@ def test_vocabularies_of_their_own_are_read_for_each_side(folder, tmp_path):
         wanted = theirs(text_target=text).input_ids
         assert ours.for_targets.encode(text).ids == wanted[:-1]
     assert ours.decode(ours.for_targets.encode("ein kleiner").ids) == "ein kleiner"
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_folder_with_two_vocabularies_translates_and_is_written_as_it_was(tied, tmp_path):
+    model = write_separate_folder(tmp_path / "opus", tied)
+    theirs = transformers.MarianTokenizer.from_pretrained(
+        tmp_path / "opus", target_vocab_file=str(tmp_path / "opus" / TARGET_VOCAB)
+    )
+    task = regard.load(tmp_path / "opus", device="cpu")
+    config = task.model.config
+    assert config.source_vocab_size == model.config.vocab_size
+    assert config.vocab_size == model.config.decoder_vocab_size != config.source_vocab_size
+    assert (task.model.head.weight is task.model.embedding.weight) == tied
+    texts = [f"{code} {text}" for text in ENGLISH for code in CODES]
+    rows = theirs(texts, return_tensors="pt", padding=True)
+    wanted = model.generate(**rows).tolist()
+    for row, hypotheses in zip(wanted, task.hypotheses(texts), strict=True):
+        ended = row.index(0) if 0 in row else len(row)
+        assert [i for i in hypotheses[0].tokens if i] == row[1:ended]
+    targets = theirs(text_target=GERMAN).input_ids
+    found = [task.tokenizer.for_targets.encode(text).ids for text in GERMAN]
+    assert [[*ids, 0] for ids in found] == targets
+    assert task.translate(texts[:2])[0] == theirs.decode(wanted[0], skip_special_tokens=True)
+    regard.save(task, tmp_path / "saved")
+    again = transformers.MarianMTModel.from_pretrained(tmp_path / "saved")
+    labels = theirs(text_target=GERMAN, return_tensors="pt", padding=True)["input_ids"]
+    sources = theirs(ENGLISH, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        one, other = (each.eval()(**sources, labels=labels).logits for each in (model, again))
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    assert regard.load(tmp_path / "saved").translate(texts) == task.translate(texts)
+
+
+def test_a_folder_with_two_vocabularies_is_trained_further(tmp_path):
+    """Judged by the loss that their model computes before and after."""
+    before = write_separate_folder(tmp_path / "opus")
+    pairs = [(f">>deu<< {a}", b) for a, b in zip(ENGLISH, GERMAN, strict=True)] * 3
+    regard.train(
+        task="translation", model=str(tmp_path / "opus"), train=pairs, valid=0.25, epochs=20,
+        show="none", out=tmp_path / "run",
+    )  # fmt: skip
+    saved = tmp_path / "run" / "model"
+    tokenizer = transformers.MarianTokenizer.from_pretrained(
+        saved, target_vocab_file=str(saved / TARGET_VOCAB)
+    )
+    after = transformers.MarianMTModel.from_pretrained(saved)
+    assert not after.config.share_encoder_decoder_embeddings
+    losses = []
+    for model in (before, after):
+        rows = tokenizer([pairs[0][0]], text_target=[pairs[0][1]], return_tensors="pt")
+        with torch.no_grad():
+            losses.append(float(model.eval()(**rows).loss))
+    assert losses[1] < losses[0] - 0.1
+    for side in ("encoder", "decoder"):
+        one, other = (getattr(each.model, side).embed_tokens.weight for each in (before, after))
+        assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize(

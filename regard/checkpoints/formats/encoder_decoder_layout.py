@@ -225,7 +225,11 @@ class EncoderDecoderLayout:
     def names_of(self, model: nn.Module) -> Names:
         """See `Layout`."""
         assert isinstance(model, Transformer)
-        return names_with(self.rows, self.computed, bias=model.config.output_bias)
+        return self.names_for(model.config)
+
+    def names_for(self, config: TransformerConfig) -> Names:
+        """The table of a model of this configuration."""
+        return names_with(self.rows, self.computed, bias=config.output_bias)
 
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
         """See `Layout`; a model with further tensors in its body is another one."""
@@ -244,7 +248,11 @@ class EncoderDecoderLayout:
         if config.positions != type(config).positions:
             return False
         values = all(one.can_write(getattr(config, ours)) for ours, one in self.fields.items())
-        return values and (self.biased or not config.output_bias)
+        return values and self.has_vocabularies(config) and (self.biased or not config.output_bias)
+
+    def has_vocabularies(self, config: TransformerConfig) -> bool:
+        """Whether they have a form for its vocabularies: here one, which is the output too."""
+        return config.source_vocab_size is None and config.tied
 
     def write(self, model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""

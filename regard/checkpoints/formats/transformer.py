@@ -9,12 +9,13 @@ inside heads keep their order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.checkpoints.formats.config_table import Field, unsupported
 from regard.checkpoints.formats.encoder_decoder_layout import (
     FIELDS,
     FIXED,
@@ -24,12 +25,17 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
     scale_embedding,
     token_fields,
 )
+from regard.checkpoints.names import NameRow, Names
 from regard.checkpoints.transforms import interleave
 from regard.errors import CheckpointError
-from regard.models.transformer import Transformer
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+TARGET_SIZE = "decoder_vocab_size"
+SHARED = Field("share_encoder_decoder_embeddings", True, bool)
+TIED = Field("tie_word_embeddings", True, bool)
 ROUNDING = 0.02  # of sines in half precision
 HALVES = Order(reads=interleave(1), writes=interleave(0))  # of a matrix (out, in)
 
@@ -79,7 +85,48 @@ def _check_positions(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-MARIAN = SinusoidalLayout(
+class MarianLayout(SinusoidalLayout):
+    """A layout in which sources and targets may have vocabularies of their own."""
+
+    def has_vocabularies(self, config: TransformerConfig) -> bool:
+        """See `EncoderDecoderLayout`."""
+        return config.tied or config.source_vocab_size is not None
+
+    def names_for(self, config: TransformerConfig) -> Names:
+        """See `EncoderDecoderLayout`."""
+        table = super().names_for(config)
+        if config.source_vocab_size is None:
+            return table
+        head = [] if config.tied else [("head.weight", "lm_head.weight", HALVES.reads)]
+        own = [("source_embedding.weight", SOURCE, HALVES.reads)]
+        own += [("embedding.weight", TARGET, HALVES.reads), *head]
+        others = [row for row in table.rows if row.ours != ("embedding.weight",)]
+        table.rows = [*(NameRow.of(*row) for row in own), *others]
+        table.duplicates = {"lm_head.weight": TARGET} if config.tied else {}
+        table.tied = table.tied if config.tied else {}
+        return table
+
+    def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
+        """See `EncoderDecoderLayout`; their `vocab_size` is that of sources."""
+        if SHARED.read(config):
+            return super().read_config(config)
+        size, source = config.get(TARGET_SIZE), self.fields["vocab_size"].read(config)
+        usual = dict(vocab_size=source if size is None else size, tie_word_embeddings=True)
+        found = super().read_config({**config, **usual, TARGET_SIZE: None, SHARED.theirs: True})
+        if found.pad >= source:
+            raise unsupported("pad_token_id", f"an id below `vocab_size` ({source})", found.pad)
+        return replace(found, source_vocab_size=source, tied=TIED.read(config))
+
+    def write_config(self, config: TransformerConfig) -> dict[str, Any]:
+        """See `EncoderDecoderLayout`."""
+        table = super().write_config(config)
+        if config.source_vocab_size is None:
+            return table
+        sizes = {"vocab_size": config.source_vocab_size, TARGET_SIZE: config.vocab_size}
+        return {**table, **sizes, SHARED.theirs: False, TIED.theirs: config.tied}
+
+
+MARIAN = MarianLayout(
     Transformer,
     "marian",
     "Marian",

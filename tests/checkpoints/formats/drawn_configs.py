@@ -234,6 +234,17 @@ T5_VALUES: Values = {
 GENERATING = ("ForConditionalGeneration",)
 DRAWN_ENCODER_DECODERS = {
     "marian": DrawnFamily("Marian", FAIRSEQ, ("MTModel",), UNTIED),
+    "marian-separate": DrawnFamily(
+        "Marian",
+        FAIRSEQ
+        | {
+            "decoder_vocab_size": (None, V, 43),
+            "share_encoder_decoder_embeddings": (False,),
+            "tie_word_embeddings": (True, False),
+        },
+        ("MTModel",),
+        {"share_encoder_decoder_embeddings": "no", "tie_word_embeddings": "no"},
+    ),
     "pegasus": DrawnFamily("Pegasus", FAIRSEQ, GENERATING, UNTIED),
     "bart": DrawnFamily("Bart", FAIRSEQ, GENERATING, UNTIED),
     "mbart": DrawnFamily("MBart", FAIRSEQ, GENERATING, UNTIED),
