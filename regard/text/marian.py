@@ -1,4 +1,4 @@
-"""Marian's tokenizers, as OPUS-MT's folders have them: two SentencePiece models, one vocabulary.
+"""Marian's tokenizers, as OPUS-MT's folders have them: two SentencePiece models and their ids.
 
     source.spm, target.spm     how a text is cut into pieces, on either side
     vocab.json                 the ids of the pieces of both; target_vocab.json: of targets alone
