@@ -54,6 +54,14 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if on else x.dtype
 
 
+def nothing_like(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor without numbers, on a weight's device and of the type of states beside it, (0,).
+
+    dtype: None: that in which the model computes.
+    """
+    return weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
+
+
 def autocasts_to_bfloat16(x: Tensor) -> bool:
     """Whether autocast computes products with x, on the CPU, in bfloat16."""
     if x.device.type != "cpu" or x.dtype == torch.float64:

@@ -33,9 +33,30 @@ from regard.attention.relative_attention import relative_scores
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.ops import KeyMask
+from regard.state import State
 
 # Attention capture shows the content stream as the attention of an encoder.
 CONTENT, QUERY = "encoder", "query"
+
+
+@dataclass
+class SegmentMemory(State):
+    """What each layer read of the segments before: hidden (B, L, M, D)."""
+
+    hidden: Tensor
+
+    @classmethod
+    def behind(
+        cls, hidden: Tensor, memory: SegmentMemory | None, length: int | None
+    ) -> SegmentMemory:
+        """The memory after a segment, whose layers read `hidden` (B, L, T, D); `memory` is used up.
+
+        length: M, the positions that are kept; None: all.
+        """
+        if memory is not None:
+            memory.consume()
+            hidden = torch.cat([memory.hidden.to(hidden), hidden], 2)
+        return cls(hidden[:, :, -(length or 0) :].detach())
 
 
 @dataclass(frozen=True)

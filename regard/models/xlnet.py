@@ -25,6 +25,7 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.two_stream import (
     CONTENT,
     QUERY,
+    SegmentMemory,
     StreamKeys,
     StreamRelations,
     TwoStreamAttention,
@@ -52,8 +53,7 @@ from regard.models.config import Activation, Count, Epsilon, InitScale, Probabil
 from regard.models.gpt import NoLMHead, OutputKind, first_token_of
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, LanguageModel, Output, States
-from regard.ops import KeyMask, autocast_dtype
-from regard.state import State
+from regard.ops import KeyMask, nothing_like
 from regard.text.templates import Template
 
 SummaryKind = Literal["last", "first", "mean"]
@@ -115,13 +115,6 @@ SIZES = {
     "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
     "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
 }
-
-
-@dataclass
-class SegmentMemory(State):
-    """What each layer read of the segments before: hidden (B, L, M, D)."""
-
-    hidden: Tensor
 
 
 class XlnetBlock(nn.Module):
@@ -286,10 +279,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
             )
         config = self.config
         hidden = torch.stack(read, 1)[:, :, : config.reuse_len]  # (B, L, T, D)
-        if memory is not None:
-            memory.consume()
-            hidden = torch.cat([memory.hidden.to(hidden), hidden], 2)
-        return SegmentMemory(hidden[:, :, -(config.memory_length or 0) :].detach())
+        return SegmentMemory.behind(hidden, memory, config.memory_length)
 
     # ---- a language model
 
@@ -335,7 +325,7 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
         """A cache without any position."""
         config, weight = self.config, self.start  # the embedding may be quantized
-        like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
+        like = nothing_like(weight, dtype)
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)
 

@@ -12,13 +12,14 @@ from their_encoders import SAME, randomized, transformers, weights
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.attention.two_stream import SegmentMemory
 from regard.checkpoints.formats import from_published, infer_model_type, to_published
 from regard.checkpoints.formats.xlnet import XLNET
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.xlnet import SegmentMemory, Xlnet, XlnetConfig
+from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.encoding import AuxiliaryLM
 
 V, T, D = 31, 9, 12
