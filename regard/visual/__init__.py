@@ -17,6 +17,7 @@ __all__, __getattr__ = names_of(
         "curves": "Curves Series",
         "dropouts": "dropouts",
         "distribution": "Distribution next_tokens",
+        "elmo_mix": "elmo_steps",
         "head_grid": "HeadGrid Panel",
         "heatmap": "Heatmap",
         "inputs": "Inputs",
