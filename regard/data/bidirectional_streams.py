@@ -10,7 +10,7 @@ all the time. As in the authors' program sentences keep their order in both dire
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,11 +31,13 @@ class BidirectionalBatch:
     tokens: 2B sequences, first those of the forward direction.
     targets: (2B, T), what follows each token in its direction; `IGNORE` behind the end of a row.
     fresh: whether a state carried from the batch before must be dropped.
+    restarts: (B,) bool, the texts whose carried state alone starts from zeros again; None: none.
     """
 
     tokens: Sequences
     targets: Tensor
     fresh: bool
+    restarts: Tensor | None = None
 
     @cached_property
     def count(self) -> int:
@@ -48,8 +50,9 @@ class BidirectionalBatch:
 
     def to(self, device: torch.device | str) -> BidirectionalBatch:
         """The same on another device."""
+        restarts = None if self.restarts is None else moved(self.restarts, device)
         targets = moved(self.targets, device)
-        return BidirectionalBatch(self.tokens.to(device), targets, self.fresh)
+        return BidirectionalBatch(self.tokens.to(device), targets, self.fresh, restarts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +108,24 @@ class BidirectionalStreams(BatchSequence[BidirectionalBatch]):
     Row b of a batch continues row b of the batch before, and the first batch is `fresh`. The first
     streams are one prediction longer where the number does not divide. For an `EpochSampler`.
 
+    restart_every: batches after which the state of a stream starts from zeros again, one stream
+        after the other; 0: never.
+
     Raises:
-        ConfigError: a number is below 1, or the text has fewer predictions than streams.
+        ConfigError: a number is out of range, or the text has fewer predictions than streams.
     """
 
-    def __init__(self, text: BidirectionalText, *, batch_size: int, sequence_length: int):
+    def __init__(
+        self,
+        text: BidirectionalText,
+        *,
+        batch_size: int,
+        sequence_length: int,
+        restart_every: int = 0,
+    ):
         check_at_least(1, batch_size=batch_size, sequence_length=sequence_length)
+        check_at_least(0, restart_every=restart_every)
+        self.restart_every = restart_every
         if batch_size > text.count:
             raise ConfigError(
                 f"`batch_size` must be at most {text.count}, the number of tokens to predict, but "
@@ -127,7 +142,11 @@ class BidirectionalStreams(BatchSequence[BidirectionalBatch]):
     def batch(self, index: int) -> BidirectionalBatch:
         first = index * self.sequence_length
         ends = np.minimum(self._lengths, first + self.sequence_length)
-        return self.text.batch(self._starts + first, ends - first, fresh=index == 0)
+        made = self.text.batch(self._starts + first, ends - first, fresh=index == 0)
+        if not self.restart_every:
+            return made
+        turns = index + torch.arange(self.batch_size)
+        return replace(made, restarts=turns % self.restart_every == 0)
 
     def epoch(self, number: int) -> BidirectionalStreams:
         """The batches of any epoch: a text is read in its own order."""
@@ -136,6 +155,7 @@ class BidirectionalStreams(BatchSequence[BidirectionalBatch]):
     def identity(self) -> dict[str, Any]:
         """What the order depends on. Checkpoints hold these names."""
         names = {"rows": self.batch_size, "steps": self.sequence_length}
+        names["restart_every"] = self.restart_every
         return {"data": f"{self.text.read.checksum:08x}", **names}
 
 

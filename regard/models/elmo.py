@@ -106,6 +106,15 @@ class BidirectionalCells(State):
     forward: Cells
     backward: Cells
 
+    def cleared(self, rows: Tensor) -> BidirectionalCells:
+        """The same state with zeros in these rows, (B,) bool."""
+        self.consume()
+        kept = {
+            name: torch.where(rows[:, None, None], 0.0, tensor)
+            for name, tensor in self.tensors().items()
+        }
+        return self.with_tensors(kept)
+
 
 class WordEncoder(nn.Module):
     """characters -> convolutions -> highways -> projection.

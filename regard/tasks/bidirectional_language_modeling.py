@@ -62,6 +62,9 @@ class SentencesData(DataSection):
     """Parallel streams, each read in both directions."""
     sequence_length: int = Field(default=20, ge=1)
     """Words of a stream at a time."""
+    restart_every: int = Field(default=5, ge=0)
+    """Windows of `sequence_length` words after which the state of a stream starts from zeros again,
+    so that the model learns to read a sentence alone, too; 0: never, as in the authors' program."""
 
     def read(self, source: Any, part: str) -> RowReader:
         """The lines of a file.
@@ -190,8 +193,13 @@ class BidirectionalLanguageModeling(EmbedsTexts):
                 f"has {train.count} tokens to predict, too few for {data.batch_size} streams.",
                 f"Give more text, or set `batch_size` of [data] to at most {train.count}.",
             )
-        size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
-        task.data = SentenceStreams(BidirectionalStreams(train, **size), valid)
+        streams = BidirectionalStreams(
+            train,
+            batch_size=data.batch_size,
+            sequence_length=data.sequence_length,
+            restart_every=data.restart_every,
+        )
+        task.data = SentenceStreams(streams, valid)
         return task
 
     def text(self, rows: RowReader | Iterable[str]) -> BidirectionalText:
@@ -243,8 +251,12 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         """
         count, tokens = batch.count, self.model.complete(batch.tokens, self.tokenizer)
         device = device_of(self.model)
-        output = self.model(tokens.to(device), None if batch.fresh else carry)
-        sides = zip(output.hidden.chunk(2), batch.to(device).targets.chunk(2), strict=True)
+        batch = batch.to(device)
+        state = None if batch.fresh else carry
+        if state is not None and batch.restarts is not None:
+            state = state.cleared(batch.restarts)
+        output = self.model(tokens.to(device), state)
+        sides = zip(output.hidden.chunk(2), batch.targets.chunk(2), strict=True)
         found = {
             name: self.model.head.loss(hidden.flatten(0, 1), targets.flatten(), count=count)
             for name, (hidden, targets) in zip(DIRECTIONS, sides, strict=True)

@@ -90,6 +90,19 @@ def test_more_streams_than_predictions_are_an_error():
         BidirectionalStreams(text(), batch_size=15, sequence_length=2)
 
 
+def test_streams_restart_one_after_the_other():
+    batches = BidirectionalStreams(text(), batch_size=3, sequence_length=1, restart_every=2)
+    assert [batch.restarts.tolist() for batch in batches][:2] == [
+        [True, False, True],
+        [False, True, False],
+    ]
+    assert torch.equal(batches[1].to("cpu").restarts, batches[1].restarts)
+    plain = BidirectionalStreams(text(), batch_size=3, sequence_length=1)
+    assert plain[1].restarts is None and plain.identity() != batches.identity()
+    with pytest.raises(ConfigError, match="`restart_every` must be at least 0"):
+        BidirectionalStreams(text(), batch_size=3, sequence_length=1, restart_every=-1)
+
+
 def test_a_text_without_words_has_no_predictions():
     assert text([[], []]).count == 0
 
