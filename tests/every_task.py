@@ -14,7 +14,7 @@ from regard.models.albert import Albert
 from regard.models.bert import Bert
 from regard.models.electra import Electra
 from regard.models.elmo import Elmo
-from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq
@@ -35,6 +35,7 @@ HEADS = {
     "multi-label-classification": ("classes", 3),
     "multi-regression": ("classes", 2),
     "tagging": ("tags", 3),
+    "parsing": ("chart", 3),
     "question-answering": ("span", 2),
     "multiple-choice": ("multiple_choice", 1),
     "fill-mask": ("masked_lm", 1),
@@ -51,6 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "multi-label-classification": {"labels": ["old", "sunny", "warm"]},
     "multi-regression": {"labels": ["length", "warmth"]},
     "tagging": {"labels": ["B-X", "I-X", "O"]},
+    "parsing": {"labels": ["NP", "S", "S VP"]},
     "question-answering": {"max_length": LIMIT, "overlap": 4, "question_tokens": 6},
 }
 
@@ -85,7 +87,7 @@ def headed(task: str, body: Any, tokenizer: Tokenizer) -> Any:
     heads = {}
     if task in HEADS:
         kind, outputs = HEADS[task]
-        heads[kind] = body.new_head(kind, outputs)
+        heads[kind] = new_head(body, kind, outputs)
     return task_class(task)(EncoderWithHeads(body, heads), tokenizer, **SETTINGS.get(task, {}))
 
 
@@ -142,6 +144,14 @@ def translator(kind: type = Transformer, task: str = "translation") -> Any:
     return task_class(task)(kind(_config(kind, tokenizer, **more)), tokenizer)
 
 
+def tree_writer() -> Any:
+    """An encoder-decoder that writes trees."""
+    tokenizer = train("words", lines(), 60)
+    tokenizer = tokenizer.with_special_tokens(["(XX)", "(S", ")S", "(NP", ")NP", "(VP", ")VP"])
+    model = Transformer(_config(Transformer, tokenizer, max_length=2 * LIMIT))
+    return task_class("sequence-parsing")(model, tokenizer)
+
+
 def span_corruption() -> Any:
     """A small T5, with sentinels."""
     names = [f"<extra_id_{number}>" for number in (3, 2, 1, 0)]
@@ -175,6 +185,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "summarization": lambda: translator(task="summarization"),
     "text-to-text": lambda: translator(task="text-to-text"),
     "span-corruption": span_corruption,
+    "sequence-parsing": tree_writer,
     "translation-seq2seq": lambda: translator(Seq2Seq),
 }
 

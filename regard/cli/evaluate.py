@@ -163,11 +163,11 @@ def _outputs(
 ) -> tuple[list[Any], Counter[str]]:
     """Scores of the outputs for the first column against the second, and what was truncated."""
     from regard.decoding import unfinished
-    from regard.tasks.text_to_text import fields_of, pairs_of
+    from regard.tasks.text_to_text import fields_of
 
     if len(files) > 1 and columns:
         _no_columns("lines of two files have none")
-    sources, references = fields_of(pairs_of(files, columns or (0, 1)))
+    sources, references = fields_of(task.rows_to_evaluate(files, columns))
     long = task.over_limit(sources)
     found = task.hypotheses(sources, too_long="truncate", **decoding)
     best = [texts[0] for texts in task.spelled(sources, found)]

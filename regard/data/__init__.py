@@ -17,6 +17,7 @@ __all__, __getattr__ = names_of(
         "datasets.multiple_choice": "ChoiceQuestion read_choices",
         "datasets.records": "RecordReader",
         "datasets.squad": "AnswerSpan Question read_squad",
+        "datasets.treebank": "read_treebank",
         "document_windows": "DocumentWindows",
         "documents": "Documents read_documents",
         "files": "hash_of",

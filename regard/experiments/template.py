@@ -30,6 +30,7 @@ FILE_ENDINGS = {
     **dict.fromkeys(("language-modeling", "permutation-language-modeling"), "txt"),
     "span-corruption": "txt",
     "tagging": "conll",
+    **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
     "question-answering": "json",
     "multiple-choice": "json",
 }

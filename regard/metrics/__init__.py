@@ -14,6 +14,7 @@ from regard.lazy import entry, names_of
 METRICS = {
     "accuracy": "labels:Accuracy",
     "bleu": "text:BLEU",
+    "bracket-f1": "brackets:BracketF1",
     "chrf": "text:CHRF",
     "entity-f1": "entities:EntityF1",
     "f1": "labels:F1",
@@ -30,6 +31,7 @@ METRICS = {
 _names, __getattr__ = names_of(
     __name__,
     {
+        "brackets": "BracketF1 BracketScore",
         "correlation": "Pearson Spearman",
         "distributions": "cross_entropy entropy jensen_shannon kl_divergence",
         "entities": "EntityF1 EntityScore",

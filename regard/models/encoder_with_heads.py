@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.attention.capture import listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.layers.chart_head import ChartHead
 from regard.layers.task_heads import ClassificationHead, TaskHead, first_token
 from regard.models.check_config import config_of
 from regard.models.protocols import Encoder, Output
@@ -26,9 +27,11 @@ HEADS = {
     "sentence_order": "the logits of whether two texts stand in their order or were exchanged",
     "classes": "the logits of the classes of a text or a pair, or the numbers of a regression",
     "tags": "the logits of the tags of each token",
+    "chart": "the scores of the labels of each span of words",
     "span": "for each token its logits as the first and as the last of an answer",
     "multiple_choice": "one score for each candidate answer",
 }
+COUNTED = (ClassificationHead, ChartHead)  # heads whose number of outputs is chosen
 
 
 class EncoderWithHeads(nn.Module):
@@ -105,7 +108,7 @@ class EncoderWithHeads(nn.Module):
     def with_head(self, kind: str, outputs: int) -> EncoderWithHeads:
         """The same encoder under one head: this model's own where it fits, else a new one."""
         own = self.heads[kind] if kind in self.heads else None
-        if own is not None and (not isinstance(own, ClassificationHead) or own.outputs == outputs):
+        if own is not None and (not isinstance(own, COUNTED) or own.outputs == outputs):
             return EncoderWithHeads(self.encoder, {kind: own}).train(self.training)
         return self.with_new_head(kind, outputs)
 
@@ -113,7 +116,7 @@ class EncoderWithHeads(nn.Module):
         """The same encoder under one new head, which begins with this model's pooler where the
         encoder's family has it so.
         """
-        made: Any = cast(Any, self.encoder).new_head(kind, outputs).to(self._device())
+        made: Any = new_head(self.encoder, kind, outputs).to(self._device())
         poolers = [self.heads[k] for k in self.encoder.pooled if k in self.heads]
         if kind in self.encoder.pooled and poolers:
             made.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
@@ -129,13 +132,24 @@ class EncoderWithHeads(nn.Module):
 
 def outputs_of(head: nn.Module) -> int:
     """The number of outputs of a head; 1 where its kind determines it."""
-    return head.outputs if isinstance(head, ClassificationHead) else 1
+    return head.outputs if isinstance(head, COUNTED) else 1
+
+
+def new_head(encoder: Encoder, kind: str, outputs: int) -> nn.Module:
+    """A new head of an encoder; a chart is the same for all of them.
+
+    Raises:
+        ConfigError: this family has no head of that kind.
+    """
+    if kind == "chart":
+        return ChartHead(encoder.config.d_model, outputs)
+    return encoder.new_head(kind, outputs)
 
 
 def assembled(encoder: Encoder, outputs: Mapping[str, int]) -> EncoderWithHeads:
     """A new encoder under new heads of these kinds."""
     return EncoderWithHeads(
-        encoder, {kind: encoder.new_head(kind, count) for kind, count in outputs.items()}
+        encoder, {kind: new_head(encoder, kind, count) for kind, count in outputs.items()}
     )
 
 

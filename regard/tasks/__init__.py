@@ -37,6 +37,8 @@ TASKS: dict[str, Any] = {
     "next-sentence": "regard.tasks.next_sentence:NextSentence",
     "sentence-order": "regard.tasks.sentence_order:SentenceOrder",
     "tagging": "regard.tasks.tagging:Tagging",
+    "parsing": "regard.tasks.parsing:Parsing",
+    "sequence-parsing": "regard.tasks.sequence_parsing:SequenceParsing",
     "question-answering": "regard.tasks.question_answering:QuestionAnswering",
 }
 

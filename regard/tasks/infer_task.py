@@ -22,6 +22,7 @@ from regard.schema import joined_with_or
 # kind of head -> task; the first kind that a model has decides
 TASK_OF = {
     "classes": "classification",
+    "chart": "parsing",  # before the tags, which it also has
     "tags": "tagging",
     "span": "question-answering",
     "multiple_choice": "multiple-choice",
@@ -31,7 +32,13 @@ TASK_OF = {
     "sentence_order": "sentence-order",
 }
 # what the published encoder-decoders of a `model_type` are for; others turn any text into another
-ENCODER_DECODERS = ("translation", "summarization", "text-to-text", "span-corruption")
+ENCODER_DECODERS = (
+    "translation",
+    "summarization",
+    "text-to-text",
+    "span-corruption",
+    "sequence-parsing",
+)
 PUBLISHED_FOR = {
     **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),
     "pegasus": "summarization",

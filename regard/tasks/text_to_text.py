@@ -181,6 +181,7 @@ class TextToText(TaskVerbs):
     """A model that turns a source text into a target text, with its tokenizer.
 
     metric_names: names of the first metrics of `metrics()` in the run's log.
+    default_max_tokens: the limit of decoding where neither a recipe nor a folder sets one.
     """
 
     name = "text-to-text"
@@ -188,6 +189,7 @@ class TextToText(TaskVerbs):
     decodes = True
     Recipe: ClassVar[type[Recipe] | None] = TextToTextRecipe
     goal = ("loss", "min")
+    default_max_tokens: ClassVar[str] = "2x+10"
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy", "chrf")
 
     def __init__(
@@ -202,7 +204,7 @@ class TextToText(TaskVerbs):
         target_language: str | None = None,
     ):
         self.model, self.tokenizer, self.label_smoothing = model, tokenizer, label_smoothing
-        self.method = method or decoding.options(max_tokens="2x+10")
+        self.method = method or decoding.options(max_tokens=self.default_max_tokens)
         self.source_prefix = source_prefix
         self.source_language, self.target_language = source_language, target_language
         self.reinforce = Reinforce.of(model)
@@ -247,10 +249,10 @@ class TextToText(TaskVerbs):
         limit = min(data.max_length, model.config.max_length or data.max_length)
         limits: dict[str, Any] = {"max_length": limit, "prefix": data.source_prefix}
         tokens = language_tokens(tokenizer, start, data.source_language, data.target_language)
-        fields = field_encoders(tokenizer, tokens, too_long=data.too_long, **limits)
+        fields = cls.fields(tokenizer, tokens, too_long=data.too_long, **limits)
         train = encode(data.records("train"), fields)
         pairs = list(islice(data.records("valid"), recipe.evaluation.valid_sentences or None))
-        fields = field_encoders(tokenizer, tokens, too_long="truncate", **limits)
+        fields = cls.fields(tokenizer, tokens, too_long="truncate", **limits)
         valid = encode(pairs, fields, empty="keep")
         budget = data.max_tokens_per_batch
         batches = Buckets(train.columns, pads, max_tokens=budget, seed=recipe.seed)
@@ -264,11 +266,9 @@ class TextToText(TaskVerbs):
         task = cls(
             model,
             tokenizer.with_eos_template(),
-            method=recipe.decoding.build("2x+10"),
+            method=recipe.decoding.build(cls.default_max_tokens),
             label_smoothing=recipe.objective.label_smoothing,
-            source_prefix=data.source_prefix,
-            source_language=data.source_language,
-            target_language=data.target_language,
+            **cls.source_options(recipe),
             **cls.metric_options(recipe),
         )
         task.reinforce = Reinforce.of(model, recipe.objective)
@@ -276,9 +276,28 @@ class TextToText(TaskVerbs):
         return task
 
     @classmethod
+    def source_options(cls, recipe: Any) -> dict[str, Any]:
+        """Options of the constructor that say what stands before sources."""
+        names = ("source_prefix", "source_language", "target_language")
+        return {name: getattr(recipe.data, name) for name in names}
+
+    @classmethod
     def metric_options(cls, recipe: Any) -> dict[str, Any]:
         """Options of the constructor that say how a recipe wants to be evaluated."""
         return {}
+
+    @classmethod
+    def fields(
+        cls, tokenizer: Tokenizer, tokens: LanguageTokens, *, prefix: str = "", **limits: Any
+    ) -> tuple[FieldEncoder, FieldEncoder]:
+        """How sources and targets are encoded.
+
+        prefix: before each source, as a text.  limits: options of a `FieldEncoder`.
+        """
+        (before, after), (start, end) = tokens.source, tokens.target
+        prefix = tokens.source_prefix + prefix
+        source = FieldEncoder("source", tokenizer, before, after, prefix=prefix, **limits)
+        return source, FieldEncoder("target", tokenizer.for_targets, start, end, **limits)
 
     @staticmethod
     def example(recipe: TextToTextRecipe, words: int) -> PairBatch:
@@ -425,6 +444,10 @@ class TextToText(TaskVerbs):
         texts = self.generate(sources, too_long="truncate", **options)
         return self.scores(texts, references), texts
 
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
+        """The pairs of two files of lines, or of two columns of one table."""
+        return pairs_of(files, columns or (0, 1))
+
     def check_test(self, recipe: TextToTextRecipe) -> None:
         """See `TaskVerbs`."""
         if recipe.data.test:
@@ -479,7 +502,7 @@ class TextToText(TaskVerbs):
 
     def _source_encoder(self, tokens: LanguageTokens) -> FieldEncoder:
         limits: dict[str, Any] = {"max_length": self.model.config.max_length}
-        return field_encoders(self.tokenizer, tokens, prefix=self.source_prefix, **limits)[0]
+        return self.fields(self.tokenizer, tokens, prefix=self.source_prefix, **limits)[0]
 
     def _language_tokens(
         self, source: str | None = None, target: str | None = None
@@ -543,16 +566,3 @@ def pairs_of(
         "A task from text to text reads two files of lines (source, target) or one table, but is "
         f"given {len(files)} files."
     )
-
-
-def field_encoders(
-    tokenizer: Tokenizer, tokens: LanguageTokens, *, prefix: str = "", **limits: Any
-) -> tuple[FieldEncoder, FieldEncoder]:
-    """How sources and targets are encoded.
-
-    prefix: before each source, as a text.  limits: options of a `FieldEncoder`.
-    """
-    (before, after), (start, end) = tokens.source, tokens.target
-    prefix = tokens.source_prefix + prefix
-    source = FieldEncoder("source", tokenizer, before, after, prefix=prefix, **limits)
-    return source, FieldEncoder("target", tokenizer.for_targets, start, end, **limits)

@@ -45,6 +45,7 @@ METHODS = {
     "fill": "fills masks",
     "follows": "tells whether a text follows another",
     "tag": "tags the words of a text",
+    "parse": "gives the constituency tree of a sentence",
     "answer": "answers a question from a context",
     "predictions": "gives predictions with their probabilities",
     "embed": "gives the vector of a text",

@@ -1,7 +1,7 @@
 """Dependency trees from constituency trees, by head rules (Magerman 1995; Collins 1999).
 
-    trees = read_trees(Path("wsj_0001.mrg").read_text())     Penn Treebank brackets
-    words, heads = dependencies(trees[0])                    the word that governs each word
+    tree = simplified(read_trees("((S (NP-SBJ (PRP It)) (VP (VBZ works))))")[0])
+    words, heads = dependencies(tree)                        the word that governs each word
 
 Each constituent has one head among its children, which rules find by the labels of the children:
 those of Collins' appendix A. The head word of every other child depends on the head word of the
@@ -10,25 +10,9 @@ constituent. In these rules an auxiliary governs its verb, and a preposition its
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from regard.errors import RegardError
-
-
-@dataclass(frozen=True)
-class ConstituencyTree:
-    """A constituent with children, or a tag with a word."""
-
-    label: str
-    children: tuple[ConstituencyTree, ...] = ()
-    word: str = ""
-
-    def leaves(self) -> list[ConstituencyTree]:
-        """The tags with their words, from left to right."""
-        return [leaf for child in self.children for leaf in child.leaves()] or [self]
-
+from regard.text.trees import ConstituencyTree
 
 # label -> (the side where the search begins, the labels of heads, the best first)
 RULES: dict[str, tuple[str, str]] = {
@@ -66,58 +50,6 @@ NOUN_RULES = (
 )
 NOUN_PHRASES = ("NP", "NX")
 PUNCTUATION = {",", ".", ":", "``", "''", "-LRB-", "-RRB-"}
-TRACE = "-NONE-"  # the tag of what stands in no text
-TOKEN = re.compile(r"[()]|[^\s()]+")
-
-
-def read_trees(text: str) -> list[ConstituencyTree]:
-    """The trees of a file in brackets, without traces and grammatical functions (NP-SBJ is NP).
-
-    Raises:
-        RegardError: brackets are not balanced, or a word has no tag.
-    """
-    found: list[ConstituencyTree] = []
-    stack: list[tuple[str, list[ConstituencyTree]]] = []
-    tokens = TOKEN.findall(text)
-    place = 0
-    while place < len(tokens):
-        token = tokens[place]
-        place += 1
-        if token == "(":
-            label = ""
-            if place < len(tokens) and tokens[place] not in "()":
-                label, place = tokens[place], place + 1
-            stack.append((label, []))
-        elif not stack:
-            raise RegardError(f"Bracketed trees: {token!r} stands outside of all brackets.")
-        elif token == ")":
-            label, children = stack.pop()
-            made = ConstituencyTree(_category(label), tuple(children))
-            _add(stack[-1][1] if stack else found, made)
-        else:  # a word: its tag is the label
-            label, _ = stack.pop()
-            if not label or tokens[place : place + 1] != [")"]:
-                raise RegardError(f"Bracketed trees: the word {token!r} must stand as (TAG WORD).")
-            place += 1
-            if label != TRACE:
-                leaf = ConstituencyTree(label, word=token)
-                (stack[-1][1] if stack else found).append(leaf)
-    if stack:
-        raise RegardError(f"Bracketed trees: {len(stack)} brackets are not closed.")
-    return found
-
-
-def _add(siblings: list[ConstituencyTree], made: ConstituencyTree) -> None:
-    """An empty constituent is left out; the bracket around a sentence, without label, too."""
-    if made.label or len(made.children) > 1:
-        siblings += [made] if made.children else []
-    else:
-        siblings += made.children
-
-
-def _category(label: str) -> str:
-    """Without functions and indices: NP-SBJ-1 is NP; ADVP|PRT is ADVP."""
-    return label if label.startswith("-") else re.split(r"[-=|]", label)[0]
 
 
 def dependencies(tree: ConstituencyTree) -> tuple[list[str], list[int]]:

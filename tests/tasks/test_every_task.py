@@ -315,6 +315,7 @@ DATA: dict[str, Any] = {
         ("language-modeling", "permutation-language-modeling"), ["the cat sat", "on a mat"]
     ),
     **dict.fromkeys(ENCODER_DECODERS, [("the cat", "a mat")]),
+    **dict.fromkeys(("parsing", "sequence-parsing"), ["(S (X the) (NP (X cat)))"]),
 }  # fmt: skip
 
 

@@ -34,7 +34,8 @@ from regard.training.flops import twin
 from regard.training.utilization import grids_of
 
 ASSUMED_TOKENS = 30  # tokens of a sentence, both ends included, as in WMT's news
-ASSUMED_OUTPUTS = {"classification": 2, "tagging": 9, "question-answering": 2}  # of a new head
+# of a new head
+ASSUMED_OUTPUTS = {"classification": 2, "tagging": 9, "question-answering": 2, "parsing": 100}
 MAX_BYTES = 64 << 20  # of data that is read for an estimate
 BATCHES = 4  # real batches that are counted
 

@@ -1,0 +1,250 @@
+"""The best trees over a chart of spans, for a whole batch at once (CKY).
+
+A tree is a set of constituents, spans of words that do not cross, with one over all words; its
+score is the sum of theirs. Constituents may have any number of children, words too. To find each
+tree once, the children of a constituent are joined from the left:
+
+    item(i, j)   a constituent, s(i, j) + two(i, j); or a word by itself, 0
+    two(i, j)    at least two children: max over k of children(i, k) + item(k, j)
+    children     one item, or two and more
+
+Spans of one width are computed together, from narrow to wide: a sentence of N words takes N steps,
+however many sentences are side by side. A cell [b, i, w - 1] of a chart (B, N, N) is the span of w
+words from word i of sentence b; cells beyond the last word mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NEG_INF = float("-inf")
+
+
+@torch.no_grad()
+def best_trees(scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The best tree of each sentence.
+
+    Args:
+        scores: of constituents, (B, N, N).
+        lengths: words of each sentence, (B,), at least 1.
+
+    Returns:
+        The scores of the trees, (B,), and their constituents, (B, N, N) bool.
+    """
+    count, size, _ = scores.shape
+    children = torch.zeros_like(scores)
+    items = scores.new_zeros(count, size + 1, size)  # [b, j, N - w]: the item of w words before j
+    splits = lengths.new_zeros(scores.shape)
+    children[:, :, 0] = items[:, 1:, -1] = scores[:, :, 0].clamp(min=0)
+    single = torch.ones_like(scores, dtype=torch.bool)
+    for width in range(2, size + 1):
+        starts = size - width + 1
+        left, right = children[:, :starts, : width - 1], items[:, width:, starts:]
+        two, split = (left + right).max(-1)  # (B, starts, width - 1) -> (B, starts)
+        item = two + scores[:, :starts, width - 1]
+        splits[:, :starts, width - 1] = split
+        single[:, :starts, width - 1] = item >= two
+        children[:, :starts, width - 1] = torch.maximum(item, two)
+        items[:, width:, starts - 1] = item
+    row = torch.arange(count, device=scores.device)
+    whole = items[row, lengths, size - lengths]
+    alone = scores[:, 0, 0] if size else whole
+    found = _constituents(scores, lengths, splits, single)
+    return torch.where(lengths == 1, alone, whole), found
+
+
+def _constituents(scores: Tensor, lengths: Tensor, splits: Tensor, single: Tensor) -> Tensor:
+    """The constituents of the best trees, (B, N, N) bool, from wide to narrow spans."""
+    count, size, _ = scores.shape
+    row = torch.arange(count, device=scores.device)
+    found = torch.zeros(count, size * size, dtype=torch.int32, device=scores.device)
+    joined = torch.zeros_like(found)
+    found[row, lengths - 1] = 1  # the cell of all words
+    for width in range(size, 1, -1):
+        starts = torch.arange(size - width + 1, device=scores.device)
+        cell = starts * size + width - 1
+        items, children = found[:, cell], joined[:, cell]
+        as_item = children * single[:, : len(starts), width - 1]
+        found[:, cell] = items + as_item
+        two = items + children  # (B, starts); an item has two children, and so have children
+        left = splits[:, : len(starts), width - 1]  # one less than the words of the first
+        joined.scatter_add_(1, starts * size + left, two)
+        found.scatter_add_(1, (starts + left + 1) * size + width - 2 - left, two)
+    chosen = found.view(count, size, size) > 0
+    words = (found + joined).view(count, size, size)[:, :, 0] > 0
+    chosen[:, :, 0] = words & ((scores[:, :, 0] > 0) | (lengths == 1)[:, None])
+    return chosen
+
+
+# --------------------------------------------------------------------------------------- k best
+
+
+@dataclass(frozen=True)
+class ScoredTree:
+    """A tree of a chart: its score, and its constituents (start, stop, label)."""
+
+    score: float
+    spans: list[tuple[int, int, int]]
+
+
+@torch.no_grad()
+def k_best_trees(scores: Tensor, lengths: Tensor, k: int) -> list[list[ScoredTree]]:
+    """The `k` best trees of each sentence with labels, best first; fewer where there are fewer.
+
+    Args:
+        scores: of the labels of each cell, (B, N, N, O).
+    """
+    chart = _KBest(scores, k)
+    return [
+        [ScoredTree(score, list(spans)) for score, spans in chart.trees(number, length)]
+        for number, length in enumerate(lengths.tolist())
+    ]
+
+
+class _KBest:
+    """The K best items and children of each span, and from which choices they come.
+
+    Every choice is the index of a candidate: of a split with two ranks, (w - 1) * K * K; of a rank
+    of `two` with a label's, K * K; of an item or of two and more children, 2 * K.
+    """
+
+    def __init__(self, scores: Tensor, k: int):
+        self.k, (count, size, _, outputs) = k, scores.shape
+        most = min(k, outputs)
+        labels = scores.topk(most, -1)
+        self.labels = labels.indices.cpu().numpy()
+        label = _padded(labels.values, k)  # (B, N, N, K)
+        shape = (count, size, size, k)
+        self.items, self.children = (scores.new_full(shape, NEG_INF) for _ in range(2))
+        made = [torch.zeros(shape, dtype=torch.long, device=scores.device) for _ in range(3)]
+        bare = scores.new_zeros(count, size, 1)
+        values, index = torch.cat([label[:, :, 0], bare], -1).topk(k, -1)
+        self.items[:, :, 0] = self.children[:, :, 0] = values
+        made[1][:, :, 0] = index  # k: the word by itself
+        self.words = label[:, :, 0]
+        for width in range(2, size + 1):
+            self._step(width, label, made)
+        self.splits, self.item_from, self.children_from = (one.cpu().numpy() for one in made)
+        self.items, self.words = self.items.cpu(), self.words.cpu()
+
+    def _step(self, width: int, label: Tensor, made: list[Tensor]) -> None:
+        """Spans of `width` words."""
+        k, starts = self.k, self.items.size(1) - width + 1
+        left = self.children[:, :starts, : width - 1]
+        at = torch.arange(starts, device=label.device)[:, None]
+        words = torch.arange(1, width, device=label.device)
+        right = self.items[:, at + words, width - 1 - words]  # (B, starts, width - 1, K)
+        pairs = left[..., :, None] + right[..., None, :]
+        two, split = pairs.flatten(2).topk(k, -1)
+        named = two[..., :, None] + label[:, :starts, width - 1, None, :]
+        item, item_from = named.flatten(2).topk(k, -1)
+        children, children_from = torch.cat([item, two], -1).topk(k, -1)
+        here = slice(None), slice(starts), width - 1
+        self.items[here], self.children[here] = item, children
+        for choices, found in zip(made, (split, item_from, children_from), strict=True):
+            choices[here] = found
+
+    def trees(self, row: int, length: int) -> Iterator[tuple[float, list[tuple[int, int, int]]]]:
+        """The trees of a sentence, best first."""
+        whole = self.words[row, 0] if length == 1 else self.items[row, 0, length - 1]
+        for rank, score in enumerate(whole.tolist()):
+            if score == NEG_INF:
+                return
+            if length == 1:
+                yield score, [(0, 1, int(self.labels[row, 0, 0, rank]))]
+            else:
+                spans: list[tuple[int, int, int]] = []
+                self._item(row, 0, length, rank, spans)
+                yield score, spans
+
+    def _item(self, row: int, start: int, width: int, rank: int, found: list) -> None:
+        choice = int(self.item_from[row, start, width - 1, rank])
+        if width == 1:
+            if choice < self.k:
+                label = self.labels[row, start, 0, choice]
+                found.append((start, start + 1, int(label)))
+            return
+        two, label = divmod(choice, self.k)
+        name = int(self.labels[row, start, width - 1, label])
+        found.append((start, start + width, name))
+        self._two(row, start, width, two, found)
+
+    def _two(self, row: int, start: int, width: int, rank: int, found: list) -> None:
+        choice = int(self.splits[row, start, width - 1, rank])
+        split, ranks = divmod(choice, self.k * self.k)
+        first, second = divmod(ranks, self.k)
+        self._children(row, start, split + 1, first, found)
+        self._item(row, start + split + 1, width - split - 1, second, found)
+
+    def _children(self, row: int, start: int, width: int, rank: int, found: list) -> None:
+        if width == 1:
+            self._item(row, start, width, rank, found)
+            return
+        choice = int(self.children_from[row, start, width - 1, rank])
+        if choice < self.k:
+            self._item(row, start, width, choice, found)
+        else:
+            self._two(row, start, width, choice - self.k, found)
+
+
+def _padded(values: Tensor, k: int) -> Tensor:
+    """K values in the last dimension, minus infinity for those that are missing."""
+    return torch.nn.functional.pad(values, (0, k - values.size(-1)), value=NEG_INF)
+
+
+# --------------------------------------------------------------------------------------- spans
+
+
+def span_bounds(size: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """All spans of `size` words, by their starts: the first word and the end, (P,) each."""
+    starts, last = torch.triu_indices(size, size, device=device)
+    return starts, last + 1
+
+
+def span_numbers(starts: np.ndarray, stops: np.ndarray, size: int) -> np.ndarray:
+    """The index of each span among `span_bounds(size)`."""
+    return starts * size - starts * (starts - 1) // 2 + (stops - 1 - starts)
+
+
+def as_chart(values: Tensor, size: int) -> Tensor:
+    """Values of all spans, (B, P) or (B, P, O), as a chart, (B, N, N) or (B, N, N, O)."""
+    starts, stops = span_bounds(size, values.device)
+    chart = values.new_zeros(len(values), size, size, *values.shape[2:])
+    chart[:, starts, stops - starts - 1] = values
+    return chart
+
+
+def of_chart(chart: Tensor) -> Tensor:
+    """The reverse of `as_chart`."""
+    starts, stops = span_bounds(chart.size(1), chart.device)
+    return chart[:, starts, stops - starts - 1]
+
+
+def max_margin_loss(scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
+    """max over trees T of s(T) + D(T, T*), minus s(T*), for each sentence: (B,).
+
+    D is the Hamming distance of the charts of labels: the spans whose label, or whether they have
+    one, differs between T and the gold tree T* (Stern et al. 2017, section 4; Kitaev and Klein
+    2018, section 3). A constituent with another label than the gold one is one difference, and a
+    gold constituent that is missing is one. No constituent is label 0, whose score is 0.
+
+    Args:
+        scores: of the labels 1 to O of all spans, (B, P, O).
+        gold: the labels of the gold trees, (B, P); 0 beyond the words of a sentence.
+        lengths: (B,), words of each sentence.
+    """
+    labels = torch.arange(1, scores.size(-1) + 1, device=scores.device)
+    present = gold > 0
+    wrong = (labels != gold[..., None]).to(scores.dtype)  # (B, P, O)
+    augmented = scores + wrong - present[..., None].to(scores.dtype)
+    best, index = augmented.detach().max(-1)
+    size = round(((8 * scores.size(1) + 1) ** 0.5 - 1) / 2)
+    _, chart = best_trees(as_chart(best, size), lengths)
+    values = augmented.gather(-1, index[..., None])[..., 0].where(of_chart(chart), 0.0)
+    right = scores.gather(-1, (gold - 1).clamp(min=0)[..., None])[..., 0].where(present, 0.0)
+    return (values.sum(1) + present.sum(1) - right.sum(1)).clamp(min=0)

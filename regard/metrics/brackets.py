@@ -1,0 +1,230 @@
+"""Labelled brackets of constituency trees: recall, precision, F1, exact match, equal to EVALB's.
+
+The rules are those of its parameters COLLINS.prm, by which parsers of the Penn Treebank are scored:
+
+- words whose tag is punctuation (, : `` '' .) or a trace are deleted, by the tags of each tree, and
+  so are constituents without words and the label TOP;
+- labels count without functions (NP-SBJ is NP), and ADVP equals PRT;
+- a sentence whose words differ after that is an error and counts for nothing, and one of which the
+  prediction has no word is skipped.
+
+A root without a label counts as TOP.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from regard.errors import RegardError
+from regard.metrics.class_report import COLUMNS, ScoresByLabel
+from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
+from regard.text.trees import ROOT, TRACE, ConstituencyTree, Span
+
+PUNCTUATION = (",", ":", "``", "''", ".")
+DELETED = frozenset((ROOT, TRACE, *PUNCTUATION))
+EQUAL = {"PRT": "ADVP"}  # labels that count as another
+
+
+@dataclass(frozen=True)
+class BracketCounts:
+    """Sums over sentences. matched, gold, predicted: brackets.  exact: sentences all of whose
+    brackets match.  crossing: predicted brackets that cross a bracket of the gold tree.
+    correct_tags: words with the right tag.
+    """
+
+    sentences: int = 0
+    matched: int = 0
+    gold: int = 0
+    predicted: int = 0
+    exact: int = 0
+    crossing: int = 0
+    words: int = 0
+    correct_tags: int = 0
+
+    def __add__(self, other: BracketCounts) -> BracketCounts:
+        mine, theirs = asdict(self), asdict(other)
+        return BracketCounts(**{name: mine[name] + theirs[name] for name in mine})
+
+    @property
+    def recall(self) -> float:
+        """The share of gold brackets that were predicted; 0 without any."""
+        return self.matched / self.gold if self.gold else 0.0
+
+    @property
+    def precision(self) -> float:
+        """The share of predicted brackets that are in the gold tree; 0 without any."""
+        return self.matched / self.predicted if self.predicted else 0.0
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of both; 0 without any bracket."""
+        both = self.gold + self.predicted
+        return 2 * self.matched / both if both else 0.0
+
+
+@dataclass(frozen=True)
+class BracketReport(ScoreReport):
+    """The scores of each label, and the numbers that EVALB prints of all sentences."""
+
+    labels: ScoresByLabel
+    counts: BracketCounts
+    errors: int
+    skipped: int
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        found = asdict(self.labels)
+        whole = {**asdict(self.counts), "errors": self.errors, "skipped": self.skipped}
+        return {"labels": found.pop("classes"), **found, "counts": whole}
+
+    def table(self) -> ScoreTable:
+        """A row for each label, and one for each average."""
+        return ScoreTable("Scores of each label", "", ("label", *COLUMNS), self.labels.rows())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BracketScore(Score):
+    """`value` is the F1 of labelled brackets, 0 to 1; `counts` are those of all sentences.
+
+    errors: sentences whose words differ.  skipped: those without a predicted word.
+    """
+
+    counts: BracketCounts
+    errors: int
+    skipped: int
+
+    @property
+    def recall(self) -> float:
+        """Of labelled brackets."""
+        return self.counts.recall
+
+    @property
+    def precision(self) -> float:
+        """Of labelled brackets."""
+        return self.counts.precision
+
+    @property
+    def exact_match(self) -> float:
+        """The share of sentences all of whose brackets match."""
+        return self.counts.exact / self.counts.sentences if self.counts.sentences else 0.0
+
+    @property
+    def tag_accuracy(self) -> float:
+        """The share of words, without the deleted ones, whose tags are right."""
+        return self.counts.correct_tags / self.counts.words if self.counts.words else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} = {self.value:.4f} (recall {self.recall:.4f}, precision "
+            f"{self.precision:.4f}, exact match {self.exact_match:.4f}) {self.signature}"
+        )
+
+
+class BracketF1:
+    """Micro-averaged F1 of labelled brackets, by the rules above."""
+
+    def __init__(self) -> None:
+        self._counts = BracketCounts()
+        self._sentences = self._errors = self._skipped = 0
+        # Memory grows with the labels, not with the data.
+        self._correct: Counter[str] = Counter()
+        self._predicted: Counter[str] = Counter()
+        self._target: Counter[str] = Counter()
+
+    def add(
+        self, predictions: Sequence[ConstituencyTree], targets: Sequence[ConstituencyTree]
+    ) -> None:
+        """Predicted trees and gold trees.
+
+        Raises:
+            RegardError: their numbers differ.
+        """
+        check_equal(predictions, targets, "trees", "gold trees")
+        for predicted, target in zip(predictions, targets, strict=True):
+            self._add(Scored.of(predicted), Scored.of(target))
+
+    def result(self) -> BracketScore:
+        """The score of all sentences.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        check_any(self._sentences, "Bracket F1")
+        counts, left = self._counts, (self._errors, self._skipped)
+        by_label = {
+            label: (self._correct[label], self._predicted[label], self._target[label])
+            for label in sorted(self._predicted | self._target)
+        }
+        report = BracketReport(ScoresByLabel.of(by_label), counts, *left)
+        signature = f"rules:COLLINS|sentences:{counts.sentences}|errors:{left[0]}|skipped:{left[1]}"
+        parts: Any = {"counts": counts, "errors": left[0], "skipped": left[1], "report": report}
+        return BracketScore("bracket F1", counts.f1, signature, counts.sentences, 4, **parts)
+
+    def _add(self, predicted: Scored, target: Scored) -> None:
+        self._sentences += 1
+        if not predicted.words:
+            self._skipped += 1
+        elif predicted.words != target.words:
+            self._errors += 1
+        else:
+            matched = predicted.brackets & target.brackets
+            self._counts += _compared(predicted, target, matched.total())
+            for sums, brackets in (
+                (self._correct, matched),
+                (self._predicted, predicted.brackets),
+                (self._target, target.brackets),
+            ):
+                sums.update(label for _, _, label in brackets.elements())
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What counts of a tree: words with their tags, and brackets over these words."""
+
+    words: list[str]
+    tags: list[str]
+    brackets: Counter[Span]
+
+    @classmethod
+    def of(cls, tree: ConstituencyTree) -> Scored:
+        """The words and brackets that are not deleted.
+
+        Raises:
+            RegardError: this is no tree.
+        """
+        if not isinstance(tree, ConstituencyTree):
+            raise RegardError(f"Brackets are those of trees, but this is {tree!r:.80}.")
+        tree = tree if tree.label else replace(tree, label=ROOT)
+        leaves, before = tree.leaves(), [0]
+        for leaf in leaves:
+            before.append(before[-1] + (leaf.label not in DELETED))
+        kept = [leaf for leaf in leaves if leaf.label not in DELETED]
+        brackets = Counter[Span]()
+        for start, stop, label in tree.spans():
+            counted = re.split("[-=]", label)[0]
+            if before[start] < before[stop] and counted not in DELETED:
+                brackets[before[start], before[stop], EQUAL.get(counted, counted)] += 1
+        return cls([leaf.word for leaf in kept], [leaf.label for leaf in kept], brackets)
+
+
+def _compared(predicted: Scored, target: Scored, matched: int) -> BracketCounts:
+    """The counts of one sentence."""
+    gold, found = target.brackets.total(), predicted.brackets.total()
+    crossing = sum(
+        any(_cross(bracket, other) for other in target.brackets)
+        for bracket in predicted.brackets.elements()
+    )
+    tags = zip(predicted.tags, target.tags, strict=True)
+    correct = sum(EQUAL.get(one, one) == EQUAL.get(other, other) for one, other in tags)
+    exact = int(gold == found == matched)
+    words = len(target.words)
+    return BracketCounts(1, matched, gold, found, exact, crossing, words, correct)
+
+
+def _cross(one: Span, other: Span) -> bool:
+    """Whether two brackets share words, and each has some that the other lacks."""
+    return one[0] < other[0] < one[1] < other[1] or other[0] < one[0] < other[1] < one[1]

@@ -1,0 +1,479 @@
+"""Constituency parsing with a chart over any encoder (Stern et al. 2017; Kitaev and Klein 2018).
+
+    words -> encoder -> hidden states of words -> scores of all spans -> the best tree (CKY)
+
+The head scores each label of each span of words; a unary chain such as S over VP is one label. The
+tree with the highest sum is found exactly, and training asks that the gold tree be ahead of every
+other tree by the number of spans in which they differ (`regard.layers.chart`). A second head tags
+the words. A sentence longer than the model reads is read in windows; its tree is one chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.data import RecordReader, TokenArray, read_treebank
+from regard.data.batches import IGNORE, moved
+from regard.data.encoder_inputs import InputBatch
+from regard.data.windows import WordWindows
+from regard.decoding.steps import evaluating
+from regard.errors import DataError, RegardError, TextError
+from regard.layers.chart import (
+    as_chart,
+    best_trees,
+    k_best_trees,
+    max_margin_loss,
+    span_numbers,
+)
+from regard.layers.chart_head import ChartHead
+from regard.metrics import Accuracy, Score
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.tasks import encoding
+from regard.tasks.batching import TooLong, device_of
+from regard.tasks.finite_checks import check_finite
+from regard.tasks.inputs import as_list, text_or_words
+from regard.tasks.predictions import Prediction
+from regard.tasks.tagging import at_positions
+from regard.tasks.trees import (
+    METRIC_NAMES,
+    LearnedTrees,
+    Sentence,
+    bracket_score,
+    bracket_values,
+    read_form,
+    shown_words,
+)
+from regard.text import Tokenizer
+from regard.text.trees import WORD, ConstituencyTree, Span, chains, tree_of, unchained
+
+SPANS_AT_ONCE = 40_000  # of a batch of charts
+
+
+class ParsingData(encoding.RowsData):
+    """[data]: files of trees in brackets, or `.jsonl` with `tree`."""
+
+    inputs: Literal["words", "tags"] = "words"
+    """What the model reads: the words, or in their place their gold tags."""
+
+    def read(self, source: Any, part: str) -> RecordReader[ConstituencyTree]:
+        """All trees of a file."""
+        return read_treebank(source)
+
+    def texts(self) -> Iterator[str]:
+        """The training sentences, from which a tokenizer learns."""
+        trees = self.records("train")
+        if self.inputs == "tags":
+            return (" ".join(tree.tags) for tree in trees)
+        return map(shown_words, trees)
+
+
+class ParsingRecipe(encoding.EncoderRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: ParsingData
+
+
+@dataclass(frozen=True)
+class ParsePrediction(Prediction):
+    """The best tree of a sentence in brackets, its score, and the best trees, this one first."""
+
+    tree: str
+    score: float
+    n_best: tuple[tuple[ConstituencyTree, float], ...]
+
+    @property
+    def best(self) -> ConstituencyTree:
+        """The best tree."""
+        return self.n_best[0][0]
+
+    def values(self) -> dict[str, Any]:
+        """All fields as plain values, trees in brackets."""
+        several = [{"tree": str(tree), "score": score} for tree, score in self.n_best]
+        return {**several[0], "words": self.best.words, "tags": self.best.tags, "n_best": several}
+
+    @classmethod
+    def empty_values(cls) -> dict[str, Any]:
+        """See `Prediction`."""
+        return dict.fromkeys(("tree", "score", "words", "tags", "n_best"))
+
+
+@dataclass(frozen=True)
+class ParsingTargets:
+    """For each input the positions of its words, their tags, and the labelled spans of its tree.
+
+    spans: (M, 3) of all trees end to end: start, stop, label.  offsets: of the spans of each tree.
+    """
+
+    positions: TokenArray
+    tags: TokenArray | None
+    spans: np.ndarray
+    offsets: np.ndarray
+    trees: list[ConstituencyTree]
+
+    def gold(self, rows: np.ndarray, size: int) -> Tensor:
+        """The labels of all spans of a batch, (B, P); 0 for none."""
+        gold = torch.zeros(len(rows), size * (size + 1) // 2, dtype=torch.long)
+        for place, row in enumerate(rows.tolist()):
+            starts, stops, labels = self.spans[self.offsets[row] : self.offsets[row + 1]].T
+            gold[place, torch.from_numpy(span_numbers(starts, stops, size))] = torch.from_numpy(
+                labels
+            )
+        return gold
+
+
+class Parsing(encoding.EncoderTask):
+    """The constituency tree of each sentence.
+
+    labels: of spans, in the order of the head's scores.  tags: of words, in the order of the scores
+        of the head "tags"; without, all words have the tag XX.  inputs: see [data].
+    """
+
+    name = "parsing"
+    prediction_type = ParsePrediction
+    head = "chart"
+    Recipe = ParsingRecipe
+    items = "sentences"
+    goal = ("f1", "max")
+    metric_names = METRIC_NAMES
+
+    def __init__(
+        self,
+        model: EncoderWithHeads,
+        tokenizer: Tokenizer,
+        *,
+        labels: Sequence[str],
+        tags: Sequence[str] = (),
+        inputs: Literal["words", "tags"] = "words",
+        max_length: int | None = None,
+    ):
+        super().__init__(model, tokenizer, max_length=max_length)
+        self.labels, self.tags, self.inputs = tuple(labels), tuple(tags), inputs
+
+    # ---- from a recipe
+
+    @classmethod
+    def from_recipe(cls, recipe: ParsingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Parsing:
+        """The task with its data and heads for its labels and tags, ready to be trained.
+
+        Raises:
+            ConfigError: the model is not an encoder.
+            DataError: no sentence is short enough.
+        """
+        data = recipe.data
+        train = LearnedTrees.of(data.records("train"))
+        labels = sorted({label for tree in train.trees for label in chains(tree).values()})
+        tags = sorted({tag for tree in train.trees for tag in tree.tags})
+        made = _with_heads(encoding.headed(model), labels, tags if data.inputs == "words" else ())
+        task = cls(
+            made,
+            tokenizer,
+            labels=labels,
+            tags=tags if data.inputs == "words" else (),
+            inputs=data.inputs,
+            max_length=data.max_length,
+        )
+        valid = None
+        if data.valid is not None:
+            valid = task._part(LearnedTrees.of(data.records("valid")), whole=True)
+        task.parts = encoding.Parts(task._part(train, whole=False), valid, data, recipe.seed)
+        return task
+
+    def _part(self, read: LearnedTrees, *, whole: bool) -> encoding.Part:
+        """Encoded sentences with their trees.
+
+        whole: all trees, for validation; otherwise those that fit into one window.
+        """
+        trees = read.trees if whole else self._short(read)
+        found = WordWindows.of(list(map(self._read_of_tree, trees)), self.input_format)
+        numbers = {label: i for i, label in enumerate(self.labels, 1)}
+        spans = [
+            [(*span, numbers[label]) for span, label in chains(tree).items() if label in numbers]
+            for tree in trees
+        ]
+        tags = None
+        if self.tags:
+            known = {tag: i for i, tag in enumerate(self.tags)}
+            tags = found.arranged(known.get(tag, IGNORE) for tree in trees for tag in tree.tags)
+        flat = np.array([span for one in spans for span in one], np.int64).reshape(-1, 3)
+        offsets = np.array([0, *accumulate(map(len, spans))], np.int64)
+        targets = ParsingTargets(found.positions, tags, flat, offsets, trees)
+        return encoding.Part(found.inputs, targets, read.report)
+
+    def _short(self, read: LearnedTrees) -> list[ConstituencyTree]:
+        """The trees of sentences that the model reads as a whole."""
+        limit = self.input_format.max_length
+        if limit is None:
+            return read.trees
+        room, kept = limit - self.input_format.template.special_count(1), []
+        encoded = self.input_format.encode_words(list(map(self._read_of_tree, read.trees)))
+        for tree, words, line in zip(read.trees, encoded, read.lines, strict=True):
+            if sum(map(len, words)) <= room:
+                kept.append(tree)
+            else:
+                read.report.note(f"longer than {limit} tokens, tree left out", line)
+        if not kept:
+            problem = f"every sentence is longer than {limit} tokens."
+            raise DataError(read.report.files[0], None, problem, "Raise max_length in [data].")
+        return kept
+
+    def _read_of_tree(self, tree: ConstituencyTree) -> list[str]:
+        return self._read(Sentence.of_tree(tree))
+
+    def _read(self, sentence: Sentence) -> list[str]:
+        """What the model reads of a sentence, word by word."""
+        if self.inputs == "tags":
+            return list(sentence.tags or sentence.words)
+        return list(map(read_form, sentence.words))
+
+    # ---- training
+
+    def scores_of(self, read: Tensor, batch: Any) -> Tensor:
+        """The hidden states, (B, T, D): spans are scored when it is known where words begin."""
+        return cast(Tensor, batch.texts.pad(read))
+
+    def loss(
+        self, scores: Tensor, batch: InputBatch, targets: ParsingTargets
+    ) -> tuple[Tensor, int]:
+        """The sum of the margins by which other trees are ahead, and of the cross-entropies of the
+        tags in nats; and the number of sentences.
+
+        scores: hidden states (B, T, D).
+        """
+        rows, device = batch.numbers.cpu().numpy(), scores.device
+        positions = targets.positions.padded(rows, 0)
+        words = at_positions(scores, positions.ids)  # (B, N, D)
+        lengths = moved(positions.lengths, device)
+        gold = moved(targets.gold(rows, words.size(1)), device)
+        value = max_margin_loss(self.chart.span_scores(words, lengths).float(), gold, lengths).sum()
+        if targets.tags is not None:
+            wanted = moved(targets.tags.padded(rows, IGNORE).ids, device)
+            found = self.model.scores_from("tags", words).float()
+            value = value + F.cross_entropy(
+                found.flatten(0, 1), wanted.flatten(), reduction="sum", ignore_index=IGNORE
+            )
+        return value, len(rows)
+
+    def measured(self, valid: encoding.Part) -> dict[str, float]:
+        """F1, precision, recall and exact match of brackets on the validation data."""
+        trees = valid.targets.trees
+        found = self._trees([Sentence.of_tree(tree) for tree in trees])
+        return bracket_values(bracket_score(found, trees))
+
+    @property
+    def chart(self) -> ChartHead:
+        """The head that scores spans."""
+        return cast(ChartHead, self.model.heads["chart"])
+
+    # ---- predictions
+
+    def parse(self, texts: Any) -> Any:
+        """The tree of a sentence; for a list of sentences, each a text or a list of words, a list.
+
+        Raises:
+            TextError: a text has no word.
+        """
+        if isinstance(texts, str):
+            return self.predictions([texts])[0].best
+        return [one.best for one in self.predictions(texts)]
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Sentences as strings or lists of words."""
+        return [text_or_words(text, index) for index, text in enumerate(as_list(texts))]
+
+    def predictions(
+        self,
+        texts: Sequence[str | Sequence[str]],
+        *,
+        too_long: TooLong = "error",
+        n_best: int = 1,
+    ) -> list[ParsePrediction]:
+        """The best trees of sentences, each a string or a list of words.
+
+        No sentence is too long: see above. A model that reads tags is given tags.
+
+        Raises:
+            TextError: a text has no word.
+        """
+        if n_best < 1:
+            raise RegardError(f"`n_best` must be at least 1, but is {n_best}.")
+        sentences = []
+        for index, text in enumerate(self.checked(texts)):
+            sentence = self._sentence(text)
+            if not sentence.words:
+                raise TextError(index, "has no word, so it has no tree.")
+            sentences.append(sentence)
+        return [
+            ParsePrediction(str(several[0][0]), several[0][1], tuple(several))
+            for several in self._parses(sentences, n_best)
+        ]
+
+    def _sentence(self, text: str | Sequence[str]) -> Sentence:
+        """The words of a text; for a model that reads tags the tags of a tree, or those given."""
+        found = Sentence.of(text)
+        if self.inputs == "words" or found.tags is not None:
+            return found
+        tags = tuple(text.split() if isinstance(text, str) else text)
+        return Sentence(tags, tags)
+
+    def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
+        """Empty: sentences of any length are read, in windows."""
+        return {}
+
+    def _trees(self, sentences: Sequence[Sentence]) -> list[ConstituencyTree]:
+        return [several[0][0] for several in self._parses(sentences, 1)]
+
+    @torch.no_grad()
+    def _parses(
+        self, sentences: Sequence[Sentence], n_best: int
+    ) -> list[list[tuple[ConstituencyTree, float]]]:
+        """The best trees of each sentence with their scores, best first."""
+        hidden = self._hidden(list(map(self._read, sentences)))
+        results: list[list[tuple[ConstituencyTree, float]]] = [[] for _ in sentences]
+        with evaluating(self.model):
+            for numbers in _batches(list(map(len, hidden))):
+                found = self._charts(hidden, numbers, n_best)
+                for number, (trees, tags) in zip(numbers, found, strict=True):
+                    one = sentences[number]
+                    tags = list(one.tags or ()) if self.inputs == "tags" else tags
+                    results[number] = [
+                        (tree_of(one.words, tags, unchained(spans)), score)
+                        for score, spans in trees
+                    ]
+        return results
+
+    def _hidden(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
+        """The hidden states of the words of each sentence, (N, D), on the CPU."""
+        found = WordWindows.of(sentences, self.input_format)
+        counts = list(map(len, sentences))
+        ends = np.array([*accumulate(counts)], np.int64)
+        owners = np.searchsorted(ends, found.positions.offsets[:-1], "right").tolist()
+        states = torch.zeros(sum(counts), self.model.config.d_model)
+        for batch, hidden in self.passes(found.inputs, owners):
+            rows = batch.numbers.numpy()
+            words = found.words.padded(rows, 0)
+            read = at_positions(hidden, found.positions.padded(rows, 0).ids)
+            states[words.ids[words.keep]] = read[words.keep]
+        return list(states.split(counts))
+
+    def _charts(
+        self, hidden: Sequence[Tensor], numbers: Sequence[int], n_best: int
+    ) -> list[tuple[list[tuple[float, list[Span]]], list[str]]]:
+        """Of the sentences with these numbers the best trees, as scores and spans, and the tags of
+        their words.
+
+        Raises:
+            NonFiniteScores: scores of a sentence are infinite or NaN.
+        """
+        device, some = device_of(self.model), [hidden[number] for number in numbers]
+        lengths = torch.tensor(list(map(len, some)), device=device)
+        words = nn.utils.rnn.pad_sequence(some, batch_first=True).to(device)
+        spans = self.chart.span_scores(words, lengths).float()
+        check_finite(spans.isfinite().flatten(1).all(1), numbers)
+        scores = as_chart(spans, words.size(1))
+        best = _best(scores, lengths) if n_best == 1 else _several(scores, lengths, n_best)
+        tags = self._tags_of(words)
+        return [
+            ([(score, self._named(spans)) for score, spans in several], one[:length])
+            for several, one, length in zip(best, tags, lengths.tolist(), strict=True)
+        ]
+
+    def _named(self, spans: Sequence[tuple[int, int, int]]) -> list[Span]:
+        return [(start, stop, self.labels[label]) for start, stop, label in spans]
+
+    def _tags_of(self, words: Tensor) -> list[list[str]]:
+        """The most probable tag of each word, (B, N, D); XX without a head for tags."""
+        if not self.tags:
+            return [[WORD] * words.size(1)] * len(words)
+        found = self.model.scores_from("tags", words).argmax(-1).tolist()
+        return [[self.tags[i] for i in row] for row in found]
+
+    # ---- scores
+
+    def evaluate(
+        self, rows: RecordReader[ConstituencyTree] | Iterable[Any], *, columns: Sequence[Any] = ()
+    ) -> list[Score]:
+        """The F1 of labelled brackets, and the accuracy of tags; see `bracket_score`.
+
+        rows: of `read_treebank`, or trees, or brackets.
+        """
+        rows = self.with_columns(rows, columns)
+        rows = rows if isinstance(rows, RecordReader) else read_treebank(rows)
+        gold = list(rows)
+        found = self._trees([Sentence.of_tree(tree) for tree in gold])
+        tagged = Accuracy()
+        for predicted, tree in zip(found, gold, strict=True):
+            tagged.add(predicted.tags, tree.tags)
+        return [bracket_score(found, gold), *([tagged.result()] if self.tags else [])]
+
+    def samples(self, recipe: ParsingRecipe) -> list[tuple[str, str, str]]:
+        """The first validation sentences: (words, predicted tree, tree)."""
+        trees = recipe.data.samples()
+        found = self._trees([Sentence.of_tree(tree) for tree in trees])
+        return [(shown_words(t), str(one), str(t)) for t, one in zip(trees, found, strict=True)]
+
+    def attention_inputs(self, sample: Sequence[str]) -> list[str]:
+        """The words of a sample."""
+        return sample[0].split(" ")
+
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[int | str]
+    ) -> RecordReader[ConstituencyTree]:
+        """The trees of a file."""
+        encoding.no_columns(columns)
+        return read_treebank(files[0])
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model and tokenizer."""
+        own = {"labels": list(self.labels), "tags": list(self.tags), "inputs": self.inputs}
+        return {**super().settings(), **own}
+
+
+def _with_heads(
+    model: EncoderWithHeads, labels: Sequence[str], tags: Sequence[str]
+) -> EncoderWithHeads:
+    """The same encoder with a new head for spans, and one for tags where there are any."""
+    heads = dict(model.with_new_head("chart", len(labels)).heads)
+    if tags:
+        heads |= dict(model.with_new_head("tags", len(tags)).heads)
+    return EncoderWithHeads(model.encoder, heads).train(model.training)
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """The indices of sentences of similar lengths, few enough for their charts."""
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if (len(batch) + 1) * lengths[number] ** 2 > SPANS_AT_ONCE and batch:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+Ranked = list[list[tuple[float, list[tuple[int, int, int]]]]]  # of each sentence scores and spans
+
+
+def _best(scores: Tensor, lengths: Tensor) -> Ranked:
+    """The best tree of each sentence, from the scores (B, N, N, O)."""
+    best, label = scores.max(-1)
+    values, chosen = best_trees(best, lengths)
+    found: Ranked = [[(value, [])] for value in values.tolist()]
+    cells = chosen.nonzero()
+    names = label[chosen].tolist()
+    for (row, start, width), name in zip(cells.tolist(), names, strict=True):
+        found[row][0][1].append((start, start + width + 1, name))
+    return found
+
+
+def _several(scores: Tensor, lengths: Tensor, n_best: int) -> Ranked:
+    """The best trees of each sentence, from the scores (B, N, N, O)."""
+    found = k_best_trees(scores, lengths, n_best)
+    return [[(tree.score, tree.spans) for tree in several] for several in found]

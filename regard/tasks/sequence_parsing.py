@@ -1,0 +1,416 @@
+"""Constituency parsing as a sequence ("Grammar as a Foreign Language", Vinyals et al. 2015).
+
+    It works .  ->  (S (NP XX )NP (VP XX )VP XX )S
+
+The target has typed brackets, and XX for each word, whose tag is not predicted. Decoding allows
+only what can become a tree of exactly the words of the sentence, so that every output is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from regard.attention.capture import muted
+from regard.data import FieldEncoder, RecordReader, RowReader, TokenArray, read_treebank
+from regard.decoding.bracket_constraint import TreeVocabulary, WellFormedTree
+from regard.decoding.hypothesis import Hypothesis
+from regard.errors import ConfigError, TextError
+from regard.metrics import Score
+from regard.models.protocols import EncoderDecoder
+from regard.recipe import RecipePath
+from regard.tasks import encoding
+from regard.tasks.batching import TooLong, decode_in_order
+from regard.tasks.finite_checks import NonFiniteScores
+from regard.tasks.inputs import as_list, checked_texts, text_or_words, too_long_error
+from regard.tasks.sections import (
+    DataSection,
+    DecodingRecipe,
+    FoldOption,
+    Share,
+    TokenizerSection,
+)
+from regard.tasks.text_to_text import (
+    TextToText,
+    TextToTextEvaluation,
+    TextToTextObjective,
+    TextToTextOptions,
+    fields_of,
+)
+from regard.tasks.trees import METRIC_NAMES, Sentence, bracket_score, bracket_values
+from regard.text import Tokenizer
+from regard.text.languages import LanguageTokens
+from regard.text.trees import (
+    WORD,
+    ConstituencyTree,
+    escaped,
+    from_linearized,
+    linearized,
+    read_trees,
+)
+
+WORD_TOKEN = "(XX)"  # XX in the vocabulary: no word of a tree has a bracket
+LEAST = 3  # tokens of a tree besides its words: the brackets of a root, and the end
+
+
+class TreePairs(RowReader):
+    """Trees as pairs: each tree in brackets, of which a source reads the words, and once more."""
+
+    def __init__(self, trees: RecordReader[ConstituencyTree]):
+        self.trees = trees
+
+    def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """See `RowReader`."""
+        return ((line, (str(tree), str(tree))) for line, tree in self.trees.numbered())
+
+    def file_of(self, field: int) -> str:
+        """See `RowReader`."""
+        return self.trees.name
+
+
+class TreePairsData(DataSection):
+    """[data]: files of trees in brackets, or `.jsonl` with `tree`."""
+
+    source_prefix: ClassVar[str] = ""
+    source_language: ClassVar[None] = None
+    target_language: ClassVar[None] = None
+
+    train: RecipePath
+    valid: RecipePath | Share | FoldOption
+    """A file, or a share or a fold of the training data."""
+    test: RecipePath | None = None
+    max_length: int = Field(default=512, ge=4)
+    """Of a sentence in tokens, and of its tree; never more than the model reads."""
+    too_long: Literal["error", "skip"] = "skip"
+    max_tokens_per_batch: int = Field(default=4096, ge=1)
+    """Tokens in the larger of a batch's two arrays, padding included."""
+
+    def read(self, source: Any, part: str) -> TreePairs:
+        """All trees of a file."""
+        return TreePairs(read_treebank(source))
+
+    def texts(self) -> Iterator[str]:
+        """Of each training tree the words, then the tokens."""
+        for tree, _ in self.records("train"):
+            yield _source_text(tree)
+            yield " ".join(linearized(read_trees(tree)[0]))
+
+
+class BracketTokenizer(TokenizerSection):
+    """[tokenizer]: one that is learned from sentences gets a token for each bracket of a label."""
+
+    kind: str = "words"
+
+    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        """Read the tokenizer that `path` names, or learn one from `texts()`."""
+        made = super().build(lambda: islice(texts(), 0, None, 2))
+        found = {token for text in islice(texts(), 1, None, 2) for token in text.split()}
+        return made.with_special_tokens([WORD_TOKEN, *sorted(found - {WORD})])
+
+
+class SequenceParsingRecipe(DecodingRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    new_tokenizer: ClassVar[TokenizerSection] = BracketTokenizer()
+
+    data: TreePairsData
+    tokenizer: BracketTokenizer | None = None
+    """Where the model is started from a folder: that of the folder."""
+    objective: TextToTextObjective = TextToTextObjective()
+    evaluation: TextToTextEvaluation = TextToTextEvaluation()
+
+
+@dataclass(frozen=True)
+class SentenceTokens:
+    """Encodes the words of sentences, given as texts or as trees in brackets."""
+
+    tokenizer: Tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        """That of the tokenizer."""
+        return self.tokenizer.vocab_size
+
+    def encode_many(self, texts: list[str]) -> list[list[int]]:
+        """The ids of the words of each text."""
+        return self.tokenizer.encode_many(list(map(_source_text, texts)))
+
+
+@dataclass(frozen=True)
+class TreeTokens:
+    """Encodes trees in brackets as tokens. ids: of typed brackets and of XX."""
+
+    ids: Mapping[str, int]
+    vocab_size: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> TreeTokens:
+        """Those of a tokenizer's vocabulary.
+
+        Raises:
+            ConfigError: it has no brackets.
+        """
+        vocabulary = tokenizer.vocab()
+        labels = [one[1:] for one in vocabulary if one[0] == "(" and f"){one[1:]}" in vocabulary]
+        labels = [label for label in labels if label]
+        if WORD_TOKEN not in vocabulary or not labels:
+            raise ConfigError(
+                "This tokenizer has no token for the brackets of trees, such as (S and )S. Train "
+                "the model from random weights, with a new tokenizer: leave [tokenizer] path out."
+            )
+        ids = {f"{side}{label}": vocabulary[f"{side}{label}"] for label in labels for side in "()"}
+        return cls({WORD: vocabulary[WORD_TOKEN], **ids}, tokenizer.vocab_size)
+
+    @property
+    def vocabulary(self) -> TreeVocabulary:
+        """As the constraint of decoding has them."""
+        opening = {token[1:]: i for token, i in self.ids.items() if token[0] == "("}
+        closing = {token[1:]: i for token, i in self.ids.items() if token[0] == ")"}
+        return TreeVocabulary(opening, closing, self.ids[WORD])
+
+    def encode_many(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each tree; a bracket of a label that training lacks is left out."""
+        return [
+            [self.ids[token] for token in linearized(read_trees(text)[0]) if token in self.ids]
+            for text in texts
+        ]
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of a tree."""
+        names = {number: token for token, number in self.ids.items()}
+        return [names[number] for number in ids]
+
+
+class SequenceParsing(TextToText):
+    """The constituency tree of a sentence as a sequence.
+
+    most_open: brackets that open one after another, at most.
+    """
+
+    name = "sequence-parsing"
+    verbs = ("predict", "evaluate", "look")
+    Recipe = SequenceParsingRecipe
+    goal = ("f1", "max")
+    metric_names = METRIC_NAMES
+    default_max_tokens = "4x+20"
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        *,
+        most_open: int = 12,
+        method: Any = None,
+        label_smoothing: float = 0.0,
+    ):
+        options: TextToTextOptions = {"label_smoothing": label_smoothing}
+        super().__init__(model, tokenizer, method=method, **options)
+        self.most_open = most_open
+        self.trees = TreeTokens.of(tokenizer)
+
+    # ---- from a recipe
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from recipe.decoding.problems()
+
+    @classmethod
+    def source_options(cls, recipe: Any) -> dict[str, Any]:
+        """None: nothing stands before a sentence."""
+        return {}
+
+    @classmethod
+    def metric_options(cls, recipe: SequenceParsingRecipe) -> dict[str, Any]:
+        """What the training trees tell of all trees."""
+        trees = (read_trees(tree)[0] for tree, _ in recipe.data.records("train"))
+        return {"most_open": max(map(_most_open, trees))}
+
+    @classmethod
+    def fields(
+        cls, tokenizer: Tokenizer, tokens: LanguageTokens, *, prefix: str = "", **limits: Any
+    ) -> tuple[FieldEncoder, FieldEncoder]:
+        """How sentences and trees are encoded."""
+        (before, after), (start, end) = tokens.source, tokens.target
+        source, target = SentenceTokens(tokenizer), TreeTokens.of(tokenizer)
+        return (
+            FieldEncoder("sentence", source, before, after, **limits),
+            FieldEncoder("tree", target, start, end, **limits),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model, tokenizer and decoding method."""
+        return {**super().settings(), "most_open": self.most_open}
+
+    def validate(self) -> dict[str, float]:
+        """The scores of the predicted trees, and the cross-entropy of the gold ones per token."""
+        data = self._data()
+        try:
+            found = self.parse(data.references)
+        except NonFiniteScores:
+            return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
+        gold = [read_trees(text)[0] for text in data.references]
+        loss, count = self._total_loss(data.valid)
+        return {**bracket_values(bracket_score(found, gold)), "loss": loss / count}
+
+    # ---- trees
+
+    def parse(self, texts: Any, **options: Any) -> Any:
+        """The tree of a sentence; for a list of sentences, each a text or a list of words, a list.
+
+        options: how to decode, by name (`beams=4`), where not as the model's own method.
+
+        Raises:
+            TextError: a text has no word, or its tree is longer than the limit.
+        """
+        if isinstance(texts, str):
+            return self.parse([texts], **options)[0]
+        given = [_as_text(one, i) for i, one in enumerate(as_list(texts))]
+        for index, text in enumerate(given):
+            if not text.strip():
+                raise TextError(index, "has no word, so it has no tree.")
+        return [
+            read_trees(tree)[0] for tree in self.generate(given, too_long="truncate", **options)
+        ]
+
+    def hypotheses(
+        self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each text, best first; that of an empty text is empty.
+
+        Sentences with equal numbers of words are decoded together. The tree of a truncated sentence
+        is that of the words that were read. `max_tokens` below the shortest tree means that one.
+
+        Raises:
+            RegardError: a sentence or its shortest tree is longer than the model's limit and
+                `too_long` is "error".
+        """
+        texts = checked_texts(texts)
+        long = self.over_limit(texts)
+        if long and too_long == "error":
+            raise too_long_error(*min(long.items()), self.model.config.max_length)
+        method = self._decoding_method(self._language_tokens(), **options)
+        read = [self._words_read(text) for text in texts]
+        found = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
+        with muted():
+            for count, numbers in _by_length(read).items():
+                sources = self._sources([read[number] for number in numbers])
+                decoded = decode_in_order(self.model, sources, self._constrained(method, count))
+                for number, several in zip(numbers, decoded, strict=True):
+                    found[number] = several
+        self._capture(self._sources(read), [best[0].tokens for best in found])
+        return found
+
+    def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
+        """The indices of sentences longer than the model's limit, or whose shortest tree is, and
+        the tokens of the longer one of both.
+        """
+        limit = self.model.config.max_length
+        sentences = [Sentence.of(text).words for text in checked_texts(texts)]
+        lengths = self._sources(sentences).lengths.tolist()
+        longer = [max(n, len(s) + LEAST) for n, s in zip(lengths, sentences, strict=True)]
+        return {i: n for i, n in enumerate(longer) if limit is not None and n > limit}
+
+    def _words_read(self, text: str) -> tuple[str, ...]:
+        """The first words of a sentence, those that the model can read and write."""
+        words, limit = Sentence.of(text).words, self.model.config.max_length
+        words = words if limit is None else words[: limit - LEAST]
+        while limit is not None and len(words) > 1 and len(self._sources([words])[0]) > limit:
+            words = words[:-1]
+        return words
+
+    def _sources(self, sentences: Sequence[Sequence[str]]) -> TokenArray:
+        """Sentences as the encoder reads them."""
+        texts = [_as_text(list(words), i) for i, words in enumerate(sentences)]
+        return TokenArray.of(self._source_encoder(self._language_tokens()).encode_many(texts))
+
+    def _constrained(self, method: Any, words: int) -> Any:
+        """The method for trees of so many words; its limit allows at least the shortest one."""
+        constraint = WellFormedTree(self.trees.vocabulary, words, self.most_open)
+        most = method.max_tokens
+        if isinstance(most, int):
+            most = max(most, words + LEAST)
+        return replace(method, filters=(*method.filters, constraint), max_tokens=most)
+
+    def spelled(
+        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[str]]:
+        """The trees of the hypotheses of each text, in brackets.
+
+        Raises:
+            TextError: the limit on the length allows no tree.
+        """
+        return [
+            [self._spelled(index, text, one) for one in several]
+            for index, (text, several) in enumerate(zip(texts, found, strict=True))
+        ]
+
+    def _spelled(self, index: int, text: str, found: Hypothesis) -> str:
+        if not text.strip():
+            return ""
+        words = Sentence.of(text).words[: found.tokens.count(self.trees.ids[WORD])]
+        if not found.finished:
+            problem = "has more words than `max_tokens` has tokens, so it has no tree."
+            raise TextError(index, problem, "Raise `max_tokens`, or give a shorter text.")
+        tokens = self.trees.tokens(found.tokens)
+        return str(from_linearized(tokens, words, [WORD] * len(words)))
+
+    # ---- scores
+
+    def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Score]:
+        """The F1 of labelled brackets of trees in brackets, see `bracket_score`."""
+        predicted, gold = ([read_trees(one)[0] for one in some] for some in (texts, references))
+        return [bracket_score(predicted, gold)]
+
+    def evaluate(
+        self, pairs: Any, *, columns: Sequence[int | str] = (), **options: Any
+    ) -> tuple[list[Score], list[str]]:
+        """The score of the predicted trees; and these trees in brackets.
+
+        pairs: of `read_treebank`, or trees, or brackets.
+        """
+        encoding.no_columns(columns)
+        known = isinstance(pairs, TreePairs)
+        sources, references = fields_of(pairs if known else TreePairs(read_treebank(pairs)))
+        texts = self.generate(sources, too_long="truncate", **options)
+        return self.scores(texts, references), texts
+
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> TreePairs:
+        """The trees of a file."""
+        encoding.no_columns(columns)
+        return TreePairs(read_treebank(files[0]))
+
+
+def _most_open(tree: ConstituencyTree) -> int:
+    """The most brackets of a tree that open one after another."""
+    most = run = 0
+    for token in linearized(tree):
+        run = run + 1 if token[0] == "(" else 0
+        most = max(most, run)
+    return most
+
+
+def _source_text(text: str) -> str:
+    """The words of a text, or of a tree in brackets, as the encoder reads them."""
+    return " ".join(map(escaped, Sentence.of(text).words))
+
+
+def _as_text(given: Any, index: int) -> str:
+    """A text as it is; a list of words as a tree that has them."""
+    given = text_or_words(given, index)
+    if isinstance(given, str):
+        return given
+    return f"({WORD} {' '.join(f'({WORD} {escaped(word)})' for word in given)})" if given else ""
+
+
+def _by_length(sentences: Sequence[Sequence[str]]) -> dict[int, list[int]]:
+    """Numbers of words -> the indices of the sentences that have so many; none of those without."""
+    found: dict[int, list[int]] = {}
+    for index, words in enumerate(sentences):
+        if words:
+            found.setdefault(len(words), []).append(index)
+    return found

@@ -1,0 +1,121 @@
+"""Sentences and their constituency trees: what all parsing tasks have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regard.data.datasets.records import RecordReader
+from regard.data.token_arrays import ReadReport
+from regard.metrics.brackets import BracketF1, BracketScore
+from regard.text.trees import (
+    UNESCAPED,
+    ConstituencyTree,
+    TreeError,
+    read_trees,
+    simplified,
+    tree_of,
+)
+from regard.text.word_spans import WordSpans
+
+# What the Penn Treebank writes as a word of its own: do n't, she 's, we 'll.
+CLITICS = re.compile(r"(?i)(.+?)(n[’']t|[’'](?:s|re|ve|ll|d|m))")
+
+
+def treebank_words(text: str) -> tuple[str, ...]:
+    """The words of a running text as a treebank has them."""
+    found: list[str] = []
+    for word in WordSpans.of(text).words:
+        parts = CLITICS.fullmatch(word)
+        found += parts.groups() if parts else (word,)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What is parsed: words, and their tags where they are known."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, given: str | Sequence[str]) -> Sentence:
+        """Of a running text; of a list of words; or of a tree in brackets, its words and tags."""
+        if not isinstance(given, str):
+            return cls(tuple(given))
+        tree = _tree_of(given)
+        return cls(treebank_words(given)) if tree is None else cls.of_tree(tree)
+
+    @classmethod
+    def of_tree(cls, tree: ConstituencyTree) -> Sentence:
+        """The words of a gold tree with its tags."""
+        return cls(tuple(tree.words), tuple(tree.tags))
+
+
+def _tree_of(text: str) -> ConstituencyTree | None:
+    """The tree of a text in brackets; None where it is running text."""
+    if not text.lstrip().startswith("("):
+        return None
+    try:
+        found = read_trees(text)
+    except TreeError:
+        return None
+    return simplified(found[0]) if len(found) == 1 and found[0].children else None
+
+
+def read_form(word: str) -> str:
+    """A word of a treebank as a model reads it: -LRB- is (."""
+    return UNESCAPED.get(word, word)
+
+
+@dataclass(frozen=True)
+class LearnedTrees:
+    """Trees with the lines on which they begin, and the report of the reader."""
+
+    trees: list[ConstituencyTree]
+    lines: list[int]
+    report: ReadReport
+
+    @classmethod
+    def of(cls, rows: RecordReader[ConstituencyTree]) -> LearnedTrees:
+        """All trees of a file."""
+        lines, trees = zip(*rows.numbered(), strict=True)
+        return cls(list(trees), list(lines), rows.report)
+
+
+def bracket_score(
+    predicted: Sequence[ConstituencyTree], gold: Sequence[ConstituencyTree]
+) -> BracketScore:
+    """The F1 of labelled brackets, equal to EVALB's for trees with the tags of the gold trees.
+
+    So parsers that predict other tags, or none, are scored on the same words: with a wrong tag of
+    punctuation EVALB would leave the whole sentence out.
+    """
+    metric = BracketF1()
+    metric.add([_with_tags(one, tree) for one, tree in zip(predicted, gold, strict=True)], gold)
+    return metric.result()
+
+
+def _with_tags(tree: ConstituencyTree, gold: ConstituencyTree) -> ConstituencyTree:
+    """A tree with the tags of another one, where they have the same words."""
+    words = tree.words
+    return tree_of(words, gold.tags, tree.spans()) if words == gold.words else tree
+
+
+def bracket_values(score: BracketScore) -> dict[str, float]:
+    """What validation reports of a score."""
+    return {
+        "f1": score.value,
+        "precision": score.precision,
+        "recall": score.recall,
+        "exact": score.exact_match,
+    }
+
+
+METRIC_NAMES = ("f1", "precision", "recall", "exact")
+
+
+def shown_words(tree: ConstituencyTree) -> str:
+    """The sentence of a tree, as a model reads it."""
+    return " ".join(map(read_form, tree.words))

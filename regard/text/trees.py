@@ -1,0 +1,307 @@
+"""Constituency trees: read from brackets and written exactly; as labelled spans; as tokens.
+
+    tree = read_trees("(S (NP (PRP It)) (VP (VBZ works)) (. .))")[0]
+    str(tree)                     the same brackets on one line
+    tree.spans()                  [(0, 3, "S"), (0, 1, "NP"), (1, 2, "VP")]
+    linearized(tree)              (S (NP XX )NP (VP XX )VP XX )S     (Vinyals et al. 2015)
+
+A tree of a file has all that the brackets have: traces, grammatical functions, an outer bracket
+without a label. `simplified` leaves those out, as parsers are trained and scored without them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from regard.errors import RegardError
+
+TRACE = "-NONE-"  # the tag of what stands in no text
+ROOT = "TOP"  # the label of a root that has none
+WORD = "XX"  # any word of a linearized tree, whatever its tag
+MOST_DEPTH = 400  # brackets inside each other
+TOKEN = re.compile(r"[()]|[^\s()]+")
+# How brackets of a text are written as words of a tree.
+ESCAPES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
+UNESCAPED = {escape: bracket for bracket, escape in ESCAPES.items()}
+
+Span = tuple[int, int, str]  # words from, to before, and the label
+
+
+class TreeError(RegardError):
+    """Brackets that are no tree. line: where, from 1.  problem: what is wrong."""
+
+    def __init__(self, line: int, problem: str):
+        self.line, self.problem = line, problem
+        super().__init__(f"Bracketed trees, line {line}: {problem}")
+
+
+@dataclass(frozen=True)
+class ConstituencyTree:
+    """A constituent with children, or a tag with a word."""
+
+    label: str
+    children: tuple[ConstituencyTree, ...] = ()
+    word: str = ""
+
+    def leaves(self) -> list[ConstituencyTree]:
+        """The tags with their words, from left to right."""
+        if self.word:
+            return [self]
+        return [leaf for child in self.children for leaf in child.leaves()]
+
+    @property
+    def words(self) -> list[str]:
+        """The words, from left to right."""
+        return [leaf.word for leaf in self.leaves()]
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of the words."""
+        return [leaf.label for leaf in self.leaves()]
+
+    def spans(self) -> list[Span]:
+        """The words and the label of each constituent, each before those inside it."""
+        found: list[Span] = []
+        _collect_spans(self, 0, found)
+        return found
+
+    def __str__(self) -> str:
+        if self.word:
+            return f"({self.label} {escaped(self.word)})"
+        return f"({self.label}{''.join(f' {child}' for child in self.children)})"
+
+
+def escaped(word: str) -> str:
+    """A word as a tree has it, without round brackets."""
+    return re.sub(r"[()]", lambda found: ESCAPES[found[0]], word)
+
+
+def _collect_spans(tree: ConstituencyTree, start: int, found: list[Span]) -> int:
+    """Add the constituents of a tree that begins at `start`, and return its end."""
+    if tree.word:
+        return start + 1
+    index, end = len(found), start
+    found.append((start, start, tree.label))
+    for child in tree.children:
+        end = _collect_spans(child, end, found)
+    found[index] = (start, end, tree.label)
+    return end
+
+
+# ------------------------------------------------------------------------------------ brackets
+
+
+def read_trees(text: str) -> list[ConstituencyTree]:
+    """All trees of a text in brackets, as they are written.
+
+    Raises:
+        TreeError: brackets are not balanced, or a word is not written as (TAG WORD).
+    """
+    return [tree for _, tree in numbered_trees(text.splitlines())]
+
+
+def numbered_trees(lines: Iterable[str]) -> Iterator[tuple[int, ConstituencyTree]]:
+    """The trees of lines in brackets, each with the number of its first line, from 1.
+
+    Raises:
+        TreeError: see `read_trees`.
+    """
+    reader, number = _Reader(), 0
+    for number, line in enumerate(lines, 1):
+        for token in TOKEN.findall(line):
+            tree = reader.take(token, number)
+            if tree is not None:
+                yield reader.begun, tree
+    if reader.stack:
+        raise TreeError(number, f"{len(reader.stack)} brackets are not closed.")
+
+
+class _Open:
+    """A bracket that is not closed yet: its label, its children, and its word."""
+
+    def __init__(self) -> None:
+        self.label: str | None = None
+        self.children: list[ConstituencyTree] = []
+        self.word = ""
+
+    def closed(self, line: int) -> ConstituencyTree:
+        if not self.word and not self.children:
+            raise TreeError(line, f"the bracket ({self.label or ''}) is empty.")
+        return ConstituencyTree(self.label or "", tuple(self.children), self.word)
+
+
+class _Reader:
+    """Takes token after token; `begun` is the line on which the last tree begins."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Open] = []
+        self.begun = 0
+
+    def take(self, token: str, line: int) -> ConstituencyTree | None:
+        """The tree that this token completes."""
+        if token == "(":
+            self._open(line)
+        elif not self.stack:
+            raise TreeError(line, f"{token!r} stands outside of all brackets.")
+        elif token == ")":
+            return self._close(line)
+        else:
+            self._text(token, line)
+        return None
+
+    def _open(self, line: int) -> None:
+        if not self.stack:
+            self.begun = line
+        elif self.stack[-1].word:
+            raise _misplaced(self.stack[-1].word, line)
+        elif self.stack[-1].label is None:
+            self.stack[-1].label = ""
+        if len(self.stack) >= MOST_DEPTH:
+            raise TreeError(line, f"more than {MOST_DEPTH} brackets are inside each other.")
+        self.stack.append(_Open())
+
+    def _close(self, line: int) -> ConstituencyTree | None:
+        made = self.stack.pop().closed(line)
+        if not self.stack:
+            return made
+        self.stack[-1].children.append(made)
+        return None
+
+    def _text(self, token: str, line: int) -> None:
+        here = self.stack[-1]
+        if here.label is None:
+            here.label = token
+        elif here.word or here.children or not here.label:
+            raise _misplaced(token, line)
+        else:
+            here.word = token
+
+
+def _misplaced(word: str, line: int) -> TreeError:
+    return TreeError(line, f"the word {word!r} must be written as (TAG WORD).")
+
+
+# ------------------------------------------------------------------------------------ transforms
+
+
+def category(label: str) -> str:
+    """A label without functions and indices: NP-SBJ-1 is NP, ADVP|PRT is ADVP, -LRB- stays."""
+    return label if label.startswith("-") else re.split(r"[-=|]", label)[0]
+
+
+def simplified(tree: ConstituencyTree) -> ConstituencyTree | None:
+    """A tree without traces, functions and brackets without a label; None where no word is left.
+
+    The root is always a constituent: one of several trees, or of a single word, gets the label TOP.
+    """
+    roots = _simplified(tree)
+    if len(roots) == 1 and not roots[0].word:
+        return roots[0]
+    return ConstituencyTree(ROOT, tuple(roots)) if roots else None
+
+
+def _simplified(tree: ConstituencyTree) -> list[ConstituencyTree]:
+    if tree.word:
+        return [] if tree.label == TRACE else [tree]
+    children = [one for child in tree.children for one in _simplified(child)]
+    if not tree.label:
+        return children
+    return [ConstituencyTree(category(tree.label), tuple(children))] if children else []
+
+
+def tree_of(words: Sequence[str], tags: Sequence[str], spans: Iterable[Span]) -> ConstituencyTree:
+    """The tree of these constituents, which are nested; of equal spans the first is the outer one.
+
+    Raises:
+        RegardError: two spans cross, or none covers all words.
+    """
+    ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
+    leaves = [ConstituencyTree(tag, word=word) for tag, word in zip(tags, words, strict=True)]
+    if not ordered or ordered[0][:2] != (0, len(leaves)):
+        raise RegardError(f"No constituent covers all {len(leaves)} words.")
+    tree, left = _nested(leaves, ordered, 0)
+    if left < len(ordered):
+        raise RegardError(f"The constituents {ordered[left - 1]} and {ordered[left]} cross.")
+    return tree
+
+
+def _nested(
+    leaves: Sequence[ConstituencyTree], spans: Sequence[Span], index: int
+) -> tuple[ConstituencyTree, int]:
+    """The constituent `index`, and the index of the first that is not inside it."""
+    (position, end, label), children = spans[index], []
+    index += 1
+    while position < end:
+        if index < len(spans) and spans[index][0] == position and spans[index][1] <= end:
+            stop = spans[index][1]
+            child, index = _nested(leaves, spans, index)
+            children.append(child)
+            position = stop
+        else:
+            children.append(leaves[position])
+            position += 1
+    return ConstituencyTree(label, tuple(children)), index
+
+
+# ------------------------------------------------------------------------------------ chains
+
+CHAIN = " "  # between the labels of a unary chain; no label has a space
+
+
+def chains(tree: ConstituencyTree) -> dict[tuple[int, int], str]:
+    """The label of each span of words; that of a unary chain is "S VP", the outer one first."""
+    found: dict[tuple[int, int], str] = {}
+    for start, stop, label in tree.spans():
+        above = found.get((start, stop))
+        found[start, stop] = label if above is None else above + CHAIN + label
+    return found
+
+
+def unchained(spans: Iterable[Span]) -> Iterator[Span]:
+    """Constituents, of spans whose labels may be chains."""
+    for start, stop, chain in spans:
+        for label in chain.split(CHAIN):
+            yield start, stop, label
+
+
+# ------------------------------------------------------------------------------------ tokens
+
+
+def linearized(tree: ConstituencyTree) -> list[str]:
+    """A tree as tokens: typed brackets, and XX for each word (Vinyals et al. 2015, figure 2)."""
+    if tree.word:
+        return [WORD]
+    inner = [token for child in tree.children for token in linearized(child)]
+    return [f"({tree.label}", *inner, f"){tree.label}"]
+
+
+def from_linearized(
+    tokens: Sequence[str], words: Sequence[str], tags: Sequence[str]
+) -> ConstituencyTree:
+    """The tree of such tokens over words and their tags.
+
+    Raises:
+        RegardError: the tokens are no tree of so many words.
+    """
+    stack: list[tuple[str, list[ConstituencyTree]]] = [("", [])]
+    leaves = iter([ConstituencyTree(t, word=w) for t, w in zip(tags, words, strict=True)])
+    for token in tokens:
+        label, children = stack[-1]
+        if token == WORD:
+            leaf = next(leaves, None)
+            if leaf is None:
+                raise RegardError(f"The tokens have more than {len(words)} words.")
+            children.append(leaf)
+        elif token.startswith("("):
+            stack.append((token[1:], []))
+        elif token != f"){label}" or not children or len(stack) == 1:
+            raise RegardError(f"The token {token!r} does not continue a tree.")
+        else:
+            stack.pop()
+            stack[-1][1].append(ConstituencyTree(label, tuple(children)))
+    roots = stack[-1][1]
+    if len(stack) > 1 or len(roots) != 1 or next(leaves, None) is not None:
+        raise RegardError(f"The tokens are not one tree of {len(words)} words.")
+    return roots[0]

@@ -1,0 +1,247 @@
+"""Constituency parsing with a chart: data, training, folders, odd sentences, many best trees."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.data import read_treebank
+from regard.errors import DataError, RegardError, TextError
+from regard.experiments.runs import save
+from regard.metrics import BracketF1
+from regard.models.bert import Bert
+from regard.models.encoder_with_heads import EncoderWithHeads, new_head
+from regard.tasks.parsing import Parsing
+from regard.tasks.trees import Sentence, treebank_words
+from regard.text import train
+from regard.text.trees import read_trees, tree_of
+
+TREES = """
+( (S (NP-SBJ (DT the) (NN cat)) (VP (VBD sat) (PP-LOC (IN on) (NP (DT a) (NN mat)))) (. .)) )
+( (S (NP-SBJ (PRP it)) (VP (VBD slept)
+     (NP (-NONE- *T*-1))) (. .)) )
+( (FRAG (NP (NN cat)) (-LRB- -LRB-) (ADVP|PRT (RB up)) (-RRB- -RRB-)) )
+( (S (VP (VB sleep))) )
+( (NP (NNP Cat)) )
+"""
+RECIPE = {
+    "model": {"name": "bert", "d_model": 32, "layers": 1, "heads": 2, "d_ff": 32},
+    "tokenizer": {"kind": "words", "vocab_size": 60},
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    path = tmp_path / "trees.mrg"
+    path.write_text(TREES)
+    return path
+
+
+def recipe(tmp_path, path, **more):
+    text = f"""
+task = "parsing"
+[data]
+train = "{path}"
+valid = "{path}"
+test = "{path}"
+batch_size = 2
+{more.pop("data", "")}
+[tokenizer]
+kind = "words"
+vocab_size = 60
+[model]
+name = "bert"
+d_model = 32
+d_ff = 32
+heads = 2
+layers = 1
+dropout = 0.0
+[training]
+epochs = {more.pop("epochs", 60)}
+[training.optimizer]
+learning_rate = 3e-3
+"""
+    (tmp_path / "recipe.toml").write_text(text)
+    return tmp_path / "recipe.toml"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that knows its trees by heart."""
+    tmp_path = tmp_path_factory.mktemp("parsing")
+    (tmp_path / "trees.mrg").write_text(TREES)
+    return regard.train(recipe(tmp_path, tmp_path / "trees.mrg"), show="none", out=tmp_path / "run")
+
+
+def tiny(labels=("NP", "S", "S VP"), tags=("D", "N"), **options) -> Parsing:
+    """A task with random weights."""
+    torch.manual_seed(2)
+    tokenizer = train("words", ["a b c d e f g h"], 40)
+    tokenizer = tokenizer.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
+    config = Bert.Config(tokenizer.vocab_size, d_model=16, d_ff=16, heads=2, layers=1, **options)
+    encoder = Bert(config)
+    heads = {"chart": new_head(encoder, "chart", len(labels))}
+    heads |= {"tags": new_head(encoder, "tags", len(tags))} if tags else {}
+    with torch.no_grad():
+        for weight in [*encoder.parameters(), *(w for h in heads.values() for w in h.parameters())]:
+            weight.add_(torch.randn_like(weight), alpha=0.5)
+    return Parsing(EncoderWithHeads(encoder, heads), tokenizer, labels=labels, tags=tags)
+
+
+def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):
+    folder, result = trained
+    assert result.scores["f1"] == result.scores["exact"] == 1
+    task = regard.load(folder)
+    assert task.name == "parsing" and "S VP" in task.labels and "ADVP" in task.labels
+    gold = list(read_treebank(read_trees(TREES)))
+    assert [str(one) for one in task.parse(["the cat sat on a mat."])] == [str(gold[0])]
+    assert str(task.parse("sleep")) == "(S (VP (VB sleep)))"
+    assert task.predict("Cat") == "(NP (NNP Cat))"
+    found = task.parse([["cat", "-LRB-", "up", "-RRB-"]])[0]
+    assert str(found) == "(FRAG (NP (NN cat)) (-LRB- -LRB-) (ADVP (RB up)) (-RRB- -RRB-))"
+    # Brackets of a text are read as those of the treebank, and written so.
+    assert task.predict("cat (up)") == str(found)
+    score, tagged = task.evaluate(read_trees(TREES))
+    assert score.value == tagged.value == 1 and score.errors == 0
+
+
+def test_saved_and_loaded_trees_and_scores_are_equal(trained, tmp_path):
+    task = regard.load(trained.folder)
+    save(task, tmp_path / "copy")
+    again = regard.load(tmp_path / "copy")
+    texts = ["the cat slept.", "up", "a mat sat on it on the cat (on a mat) ."]
+    assert [one.values() for one in again.predictions(texts, n_best=3)] == [
+        one.values() for one in task.predictions(texts, n_best=3)
+    ]
+    assert again.settings() == task.settings()
+
+
+def test_a_model_that_reads_tags_gives_the_words_of_the_trees(tmp_path, files):
+    folder, result = regard.train(
+        recipe(tmp_path, files, data='inputs = "tags"'), show="none", out=tmp_path / "run"
+    )
+    task = regard.load(folder)
+    assert "tags" not in task.model.heads and task.inputs == "tags"
+    tree = str(next(iter(read_treebank(files))))
+    assert task.predict(tree) == tree  # of a tree its words and tags
+    by_tags = task.predict("DT NN VBD IN DT NN .")
+    assert by_tags == str(task.parse([["DT", "NN", "VBD", "IN", "DT", "NN", "."]])[0])
+    words = tree.replace("the", "DT").replace("cat", "NN").replace("sat", "VBD")
+    assert by_tags == words.replace(" on)", " IN)").replace(" a)", " DT)").replace("mat", "NN")
+
+
+def test_a_sentence_in_a_batch_has_the_tree_and_score_that_it_has_alone():
+    task = tiny()
+    texts = ["a", "a b c d e f g h a b c", "unseen", "b a", "c c c d", "h g f e d c b a"] * 3
+    together = task.predictions(texts, n_best=4)
+    for text, one in zip(texts, together, strict=True):
+        (alone,) = task.predictions([text], n_best=4)
+        assert [str(tree) for tree, _ in alone.n_best] == [str(tree) for tree, _ in one.n_best]
+        assert np.allclose([s for _, s in alone.n_best], [s for _, s in one.n_best], atol=1e-4)
+        assert [score for _, score in one.n_best] == sorted(
+            (s for _, s in one.n_best), reverse=True
+        )
+        assert len({str(tree) for tree, _ in one.n_best}) == len(one.n_best)
+        assert one.tree == str(one.n_best[0][0]) == task.predict(text)
+
+
+def test_one_word_has_as_many_trees_as_there_are_labels():
+    task = tiny()
+    (found,) = task.predictions(["a"], n_best=10)
+    trees = sorted(str(tree).replace("(D a)", "").replace("(N a)", "") for tree, _ in found.n_best)
+    assert trees == ["(NP )", "(S (VP ))", "(S )"]
+
+
+def test_sentences_longer_than_the_model_reads_are_one_tree():
+    task = tiny(max_length=8)
+    words = list("abcdefgh" * 5)
+    (found,) = task.predictions([words])
+    assert found.best.words == words
+    assert task.over_limit([" ".join(words)]) == {}
+
+
+def test_a_training_sentence_that_is_too_long_is_left_out_with_a_note(tmp_path, files):
+    with pytest.warns(UserWarning, match="longer than 7 tokens, tree left out: 1"):
+        regard.train(
+            recipe(tmp_path, files, data="max_length = 7", epochs=1),
+            show="none",
+            out=tmp_path / "run",
+        )
+    with pytest.raises(DataError, match="every sentence is longer than 5 tokens"):
+        files.write_text("(S (A a) (A b) (A c) (A d))")
+        regard.train(
+            recipe(tmp_path, files, data="max_length = 5"), show="none", out=tmp_path / "other"
+        )
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("I don't like Kim's hat, do they've?", "I do n't like Kim 's hat , do they 've ?"),
+        ("(Laughter.)", "( Laughter . )"),
+        ("(S (NN a) (NN b))", "a b"),
+        ("(S a)", "( S a )"),
+        ("(S (NN a)", "( S ( NN a )"),
+        ("n't 's", "n't ' s"),
+        ("", ""),
+    ],
+)
+def test_words_of_texts(text, words):
+    assert " ".join(Sentence.of(text).words) == words
+    if not text.startswith("(S (NN a) "):
+        assert treebank_words(text) == Sentence.of(text).words
+
+
+def test_errors_name_the_text_or_the_line(tmp_path, files):
+    task = tiny()
+    with pytest.raises(TextError, match="Text 2 has no word"):
+        task.predictions(["a", " "])
+    with pytest.raises(RegardError, match="`n_best` must be at least 1"):
+        task.predictions(["a"], n_best=0)
+    files.write_text(TREES + "( (S (NN a\n")
+    with pytest.raises(DataError, match=r"trees.mrg:8: 4 brackets|trees.mrg:8: 3 brackets"):
+        list(read_treebank(files))
+    with pytest.raises(DataError, match="<list>:2: must be brackets"):
+        list(read_treebank(["(S (NN a))", 3]))
+    with pytest.raises(DataError, match="must be one tree, but is 2"):
+        list(read_treebank(["(S (NN a)) (S (NN b))"]))
+
+
+def test_trees_without_words_are_left_out_and_counted(tmp_path):
+    path = tmp_path / "trees.jsonl"
+    rows = ["(S (NN a))", "(S (-NONE- *))", "(NN b)"]
+    path.write_text("".join(json.dumps({"tree": tree}) + "\n" for tree in rows))
+    reader = read_treebank(path)
+    assert [str(tree) for tree in reader] == ["(S (NN a))", "(TOP (NN b))"]
+    assert "tree without a word left out" in str(reader.report)
+
+
+def test_training_takes_trees_that_python_holds_and_a_share_for_validation():
+    trees = [{"tree": str(tree)} for tree in read_trees(TREES)] * 4
+    run = regard.train(
+        task="parsing",
+        train=trees,
+        valid=0.25,
+        model={"name": "bert", "d_model": 16, "d_ff": 16, "heads": 2, "layers": 1},
+        tokenizer={"kind": "words", "vocab_size": 40},
+        training={"epochs": 1},
+        show="none",
+    )
+    assert 0 <= run.result.scores["f1"] <= 1
+
+
+def test_the_score_of_evaluate_is_that_of_the_predicted_trees():
+    task, gold = tiny(), list(read_treebank(read_trees(TREES)))
+    metric = BracketF1()
+    found = task.parse([tree.words for tree in gold])
+    retagged = zip(found, gold, strict=True)
+    metric.add([tree_of(g.words, g.tags, tree.spans()) for tree, g in retagged], gold)
+    score, tagged = task.evaluate(gold)
+    assert score == metric.result() and score.counts.sentences == len(gold)
+    tags = [tag for tree in found for tag in tree.tags]
+    wanted = [tag for tree in gold for tag in tree.tags]
+    assert tagged.value == sum(map(str.__eq__, tags, wanted)) / len(wanted)

@@ -1,0 +1,146 @@
+"""Constituency parsing as a sequence: every output is a tree of the sentence's words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.data import read_treebank
+from regard.errors import ConfigError, RegardError, TextError
+from regard.models.seq2seq import Seq2Seq
+from regard.models.transformer import Transformer
+from regard.tasks.sequence_parsing import SequenceParsing, TreeTokens
+from regard.text import train
+from regard.text.trees import linearized, read_trees
+
+TREES = """
+( (S (NP-SBJ (DT the) (NN cat)) (VP (VBD sat) (PP-LOC (IN on) (NP (DT a) (NN mat)))) (. .)) )
+( (S (NP-SBJ (PRP it)) (VP (VBD slept)) (. .)) )
+( (FRAG (NP (NN cat)) (-LRB- -LRB-) (ADVP|PRT (RB XX)) (-RRB- -RRB-)) )
+( (S (VP (VB sleep))) )
+"""
+BRACKETS = ["(XX)", "(S", ")S", "(SBAR", ")SBAR", "(NP", ")NP", "(X", ")X"]
+
+
+def tiny(kind=Transformer, **options) -> SequenceParsing:
+    """A task with random weights."""
+    torch.manual_seed(4)
+    tokenizer = train("words", ["a b c d e f XX EXXON -LRB- -RRB-"], 40)
+    tokenizer = tokenizer.with_special_tokens(BRACKETS)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "d_ff": 16}
+    known = kind.Config.__dataclass_fields__
+    sizes = {name: value for name, value in (sizes | options).items() if name in known}
+    ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
+    model = kind(kind.Config(tokenizer.vocab_size, d_model=16, **sizes, **ids)).eval()
+    return SequenceParsing(model, tokenizer, most_open=5)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that knows its trees by heart."""
+    tmp_path = tmp_path_factory.mktemp("sequence")
+    (tmp_path / "trees.mrg").write_text(TREES)
+    (tmp_path / "recipe.toml").write_text(f"""
+task = "sequence-parsing"
+[data]
+train = "{tmp_path}/trees.mrg"
+valid = "{tmp_path}/trees.mrg"
+test = "{tmp_path}/trees.mrg"
+[tokenizer]
+kind = "words"
+[model]
+name = "seq2seq"
+d_model = 32
+attention = "general"
+dropout = 0.0
+[objective]
+label_smoothing = 0.0
+[training]
+epochs = 200
+[training.validation]
+every = 100
+[training.optimizer]
+learning_rate = 1e-2
+[decoding]
+beams = 3
+""")
+    return regard.train(tmp_path / "recipe.toml", show="none", out=tmp_path / "run")
+
+
+def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):
+    assert trained.result.scores["f1"] == trained.result.scores["exact"] == 1
+    task = regard.load(trained.folder)
+    assert task.name == "sequence-parsing" and task.most_open == 2
+    gold = list(read_treebank(read_trees(TREES)))
+    for one, tree in zip(task.parse([one.words for one in gold]), gold, strict=True):
+        assert linearized(one) == linearized(tree) and one.words == tree.words
+        assert set(one.tags) == {"XX"}
+    assert task.predict("cat (XX)") == "(FRAG (NP (XX cat)) (XX -LRB-) (ADVP (XX XX)) (XX -RRB-))"
+    scores, texts = task.evaluate(read_trees(TREES))
+    assert scores[0].value == 1 and scores[0].counts.sentences == len(texts) == 4
+
+
+@pytest.mark.parametrize("kind", [Transformer, Seq2Seq])
+def test_outputs_of_random_models_are_trees_in_a_batch_as_alone(kind):
+    task = tiny(kind)
+    texts = ["a", "a b c d e f a b c", "unseen words", "b (a)", "EXXON", "f e d c b a a b c d e f"]
+    for options in ({}, {"beams": 3, "n_best": 3}):
+        found = task.hypotheses(texts, **options)
+        several = task.spelled(texts, found)
+        for text, trees in zip(texts, several, strict=True):
+            words = text.replace("(", "-LRB- ").replace(")", " -RRB-").split()
+            assert all(read_trees(tree)[0].words == words for tree in trees)
+            assert task.spelled([text], task.hypotheses([text], **options))[0] == trees
+            assert len(set(trees)) == len(trees)
+            if options:
+                assert len(trees) == 3
+    assert task.predict(texts) == [str(tree) for tree in task.parse(texts)]
+
+
+def test_targets_are_one_token_for_each_bracket_and_word():
+    tokens = TreeTokens.of(tiny().tokenizer)
+    tree = "(S (NP (N a) (N EXXON)) (SBAR (X (V b))))"
+    (ids,) = tokens.encode_many([tree])
+    assert tokens.tokens(ids) == linearized(read_trees(tree)[0])
+    assert tokens.encode_many(["(UNSEEN (NP (N a)))"]) == tokens.encode_many(["(NP (N a))"])
+
+
+def test_words_of_a_sentence_are_no_brackets():
+    task = tiny()
+    ids = task._sources([["EXXON", "(S", "XX", ")"]])[0].tolist()
+    names = [task.tokenizer.token(i) for i in ids[:-1]]
+    assert names == ["EXXON", "<unk>", "XX", "-RRB-"]
+
+
+def test_over_long_sentences_raise_an_error_or_are_cut():
+    task = tiny(max_length=12)
+    long = " ".join("abcdef" * 2)
+    assert task.over_limit(["a", long]) == {1: 15}
+    with pytest.raises(TextError, match="Text 2 has 15 tokens, but this model reads at most 12"):
+        task.predict(["a", long])
+    (tree,) = task.parse([long])
+    assert tree.words == long.split()[:9]
+    with pytest.raises(TextError, match="Text 2 has no word"):
+        task.parse(["a", ""])
+    assert task.predict(["a", ""])[1] == ""
+
+
+def test_a_limit_below_the_shortest_tree_means_that_one():
+    task = tiny()
+    tree = task.parse("a b c d", max_tokens=2)
+    assert len(tree.spans()) == 1 and tree.words == list("abcd")
+
+
+def test_a_tokenizer_without_brackets_raises_an_error():
+    tokenizer = train("words", ["a b"], 20)
+    with pytest.raises(ConfigError, match="no token for the brackets of trees"):
+        TreeTokens.of(tokenizer)
+
+
+def test_columns_and_malformed_trees_raise_an_error(tmp_path):
+    task = tiny()
+    with pytest.raises(RegardError, match="`columns` would be without effect"):
+        task.evaluate(["(S (A a))"], columns=(0, 1))
+    with pytest.raises(RegardError, match="<list>:1"):
+        task.evaluate(["(S (A a"])

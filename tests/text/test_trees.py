@@ -1,0 +1,148 @@
+"""Constituency trees: brackets read and written, spans, chains and tokens."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import RegardError
+from regard.text.trees import (
+    ConstituencyTree,
+    TreeError,
+    chains,
+    from_linearized,
+    linearized,
+    numbered_trees,
+    read_trees,
+    simplified,
+    tree_of,
+    unchained,
+)
+
+LABELS = st.sampled_from(["S", "NP-SBJ", "ADVP|PRT", "-LRB-", "PRP$", "X=2", "``", "#"])
+WORDS = st.sampled_from(["a", "-RRB-", "*T*-1", "1\\/2", "Zürich", "''", "XX", "|"])
+LEAVES = st.builds(ConstituencyTree, LABELS, st.just(()), WORDS)
+CONSTITUENTS = st.recursive(
+    LEAVES,
+    lambda inner: st.builds(
+        ConstituencyTree, LABELS, st.lists(inner, min_size=1, max_size=4).map(tuple)
+    ),
+    max_leaves=12,
+)
+SENTENCES = st.builds(
+    ConstituencyTree, LABELS, st.lists(CONSTITUENTS, min_size=1, max_size=3).map(tuple)
+)
+
+
+def compact(text: str) -> str:
+    """Without the spaces that mean nothing."""
+    return re.sub(r"\s*([()])\s*", r"\1", " ".join(text.split()))
+
+
+@given(SENTENCES)
+def test_a_tree_is_written_and_read_back(tree):
+    assert read_trees(str(tree)) == [tree]
+
+
+@given(SENTENCES)
+def test_spans_and_tokens_hold_the_whole_tree(tree):
+    leaves = tree.leaves()
+    words, tags = [leaf.word for leaf in leaves], [leaf.label for leaf in leaves]
+    assert tree_of(words, tags, tree.spans()) == tree
+    spans = [(start, stop, chain) for (start, stop), chain in chains(tree).items()]
+    assert tree_of(words, tags, unchained(reversed(spans))) == tree
+    assert from_linearized(linearized(tree), words, tags) == tree
+
+
+def test_every_tree_of_the_treebank_is_written_as_it_was_read(shared):
+    count = labels = 0
+    with zipfile.ZipFile(shared("nltk/treebank.zip")) as archive:
+        for name in archive.namelist():
+            if not name.endswith(".mrg"):
+                continue
+            text = archive.read(name).decode()
+            trees = read_trees(text)
+            assert compact("".join(map(str, trees))) == compact(text)
+            for tree in map(simplified, trees):
+                leaves = tree.leaves()
+                words, tags = [leaf.word for leaf in leaves], [leaf.label for leaf in leaves]
+                spans = [(*span, label) for span, label in chains(tree).items()]
+                assert tree_of(words, tags, unchained(spans)) == tree
+                labels += any(set("-=|") & set(label) for _, _, label in tree.spans())
+            count += len(trees)
+    assert count == 3914 and not labels
+
+
+def test_trees_over_several_lines_begin_on_numbered_lines():
+    lines = ["", "( (S", "   (NN a) ))  (X (Y b))", "(Z", " c)"]
+    numbers, trees = zip(*numbered_trees(lines), strict=True)
+    assert numbers == (2, 3, 4)
+    assert [str(tree) for tree in trees] == ["( (S (NN a)))", "(X (Y b))", "(Z c)"]
+
+
+@pytest.mark.parametrize(
+    "brackets, line, problem",
+    [
+        ("(S\n(NN a)", 2, "1 brackets are not closed"),
+        ("\na", 2, "'a' stands outside of all brackets"),
+        ("(S (NN a))\n)", 2, "'\\)' stands outside of all brackets"),
+        ("(NN a b)", 1, "'b' must be written as \\(TAG WORD\\)"),
+        ("(NP (DT the)\nboard)", 2, "'board' must be written"),
+        ("(NN a (B c))", 1, "'a' must be written"),
+        ("(S (NP ))", 1, r"the bracket \(NP\) is empty"),
+        ("()", 1, r"the bracket \(\) is empty"),
+        ("((a) b)", 1, r"the bracket \(a\) is empty"),
+        ("(X " * 5000, 1, "more than 400 brackets are inside each other"),
+    ],
+)
+def test_errors_name_line_and_problem(brackets, line, problem):
+    with pytest.raises(TreeError, match=f"line {line}: .*{problem}") as raised:
+        read_trees(brackets)
+    assert raised.value.line == line
+
+
+@pytest.mark.parametrize(
+    "brackets, expected",
+    [
+        ("( (S (NP-SBJ-1 (-NONE- *)) (VP=2 (VB go) (ADVP|PRT (RB up)))))",
+         "(S (VP (VB go) (ADVP (RB up))))"),
+        ("( (S (NN a)) (S (NN b)))", "(TOP (S (NN a)) (S (NN b)))"),
+        ("(UH yes)", "(TOP (UH yes))"),
+        ("( (UH yes))", "(TOP (UH yes))"),
+        ("(S ( (NN a) (NN b)) (-LRB- -LRB-))", "(S (NN a) (NN b) (-LRB- -LRB-))"),
+        ("(S (S (S (NN a))))", "(S (S (S (NN a))))"),
+    ],
+)  # fmt: skip
+def test_simplified(brackets, expected):
+    (tree,) = read_trees(brackets)
+    assert str(simplified(tree)) == expected
+
+
+def test_of_traces_alone_nothing_is_left():
+    assert simplified(read_trees("(S (NP (-NONE- *T*)))")[0]) is None
+
+
+def test_brackets_among_the_words_are_escaped():
+    tree = ConstituencyTree("X", (ConstituencyTree("(", word=":-)"),))
+    assert str(tree.children[0]).endswith(" :--RRB-)")
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    ["(S XX )S XX", "(S XX )NP", "(S )S", "(S XX", "(S XX XX XX )S", ")S", "(S XX )S (S XX )S"],
+)
+def test_tokens_that_are_no_tree_raise_an_error(tokens):
+    count = min(tokens.count("XX"), 2)
+    with pytest.raises(RegardError):
+        from_linearized(tokens.split(), ["a", "b"][:count], ["N", "N"][:count])
+
+
+def test_spans_that_cross_or_leave_words_out_raise_an_error():
+    with pytest.raises(RegardError, match="cross"):
+        tree_of("abc", "ABC", [(0, 3, "S"), (0, 2, "X"), (1, 3, "Y")])
+    with pytest.raises(RegardError, match="covers all 3 words"):
+        tree_of("abc", "ABC", [(0, 2, "X")])
