@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -200,32 +199,42 @@ def _padded(values: Tensor, k: int) -> Tensor:
 # --------------------------------------------------------------------------------------- spans
 
 
-def span_bounds(size: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """All spans of `size` words, by their starts: the first word and the end, (P,) each."""
-    starts, last = torch.triu_indices(size, size, device=device)
-    return starts, last + 1
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """All spans of the words of B sentences end to end: M of them.
+
+    row: the sentence of each, (M,).  starts: its first word.  stops: the word after its last.
+    lengths: words of the sentences, (B,).
+    """
+
+    row: Tensor
+    starts: Tensor
+    stops: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, lengths: Tensor, size: int) -> Spans:
+        """Those of sentences of so many words, (B,), at most `size`."""
+        starts, last = torch.triu_indices(size, size, device=lengths.device)
+        row, number = (last < lengths[:, None]).nonzero(as_tuple=True)
+        return cls(row, starts[number], last[number] + 1, lengths)
+
+    def chart(self, values: Tensor, size: int) -> Tensor:
+        """Their values, (M,) or (M, O), as a chart, (B, N, N) or (B, N, N, O)."""
+        chart = values.new_zeros(len(self.lengths), size, size, *values.shape[1:])
+        chart[self.row, self.starts, self.stops - self.starts - 1] = values
+        return chart
+
+    def values(self, chart: Tensor) -> Tensor:
+        """The reverse of `chart`."""
+        return chart[self.row, self.starts, self.stops - self.starts - 1]
+
+    def sums(self, values: Tensor) -> Tensor:
+        """The sum of the values (M,) of each sentence, (B,)."""
+        return values.new_zeros(len(self.lengths)).index_add(0, self.row, values)
 
 
-def span_numbers(starts: np.ndarray, stops: np.ndarray, size: int) -> np.ndarray:
-    """The index of each span among `span_bounds(size)`."""
-    return starts * size - starts * (starts - 1) // 2 + (stops - 1 - starts)
-
-
-def as_chart(values: Tensor, size: int) -> Tensor:
-    """Values of all spans, (B, P) or (B, P, O), as a chart, (B, N, N) or (B, N, N, O)."""
-    starts, stops = span_bounds(size, values.device)
-    chart = values.new_zeros(len(values), size, size, *values.shape[2:])
-    chart[:, starts, stops - starts - 1] = values
-    return chart
-
-
-def of_chart(chart: Tensor) -> Tensor:
-    """The reverse of `as_chart`."""
-    starts, stops = span_bounds(chart.size(1), chart.device)
-    return chart[:, starts, stops - starts - 1]
-
-
-def max_margin_loss(scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
+def max_margin_loss(scores: Tensor, gold: Tensor, spans: Spans) -> Tensor:
     """max over trees T of s(T) + D(T, T*), minus s(T*), for each sentence: (B,).
 
     D is the Hamming distance of the charts of labels: the spans whose label, or whether they have
@@ -234,17 +243,16 @@ def max_margin_loss(scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
     gold constituent that is missing is one. No constituent is label 0, whose score is 0.
 
     Args:
-        scores: of the labels 1 to O of all spans, (B, P, O).
-        gold: the labels of the gold trees, (B, P); 0 beyond the words of a sentence.
-        lengths: (B,), words of each sentence.
+        scores: of the labels 1 to O of the spans, (M, O).
+        gold: the chart of the gold labels, (B, N, N).
     """
+    wanted = spans.values(gold)
     labels = torch.arange(1, scores.size(-1) + 1, device=scores.device)
-    present = gold > 0
-    wrong = (labels != gold[..., None]).to(scores.dtype)  # (B, P, O)
-    augmented = scores + wrong - present[..., None].to(scores.dtype)
+    present = wanted > 0
+    wrong = (labels != wanted[:, None]).to(scores.dtype)  # (M, O)
+    augmented = scores + wrong - present[:, None].to(scores.dtype)
     best, index = augmented.detach().max(-1)
-    size = round(((8 * scores.size(1) + 1) ** 0.5 - 1) / 2)
-    _, chart = best_trees(as_chart(best, size), lengths)
-    values = augmented.gather(-1, index[..., None])[..., 0].where(of_chart(chart), 0.0)
-    right = scores.gather(-1, (gold - 1).clamp(min=0)[..., None])[..., 0].where(present, 0.0)
-    return (values.sum(1) + present.sum(1) - right.sum(1)).clamp(min=0)
+    _, chart = best_trees(spans.chart(best, gold.size(1)), spans.lengths)
+    values = augmented.gather(-1, index[:, None])[:, 0].where(spans.values(chart), 0.0)
+    right = scores.gather(-1, (wanted - 1).clamp(min=0)[:, None])[:, 0].where(present, 0.0)
+    return spans.sums(values + present.to(scores.dtype) - right).clamp(min=0)

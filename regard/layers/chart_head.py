@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
-from regard.layers.chart import span_bounds
+from regard.layers.chart import Spans
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.task_heads import every_token
@@ -42,27 +42,26 @@ class ChartHead(nn.Module):
         return self.output.out_features
 
     def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
-        """The scores of all spans of tokens: (B, T, D) or (1, N, D) -> (B, P, O)"""
-        return self.span_scores(batch.pad(hidden), batch.lengths)
+        """The scores of all spans of tokens, M together: (B, T, D) or (1, N, D) -> (M, O)"""
+        return self.span_scores(batch.pad(hidden), Spans.of(batch.lengths, batch.width))
 
     def scores(self, pooled: Tensor) -> Tensor:
         """What is read of the tokens, as it is: spans are scored when the words are known."""
         return pooled
 
-    def span_scores(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """The scores of the labels of all spans: (B, N, D) -> (B, P, O), P as `span_bounds` has it.
+    def span_scores(self, words: Tensor, spans: Spans) -> Tensor:
+        """The scores of the labels of spans: (B, N, D) -> (M, O).
 
         Args:
-            words: hidden states of the words, anything beyond `lengths` (B,).
+            words: hidden states of the words; anything beyond the words of a sentence.
         """
         before, after = self.ends.to(words.dtype).expand(len(words), 1, 2, -1).unbind(2)
         words = torch.cat([before, self.dropout(words), after], 1)  # (B, N + 2, D)
         row = torch.arange(len(words), device=words.device)
-        words = words.index_put((row, lengths + 1), self.ends[1].to(words.dtype))
+        words = words.index_put((row, spans.lengths + 1), self.ends[1].to(words.dtype))
         half = words.size(-1) // 2
         between = torch.cat([words[:, :-1, :half], words[:, 1:, half:]], -1)  # (B, N + 1, D)
         # U (f_j - f_i) = U f_j - U f_i: the product is that of N + 1 vectors, not of all spans.
-        read = self.inner(between)
-        starts, stops = span_bounds(words.size(1) - 2, words.device)
-        spans = read[:, stops] - read[:, starts] + self.bias  # (B, P, D')
-        return self.output(self.dropout(self.norm(spans).relu()))
+        read = self.inner(between)  # (B, N + 1, D')
+        found = read[spans.row, spans.stops] - read[spans.row, spans.starts] + self.bias  # (M, D')
+        return self.output(self.dropout(self.norm(found).relu()))

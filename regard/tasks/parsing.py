@@ -27,11 +27,10 @@ from regard.data.windows import WordWindows
 from regard.decoding.steps import evaluating
 from regard.errors import DataError, RegardError, TextError
 from regard.layers.chart import (
-    as_chart,
+    Spans,
     best_trees,
     k_best_trees,
     max_margin_loss,
-    span_numbers,
 )
 from regard.layers.chart_head import ChartHead
 from regard.metrics import Accuracy, Score
@@ -119,14 +118,12 @@ class ParsingTargets:
     trees: list[ConstituencyTree]
 
     def gold(self, rows: np.ndarray, size: int) -> Tensor:
-        """The labels of all spans of a batch, (B, P); 0 for none."""
-        gold = torch.zeros(len(rows), size * (size + 1) // 2, dtype=torch.long)
-        for place, row in enumerate(rows.tolist()):
+        """The chart of the labels of a batch, (B, N, N); 0 for none."""
+        gold = np.zeros((len(rows), size, size), np.int64)
+        for chart, row in zip(gold, rows.tolist(), strict=True):
             starts, stops, labels = self.spans[self.offsets[row] : self.offsets[row + 1]].T
-            gold[place, torch.from_numpy(span_numbers(starts, stops, size))] = torch.from_numpy(
-                labels
-            )
-        return gold
+            chart[starts, stops - starts - 1] = labels
+        return torch.from_numpy(gold)
 
 
 class Parsing(encoding.EncoderTask):
@@ -250,9 +247,9 @@ class Parsing(encoding.EncoderTask):
         rows, device = batch.numbers.cpu().numpy(), scores.device
         positions = targets.positions.padded(rows, 0)
         words = at_positions(scores, positions.ids)  # (B, N, D)
-        lengths = moved(positions.lengths, device)
+        spans = Spans.of(moved(positions.lengths, device), words.size(1))
         gold = moved(targets.gold(rows, words.size(1)), device)
-        value = max_margin_loss(self.chart.span_scores(words, lengths).float(), gold, lengths).sum()
+        value = max_margin_loss(self.chart.span_scores(words, spans).float(), gold, spans).sum()
         if targets.tags is not None:
             wanted = moved(targets.tags.padded(rows, IGNORE).ids, device)
             found = self.model.scores_from("tags", words).float()
@@ -375,9 +372,10 @@ class Parsing(encoding.EncoderTask):
         device, some = device_of(self.model), [hidden[number] for number in numbers]
         lengths = torch.tensor(list(map(len, some)), device=device)
         words = nn.utils.rnn.pad_sequence(some, batch_first=True).to(device)
-        spans = self.chart.span_scores(words, lengths).float()
-        check_finite(spans.isfinite().flatten(1).all(1), numbers)
-        scores = as_chart(spans, words.size(1))
+        spans = Spans.of(lengths, words.size(1))
+        found = self.chart.span_scores(words, spans).float()
+        check_finite(spans.sums((~found.isfinite()).any(-1).float()) == 0, numbers)
+        scores = spans.chart(found, words.size(1))
         best = _best(scores, lengths) if n_best == 1 else _several(scores, lengths, n_best)
         tags = self._tags_of(words)
         return [

@@ -13,6 +13,7 @@ __all__, __getattr__ = names_of(
         "beam_tree": "BeamNode BeamTrace BeamTree",
         "compare_attention": "AttentionComparison",
         "comparison": "ComparedModel compare_results",
+        "constituents": "TreePicture n_best_picture",
         "contextual_words": "contextual_vectors",
         "curves": "Curves Series",
         "dropouts": "dropouts",

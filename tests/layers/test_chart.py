@@ -8,15 +8,7 @@ import math
 import pytest
 import torch
 
-from regard.layers.chart import (
-    as_chart,
-    best_trees,
-    k_best_trees,
-    max_margin_loss,
-    of_chart,
-    span_bounds,
-    span_numbers,
-)
+from regard.layers.chart import Spans, best_trees, k_best_trees, max_margin_loss
 from regard.layers.chart_head import ChartHead
 
 Tree = frozenset  # of spans (start, stop)
@@ -55,22 +47,18 @@ def labelled(words: int, labels: int):
             yield dict(zip(spans, names, strict=True))
 
 
-def number(start: int, stop: int, size: int) -> int:
-    starts, stops = (bound.tolist() for bound in span_bounds(size))
-    return list(zip(starts, stops, strict=True)).index((start, stop))
-
-
-def score(tree: dict, scores: torch.Tensor, size: int) -> float:
-    return sum(float(scores[number(*span, size), label - 1]) for span, label in tree.items())
+def score(tree: dict, chart: torch.Tensor) -> float:
+    """The sum over the constituents, from the chart (N, N, O) of a sentence."""
+    return sum(float(chart[i, j - i - 1, label - 1]) for (i, j), label in tree.items())
 
 
 def drawn(seed: int, lengths: list[int], labels: int) -> torch.Tensor:
-    """Scores of all spans (B, P, O) in float64, NaN beyond the words of a sentence."""
+    """A chart of scores (B, N, N, O) in float64, NaN beyond the words of a sentence."""
     size, generator = max(lengths), torch.Generator().manual_seed(seed)
-    starts, stops = span_bounds(size)
-    shape = (len(lengths), len(starts), labels)
+    shape = (len(lengths), size, size, labels)
     scores = torch.randn(shape, generator=generator, dtype=torch.float64)
-    beyond = stops[None, :] > torch.tensor(lengths)[:, None]
+    stops = torch.arange(size)[:, None] + torch.arange(size) + 1  # (N, N)
+    beyond = stops > torch.tensor(lengths)[:, None, None]
     return scores.masked_fill(beyond[..., None], math.nan)
 
 
@@ -87,12 +75,12 @@ def test_best_trees_equal_the_best_of_all_trees(seed):
     lengths = [1, 2, 4, 5, 3]
     scores = drawn(seed, lengths, 2)
     best, label = scores.max(-1)
-    values, chart = best_trees(as_chart(best, 5), torch.tensor(lengths))
+    values, chart = best_trees(best, torch.tensor(lengths))
     for row, length in enumerate(lengths):
-        top = max(labelled(length, 2), key=lambda tree: score(tree, scores[row], 5))
-        assert float(values[row]) == pytest.approx(score(top, scores[row], 5), abs=1e-12)
+        top = max(labelled(length, 2), key=lambda tree: score(tree, scores[row]))
+        assert float(values[row]) == pytest.approx(score(top, scores[row]), abs=1e-12)
         found = {
-            (start, start + width + 1): int(label[row, number(start, start + width + 1, 5)]) + 1
+            (start, start + width + 1): int(label[row, start, width]) + 1
             for start, width in chart[row].nonzero().tolist()
         }
         assert found == top
@@ -102,28 +90,28 @@ def test_best_trees_equal_the_best_of_all_trees(seed):
 def test_k_best_trees_equal_all_trees_sorted(k):
     lengths = [3, 1, 4, 2]
     scores = drawn(5, lengths, 2)
-    found = k_best_trees(as_chart(scores, 4), torch.tensor(lengths), k)
+    found = k_best_trees(scores, torch.tensor(lengths), k)
     for row, length in enumerate(lengths):
-        ranked = sorted(labelled(length, 2), key=lambda tree: -score(tree, scores[row], 4))
+        ranked = sorted(labelled(length, 2), key=lambda tree: -score(tree, scores[row]))
         best = ranked[:k]
         assert len(found[row]) == len(best)
         for one, tree in zip(found[row], best, strict=True):
-            assert one.score == pytest.approx(score(tree, scores[row], 4), abs=1e-12)
+            assert one.score == pytest.approx(score(tree, scores[row]), abs=1e-12)
             assert {(start, stop): label + 1 for start, stop, label in one.spans} == tree
             assert len(one.spans) == len(tree)
 
 
 def test_k_best_with_more_than_there_are_gives_all():
     scores = drawn(1, [2], 1)
-    (found,) = k_best_trees(as_chart(scores, 2), torch.tensor([2]), 10)
+    (found,) = k_best_trees(scores, torch.tensor([2]), 10)
     assert len(found) == 4 == len(list(labelled(2, 1)))
 
 
-def gold_labels(trees_of: list[dict], size: int) -> torch.Tensor:
-    gold = torch.zeros(len(trees_of), size * (size + 1) // 2, dtype=torch.long)
-    for row, tree in enumerate(trees_of):
-        for span, label in tree.items():
-            gold[row, number(*span, size)] = label
+def gold_chart(trees_of: list[dict], size: int) -> torch.Tensor:
+    gold = torch.zeros(len(trees_of), size, size, dtype=torch.long)
+    for chart, tree in zip(gold, trees_of, strict=True):
+        for (start, stop), label in tree.items():
+            chart[start, stop - start - 1] = label
     return gold
 
 
@@ -136,23 +124,25 @@ def test_the_margin_equals_the_maximum_over_all_trees():
     ]
     lengths = [4, 1, 3, 2]
     scores = 2 * drawn(3, lengths, 2)
-    loss = max_margin_loss(scores, gold_labels(gold, 4), torch.tensor(lengths))
+    spans = Spans.of(torch.tensor(lengths), 4)
+    loss = max_margin_loss(spans.values(scores), gold_chart(gold, 4), spans)
     for row, (tree, length) in enumerate(zip(gold, lengths, strict=True)):
 
         def distance(other, tree=tree):
             return sum(other.get(span) != tree.get(span) for span in other.keys() | tree.keys())
 
-        values = [score(t, scores[row], 4) + distance(t) for t in labelled(length, 2)]
-        expected = max(values) - score(tree, scores[row], 4)
+        values = [score(t, scores[row]) + distance(t) for t in labelled(length, 2)]
+        expected = max(values) - score(tree, scores[row])
         assert float(loss[row]) == pytest.approx(expected, abs=1e-12) and expected >= 0
 
 
 def test_the_margin_is_zero_where_the_gold_tree_is_far_ahead():
-    gold = gold_labels([{(0, 3): 1, (1, 3): 2}], 3)
-    scores = torch.full((1, 6, 2), -5.0)
-    scores[0, number(0, 3, 3), 0] = scores[0, number(1, 3, 3), 1] = 5.0
-    scores.requires_grad_()
-    loss = max_margin_loss(scores, gold, torch.tensor([3]))
+    gold = gold_chart([{(0, 3): 1, (1, 3): 2}], 3)
+    chart = torch.full((1, 3, 3, 2), -5.0)
+    chart[0, 0, 2, 0] = chart[0, 1, 1, 1] = 5.0
+    spans = Spans.of(torch.tensor([3]), 3)
+    scores = spans.values(chart).requires_grad_()
+    loss = max_margin_loss(scores, gold, spans)
     loss.sum().backward()
     assert float(loss.detach()) == 0 and not scores.grad.any()
 
@@ -162,15 +152,14 @@ def test_gradients_of_head_and_margin_equal_finite_differences():
     head = ChartHead(6, 3, d_inner=5).double().eval()
     torch.nn.init.normal_(head.ends)
     words = torch.randn(2, 4, 6, dtype=torch.float64, requires_grad=True)
-    gold = gold_labels([{(0, 4): 1, (0, 2): 3}, {(0, 2): 2}], 4)
-    lengths = torch.tensor([4, 2])
+    gold = gold_chart([{(0, 4): 1, (0, 2): 3}, {(0, 2): 2}], 4)
+    spans = Spans.of(torch.tensor([4, 2]), 4)
 
     def loss(words, *weights):
         named = dict(zip(dict(head.named_parameters()), weights, strict=True))
         called = lambda *a: torch.func.functional_call(head, named, a)  # noqa: E731
         head.forward = head.span_scores
-        scores = called(words, lengths)
-        return max_margin_loss(scores, gold, lengths)
+        return max_margin_loss(called(words, spans), gold, spans)
 
     assert torch.autograd.gradcheck(loss, (words, *head.parameters()))
 
@@ -180,10 +169,11 @@ def test_span_scores_equal_the_formula_and_ignore_padding():
     head = ChartHead(6, 3, d_inner=4).double().eval()
     torch.nn.init.normal_(head.ends)
     words = torch.randn(2, 4, 6, dtype=torch.float64)
-    scores = head.span_scores(words, torch.tensor([4, 2]))
+    spans = Spans.of(torch.tensor([4, 2]), 4)
+    scores = spans.chart(head.span_scores(words, spans), 4)
     changed = words.clone()
     changed[1, 2:] = 1e3
-    again = head.span_scores(changed, torch.tensor([4, 2]))
+    again = spans.chart(head.span_scores(changed, spans), 4)
     for row, length in enumerate([4, 2]):
         ends = head.ends
         hidden = [ends[0], *words[row, :length], ends[1]]
@@ -194,26 +184,31 @@ def test_span_scores_equal_the_formula_and_ignore_padding():
             inner = (inner - inner.mean()) / (inner.var(correction=0) + 1e-5).sqrt()
             inner = (inner * head.norm.weight + head.norm.bias).relu()
             expected = head.output.weight @ inner + head.output.bias
-            at = number(start, stop, 4)
-            assert torch.allclose(scores[row, at], expected, atol=1e-12)
-            assert torch.equal(scores[row, at], again[row, at])
+            here = row, start, stop - start - 1
+            assert torch.allclose(scores[here], expected, atol=1e-12)
+            assert torch.equal(scores[here], again[here])
 
 
 def test_a_sentence_alone_has_the_tree_that_it_has_in_a_batch():
     lengths = [7, 3, 1, 12]
-    scores = drawn(9, lengths, 4)
-    values, charts = best_trees(as_chart(scores.max(-1).values, 12), torch.tensor(lengths))
+    best = drawn(9, lengths, 4).max(-1).values
+    values, charts = best_trees(best, torch.tensor(lengths))
     for row, length in enumerate(lengths):
-        chart = as_chart(scores.max(-1).values[row : row + 1], 12)[:, :length, :length]
-        value, alone = best_trees(chart, torch.tensor([length]))
+        value, alone = best_trees(best[row : row + 1, :length, :length], torch.tensor([length]))
         assert torch.equal(value[0], values[row])
         assert torch.equal(alone[0], charts[row, :length, :length])
         assert int(charts[row].sum()) == int(alone.sum())
 
 
-def test_charts_and_spans_convert_both_ways():
-    starts, stops = span_bounds(6)
-    numbers = span_numbers(starts.numpy(), stops.numpy(), 6)
-    assert numbers.tolist() == list(range(21))
-    values = torch.randn(2, 21, 3)
-    assert torch.equal(of_chart(as_chart(values, 6)), values)
+def test_spans_are_all_of_each_sentence_and_charts_convert_both_ways():
+    spans = Spans.of(torch.tensor([2, 3]), 4)
+    columns = (spans.row, spans.starts, spans.stops)
+    found = set(zip(*(column.tolist() for column in columns), strict=True))
+    expected = {(0, i, j) for i, j in itertools.combinations(range(3), 2)}
+    assert found == expected | {(1, i, j) for i, j in itertools.combinations(range(4), 2)}
+    values = torch.randn(9, 3)
+    chart = spans.chart(values, 4)
+    assert torch.equal(spans.values(chart), values)
+    assert int((chart != 0).sum()) == 27
+    sums = spans.sums(values[:, 0])
+    assert torch.allclose(sums[0], values[spans.row == 0, 0].sum())
