@@ -16,7 +16,7 @@ from test_cli import done, refused, regard
 
 from regard import load
 from regard.cli import predict_file
-from regard.tasks.infer_task import ENCODER_DECODERS
+from regard.tasks.infer_task import OF_ENCODER_DECODERS
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]
@@ -65,7 +65,7 @@ def columns_of(name: str, texts: list[str]) -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", sorted(every_task.MAKERS.keys() - WITHOUT))
 def test_a_table_has_the_predictions_of_its_lines(folders, tmp_path, name):
     columns = columns_of(name, TEXTS)
-    decoding = ["--max-tokens", 4] if name.startswith(("language", *ENCODER_DECODERS)) else []
+    decoding = ["--max-tokens", 4] if name.startswith(("language", *OF_ENCODER_DECODERS)) else []
     lines = ["\t".join(row).strip() for row in zip(*columns.values(), strict=True)]
     said = done("predict", folders[name], "--json", *decoding, stdin="\n".join(lines) + "\n")
     wanted = [json.loads(line) for line in said.splitlines()]

@@ -21,7 +21,7 @@ from regard.experiments.runs import schema_of
 from regard.models import model_class
 from regard.recipe import dumps, names_in, parse, section_class, sections_of
 from regard.tasks import TASKS, task_class
-from regard.tasks.infer_task import ENCODER_DECODERS
+from regard.tasks.infer_task import OF_ENCODER_DECODERS
 
 WIDTH = 96  # of a line, in characters
 NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
@@ -36,7 +36,7 @@ FILE_ENDINGS = {
 }
 # task -> the model that is trained from random weights
 RANDOM_MODELS = {
-    **dict.fromkeys(ENCODER_DECODERS, "transformer-prenorm"),
+    **dict.fromkeys(OF_ENCODER_DECODERS, "transformer-prenorm"),
     "language-modeling": "gpt2",
     "span-corruption": "t5",
     "permutation-language-modeling": "xlnet",
@@ -92,7 +92,7 @@ def _preset_options(task: str) -> dict[str, Any]:
     """The options that the template sets."""
     ending = FILE_ENDINGS.get(task, "tsv")
     file = f"train.{ending}"
-    several = [file] if task in ENCODER_DECODERS else file
+    several = [file] if task in OF_ENCODER_DECODERS else file
     preset = {"task": task, "data": {"train": several, "valid": 0.1}}
     if task in RANDOM_MODELS:
         return {**preset, "model": {"name": RANDOM_MODELS[task]}, "training": {"epochs": 10}}

@@ -216,7 +216,10 @@ class Spans:
     def of(cls, lengths: Tensor, size: int) -> Spans:
         """Those of sentences of so many words, (B,), at most `size`."""
         starts, last = torch.triu_indices(size, size, device=lengths.device)
-        row, number = (last < lengths[:, None]).nonzero(as_tuple=True)
+        inside = last < lengths[:, None]  # (B, P)
+        if inside.is_meta:  # where costs are estimated every sentence has `size` words
+            inside = torch.ones(inside.shape, dtype=torch.bool)
+        row, number = (one.to(lengths.device) for one in inside.nonzero(as_tuple=True))
         return cls(row, starts[number], last[number] + 1, lengths)
 
     def chart(self, values: Tensor, size: int) -> Tensor:

@@ -31,14 +31,10 @@ TASK_OF = {
     "next_sentence": "next-sentence",
     "sentence_order": "sentence-order",
 }
-# what the published encoder-decoders of a `model_type` are for; others turn any text into another
-ENCODER_DECODERS = (
-    "translation",
-    "summarization",
-    "text-to-text",
-    "span-corruption",
-    "sequence-parsing",
-)
+# what encoder-decoders are for: pairs of texts; and trees
+ENCODER_DECODERS = ("translation", "summarization", "text-to-text", "span-corruption")
+OF_ENCODER_DECODERS = (*ENCODER_DECODERS, "sequence-parsing")
+# what the published ones of a `model_type` are for; others turn any text into another
 PUBLISHED_FOR = {
     **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),
     "pegasus": "summarization",
@@ -56,7 +52,7 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
     """The tasks that a model can be used for."""
     if not isinstance(model, EncoderWithHeads):
         continues = model.continues
-        own: tuple[str, ...] = ("language-modeling",) if continues else ENCODER_DECODERS
+        own: tuple[str, ...] = ("language-modeling",) if continues else OF_ENCODER_DECODERS
         if continues and name_of(model) in TRAINED_AS:
             own = (*own, TRAINED_AS[name_of(model)])
         if is_encoder(type(model)):
@@ -115,7 +111,7 @@ def kept_settings(
     """
     found = task_of(model, config)[0]
     if found in ENCODER_DECODERS:
-        return dict(settings) if task in ENCODER_DECODERS else None
+        return dict(settings) if task in OF_ENCODER_DECODERS else None
     if found == "language-modeling" and task in tasks_for(model) and task != "embedding":
         return dict(settings)
     kind = HEAD_OF.get(task, "")

@@ -22,7 +22,6 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score
 from regard.models.protocols import EncoderDecoder
-from regard.recipe import RecipePath
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, decode_in_order
 from regard.tasks.finite_checks import NonFiniteScores
@@ -35,6 +34,7 @@ from regard.tasks.sections import (
     TokenizerSection,
 )
 from regard.tasks.text_to_text import (
+    Files,
     TextToText,
     TextToTextEvaluation,
     TextToTextObjective,
@@ -75,14 +75,15 @@ class TreePairs(RowReader):
 class TreePairsData(DataSection):
     """[data]: files of trees in brackets, or `.jsonl` with `tree`."""
 
+    several_files: ClassVar[bool] = True
     source_prefix: ClassVar[str] = ""
     source_language: ClassVar[None] = None
     target_language: ClassVar[None] = None
 
-    train: RecipePath
-    valid: RecipePath | Share | FoldOption
-    """A file, or a share or a fold of the training data."""
-    test: RecipePath | None = None
+    train: Files
+    valid: Files | Share | FoldOption
+    """A list of one file, as the others; or a share or a fold of the training data."""
+    test: Files = ()
     max_length: int = Field(default=512, ge=4)
     """Of a sentence in tokens, and of its tree; never more than the model reads."""
     too_long: Literal["error", "skip"] = "skip"
@@ -91,7 +92,7 @@ class TreePairsData(DataSection):
 
     def read(self, source: Any, part: str) -> TreePairs:
         """All trees of a file."""
-        return TreePairs(read_treebank(source))
+        return TreePairs(read_treebank(source[0]))
 
     def texts(self) -> Iterator[str]:
         """Of each training tree the words, then the tokens."""
@@ -218,6 +219,10 @@ class SequenceParsing(TextToText):
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
         yield from recipe.decoding.problems()
+        data = recipe.data
+        for name in data.parts():
+            if (count := len(getattr(data, name))) != 1:
+                yield f"data.{name}", f"must be one file of trees, but is {count} files."
 
     @classmethod
     def source_options(cls, recipe: Any) -> dict[str, Any]:

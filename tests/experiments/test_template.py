@@ -19,7 +19,7 @@ from regard.experiments.runs import checked_recipe, read_recipe
 from regard.experiments.template import recipe_template, trained_tasks
 from regard.recipe import parse
 from regard.tasks import TASKS
-from regard.tasks.infer_task import ENCODER_DECODERS
+from regard.tasks.infer_task import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))

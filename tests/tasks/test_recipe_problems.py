@@ -10,7 +10,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models import MODELS, model_class
 from regard.tasks import TASKS, task_class
-from regard.tasks.infer_task import ENCODER_DECODERS
+from regard.tasks.infer_task import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
 # The files do not exist: whatever is refused here is refused before anything is read.
 FILES = {"tagging": '"no.conll"', "multiple-choice": '"no.jsonl"'}

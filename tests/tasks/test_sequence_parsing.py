@@ -44,9 +44,9 @@ def trained(tmp_path_factory):
     (tmp_path / "recipe.toml").write_text(f"""
 task = "sequence-parsing"
 [data]
-train = "{tmp_path}/trees.mrg"
-valid = "{tmp_path}/trees.mrg"
-test = "{tmp_path}/trees.mrg"
+train = ["{tmp_path}/trees.mrg"]
+valid = ["{tmp_path}/trees.mrg"]
+test = ["{tmp_path}/trees.mrg"]
 [tokenizer]
 kind = "words"
 [model]
