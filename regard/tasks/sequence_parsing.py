@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
@@ -211,7 +212,15 @@ class SequenceParsing(TextToText):
         options: TextToTextOptions = {"label_smoothing": label_smoothing}
         super().__init__(model, tokenizer, method=method, **options)
         self.most_open = most_open
-        self.trees = TreeTokens.of(tokenizer)
+
+    @cached_property
+    def trees(self) -> TreeTokens:
+        """The tokens of trees in the vocabulary.
+
+        Raises:
+            ConfigError: it has no brackets.
+        """
+        return TreeTokens.of(self.tokenizer)
 
     # ---- from a recipe
 
