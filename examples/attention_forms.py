@@ -10,7 +10,10 @@ stopped.
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,8 +22,9 @@ from regard.experiments.compare.results import ComparisonResults
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes/attention-forms.toml"
-# Name of a row -> what replaces lines of the recipe's section [model]
-FORMS: dict[str, dict[str, str]] = {
+# Name of a row -> options of the recipe's section [model] that replace its own; with another `name`
+# they are the whole section.
+FORMS: dict[str, dict[str, str | int | float]] = {
     "none": {"attention": "none"},
     "dot": {"attention": "dot"},
     "scaled-dot": {"attention": "scaled-dot"},
@@ -29,8 +33,8 @@ FORMS: dict[str, dict[str, str]] = {
     "location": {"attention": "location"},
     "cosine": {"attention": "cosine"},
     "content-based": {"attention": "content-based"},
-    "local-m": {"window": "local-m", "half_width": "2"},
-    "local-p": {"window": "local-p", "half_width": "2"},
+    "local-m": {"window": "local-m", "half_width": 2},
+    "local-p": {"window": "local-p", "half_width": 2},
     "hard": {"selection": "hard"},
     "hard-expected": {"selection": "hard-expected"},
 }
@@ -50,13 +54,12 @@ def main(
 def variant(form: str, folder: Path) -> Path:
     """The recipe with another form of attention, and paths that hold in its folder."""
     text = RECIPE.read_text(encoding="utf-8")
-    text = text.replace('name = "general"', f'name = "{form}"', 1)
-    given = {"attention": "general"} | FORMS[form]
-    lines = (
-        f"{name} = {value}" if value.isdecimal() else f'{name} = "{value}"'
-        for name, value in given.items()
+    own = {} if "name" in FORMS[form] else tomllib.loads(text)["model"]
+    lines = (f"{name} = {json.dumps(value)}" for name, value in (own | FORMS[form]).items())
+    section = "[model]\n" + "\n".join(lines) + "\n"
+    text = re.sub(
+        r"(?s)\[model\]\n.*?\n(?=\n\[)", section, text.replace('"general"', f'"{form}"', 1)
     )
-    text = text.replace('attention = "general"', "\n".join(lines))
     path = folder / f"{form}.toml"
     path.write_text(text.replace('"../', f'"{ROOT.as_posix()}/'), encoding="utf-8")
     return path

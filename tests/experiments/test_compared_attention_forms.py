@@ -28,7 +28,7 @@ def test_the_variants_differ_from_the_recipe_in_their_attention_alone(tmp_path):
         found = read_recipe(module.variant(form, tmp_path)).model_dump(mode="json")
         assert found.pop("name") == form
         given = {name: found["model"].pop(name) for name in own}
-        assert {name: str(given[name]) for name in options} == options
+        assert {name: given[name] for name in options} == options
         seen.add(tuple(given.values()))
         Seq2Seq(Seq2SeqConfig(9, d_model=8, max_length=found["model"]["max_length"], **given))
         wanted = {**whole, "model": {**whole["model"]}}
@@ -37,6 +37,15 @@ def test_the_variants_differ_from_the_recipe_in_their_attention_alone(tmp_path):
         del wanted["name"]
         assert found == wanted
     assert len(seen) == len(module.FORMS) == 12
+
+
+def test_a_row_may_be_another_model(tmp_path, monkeypatch):
+    module = example()
+    other = {"name": "transformer-prenorm", "d_model": 32, "heads": 2, "dropout": 0.1}
+    monkeypatch.setitem(module.FORMS, "transformer", other)
+    found = read_recipe(module.variant("transformer", tmp_path))
+    assert found.name == "transformer"
+    assert {name: getattr(found.model, name) for name in other} == other
 
 
 def test_forms_and_overrides_reach_the_comparison(tmp_path, monkeypatch):
