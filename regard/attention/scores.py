@@ -7,7 +7,7 @@ Each gives (..., T, S) from a query (..., T, ·) and a key (..., S, ·).
     general        q W k                                            (Luong et al. 2015)
     additive       v · tanh(W q + U k)                              (Bahdanau et al. 2014)
     location       (W q)_s, whatever the keys are                   (Luong et al. 2015)
-    cosine         q · k / (|q| |k|)                                (Graves et al. 2014)
+    cosine         q · k / (‖q‖ ‖k‖)                                (Graves et al. 2014)
     content-based  the cosine times a strength, softplus(w · q + b) (Graves et al. 2014)
 """
 
@@ -125,7 +125,7 @@ class Location(nn.Module):
 
 @dataclass(frozen=True)
 class Cosine:
-    """q · k / (|q| |k|), from -1 to 1: of two keys one weighs at most e^2 times the other."""
+    """q · k / (‖q‖ ‖k‖), from -1 to 1: of two keys one weighs at most e^2 times the other."""
 
     def prepare(self, memory: Tensor) -> Tensor:
         """Keys of length 1; a zero stays zero."""
