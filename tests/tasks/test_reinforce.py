@@ -70,7 +70,7 @@ def expectation(model, choose):
 def test_the_expected_gradient_is_that_of_the_exact_expectation(choose, window):
     model = tiny(window=window)
     gradients = {name: torch.zeros_like(one) for name, one in model.named_parameters()}
-    reinforce, before = Reinforce(entropy=0.0), RewardMean(torch.tensor([-0.7]).double())
+    reinforce, before = Reinforce(1.0, 0.0), RewardMean(torch.tensor([-0.7]).double())
     for choices in itertools.product(range(len(SOURCE)), repeat=STEPS):
         choose(choices)
         output, targets = text_to_text_output(model, pairs())
@@ -145,16 +145,16 @@ def test_sequences_with_the_expected_value_add_nothing_but_entropy():
     model = tiny(expected_share=0.99999)
     output, targets = text_to_text_output(model, pairs())
     assert not output.extras[selection.CHOICE_LOG_PROBS].any()
-    assert float(Reinforce(entropy=0.0).loss(model, output, targets, None)[0]) == 0.0
+    assert Reinforce(entropy=0.0).loss(model, output, targets, None)[0].item() == 0.0
     soft = tiny(selection="soft", expected_share=None)
     torch.testing.assert_close(text_to_text_output(soft, pairs())[0].hidden, output.hidden)
 
 
 def test_options_of_reinforce_belong_to_models_that_draw():
     hard, soft = tiny(), tiny(selection="soft", expected_share=None)
-    assert Reinforce.of(soft) is None and Reinforce.of(hard) == Reinforce(1.0, 0.002, 0.9)
+    assert Reinforce.of(soft) is None and Reinforce.of(hard) == Reinforce(0.2, 0.1, 0.9)
     given = TextToTextObjective(reinforce_weight=0.5, baseline_decay=0.5)
-    assert Reinforce.of(hard, given) == Reinforce(0.5, 0.002, 0.5)
+    assert Reinforce.of(hard, given) == Reinforce(0.5, 0.1, 0.5)
     with pytest.raises(ConfigError, match=r"\[objective\] `reinforce_weight`.*draws choices"):
         Reinforce.of(soft, given)
     for options in ({"weight": -1.0}, {"entropy": -0.1}, {"decay": 1.0}):
