@@ -28,7 +28,7 @@ def layer_groups(model: nn.Module) -> list[Parameters]:
     body = model.encoder if isinstance(model, EncoderWithHeads) else model
     if not isinstance(body, Model) or not body.layer_groups:
         raise ConfigError(
-            f"{type(body).__name__} has no layers that are trained apart: leave out "
+            f"{type(body).__name__} has no layers with rates of their own: leave out "
             "`discriminative` and `unfreeze_epochs`."
         )
     heads: list[nn.Module] = []

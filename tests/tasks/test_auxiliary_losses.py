@@ -18,6 +18,9 @@ from regard.experiments import runs
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.tasks.auxiliary_losses import LMObjective
 from regard.tasks.language_modeling import LanguageModeling
+from regard.training import Interrupted
+from regard.training.interrupt import Stopped
+from regard.training.loop import Loop
 
 LINES = "the cat sat on the mat and the dog ran\nto the old house by the sea\n" * 12
 DROPS = [f"{kind}_dropout" for kind in ("embedding", "input", "weight", "hidden", "output")]
@@ -173,3 +176,39 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
         with pytest.raises(ConfigError, match="reads texts from their end"):
             call()
     assert math.isfinite(task.evaluate(["w1 w1w2"], neural_cache=5).value)
+
+
+def test_a_run_stopped_between_trigger_and_end_ends_with_the_same_bits(tmp_path, monkeypatch):
+    """Dropouts, variable length, penalties and a mean of weights; stopped after every 7 updates."""
+    path = recipe(tmp_path)
+    options = [
+        "objective.variable_length=true", "objective.activation_regularization=2",
+        "objective.temporal_activation_regularization=1", "training.epochs=6",
+        "training.averaging.non_monotone=1", "training.validation.every=3", "training.threads=1",
+        "training.optimizer.learning_rate=12.0",
+    ]  # fmt: skip
+    whole = runs.train(path, options, out=tmp_path / "whole", show="none")
+    last = sorted((whole.folder / "checkpoints").iterdir())[-1]
+    facts = json.loads((last / "facts.json").read_text())["counters"]
+    assert 7 < facts["averaged"] < facts["update"]  # it was stopped before and after the trigger
+    update, done = Loop.update, [0]
+
+    def one(self):
+        done[0] += 1
+        if done[0] % 8 == 0:
+            self.interruption.code = 130
+            raise Stopped
+        update(self)
+
+    monkeypatch.setattr(Loop, "update", one)
+    folder = tmp_path / "stopped"
+    start = lambda: runs.train(path, options, out=folder, show="none")  # noqa: E731
+    for _ in range(100):
+        try:
+            start()
+            break
+        except Interrupted:
+            start = lambda: runs.resume(folder, show="none")  # noqa: E731
+    for name in ("model.safetensors", "config.json"):
+        files = [one / "model" / name for one in (whole.folder, folder)]
+        assert files[0].read_bytes() == files[1].read_bytes()

@@ -85,7 +85,7 @@ def test_layers_unfreeze_from_above():
 
 def test_a_model_without_layers_raises_an_error():
     for chosen in (dict(optimizer=OptimizerOptions(discriminative=2.6)), dict(unfreeze_epochs=1)):
-        with pytest.raises(ConfigError, match="has no layers that are trained apart"):
+        with pytest.raises(ConfigError, match="has no layers with rates of their own"):
             from regard.training.range_test import GrowingRate
 
             GrowingRate(Toy(), TrainingOptions(updates=9, **chosen), 1e-5, 1.0, 10)
