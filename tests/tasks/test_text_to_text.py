@@ -12,7 +12,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarization
-from regard.tasks.text_to_text import TextToText, field_encoders
+from regard.tasks.text_to_text import TextToText
 from regard.tasks.translation import Translation
 from regard.tasks.verbs import NoSuchVerb
 from regard.text import train
@@ -52,9 +52,9 @@ def test_training_reads_the_prefix():
     tokenizer = train("words", ["summarize:", *TEXTS], 40)
     rows = [(f"summarize: {a}", b) for a, b in PAIRS]
     found = encode(
-        PAIRS, field_encoders(tokenizer, language_tokens(tokenizer, 1), prefix="summarize: ")
+        PAIRS, TextToText.fields(tokenizer, language_tokens(tokenizer, 1), prefix="summarize: ")
     )
-    wanted = encode(rows, field_encoders(tokenizer, language_tokens(tokenizer, 1)))
+    wanted = encode(rows, TextToText.fields(tokenizer, language_tokens(tokenizer, 1)))
     for one, other in zip(found.columns, wanted.columns, strict=True):
         assert (one.ids == other.ids).all()
 
