@@ -30,7 +30,7 @@ def read_treebank(
     tree without a word is left out and counted in the report.
 
     data: a file of brackets; a `.jsonl` file of objects {"tree": "(S ...)"}; or such mappings,
-        brackets or `ConstituencyTree`s to loop over
+        brackets or trees to loop over
 
     Raises:
         DataError: when it is read, for malformed brackets.
