@@ -36,6 +36,7 @@ HEADS = {
     "multi-regression": ("classes", 2),
     "tagging": ("tags", 3),
     "parsing": ("chart", 3),
+    "crf-tagging": ("crf", 3),
     "question-answering": ("span", 2),
     "multiple-choice": ("multiple_choice", 1),
     "fill-mask": ("masked_lm", 1),
@@ -53,8 +54,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "multi-regression": {"labels": ["length", "warmth"]},
     "tagging": {"labels": ["B-X", "I-X", "O"]},
     "parsing": {"labels": ["NP", "S", "S VP"]},
+    "crf-tagging": {"labels": ["B-X", "I-X", "O"]},
     "question-answering": {"max_length": LIMIT, "overlap": 4, "question_tokens": 6},
 }
+
+
+TAGGING = ("tagging", "crf-tagging")  # tasks whose texts may be lists of words
 
 
 def lines(count: int = 60, seed: int = 1) -> list[str]:

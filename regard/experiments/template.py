@@ -29,7 +29,7 @@ NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
 FILE_ENDINGS = {
     **dict.fromkeys(("language-modeling", "permutation-language-modeling"), "txt"),
     "span-corruption": "txt",
-    "tagging": "conll",
+    **dict.fromkeys(("tagging", "crf-tagging"), "conll"),
     **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
     "question-answering": "json",
     "multiple-choice": "json",

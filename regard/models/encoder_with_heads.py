@@ -28,6 +28,7 @@ HEADS = {
     "classes": "the logits of the classes of a text or a pair, or the numbers of a regression",
     "tags": "the logits of the tags of each token",
     "chart": "the scores of the labels of each span of words",
+    "crf": "the same, and the transitions from tag to tag",
     "span": "for each token its logits as the first and as the last of an answer",
     "multiple_choice": "one score for each candidate answer",
 }
@@ -136,13 +137,17 @@ def outputs_of(head: nn.Module) -> int:
 
 
 def new_head(encoder: Encoder, kind: str, outputs: int) -> nn.Module:
-    """A new head of an encoder; a chart is the same for all of them.
+    """A new head of an encoder; "chart" and "crf" are the same for all of them.
 
     Raises:
         ConfigError: this family has no head of that kind.
     """
     if kind == "chart":
         return ChartHead(encoder.config.d_model, outputs)
+    if kind == "crf":
+        from regard.layers.crf import CRFHead
+
+        return CRFHead(cast(ClassificationHead, encoder.new_head("tags", outputs)))
     return encoder.new_head(kind, outputs)
 
 

@@ -39,6 +39,7 @@ TASKS: dict[str, Any] = {
     "tagging": "regard.tasks.tagging:Tagging",
     "parsing": "regard.tasks.parsing:Parsing",
     "sequence-parsing": "regard.tasks.sequence_parsing:SequenceParsing",
+    "crf-tagging": "regard.tasks.crf_tagging:CRFTagging",
     "question-answering": "regard.tasks.question_answering:QuestionAnswering",
 }
 

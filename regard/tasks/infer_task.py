@@ -24,6 +24,7 @@ TASK_OF = {
     "classes": "classification",
     "chart": "parsing",  # before the tags, which it also has
     "tags": "tagging",
+    "crf": "crf-tagging",
     "span": "question-answering",
     "multiple_choice": "multiple-choice",
     "masked_lm": "fill-mask",
@@ -143,7 +144,7 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
         return "embedding", {}
     outputs = outputs_of(model.heads[kind])
     task = _task_of_classes(config, outputs) if kind == "classes" else TASK_OF[kind]
-    named = kind in ("classes", "tags") and task != "regression"
+    named = kind in ("classes", "tags", "crf") and task != "regression"
     return task, {"labels": labels_of(config, outputs)} if named else {}
 
 

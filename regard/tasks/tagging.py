@@ -204,15 +204,15 @@ class Tagging(encoding.EncoderTask):
         return batches
 
     def loss(self, scores: Tensor, batch: InputBatch, targets: TagTargets) -> tuple[Tensor, int]:
-        """The sum of the cross-entropies in nats, and the number of words.
-
-        scores: (B, T, O).
-        """
+        """The sum of the losses in nats, and the number of words; scores: (B, T, O)."""
         rows = batch.numbers.cpu().numpy()
         wanted = moved(targets.labels.padded(rows, IGNORE).ids, scores.device)
         read = at_positions(scores, targets.positions.padded(rows, 0).ids)
-        value = F.cross_entropy(read.flatten(0, 1), wanted.flatten(), reduction="sum")
-        return value, int(targets.positions.lengths[rows].sum())
+        return self.word_loss(read, wanted), int(targets.positions.lengths[rows].sum())
+
+    def word_loss(self, scores: Tensor, tags: Tensor) -> Tensor:
+        """The sum of the losses of words, in nats; scores: (B, W, O), tags: (B, W) or IGNORE."""
+        return F.cross_entropy(scores.flatten(0, 1), tags.flatten(), reduction="sum")
 
     def measured(self, valid: encoding.Part) -> dict[str, float]:
         """Entity F1, precision and recall on the validation data, or accuracy."""
@@ -293,9 +293,18 @@ class Tagging(encoding.EncoderTask):
         for batch, scores in self.passes(found.inputs, owners):
             rows = batch.numbers.numpy()
             words = found.words.padded(rows, 0)
-            read = at_positions(scores, found.positions.padded(rows, 0).ids).softmax(-1)[words.keep]
-            probabilities[words.ids[words.keep]], best[words.ids[words.keep]] = read.max(-1)
+            read = at_positions(scores, found.positions.padded(rows, 0).ids)
+            shares, tags = self.best_tags(read, words.keep)
+            at = words.ids[words.keep]
+            probabilities[at], best[at] = shares[words.keep], tags[words.keep]
         return [self.labels[i] for i in best.tolist()], probabilities.tolist()
+
+    def best_tags(self, scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The probability and the index of the tag that each word gets, (B, W) twice.
+
+        scores: (B, W, O) of the words.  keep: (B, W), False behind the words of a sentence.
+        """
+        return scores.softmax(-1).max(-1)
 
     # ---- scores
 

@@ -247,11 +247,13 @@ def test_a_recipe_is_changed_by_keywords(start):
         train(recipe="small.toml", train=FRAME, valid=0.5)
 
 
-TASKS = {
+TAGGED = [
+    {"words": text.split(), "tags": ["B-A", *["O"] * (len(text.split()) - 1)]} for text in TEXTS
+]
+TASKS: dict[str, list[dict]] = {
     "regression": [{"text": text, "score": len(text)} for text in TEXTS],
-    "tagging": [
-        {"words": text.split(), "tags": ["B-A", *["O"] * (len(text.split()) - 1)]} for text in TEXTS
-    ],
+    "tagging": TAGGED,
+    "crf-tagging": TAGGED,
     "question-answering": [
         {
             "id": str(n), "context": "the cat sleeps on a mat", "question": "who sleeps ?",

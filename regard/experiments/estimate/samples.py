@@ -34,8 +34,10 @@ from regard.training.flops import twin
 from regard.training.utilization import grids_of
 
 ASSUMED_TOKENS = 30  # tokens of a sentence, both ends included, as in WMT's news
-# of a new head
-ASSUMED_OUTPUTS = {"classification": 2, "tagging": 9, "question-answering": 2, "parsing": 100}
+ASSUMED_OUTPUTS = {  # of a new head
+    **{"classification": 2, "question-answering": 2, "parsing": 100},
+    **{"tagging": 9, "crf-tagging": 9},
+}
 MAX_BYTES = 64 << 20  # of data that is read for an estimate
 BATCHES = 4  # real batches that are counted
 

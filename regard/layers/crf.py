@@ -1,0 +1,141 @@
+"""Conditional random field over the tags of a sentence (Lafferty et al. 2001, Lample et al. 2016).
+
+    s(x, y) = start[y_1] + sum_t scores[t, y_t] + sum_t transitions[y_t, y_{t+1}] + end[y_W]
+    log p(y | x) = s(x, y) - log sum_{y'} exp s(x, y')
+
+The sum over all sequences of tags is computed from left to right in O(W O^2) (the forward
+algorithm), the best sequence likewise (Viterbi). The probability of a tag at a word is the gradient
+of the log-sum with respect to its score.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.layers.task_heads import ClassificationHead
+
+INIT = 0.1  # transitions start uniform in +- this
+
+
+class CRF(nn.Module):
+    """The transitions between O tags, and from the beginning and to the end of a sentence.
+
+    All methods take `scores` (B, W, O) of the tags of each word, and `keep` (B, W), which is True
+    for the words of a sentence and False behind them.
+    """
+
+    def __init__(self, tags: int):
+        super().__init__()
+        self.transitions = nn.Parameter(torch.empty(tags, tags))  # from, to
+        self.start = nn.Parameter(torch.empty(tags))
+        self.end = nn.Parameter(torch.empty(tags))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -INIT, INIT)
+
+    def loss(self, scores: Tensor, tags: Tensor, keep: Tensor) -> Tensor:
+        """The sum of -log p(y | x) over the sentences, in nats; tags: (B, W) of each word."""
+        tags = tags.masked_fill(~keep, 0)
+        return (self.log_normalizer(scores, keep) - self.score(scores, tags, keep)).sum()
+
+    def score(self, scores: Tensor, tags: Tensor, keep: Tensor) -> Tensor:
+        """s(x, y) of each sentence: (B,)."""
+        if not scores.size(1):
+            return scores.new_zeros(len(scores))
+        words = scores.gather(2, tags[..., None])[..., 0]  # (B, W, O) -> (B, W)
+        steps = self.transitions[tags[:, :-1], tags[:, 1:]]  # (B, W - 1)
+        last = tags.gather(1, (keep.sum(1, keepdim=True) - 1).clamp(min=0))[:, 0]  # (B,)
+        ends = (self.start[tags[:, 0]] + self.end[last]).masked_fill(~keep[:, 0], 0)
+        return (words * keep).sum(1) + (steps * keep[:, 1:]).sum(1) + ends
+
+    def log_normalizer(
+        self, scores: Tensor, keep: Tensor, allowed: Transitions | None = None
+    ) -> Tensor:
+        """log sum_y exp s(x, y) over all sequences, or those that are allowed: (B,)."""
+        start, transitions, end = self._masked(scores, allowed)
+        if not scores.size(1):
+            return scores.new_zeros(len(scores))
+        total = start + scores[:, 0]  # (B, O), of the sequences that end in each tag
+        for t in range(1, scores.size(1)):
+            after = (total[:, :, None] + transitions).logsumexp(1) + scores[:, t]
+            total = torch.where(keep[:, t, None], after, total)
+        return (total + end).logsumexp(1).masked_fill(~keep[:, 0], 0)
+
+    def best(self, scores: Tensor, keep: Tensor, allowed: Transitions | None = None) -> Tensor:
+        """The most probable tags (B, W), of those that are allowed; 0 behind a sentence."""
+        start, transitions, end = self._masked(scores, allowed)
+        rows, words, tags = scores.shape
+        if not words:
+            return scores.new_zeros(rows, 0, dtype=torch.long)
+        total, same = (
+            start + scores[:, 0],
+            torch.arange(tags, device=scores.device).expand(rows, -1),
+        )
+        before = []  # (B, O) each: the tag before each tag
+        for t in range(1, words):
+            found, at = (total[:, :, None] + transitions).max(1)
+            inside = keep[:, t, None]
+            total = torch.where(inside, found + scores[:, t], total)
+            before.append(torch.where(inside, at, same))
+        path = [(total + end).argmax(1)]
+        for at in reversed(before):
+            path.append(at.gather(1, path[-1][:, None])[:, 0])
+        return torch.stack(path[::-1], 1).masked_fill(~keep, 0)
+
+    def probabilities(
+        self, scores: Tensor, keep: Tensor, allowed: Transitions | None = None
+    ) -> Tensor:
+        """p(y_t = y | x) of each tag at each word, (B, W, O); 0 behind a sentence."""
+        with torch.enable_grad():
+            given = scores.detach().requires_grad_()
+            total = self.log_normalizer(given, keep, allowed).sum()
+            if not total.requires_grad:  # there is no word
+                return torch.zeros_like(scores)
+            return torch.autograd.grad(total, given)[0]
+
+    def _masked(self, scores: Tensor, allowed: Transitions | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Start, transitions and end, in type and on the device of the scores; the forbidden ones
+        very low.
+        """
+        parts = [part.to(scores) for part in (self.start, self.transitions, self.end)]
+        if allowed is not None:
+            low = torch.finfo(scores.dtype).min / 8  # sums of a few of these are finite
+            parts[0] = parts[0].masked_fill(~allowed.start.to(scores.device), low)
+            parts[1] = parts[1].masked_fill(~allowed.between.to(scores.device), low)
+        return parts[0], parts[1], parts[2]
+
+
+class Transitions:
+    """Which tags may begin a sentence, (O,), and which may follow which, (O, O), by name.
+
+    In IOB2 an entity begins with B-, and I- goes on with an entity of the same type.
+    """
+
+    def __init__(self, start: Tensor, between: Tensor):
+        self.start, self.between = start, between
+
+    @classmethod
+    def of_iob2(cls, labels: tuple[str, ...]) -> Transitions:
+        """Those of well-formed IOB2 tags, such as ("B-PER", "I-PER", "O")."""
+
+        def follows(before: str, tag: str) -> bool:
+            return not tag.startswith("I-") or before in (tag, "B-" + tag[2:])
+
+        between = [[follows(before, tag) for tag in labels] for before in labels]
+        return cls(
+            torch.tensor([follows("O", tag) for tag in labels]),
+            torch.tensor(between).reshape(len(labels), -1),
+        )
+
+
+class CRFHead(ClassificationHead):
+    """Scores of the tags of each token, and the transitions between tags.
+
+    Args:
+        tags: the head of a tagger; its parts become those of this one.
+    """
+
+    def __init__(self, tags: ClassificationHead):
+        nn.Module.__init__(self)
+        self.pooling, self.inner, self.dropout = tags.pooling, tags.inner, tags.dropout
+        self.output, self.crf = tags.output, CRF(tags.outputs)

@@ -1,0 +1,49 @@
+"""Tagging with a conditional random field over the scores of an encoder: tags depend on each other.
+
+With a bidirectional LSTM that is the tagger of Lample et al. 2016. Any encoder can be under it.
+Where tags are of entities, only well-formed sequences are predicted: no I- without its B-. A
+sentence that is read in windows has a chain of tags in each window. The loss is normalized over all
+sequences, ill-formed ones too.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import cast
+
+from torch import Tensor
+
+from regard.data.batches import IGNORE
+from regard.layers.crf import CRF, CRFHead, Transitions
+from regard.tasks.tagging import Tagging
+
+
+class CRFTagging(Tagging):
+    """The most probable tags of the words of a sentence together.
+
+    `probabilities` of a prediction are those of each tag at its word, whatever the other tags are.
+    """
+
+    name = "crf-tagging"
+    head = "crf"
+
+    @property
+    def crf(self) -> CRF:
+        """The transitions, under the head."""
+        return cast(CRFHead, self.model.head(self.head)).crf
+
+    @cached_property
+    def allowed(self) -> Transitions | None:
+        """The transitions of well-formed entities; None for other tags."""
+        return Transitions.of_iob2(self.labels) if self.entities else None
+
+    def word_loss(self, scores: Tensor, tags: Tensor) -> Tensor:
+        """The sum of -log p(tags | sentence) of the sentences, in nats; see `Tagging`."""
+        return self.crf.loss(scores.float(), tags, tags != IGNORE)
+
+    def best_tags(self, scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Tagging`; the sequence of tags that is best as a whole."""
+        scores = scores.float()
+        best = self.crf.best(scores, keep, self.allowed)
+        shares = self.crf.probabilities(scores, keep, self.allowed)
+        return shares.gather(2, best[..., None])[..., 0], best
