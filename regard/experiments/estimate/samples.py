@@ -35,8 +35,11 @@ from regard.training.utilization import grids_of
 
 ASSUMED_TOKENS = 30  # tokens of a sentence, both ends included, as in WMT's news
 ASSUMED_OUTPUTS = {  # of a new head
-    **{"classification": 2, "question-answering": 2, "parsing": 100},
-    **{"tagging": 9, "crf-tagging": 9},
+    "classification": 2,
+    "question-answering": 2,
+    "parsing": 100,
+    "tagging": 9,
+    "crf-tagging": 9,
 }
 MAX_BYTES = 64 << 20  # of data that is read for an estimate
 BATCHES = 4  # real batches that are counted
