@@ -53,7 +53,7 @@ from regard.tasks.encoding import headed
 from regard.tasks.folders import device_for, load, save
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
-from regard.text.sentencepiece import is_marian
+from regard.text.sentencepiece import is_m2m_100, is_marian
 from regard.training import Result, TrainingOptions
 from regard.training.callbacks import Callback, check_callbacks
 from regard.training.options import without_effect
@@ -540,7 +540,7 @@ def _plan_of_run(
 
 def holds_tokenizer(folder: Path) -> bool:
     """Whether a folder holds all files of a tokenizer."""
-    holds = (folder / "tokenizer.json").exists() or is_marian(folder)
+    holds = (folder / "tokenizer.json").exists() or is_marian(folder) or is_m2m_100(folder)
     return holds and (folder / "tokenizer_config.json").exists()
 
 

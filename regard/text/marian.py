@@ -10,35 +10,29 @@ not normalized; texts for which that matters are normalized by Moses' script bef
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models
 
-from regard.errors import DataError, RegardError
+from regard.errors import DataError
 from regard.file_writing import write_text
 from regard.text import sentencepiece, vocab_files
-from regard.text.encoding import Encoding
 from regard.text.languages import LANGUAGE_CODE
-from regard.text.post_processors import processor_of
+from regard.text.piece_tokenizer import PieceTokenizer, check_vocabulary, vocabulary
 from regard.text.templates import Template
 from regard.text.token_settings import TokenSettings, read_settings
-from regard.text.tokenizer import Tokenizer
-from regard.text.unigram import SPACE
 
 SOURCE, TARGET = sentencepiece.MARIAN
 VOCAB, TARGET_VOCAB = "vocab.json", "target_vocab.json"
 ROLES = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 
 
-class MarianTokenizer(Tokenizer):
-    """Cuts by a SentencePiece model and looks pieces up in a vocabulary.
+class MarianTokenizer(PieceTokenizer):
+    """Marian's tokenizer.
 
     files: name -> content of the model files.  vocabs: of sources and of targets, token -> id.
     roles: special tokens by role.  max_length: see `Tokenizer`.
@@ -57,11 +51,8 @@ class MarianTokenizer(Tokenizer):
         max_length: int | None = None,
         side: str = "source",
     ):
-        self.files, self.vocabs, self.side = files, vocabs, side
-        self.ids_of = vocabs[side == "target"]
-        super().__init__(_decoder(self.ids_of, roles), "marian", roles, max_length=max_length)
-        self.unknown = self.ids_of[roles["unk"]]
-        self.special = re.compile("|".join(map(re.escape, roles.values())))
+        self.vocabs, self.side, ids_of = vocabs, side, vocabs[side == "target"]
+        super().__init__(files, ids_of, _decoder(ids_of, roles), "marian", roles, max_length)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> MarianTokenizer:
@@ -79,7 +70,7 @@ class MarianTokenizer(Tokenizer):
         target = vocab_files.read_vocab_json(folder / TARGET_VOCAB) if separate else vocab
         roles = _roles(settings)
         for name, table in ((VOCAB, vocab), (TARGET_VOCAB, target)):
-            _check(folder / name, table, roles)
+            check_vocabulary(folder / name, table, ROLES, roles)
         files = {name: (folder / name).read_bytes() for name in (SOURCE, TARGET)}
         for name in files:
             sentencepiece.read(folder / name)  # so that errors name the file
@@ -90,66 +81,19 @@ class MarianTokenizer(Tokenizer):
         """See `Tokenizer`."""
         return MarianTokenizer(self.files, self.vocabs, self.roles, self.max_length, "target")
 
-    @cached_property
-    def pieces(self) -> Tokenizer:
-        """Cuts texts of this side into pieces."""
-        content = self.files[SOURCE if self.side == "source" else TARGET]
-        model = sentencepiece.parsed(Path(SOURCE), content)
-        fast = sentencepiece.pipeline(model)
-        return Tokenizer(fast, "sentencepiece", model.roles, reads_special_tokens=False)
+    @property
+    def model_file(self) -> str:
+        """See `PieceTokenizer`."""
+        return SOURCE if self.side == "source" else TARGET
 
-    # ---- text -> ids
-
-    def encode(self, text: str) -> Encoding:
-        """See `Tokenizer`. Special tokens in the text are these."""
-        if not isinstance(text, str):
-            return self.pieces.encode(text)  # which raises the error
-        tokens: list[str] = []
-        spans: list[tuple[int, int]] = []
-
-        def add(start: int, end: int) -> None:
-            """The pieces of a part between special tokens."""
-            if code := LANGUAGE_CODE.match(text, start, end):
-                tokens.append(code.group())
-                spans.append(code.span())
-                start = code.end()
-            found = self.pieces.encode(text[start:end])
-            tokens.extend(found.tokens)
-            spans.extend((first + start, last + start) for first, last in found.offsets)
-
-        start = 0
-        for special in self.special.finditer(text):
-            add(start, special.start())
-            tokens.append(special.group())
-            spans.append(special.span())
-            start = special.end()
-        add(start, len(text))
-        return Encoding([self.ids_of.get(token, self.unknown) for token in tokens], tokens, spans)
-
-    def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
-        """See `Tokenizer`."""
-        if isinstance(texts, str):
-            return super().encode_many(texts)
-        texts = list(texts)
-        unknown = self.pieces.unk_id
-        return [
-            self.encode(text).ids
-            if unknown in ids or text.startswith(">>") or self.special.search(text)
-            else [self._table[i] for i in ids]
-            for text, ids in zip(texts, self.pieces.encode_many(texts), strict=True)
-        ]
+    def code_at(self, text: str, start: int, end: int) -> re.Match[str] | None:
+        """`>>xx<<`, the language to translate into."""
+        return LANGUAGE_CODE.match(text, start, end)
 
     def decode_many(self, sequences: Iterable[Iterable[int]]) -> list[str]:
         """See `Tokenizer`."""
-        if self.vocabs[1] is not self.ids_of:
-            return self.for_targets.decode_many(sequences)
-        return [text.strip() for text in super().decode_many(sequences)]
-
-    @cached_property
-    def _table(self) -> list[int]:
-        """The id of each piece of the model."""
-        count = self.pieces.vocab_size
-        return [self.ids_of.get(self.pieces.token(i), self.unknown) for i in range(count)]
+        targets = self if self.vocabs[1] is self.ids_of else self.for_targets
+        return super(MarianTokenizer, targets).decode_many(sequences)
 
     # ---- files
 
@@ -174,40 +118,18 @@ class MarianTokenizer(Tokenizer):
 
     def fingerprint(self) -> str:
         """See `Tokenizer`."""
-        parts = [*self.files.values(), json.dumps([*self.vocabs, self.roles]).encode()]
-        return hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in parts)).hexdigest()
+        return self.digest(*self.vocabs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MarianTokenizer, (self.files, self.vocabs, self.roles, self.max_length, self.side)
 
-    def _extended(self, tokens: Sequence[str]) -> tokenizers.Tokenizer:
-        raise RegardError(
-            f"{', '.join(map(repr, tokens))} cannot be added: Marian's tokenizer has no place for "
-            "further special tokens."
-        )
-
 
 def _decoder(vocab: Mapping[str, int], roles: Mapping[str, str]) -> tokenizers.Tokenizer:
-    """A `tokenizers.Tokenizer` that holds the vocabulary, decodes ids and has the template."""
-    fast = tokenizers.Tokenizer(models.WordLevel(dict(vocab), unk_token=roles["unk"]))
-    fast.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse()])
+    """The vocabulary, with `</s>` after a text."""
     codes = [token for token in vocab if LANGUAGE_CODE.fullmatch(token)]
-    fast.add_special_tokens([*roles.values(), *codes])
-    end = (vocab[roles["eos"]],)
-    fast.post_processor = processor_of(Template.around((), (), end), fast.id_to_token)
-    return fast
+    return vocabulary(vocab, roles, codes, Template.around((), (), (vocab[roles["eos"]],)))
 
 
 def _roles(settings: TokenSettings) -> dict[str, str]:
     named = {role: settings.roles.get(role, token) for role, token in ROLES.items()}
     return {role: token for role, token in named.items() if settings.named.get(role, 0) is not None}
-
-
-def _check(path: Path, vocab: Mapping[str, int], roles: Mapping[str, str]) -> None:
-    if missing := [token for token in ROLES if token not in roles]:
-        raise DataError(path, None, f"there is no {missing[0]} token, which Marian's models need.")
-    for role, token in roles.items():
-        if token not in vocab:
-            raise DataError(path, None, f"the {role} token {token!r} is missing.")
-    if sorted(vocab.values()) != list(range(len(vocab))):
-        raise DataError(path, None, "the ids must be 0, 1, 2 and so on, each once.")

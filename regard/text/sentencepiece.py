@@ -9,7 +9,7 @@ ids are others than SentencePiece's.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from regard.text.token_settings import TokenSettings
 from regard.text.unigram import SPACE
 
 MARIAN = ("source.spm", "target.spm")
+M2M_100 = "sentencepiece.bpe.model"
+CUTTING = ("unigram", "bpe")  # types of models that cut texts for a vocabulary of its own
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 Preprocessing = tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]
 LANGUAGE = "language"  # in the place of a role
@@ -37,6 +39,13 @@ def is_marian(path: Path) -> bool:
     if not path.is_dir() or (path / "tokenizer.json").is_file():
         return False
     return all((path / name).is_file() for name in (*MARIAN, "vocab.json"))
+
+
+def is_m2m_100(path: Path) -> bool:
+    """Whether a folder has M2M-100's files and no tokenizer.json."""
+    if not path.is_dir() or (path / "tokenizer.json").is_file():
+        return False
+    return all((path / name).is_file() for name in (M2M_100, "vocab.json"))
 
 
 def is_model(name: str) -> bool:
@@ -68,6 +77,12 @@ class SentencePieceModel:
     merge_spaces: bool
     byte_fallback: bool
     roles: dict[str, str] = field(default_factory=dict)
+    kind: str = "unigram"
+
+    @property
+    def tokenizer_kind(self) -> str:
+        """The kind of a tokenizer of this model."""
+        return "sentencepiece" if self.kind == "unigram" else "bpe"
 
     @property
     def unknown_id(self) -> int | None:
@@ -84,8 +99,10 @@ def read(path: Path) -> SentencePieceModel:
     return parsed(path, path.read_bytes())
 
 
-def parsed(path: Path, content: bytes) -> SentencePieceModel:
+def parsed(path: Path, content: bytes, kinds: Collection[str] = ("unigram",)) -> SentencePieceModel:
     """The model in the content of a file, whose name errors give.
+
+    kinds: the types of models that are read.
 
     Raises:
         DataError: it is no SentencePiece model, or of a type or with an option that is not
@@ -103,22 +120,23 @@ def parsed(path: Path, content: bytes) -> SentencePieceModel:
             merge_spaces=bool(normalizer.integer(4, 1)),
             byte_fallback=bool(trainer.integer(35, 0)),
             roles=_roles(pieces, trainer),
+            kind=kind,
         )
         CharacterMap(model.character_map)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, RegardError) as error:
         raise DataError(path, None, f"is not a SentencePiece model: {error}.") from None
-    _check(path, model, kind, escaped=bool(normalizer.integer(5, 1)), suffix=trainer.integer(24, 0))
+    if model.kind not in kinds:
+        problem = f"is a SentencePiece model of the type {kind}, but only {' and '.join(kinds)}"
+        hint = "Use the tokenizer.json of the same model, which `transformers` writes."
+        raise DataError(path, None, f"{problem} is supported.", hint)
+    _check(path, model, escaped=bool(normalizer.integer(5, 1)), suffix=trainer.integer(24, 0))
     return model
 
 
-def _check(path: Path, model: SentencePieceModel, kind: str, *, escaped: bool, suffix: int) -> None:
+def _check(path: Path, model: SentencePieceModel, *, escaped: bool, suffix: int) -> None:
     """Raise a DataError for what is not supported."""
     if not model.pieces or model.unknown_id is None:
         raise DataError(path, None, "is not a SentencePiece model: it has no unknown piece.")
-    if kind != "unigram":
-        problem = f"is a SentencePiece model of the type {kind}, but only unigram is supported."
-        hint = "Use the tokenizer.json of the same model, which `transformers` writes."
-        raise DataError(path, None, problem, hint)
     if suffix or not escaped:
         name = "treat_whitespace_as_suffix" if suffix else "escape_whitespaces"
         problem = f"has {name} = {str(bool(suffix)).lower()}, which is not supported."
@@ -217,8 +235,7 @@ def pipeline(model: SentencePieceModel) -> tokenizers.Tokenizer:
 
     Control pieces and unused ones are special tokens there, user-defined ones are added tokens.
     """
-    vocab = [(piece.text, piece.score) for piece in model.pieces]
-    fast = tokenizers.Tokenizer(models.Unigram(vocab, model.unknown_id, model.byte_fallback))
+    fast = tokenizers.Tokenizer(_bpe(model) if model.kind == "bpe" else _unigram(model))
     fast.normalizer = normalizers.Sequence(list(_normalizers(model)))
     if all(SPACE not in piece.text[1:] for piece in model.pieces):
         fast.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
@@ -234,6 +251,33 @@ def pipeline(model: SentencePieceModel) -> tokenizers.Tokenizer:
     own = [piece.text for piece in model.pieces if piece.type == USER_DEFINED]
     fast.add_tokens([AddedToken(name, normalized=False) for name in own])
     return fast
+
+
+def _unigram(model: SentencePieceModel) -> models.Unigram:
+    vocab = [(piece.text, piece.score) for piece in model.pieces]
+    return models.Unigram(vocab, model.unknown_id, model.byte_fallback)
+
+
+def _bpe(model: SentencePieceModel) -> models.BPE:
+    """Two neighbouring pieces are merged where the model has both together, the best score first.
+
+    The file has no list of merges: every cut of a piece into two pieces is one.
+    """
+    vocab = {piece.text: number for number, piece in enumerate(model.pieces)}
+    merges = []
+    for piece in model.pieces:
+        if piece.type == NORMAL:
+            cuts = [(piece.text[:i], piece.text[i:]) for i in range(1, len(piece.text))]
+            known = [cut for cut in cuts if cut[0] in vocab and cut[1] in vocab]
+            merges += [(-piece.score, vocab[a], vocab[b], a, b) for a, b in known]
+    assert model.unknown_id is not None
+    return models.BPE(
+        vocab=vocab,
+        merges=[(a, b) for *_, a, b in sorted(merges)],
+        unk_token=model.pieces[model.unknown_id].text,
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+    )
 
 
 def _normalizers(model: SentencePieceModel) -> Iterator[normalizers.Normalizer]:

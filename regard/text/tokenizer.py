@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 MARIAN = "regard.text.marian:MarianTokenizer"
+M2M_100 = "regard.text.m2m_100:M2M100Tokenizer"
 
 
 class Tokenizer:
@@ -335,11 +336,12 @@ class Tokenizer:
     def load(cls, path: str | Path, **options: Any) -> Tokenizer:
         """Read a folder or a file; for formats and options see `regard.text.published.load`."""
         from regard.text.published import load
-        from regard.text.sentencepiece import is_marian
+        from regard.text.sentencepiece import is_m2m_100, is_marian
 
-        if is_marian(Path(path)):
-            marian: Tokenizer = imported(MARIAN).load(path, **options)
-            return marian
+        for is_kind, kind in ((is_marian, MARIAN), (is_m2m_100, M2M_100)):
+            if is_kind(Path(path)):
+                found: Tokenizer = imported(kind).load(path, **options)
+                return found
         return Tokenizer(**vars(load(path, **options)))
 
     def to_str(self) -> str:

@@ -1,0 +1,125 @@
+"""M2M-100's tokenizers: a SentencePiece model, a vocabulary, and a token for each language.
+
+    sentencepiece.bpe.model     how a text is cut into pieces
+    vocab.json                  the ids of the pieces
+
+The tokens of the languages, `__en__` and so on, are in no file: their ids follow the vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DataError
+from regard.file_writing import write_text
+from regard.text import sentencepiece, vocab_files
+from regard.text.piece_tokenizer import PieceTokenizer, check_vocabulary, vocabulary
+from regard.text.templates import Template
+from regard.text.token_settings import ADDITIONAL, read_settings
+
+VOCAB, MODEL = "vocab.json", sentencepiece.M2M_100
+ROLES = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}
+# `language_codes` of tokenizer_config.json -> the languages, in the order of their ids
+LANGUAGES = {
+    "m2m100": (
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl "
+        "gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml "
+        "mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl "
+        "tn tr uk ur uz vi wo xh yi yo zh zu"
+    ).split(),
+    "wmt21": "en ha is ja cs ru zh de".split(),
+}
+
+
+class M2M100Tokenizer(PieceTokenizer):
+    """Cuts by a SentencePiece model and looks pieces up in a vocabulary; see `PieceTokenizer`.
+
+    vocab: token -> id, without the languages.  source: the language of a text, such as "en".
+    codes: a key of `LANGUAGES`.  listed: the tokens of languages where texts may contain
+        them: all, or none.
+    """
+
+    model_file = MODEL
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        vocab: Mapping[str, int],
+        roles: Mapping[str, str],
+        source: str = "en",
+        codes: str = "m2m100",
+        max_length: int | None = None,
+        listed: Sequence[str] = (),
+    ):
+        self.vocab_file, self.source, self.codes = vocab, source, codes
+        self.listed = list(listed)
+        self.languages = [f"__{code}__" for code in LANGUAGES[codes]]
+        ids = {**vocab, **{token: len(vocab) + n for n, token in enumerate(self.languages)}}
+        template = Template.around((ids[f"__{source}__"],), (), (ids[roles["eos"]],))
+        fast = vocabulary(ids, roles, self.languages, template)
+        super().__init__(files, ids, fast, "m2m-100", roles, max_length)
+
+    def read_as_special(self) -> Sequence[str]:
+        """See `PieceTokenizer`."""
+        return [*self.roles.values(), *self.listed]
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> M2M100Tokenizer:
+        """Read a folder.
+
+        Raises:
+            DataError: a file is missing or malformed, or names a language that there is not.
+        """
+        folder = Path(path)
+        if options:
+            raise DataError(folder, None, f"takes no options, but is given {', '.join(options)}.")
+        settings = read_settings(folder / VOCAB)
+        others = settings.config.model_extra or {}
+        codes, source = others.get("language_codes") or "m2m100", others.get("src_lang") or "en"
+        for name, value, known in (
+            ("language_codes", codes, [*LANGUAGES]),
+            ("src_lang", source, LANGUAGES.get(codes, [])),
+        ):
+            if value not in known:
+                problem = f"`{name}` must be one of {', '.join(known)}, but is {value!r}."
+                raise DataError(settings.path, None, problem)
+        vocab = vocab_files.read_vocab_json(folder / VOCAB)
+        named = {role: settings.roles.get(role, token) for role, token in ROLES.items()}
+        check_vocabulary(folder / VOCAB, vocab, ROLES, named)
+        files = {MODEL: (folder / MODEL).read_bytes()}
+        sentencepiece.parsed(folder / MODEL, files[MODEL], sentencepiece.CUTTING)
+        known = [f"__{code}__" for code in LANGUAGES[codes]]
+        listed = [token.content for token in settings.extra if token.content in known]
+        if listed not in ([], known):  # their program would give them other ids in texts
+            problem = f"`{ADDITIONAL}` must name all languages, {known[0]} to {known[-1]}, or none."
+            raise DataError(settings.path, None, problem)
+        return cls(files, vocab, named, source, codes, settings.max_length, listed)
+
+    def save(self, folder: str | Path, max_length: int | None = None) -> None:
+        """Write the files that were read, and tokenizer_config.json; see `Tokenizer`."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        config: dict[str, Any] = {"tokenizer_class": "M2M100Tokenizer", "src_lang": self.source}
+        config["language_codes"] = self.codes
+        limits = [limit for limit in (max_length, self.max_length) if limit is not None]
+        if limits:
+            config["model_max_length"] = min(limits)
+        config |= {f"{role}_token": token for role, token in self.roles.items()}
+        config |= {ADDITIONAL: self.listed} if self.listed else {}
+        for name, content in (("tokenizer_config.json", config), (VOCAB, self.vocab_file)):
+            write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
+        (folder / MODEL).write_bytes(self.files[MODEL])
+        for name in ("tokenizer.json", "special_tokens_map.json", "added_tokens.json"):
+            (folder / name).unlink(missing_ok=True)
+
+    def fingerprint(self) -> str:
+        """See `Tokenizer`."""
+        others = {"language_codes": self.codes, "src_lang": self.source, ADDITIONAL: self.listed}
+        return self.digest(self.vocab_file, others)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = self.roles, self.source, self.codes, self.max_length, self.listed
+        return M2M100Tokenizer, (self.files, self.vocab_file, *options)
