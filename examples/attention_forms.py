@@ -6,6 +6,8 @@ printed, and runs/attention-forms/report.html shows the curves. Interrupted, it 
 stopped.
 
     python examples/attention_forms.py dot local-p training.tokens=100_000    two of them, shorter
+
+Translators of other kinds follow, whose recipes have the same data, tokenizer and tokens.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ FORMS: dict[str, dict[str, str | int | float]] = {
     "hard": {"selection": "hard"},
     "hard-expected": {"selection": "hard-expected"},
 }
+# Name of a row -> the recipe of a translator that is no LSTM
+OTHERS = {"conv": "tatoeba-conv.toml"}
 
 
 def main(
@@ -52,7 +56,11 @@ def main(
 
 
 def variant(form: str, folder: Path) -> Path:
-    """The recipe with another form of attention, and paths that hold in its folder."""
+    """The recipe with another form of attention, and paths that hold in its folder; or that of
+    another translator.
+    """
+    if form in OTHERS:
+        return ROOT / "recipes" / OTHERS[form]
     text = RECIPE.read_text(encoding="utf-8")
     own = {} if "name" in FORMS[form] else tomllib.loads(text)["model"]
     lines = (f"{name} = {json.dumps(value)}" for name, value in (own | FORMS[form]).items())
@@ -67,4 +75,4 @@ def variant(form: str, folder: Path) -> Path:
 
 if __name__ == "__main__":
     options = [word for word in sys.argv[1:] if "=" in word]
-    main([word for word in sys.argv[1:] if "=" not in word] or list(FORMS), options)
+    main([word for word in sys.argv[1:] if "=" not in word] or [*FORMS, *OTHERS], options)

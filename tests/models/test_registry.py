@@ -30,6 +30,7 @@ AWD = dict(
     d_model=8, d_hidden=12, layers=2, embedding_dropout=0.2, input_dropout=0.3, weight_dropout=0.4,
     hidden_dropout=0.3, output_dropout=0.3, inner=5,
 )  # fmt: skip
+CONV = dict(d_model=8, encoder=((3, 8), (5, 6)), decoder=((3, 8), (2, 6)), dropout=0.3)
 TRANSFORMER = dict(
     d_model=8, d_ff=16, heads=2, encoder_layers=2, decoder_layers=2, dropout=0.3,
     attention_dropout=0.3, activation_dropout=0.3,
@@ -79,6 +80,10 @@ TINY: dict[str, list[dict]] = {
         dict(SEQ2SEQ, attention="content-based", selection="hard"),
         dict(SEQ2SEQ, attention="cosine", window="local-p", selection="hard-expected",
              choice_seed=3),
+    ],
+    "conv-seq2seq": [
+        dict(CONV, max_length=16),
+        dict(CONV, tied=True, encoder=((1, 4),), decoder=((1, 4), (4, 4), (2, 10))),
     ],
     "transformer": [
         TRANSFORMER, dict(TRANSFORMER, positions="learned"),

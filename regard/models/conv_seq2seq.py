@@ -1,0 +1,272 @@
+"""Convolutional sequence to sequence learning, ConvS2S (Gehring et al. 2017).
+
+    source -> words + positions -> M x [gated convolution] -> z, read as keys z and values z + e
+    target -> words + positions -> N x [gated causal convolution, attention] -> output
+
+Every sum of two terms is multiplied by sqrt(0.5), which keeps its variance (section 3.5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
+
+from regard.attention.attend import attend
+from regard.attention.cache import SourceMemory
+from regard.attention.capture import CapturePoint, ReshapedCapture
+from regard.attention.multihead import share, unshare
+from regard.attention.scores import PLAIN
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.layers.convolution import Buffers, Convolution
+from regard.layers.dropout import Dropout
+from regard.layers.linear import Linear
+from regard.layers.positions import LearnedPositions
+from regard.layers.softmax import Softmax
+from regard.models.config import Filters, Probability, Size, TokenId
+from regard.models.protocols import EncoderDecoder, Output
+from regard.state import State
+
+
+@dataclass(frozen=True)
+class ConvSeq2SeqConfig:
+    """The defaults are the model for English and Romanian of section 4.2.
+
+    encoder, decoder: kernel and width of each layer, from the input up; a kernel of the encoder is
+        odd.
+    d_model: of embeddings, keys and values, and of what the output reads.
+    max_length: positions that are learned, of source and target each.
+    tied: whether the embedding is the output's weight too.
+    bos: the token with which the decoder starts.
+    """
+
+    vocab_size: Size  # of both languages together
+    d_model: Size = 512
+    encoder: Filters = ((3, 512),) * 20
+    decoder: Filters = ((3, 512),) * 20
+    dropout: Probability = 0.2
+    tied: bool = False
+    max_length: Size = 1024
+    pad: TokenId = 0
+    bos: TokenId = 1
+    eos: TokenId = 2
+
+
+_GERMAN = ((3, 512),) * 9 + ((3, 1024),) * 4 + ((1, 2048),) * 2
+SIZES = {
+    "tiny": dict(d_model=128, encoder=((3, 128),) * 4, decoder=((3, 128),) * 3),
+    "wmt16-en-ro": dict(d_model=512, encoder=((3, 512),) * 20, decoder=((3, 512),) * 20),
+    "wmt14-en-de": dict(d_model=768, encoder=_GERMAN, decoder=_GERMAN),
+}
+
+
+def half_sum(a: Tensor, b: Tensor) -> Tensor:
+    """(a + b) sqrt(0.5), which has the variance of its terms."""
+    return (a + b) * math.sqrt(0.5)
+
+
+def normalized(linear: nn.Module, gated: bool = False, dropout: float = 0.0) -> nn.Module:
+    """With weight normalization and the paper's start: a normal distribution of the variance p/n,
+    or 4p/n before a gate, of n inputs that are kept with probability p (section 3.5).
+    """
+    weight = cast("Linear", linear).weight
+    variance = (4.0 if gated else 1.0) * (1.0 - dropout) / weight.size(1)
+    nn.init.normal_(weight, std=math.sqrt(variance))
+    nn.init.zeros_(cast("Linear", linear).bias)
+    return weight_norm(linear)
+
+
+class GatedConvolution(nn.Module):
+    """h' = (GLU(conv(drop(h))) + h) sqrt(0.5), GLU([a; b]) = a sigmoid(b)  (section 3.2)
+
+    `residual` projects h where the widths differ.
+    """
+
+    def __init__(self, d_in: int, kernel: int, width: int, dropout: float):
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.convolution = Convolution(d_in, 2 * width, kernel)
+        self.convolution.linear = normalized(self.convolution.linear, gated=True, dropout=dropout)
+        same = d_in == width
+        self.residual = nn.Identity() if same else normalized(Linear(d_in, width))
+
+    def forward(self, hidden: Tensor, keep: Tensor) -> Tensor:
+        """(B, S, D) -> (B, S, D'), reading both sides; `keep` as of `Convolution.centered`."""
+        gated = F.glu(self.convolution.centered(self.dropout(hidden), keep), -1)
+        return half_sum(gated, self.residual(hidden))
+
+
+class ConvDecoderBlock(GatedConvolution):
+    """Gated causal convolution, and attention to the source between the gate and the sum."""
+
+    def __init__(self, d_in: int, kernel: int, width: int, config: ConvSeq2SeqConfig):
+        super().__init__(d_in, kernel, width, config.dropout)
+        self.query = normalized(Linear(width, config.d_model))
+        self.context = normalized(Linear(config.d_model, width))
+        self.capture = CapturePoint("cross")
+
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, words: Tensor, source: SourceMemory, buffers: Buffers
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D'); `words` (B, T, E) are the embeddings g of the target."""
+        gated = F.glu(self.convolution(buffers.extend(self.dropout(hidden))), -1)
+        query = half_sum(self.query(gated), words)  # d = W_d h + b_d + g, equation 1
+        gated = half_sum(gated, self.context(self.look(query, source)))
+        return half_sum(gated, self.residual(hidden))
+
+    def look(self, query: Tensor, source: SourceMemory) -> Tensor:
+        """c = m sqrt(1/m) sum over j of a_j (z_j + e_j), of m source tokens: (B, T, E)."""
+        rows, (keys, values) = query.size(0), source.layer(0)  # (N, H=1, S, E)
+        context = attend(
+            share(query[:, None], keys.size(0)),  # (B, T, E) -> (N, H=1, B/N * T, E)
+            keys.to(query),
+            values.to(query),
+            score=PLAIN,
+            mask=source.mask,
+            capture=ReshapedCapture(self.capture, partial(unshare, rows=rows)),
+        )
+        # The mean of m values of equal weights has 1/m of their variance.
+        scale = source.lengths.to(query.dtype).sqrt()[:, None, None, None]
+        return unshare(context * scale, rows)[:, 0]
+
+
+class ConvEncoder(nn.Module):
+    """Keys and values of a source."""
+
+    def __init__(self, config: ConvSeq2SeqConfig):
+        super().__init__()
+        widths = [width for _, width in config.encoder]
+        self.input = normalized(Linear(config.d_model, widths[0]), dropout=config.dropout)
+        blocks = nn.ModuleList(
+            GatedConvolution(d_in, kernel, width, config.dropout)
+            for d_in, (kernel, width) in zip([widths[0], *widths], config.encoder, strict=False)
+        )
+        self.blocks = cast("Sequence[GatedConvolution]", blocks)
+        self.output = normalized(Linear(widths[-1], config.d_model))
+        self.attentions = len(config.decoder)
+
+    def forward(self, words: Tensor, source: Sequences) -> SourceMemory:
+        """From the embeddings e (B, S, E): keys z and values (z + e) sqrt(0.5)."""
+        keep, hidden = source.keep, self.input(words)
+        for block in self.blocks:
+            hidden = block(hidden, keep)
+        keys = self.output(hidden)
+        if keys.requires_grad:
+            # Each attention of the decoder adds a gradient; their mean goes on into the encoder,
+            # but not into the embedding (section 3.5).
+            keys.register_hook(lambda gradient: gradient / self.attentions)
+        values = half_sum(keys, words)
+        return SourceMemory(keys[:, None, None], values[:, None, None], source.lengths)
+
+
+class ConvDecoder(nn.Module):
+    """All positions of a target at once, or the next ones."""
+
+    def __init__(self, config: ConvSeq2SeqConfig):
+        super().__init__()
+        widths = [width for _, width in config.decoder]
+        self.input = normalized(Linear(config.d_model, widths[0]), dropout=config.dropout)
+        blocks = nn.ModuleList(
+            ConvDecoderBlock(d_in, kernel, width, config)
+            for d_in, (kernel, width) in zip([widths[0], *widths], config.decoder, strict=False)
+        )
+        self.blocks = cast("Sequence[ConvDecoderBlock]", blocks)
+        self.output = normalized(Linear(widths[-1], config.d_model))
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        """Those that a step remembers the inputs of."""
+        return [block.convolution for block in self.blocks]
+
+    def forward(self, words: Tensor, state: ConvSeq2SeqState) -> tuple[Tensor, ConvSeq2SeqState]:
+        """(B, T, E) -> (B, T, E), and the state after these positions."""
+        buffers, hidden = Buffers(self.convolutions, state.inputs), self.input(words)
+        for block in self.blocks:
+            hidden = block(hidden, words, state.source, buffers)
+        position = state.position + words.size(1)
+        return self.output(hidden), ConvSeq2SeqState(buffers.after, state.source, position)
+
+
+@dataclass
+class ConvSeq2SeqState(State):
+    """The last k - 1 inputs of each layer (B, C), the source, and how many tokens were read."""
+
+    inputs: Tensor
+    source: SourceMemory
+    position: int = 0
+
+
+class ConvSeq2Seq(nn.Module, EncoderDecoder[ConvSeq2SeqState]):
+    """The convolutional `EncoderDecoder` with attention in every layer of the decoder.
+
+    Raises:
+        ConfigError: there are no layers, or a kernel of the encoder is even.
+    """
+
+    Config = ConvSeq2SeqConfig
+    SIZES = SIZES
+
+    def __init__(self, config: ConvSeq2SeqConfig):
+        super().__init__()
+        check_layers(config)
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.source_positions = LearnedPositions(config.max_length, config.d_model)
+        self.target_positions = LearnedPositions(config.max_length, config.d_model)
+        for table in (self.embedding, self.source_positions.vectors, self.target_positions.vectors):
+            nn.init.normal_(table.weight, std=0.1)
+        self.encoder, self.decoder = ConvEncoder(config), ConvDecoder(config)
+        self.dropout = Dropout(config.dropout)
+        tied = self.embedding if config.tied else None
+        self.head = Softmax(config.d_model, config.vocab_size, tied=tied, bias=True)
+        if tied is None:
+            nn.init.normal_(self.head.weight, std=math.sqrt((1 - config.dropout) / config.d_model))
+
+    def forward(self, source: Sequences, target: Sequences) -> Output:
+        """See `EncoderDecoder`; both must be padded.
+
+        Raises:
+            ValueError: a text is longer than the model has positions for.
+        """
+        hidden, _ = self.decoder(self._embed(target.ids, 0), self.read(source))
+        return Output(self.dropout(hidden))
+
+    def read(self, source: Sequences) -> ConvSeq2SeqState:
+        """The state before the first target token."""
+        words = self.embedding(source.ids) + self.source_positions.of(source)
+        memory = self.encoder(self.dropout(words), source)
+        inputs = Buffers.empty(self.decoder.convolutions, len(source), memory.keys)
+        return ConvSeq2SeqState(inputs, memory)
+
+    def step(self, tokens: Tensor, state: ConvSeq2SeqState) -> tuple[Tensor, ConvSeq2SeqState]:
+        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        state.consume()
+        hidden, state = self.decoder(self._embed(tokens, state.position), state)
+        return self.head.logits(self.dropout(hidden)), state
+
+    def _embed(self, ids: Tensor, start: int) -> Tensor:
+        positions = self.target_positions(ids.size(1), start)
+        return self.dropout(self.embedding(ids) + positions)
+
+
+def check_layers(config: ConvSeq2SeqConfig) -> None:
+    """Check that there are layers, whose kernels have a middle in the encoder.
+
+    Raises:
+        ConfigError: there are none, or one has none.
+    """
+    for name in ("encoder", "decoder"):
+        if not vars(config)[name]:
+            raise ConfigError(f"`{name}` must have at least one layer: [[kernel, width], ...].")
+    for kernel, _ in config.encoder:
+        if kernel % 2 == 0:
+            raise ConfigError(
+                f"A kernel of `encoder` must be odd, so that it has a middle, but is {kernel}."
+            )
