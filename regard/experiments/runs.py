@@ -219,7 +219,14 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
         raise ConfigError(f"[model.features] {error}") from None
 
 
-MAY_BE_ZERO = ("memory_length", "random_blocks", "random_seed", "highway_layers", "d_words")
+MAY_BE_ZERO = (
+    "memory_length",
+    "random_blocks",
+    "random_seed",
+    "highway_layers",
+    "d_words",
+    "extra_columns",
+)
 
 
 def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:

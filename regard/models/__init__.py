@@ -18,6 +18,7 @@ MODELS: dict[str, Any] = {
     "recurrent": "regard.models.recurrent:RecurrentLanguageModel",
     "awd-lstm": "regard.models.awd_lstm:AwdLstm",
     "seq2seq": "regard.models.seq2seq:Seq2Seq",
+    "bytenet": "regard.models.bytenet:ByteNet",
     "conv-seq2seq": "regard.models.conv_seq2seq:ConvSeq2Seq",
     "transformer": "regard.models.transformer:Transformer",
     "transformer-prenorm": "regard.models.transformer_prenorm:PreNormTransformer",

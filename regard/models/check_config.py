@@ -18,7 +18,7 @@ from regard.recipe import Options, options_of
 from regard.schema import ErrorOf, checked
 
 SPECIAL = ("pad", "bos", "eos")  # fields that are token ids
-LAYERS = ("layers", "encoder_layers", "decoder_layers", "lstm_layers")
+LAYERS = ("layers", "encoder_layers", "decoder_layers", "lstm_layers", "sets")
 SHARED_LAYERS = ("groups", "layers_per_group")  # of models whose `layers` share their parameters
 # Each is a dimension of some weight.
 SIZES = (

@@ -14,6 +14,7 @@ SMALL = {
     "transformer": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2),
     "transformer-prenorm": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2),
     "seq2seq": dict(d_model=12, layers=2),
+    "bytenet": dict(d_model=12, dilations=(1, 2, 4), sets=1),
     "conv-seq2seq": dict(d_model=12, encoder=((3, 12),) * 2, decoder=((3, 12),) * 2),
     "recurrent": dict(d_model=12, layers=2),
     "transformer-xl": dict(
@@ -87,7 +88,7 @@ def test_greedy_equals_a_beam_of_one(name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["transformer", "seq2seq", "conv-seq2seq"])
+@pytest.mark.parametrize("name", ["transformer", "seq2seq", "conv-seq2seq", "bytenet"])
 def test_scores_equal_those_of_the_full_pass(name):
     model, rows = build(name), sources(5, VOCABULARY)
     beam = Beam(4, 4, stopping=BeamFinished(), max_tokens=10)

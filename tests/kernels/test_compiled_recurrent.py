@@ -16,6 +16,7 @@ from regard.kernels.compiled_decoder import CompiledGenerator
 from regard.kernels.program import Program
 from regard.layers.quantized import QuantizedRecurrent
 from regard.layers.recurrent import CELLS
+from regard.models.bytenet import ByteNet, ByteNetConfig
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
@@ -230,6 +231,7 @@ def test_forms_without_a_compiled_step_say_so_and_give_the_scores_of_torch(use, 
 
 
 CONVOLUTIONS = {
+    "ByteNet": lambda: ByteNet(ByteNetConfig(WORDS, WIDTH, dilations=(1, 2), sets=1)),
     "ConvSeq2Seq": lambda: ConvSeq2Seq(
         ConvSeq2SeqConfig(WORDS, WIDTH, ((3, WIDTH),), ((3, WIDTH),) * 2)
     ),

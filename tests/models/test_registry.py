@@ -30,6 +30,7 @@ AWD = dict(
     d_model=8, d_hidden=12, layers=2, embedding_dropout=0.2, input_dropout=0.3, weight_dropout=0.4,
     hidden_dropout=0.3, output_dropout=0.3, inner=5,
 )  # fmt: skip
+BYTENET = dict(d_model=8, dilations=(1, 2), sets=1, dropout=0.2)
 CONV = dict(d_model=8, encoder=((3, 8), (5, 6)), decoder=((3, 8), (2, 6)), dropout=0.3)
 TRANSFORMER = dict(
     d_model=8, d_ff=16, heads=2, encoder_layers=2, decoder_layers=2, dropout=0.3,
@@ -80,6 +81,10 @@ TINY: dict[str, list[dict]] = {
         dict(SEQ2SEQ, attention="content-based", selection="hard"),
         dict(SEQ2SEQ, attention="cosine", window="local-p", selection="hard-expected",
              choice_seed=3),
+    ],
+    "bytenet": [
+        dict(BYTENET, dropout=0.3), dict(BYTENET, unit="multiplicative", length_ratio=0.5),
+        dict(BYTENET, length_ratio=2.5, extra_columns=2, sets=2),
     ],
     "conv-seq2seq": [
         dict(CONV, max_length=16),
