@@ -110,6 +110,8 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "sega-transformer-xl",
     "adaptive-transformer",
     "awd-lstm",
+    "conv-seq2seq",
+    "bytenet",
 }
 
 
