@@ -10,15 +10,15 @@ with the same options from random weights, and from the language model before it
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import os
 import random
 import sys
-import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+
+from trec import questions, write_table
 
 import regard
 
@@ -45,20 +45,6 @@ def words_of(texts: Iterable[str], count: int) -> list[str]:
         found.append(text)
         count -= len(text.split())
     return found
-
-
-def questions(archive: Path, name: str) -> list[tuple[str, str]]:
-    """(question, one of six labels) of a file of the archive."""
-    with zipfile.ZipFile(archive) as files:
-        lines = files.read(f"qc/{name}.txt").decode("latin-1").splitlines()
-    pairs = (line.split(" ", 1) for line in lines)
-    return [(text.strip(), label.split(":")[0]) for label, text in pairs]
-
-
-def write_table(file: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """Questions and labels, with a header."""
-    with file.open("w", encoding="utf-8", newline="") as out:
-        csv.writer(out, delimiter="\t").writerows([("text", "label"), *rows])
 
 
 def write_data(imdb: Path, trec: Path, folder: Path, words: int) -> None:

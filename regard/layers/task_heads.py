@@ -62,6 +62,12 @@ def mean_of_tokens(hidden: Tensor, batch: Sequences) -> Tensor:
     return batch.mean(hidden)
 
 
+def max_of_tokens(hidden: Tensor, batch: Sequences) -> Tensor:
+    """The maximum over the tokens of each sequence, or zeros: (B, T, D) -> (B, D)."""
+    largest = batch.pad(hidden).masked_fill(~batch.keep[..., None], -torch.inf).amax(1)
+    return largest.masked_fill((batch.lengths == 0)[:, None], 0.0)
+
+
 @dataclass(frozen=True)
 class ConcatPooling:
     """[h_T, max, mean] of each sequence (Howard & Ruder 2018, section 3.3): (B, T, D) -> (B, 3 D).
@@ -74,11 +80,10 @@ class ConcatPooling:
     backward: bool = False
 
     def __call__(self, hidden: Tensor, batch: Sequences) -> Tensor:
-        padded, keep = batch.pad(hidden), batch.keep[..., None]
+        padded = batch.pad(hidden)
         at = torch.zeros_like(batch.lengths) if self.backward else (batch.lengths - 1).clamp(min=0)
         end = padded[torch.arange(len(batch), device=hidden.device), at]
-        largest = padded.masked_fill(~keep, -torch.inf).amax(1)
-        parts = torch.stack([end, largest, batch.mean(hidden)], 1)  # (B, 3, D)
+        parts = torch.stack([end, max_of_tokens(hidden, batch), batch.mean(hidden)], 1)  # (B, 3, D)
         return parts.masked_fill((batch.lengths == 0)[:, None, None], 0.0).flatten(1)
 
 

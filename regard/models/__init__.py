@@ -43,6 +43,8 @@ MODELS: dict[str, Any] = {
     "adaptive-transformer": "regard.models.adaptive_transformer:AdaptiveTransformer",
     "transformer-xl": "regard.models.transformer_xl:TransformerXL",
     "sega-transformer-xl": "regard.models.sega_transformer_xl:SegaTransformerXL",
+    "bilstm": "regard.models.bilstm:BiLSTM",
+    "kim-cnn": "regard.models.kim_cnn:KimCNN",
     "features": "regard.models.features:Features",
 }
 

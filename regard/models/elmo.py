@@ -18,7 +18,7 @@ instead, as the authors' program does from batch to batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
+from regard.data.word_characters import with_characters
 from regard.layers.character_convolution import CharacterConvolution, Highway, SquashedBy
 from regard.layers.dropout import Dropout
 from regard.layers.projected_lstm import ProjectedLSTM
@@ -34,12 +35,13 @@ from regard.layers.sampled_softmax import SampledSoftmax
 from regard.layers.scalar_mix import ScalarMix
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import ClassificationHead, every_token, mean_of_tokens
+from regard.layers.word_characters import vectors_of_words
 from regard.models.config import Count, Filters, Limit, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
 from regard.state import Cells, State
-from regard.text.characters import ELMO_CHARACTERS, ELMO_PADDING, elmo_word
+from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
 from regard.text.templates import Template
 
@@ -117,11 +119,7 @@ class BidirectionalCells(State):
 
 
 class WordEncoder(nn.Module):
-    """characters -> convolutions -> highways -> projection.
-
-    On a CPU every distinct word of a batch is computed once. Other devices compute all words, since
-    to find the distinct ones is to wait for them.
-    """
+    """characters -> convolutions -> highways -> projection."""
 
     def __init__(self, config: ElmoConfig):
         super().__init__()
@@ -138,15 +136,7 @@ class WordEncoder(nn.Module):
 
         Equal ids of a batch have equal characters.
         """
-        characters, keep = batch.extras["characters"], batch.keep
-        if characters.device.type != "cpu":
-            vectors = self._of(characters.flatten(0, 1)).unflatten(0, keep.shape)
-            return vectors * keep[..., None]
-        distinct, word = batch.ids[keep].unique(return_inverse=True)
-        one_of_each = torch.empty_like(distinct).scatter_(0, word, torch.arange(len(word)))
-        vectors = self._of(characters[keep][one_of_each])[word]  # (words, P) -> (N, P)
-        found = vectors.new_zeros(*keep.shape, vectors.size(-1))
-        return found.masked_scatter(keep[..., None], vectors)  # (N, P) -> (B, T, P)
+        return vectors_of_words(batch, self._of)
 
     def _of(self, characters: Tensor) -> Tensor:
         """(N, C) -> (N, P)"""
@@ -206,17 +196,8 @@ class Elmo(nn.Module, Encoder):
         C is `word_length`, or what the longest word of the batch takes with the widest filter
         behind it: all windows further on hold padding alone and have the same maximum.
         """
-        length, ids = self.config.word_length, batch.ids.cpu()
-        distinct, word = ids.unique(return_inverse=True)
-        spelled = [elmo_word(tokenizer, number, length) for number in distinct.tolist()]
-        table = torch.tensor(spelled, dtype=torch.long).reshape(-1, length)
-        used = int((table != ELMO_PADDING).sum(1).max()) if len(table) else 0
         widest = max(width for width, _ in self.config.filters)
-        characters = table[:, : used + widest][word]  # (words, C) -> (B, T, C)
-        characters = characters * batch.keep.cpu()[..., None]
-        return replace(
-            batch, extras={**batch.extras, "characters": characters.to(batch.ids.device)}
-        )
+        return with_characters(batch, tokenizer, self.config.word_length, widest)
 
     # ---- an encoder
 

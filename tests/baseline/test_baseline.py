@@ -112,6 +112,8 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "awd-lstm",
     "conv-seq2seq",
     "bytenet",
+    "bilstm",
+    "kim-cnn",
 }
 
 

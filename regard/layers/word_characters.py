@@ -1,0 +1,52 @@
+"""Vectors of words from their characters, for a whole batch: once for every distinct word.
+
+Also the character LSTM of Lample et al. 2016; convolutions are in `character_convolution`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.layers.recurrent import LSTM, BidirectionalStack
+from regard.text.characters import ELMO_CHARACTERS, ELMO_PADDING
+
+
+def vectors_of_words(batch: Sequences, read: Callable[[Tensor], Tensor]) -> Tensor:
+    """(B, T, P), zeros at the padding; "characters" of the extras are (B, T, C).
+
+    On a CPU every distinct word of the batch is computed once; equal ids have equal characters.
+    Other devices compute all words, since to find the distinct ones is to wait for them.
+
+    Args:
+        read: from characters (N, C) to vectors (N, P).
+    """
+    characters, keep = batch.extras["characters"], batch.keep
+    if characters.device.type != "cpu":
+        vectors = read(characters.flatten(0, 1)).unflatten(0, keep.shape)
+        return vectors * keep[..., None]
+    distinct, word = batch.ids[keep].unique(return_inverse=True)
+    one_of_each = torch.empty_like(distinct).scatter_(0, word, torch.arange(len(word)))
+    vectors = read(characters[keep][one_of_each])[word]  # (words, P) -> (N, P)
+    found = vectors.new_zeros(*keep.shape, vectors.size(-1))
+    return found.masked_scatter(keep[..., None], vectors)  # (N, P) -> (B, T, P)
+
+
+class CharacterLSTM(nn.Module):
+    """Where an LSTM ends that reads the characters of a word from both sides (section 4.1).
+
+    d_model: of both directions together.
+    """
+
+    def __init__(self, d_character: int, d_model: int):
+        super().__init__()
+        self.embedding = nn.Embedding(ELMO_CHARACTERS, d_character, padding_idx=0)
+        self.recurrent = BidirectionalStack(LSTM, d_character, d_model, 1)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """(N, C) ids -> (N, D)"""
+        lengths = ((characters != ELMO_PADDING) & (characters != 0)).sum(1)
+        return self.recurrent(self.embedding(characters), lengths)[1][:, 0]

@@ -1,0 +1,150 @@
+"""Words read by an LSTM from both sides: the encoder of Lample et al. 2016 and Ma and Hovy 2016.
+
+    [word; its characters] -> dropout -> L x bidirectional LSTM -> dropout -> head
+
+A word has a vector of its own and, by choice, one of its characters: where an LSTM over them ends
+(Lample et al.), or the maxima of convolutions (Ma and Hovy). With characters, words outside of the
+vocabulary share one vector and differ by their characters. With the head "crf" it is their tagger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.data.word_characters import with_characters
+from regard.layers.character_convolution import CharacterConvolution
+from regard.layers.dropout import Dropout
+from regard.layers.recurrent import LSTM, BidirectionalStack
+from regard.layers.task_heads import ClassificationHead, ConcatPooling, every_token
+from regard.layers.word_characters import CharacterLSTM, vectors_of_words
+from regard.models.config import Probability, Size, TokenId
+from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.protocols import Encoder, States
+from regard.text.characters import ELMO_CHARACTERS
+from regard.text.open_vocabulary import OpenVocabulary
+from regard.text.templates import Template
+
+HEAD_INIT = 0.02  # the matrices of task heads start normal with this deviation
+CHARACTER_WIDTH = 3  # of the convolutions (Ma and Hovy, table 1)
+
+
+@dataclass(frozen=True)
+class BiLSTMConfig:
+    """The defaults are those of Lample et al. 2016, section 5.1.
+
+    d_words: of the vectors of words.  d_model: of both directions of the LSTM together.
+    characters: what reads the characters of a word, "lstm" or "cnn"; "none": nothing does.
+    d_character: of a character's vector.  d_characters: of what a word's characters give.
+    word_length: characters of a word that are read, with the two that mark its ends.
+    """
+
+    vocab_size: Size
+    d_words: Size = 100
+    d_model: Size = 200
+    layers: Size = 1
+    characters: Literal["none", "lstm", "cnn"] = "lstm"
+    d_character: Size = 25
+    d_characters: Size = 50
+    word_length: Size = 30
+    dropout: Probability = 0.5
+    max_length: Size | None = None  # any
+    pad: TokenId | None = 0
+
+    def __post_init__(self) -> None:
+        if self.characters != "none" and self.word_length < CHARACTER_WIDTH:
+            raise ValueError(
+                f"`word_length` must be at least {CHARACTER_WIDTH}, a character and the marks of a "
+                f"word's ends, but is {self.word_length}."
+            )
+
+
+class BiLSTM(nn.Module, Encoder):
+    """A bidirectional LSTM over words and their characters, an `Encoder`."""
+
+    Config = BiLSTMConfig
+
+    def __init__(self, config: BiLSTMConfig):
+        super().__init__()
+        self.config, width = config, config.d_words
+        self.embedding = nn.Embedding(config.vocab_size, config.d_words)
+        nn.init.normal_(self.embedding.weight, std=config.d_words**-0.5)
+        self.characters = self._character_encoder()
+        self.unknown: nn.Parameter | None = None
+        if self.characters is not None:
+            width += config.d_characters
+            self.unknown = nn.Parameter(torch.zeros(config.d_words))
+        self.dropout = Dropout(config.dropout)
+        self.recurrent = BidirectionalStack(
+            LSTM, width, config.d_model, config.layers, dropout=config.dropout
+        )
+
+    def _character_encoder(self) -> nn.Module | None:
+        config = self.config
+        match config.characters:
+            case "lstm":
+                return CharacterLSTM(config.d_character, config.d_characters)
+            case "cnn":
+                filters = [(CHARACTER_WIDTH, config.d_characters)]
+                return CharacterConvolution(ELMO_CHARACTERS, config.d_character, filters, "tanh")
+        return None
+
+    # ---- words
+
+    def input_tokenizer(self, tokenizer: Any) -> Any:
+        """See `Encoder`: with characters, words outside of the vocabulary differ."""
+        return tokenizer if self.characters is None else OpenVocabulary.of(tokenizer)
+
+    def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
+        """See `Encoder`: the extra "characters", (B, T, C)."""
+        if self.characters is None:
+            return batch
+        return with_characters(batch, tokenizer, self.config.word_length, CHARACTER_WIDTH)
+
+    def static(self, batch: Sequences) -> Tensor:
+        """See `Encoder`: [word; its characters], (B, T, D')."""
+        if self.characters is None or self.unknown is None:
+            return self.embedding(batch.ids)
+        last = self.config.vocab_size - 1
+        words = self.embedding(batch.ids.clamp(max=last))
+        words = torch.where((batch.ids > last)[..., None], self.unknown, words)
+        return torch.cat([words, vectors_of_words(batch, self.characters)], -1)
+
+    # ---- an encoder
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`: [word; its characters], then what the LSTM gives."""
+        words = self.static(batch)
+        yield words
+        yield tokens.of(self.recurrent(self.dropout(words), batch.lengths)[0])
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+
+        That for classes reads [h_T, max, mean] of the hidden states.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        width, dropout = self.config.d_model, self.config.dropout
+        match kind:
+            case "classes" | "multiple_choice":
+                options: dict[str, Any] = {"pooling": ConcatPooling(), "dropout": dropout}
+                made = ClassificationHead(3 * width, outputs, **options)
+            case "tags":
+                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
+            case "span":
+                made = ClassificationHead(width, 2, pooling=every_token, dropout=dropout)
+            case _:
+                raise no_head(self, kind, TASK_HEADS)
+        return init_weights(made, HEAD_INIT)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """A, and A [SEP] B."""
+        return Template.around((), tokenizer.required_ids("sep"), ())
