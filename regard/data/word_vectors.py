@@ -1,0 +1,177 @@
+"""Vectors of words that others trained, from the text files of GloVe and the files of word2vec.
+
+    found = read_word_vectors("glove.6B.100d.txt", words)      for a list of words
+    found.ids, found.vectors                                   (N,), (N, D): those that have one
+
+GloVe's files have a word and its numbers on each line, word2vec's text files a first line with the
+number of words and the width; word2vec's binary files have the same first line and float32 numbers
+behind each word. Files may be compressed with gzip. Only the vectors of the words asked for stay.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BufferedReader
+from itertools import chain
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.errors import DataError
+
+NUMBER = np.dtype("<f4")  # of binary files
+LONGEST_WORD = 10_000  # bytes; a longer one means that the file is of another kind
+WIDEST = 100_000
+LONGEST_LINE = 1 << 24
+
+Entry = tuple[int, bytes, bytes | list[bytes]]  # the line, the word, and its vector
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """The vectors of those of the words that the file has, exactly or in lower case.
+
+    ids: (N,), the numbers of these words.  vectors: (N, D) float32.
+    words: how many were asked for.  lowercased: how many were found in lower case alone.
+    """
+
+    ids: Tensor
+    vectors: Tensor
+    words: int
+    lowercased: int
+
+    @property
+    def width(self) -> int:
+        """D"""
+        return self.vectors.size(1)
+
+    def __str__(self) -> str:
+        share = 100 * len(self.ids) / max(1, self.words)
+        return (
+            f"{len(self.ids):,} of {self.words:,} words ({share:.1f} %) have a vector of width "
+            f"{self.width}, {self.lowercased:,} of them that of the word in lower case"
+        )
+
+
+def read_word_vectors(path: str | Path, words: Sequence[str]) -> WordVectors:
+    """The vectors of words; one that the file lacks takes that of the word in lower case.
+
+    Where the file has a word twice, the first counts.
+
+    Raises:
+        DataError: the file does not exist or holds no vectors; a line has another number of
+            numbers than the first one, or something that is no finite number. The line is named.
+    """
+    file = Path(path)
+    wanted = {word.encode() for word in words} | {word.lower().encode() for word in words}
+    found: dict[bytes, np.ndarray] = {}
+    width = 0
+    for numbers, line, word, values in _entries(file):
+        width = numbers
+        if word in wanted and word not in found:
+            found[word] = _numbers(values, file, line)
+    exact = [found.get(word.encode()) for word in words]
+    chosen = [
+        found.get(word.lower().encode()) if vector is None else vector
+        for word, vector in zip(words, exact, strict=True)
+    ]
+    ids = [n for n, vector in enumerate(chosen) if vector is not None]
+    vectors = np.array([chosen[n] for n in ids], np.float32).reshape(len(ids), width)
+    lowercased = sum(exact[n] is None for n in ids)
+    return WordVectors(torch.tensor(ids), torch.from_numpy(vectors), len(words), lowercased)
+
+
+def _entries(file: Path) -> Iterator[tuple[int, int, bytes, bytes | list[bytes]]]:
+    """Of each word the width of the file, its line, the word, and its vector as it is written."""
+    try:
+        opened = gzip.open(file) if file.suffix == ".gz" else file.open("rb")
+        with cast(BufferedReader, opened) as stream:
+            first = stream.readline(LONGEST_LINE)
+            header = _header(first)
+            width = len(first.split()) - 1 if header is None else header
+            if width < 1:
+                raise DataError(file, 1, "is no word with its numbers.", "Is it a file of vectors?")
+            if header is None:
+                entries = _text(file, chain([first], stream), width, 1)
+            elif _is_binary(stream, width):
+                entries = _binary(file, stream, width)
+            else:
+                entries = _text(file, stream, width, 2)
+            for entry in entries:
+                yield width, *entry
+    except (OSError, EOFError) as error:
+        raise DataError(file, None, f"cannot be read: {error}.") from None
+
+
+def _header(line: bytes) -> int | None:
+    """The width; None of a line that is not the number of words and the width."""
+    parts = line.split()
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        return None
+    width = int(parts[1])
+    return width if 0 < width <= WIDEST else None
+
+
+def _is_binary(stream: BufferedReader, width: int) -> bool:
+    """Whether numbers follow the first word as bytes; nothing is read."""
+    start = stream.peek(min(8192, 64 + 4 * width))[:8192]
+    numbers = start.partition(b" ")[2].split(b"\n")[0].split()[:3]
+    try:
+        [float(number) for number in numbers]
+    except ValueError:
+        return True
+    return not numbers
+
+
+def _text(file: Path, lines: Iterable[bytes], width: int, start: int) -> Iterator[Entry]:
+    """Lines of a word, which may contain spaces, and `width` numbers; the first one is `start`."""
+    for number, line in enumerate(lines, start):
+        if not line.strip():
+            continue
+        parts = line.rstrip(b"\r\n ").rsplit(b" ", width)
+        if len(parts) <= width or not parts[0]:
+            problem = f"has {len(line.split()) - 1} numbers behind the word, not {width}."
+            raise DataError(file, number, problem, "Is the file complete?")
+        yield number, parts[0], parts[1:]
+
+
+def _binary(file: Path, stream: BufferedReader, width: int) -> Iterator[Entry]:
+    """Words up to a space, and `width` numbers of 4 bytes."""
+    number, size = 1, width * NUMBER.itemsize
+    while word := _word(file, stream, number + 1):
+        number += 1
+        values = stream.read(size)
+        if len(values) < size:
+            problem = f"ends within the vector of word {number - 1}."
+            raise DataError(file, None, problem, "Is the file complete?")
+        yield number, word, values
+
+
+def _word(file: Path, stream: BufferedReader, number: int) -> bytes:
+    """The bytes before the next space; "" at the end of the file."""
+    word = bytearray()
+    while (byte := stream.read(1)) not in (b" ", b""):
+        if byte != b"\n" or word:  # some programs end every vector with a line end
+            word += byte
+        if len(word) > LONGEST_WORD:
+            problem = f"has no space behind word {number - 1}."
+            raise DataError(file, None, problem, "Is it a binary file of word2vec?")
+    return bytes(word)
+
+
+def _numbers(values: bytes | list[bytes], file: Path, line: int) -> np.ndarray:
+    try:
+        if isinstance(values, bytes):
+            found = np.frombuffer(values, NUMBER)
+        else:
+            found = np.array([float(value) for value in values], np.float32)
+    except ValueError:
+        raise DataError(file, line, "has something that is no number behind the word.") from None
+    if not np.isfinite(found).all():
+        raise DataError(file, line, "has a number that is infinite or NaN.")
+    return found

@@ -1,0 +1,95 @@
+"""Files of word vectors as GloVe and word2vec write them, whole and damaged."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+
+from regard.data.word_vectors import read_word_vectors
+from regard.errors import DataError
+
+WORDS = {"the": [1.0, 2.5, -3.0], "Rome": [0.5, 0, 1e-3], "cat": [4, 5, 6], "new york": [7, 8, 9]}
+WANTED = ["<unk>", "cat", "CAT", "the", "dog", "Rome", "new york"]
+IDS = [1, 2, 3, 5, 6]
+
+
+def glove() -> str:
+    return "".join(f"{word} {' '.join(map(str, v))}\n" for word, v in WORDS.items())
+
+
+def binary(end: bytes) -> bytes:
+    """No word of a binary file has a space."""
+    rows = (
+        word.encode() + b" " + np.array(v, "<f4").tobytes() + end
+        for word, v in [*WORDS.items()][:3]
+    )
+    return b"3 3\n" + b"".join(rows)
+
+
+def written(tmp_path, form):
+    file = tmp_path / ("vectors.gz" if form.endswith("gz") else "vectors.txt")
+    content = {
+        "glove": glove().encode(),
+        "word2vec": b"4 3\n" + glove().encode(),
+        "crlf": glove().replace("\n", " \r\n").encode(),
+        "binary": binary(b""),
+        "binary lines": binary(b"\n"),
+    }[form.removesuffix(" gz")]
+    file.write_bytes(gzip.compress(content) if form.endswith("gz") else content)
+    return file
+
+
+@pytest.mark.parametrize(
+    "form", ["glove", "glove gz", "word2vec", "crlf", "binary", "binary lines", "binary gz"]
+)
+def test_the_vectors_of_words_are_found_in_every_form(tmp_path, form):
+    found = read_word_vectors(written(tmp_path, form), WANTED)
+    ids = IDS[: 4 if form.startswith("binary") else 5]
+    wanted = [WORDS[{"CAT": "cat"}.get(WANTED[n], WANTED[n])] for n in ids]
+    assert found.ids.tolist() == ids and found.width == 3
+    torch.testing.assert_close(found.vectors, torch.tensor(wanted))
+    assert (found.words, found.lowercased) == (7, 1)
+    assert "of 7 words" in str(found) and "of width 3, 1 of them" in str(found)
+
+
+def test_of_a_word_that_stands_twice_the_first_vector_counts(tmp_path):
+    file = tmp_path / "twice.txt"
+    file.write_text("cat 1 2\ncat 3 4\n")
+    assert read_word_vectors(file, ["cat"]).vectors.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("cat 1 2\ndog 1\n", r":2: has 1 numbers behind the word, not 2"),
+        ("cat 1 2\ndog 1 x\n", r":2: has something that is no number"),
+        ("cat 1 nan\n", r":1: has a number that is infinite or NaN"),
+        ("", r":1: is no word with its numbers"),
+        ("cat\n", r":1: is no word with its numbers"),
+    ],
+)
+def test_damaged_lines_are_named(tmp_path, content, said):
+    file = tmp_path / "damaged.txt"
+    file.write_text(content)
+    with pytest.raises(DataError, match=said):
+        read_word_vectors(file, ["cat", "dog"])
+
+
+def test_files_that_end_early_or_are_missing_are_errors(tmp_path):
+    file = tmp_path / "short.bin"
+    file.write_bytes(binary(b"")[:-5])
+    with pytest.raises(DataError, match="ends within the vector of word 3"):
+        read_word_vectors(file, ["cat"])
+    file.write_bytes(gzip.compress(glove().encode())[:-8])
+    with pytest.raises(DataError, match="cannot be read"):
+        read_word_vectors(file.rename(tmp_path / "short.gz"), ["cat"])
+    with pytest.raises(DataError, match="cannot be read"):
+        read_word_vectors(tmp_path / "missing.txt", ["cat"])
+
+
+def test_a_file_without_any_of_the_words_gives_none(tmp_path):
+    found = read_word_vectors(written(tmp_path, "glove"), ["zebra"])
+    assert found.vectors.shape == (0, 3) and not len(found.ids)
