@@ -24,7 +24,7 @@ __all__, __getattr__ = names_of(
         "lm_streams": "ParallelStreams ShuffledBlocks SlidingWindows VariableStreams WarmedStreams",
         "readers": "RowReader read read_parallel",
         "sampler": "EpochSampler",
-        "word_vectors": "WordVectors read_word_vectors",
+        "word_vectors": "PretrainedVectors read_word_vectors",
         "token_arrays": "EncodedExamples FieldEncoder ReadReport TokenArray encode encode_texts",
     },
 )

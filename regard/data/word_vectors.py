@@ -33,7 +33,7 @@ Entry = tuple[int, bytes, bytes | list[bytes]]  # the line, the word, and its ve
 
 
 @dataclass(frozen=True, eq=False)
-class WordVectors:
+class PretrainedVectors:
     """The vectors of those of the words that the file has, exactly or in lower case.
 
     ids: (N,), the numbers of these words.  vectors: (N, D) float32.
@@ -58,7 +58,7 @@ class WordVectors:
         )
 
 
-def read_word_vectors(path: str | Path, words: Sequence[str]) -> WordVectors:
+def read_word_vectors(path: str | Path, words: Sequence[str]) -> PretrainedVectors:
     """The vectors of words; one that the file lacks takes that of the word in lower case.
 
     Where the file has a word twice, the first counts.
@@ -83,7 +83,7 @@ def read_word_vectors(path: str | Path, words: Sequence[str]) -> WordVectors:
     ids = [n for n, vector in enumerate(chosen) if vector is not None]
     vectors = np.array([chosen[n] for n in ids], np.float32).reshape(len(ids), width)
     lowercased = sum(exact[n] is None for n in ids)
-    return WordVectors(torch.tensor(ids), torch.from_numpy(vectors), len(words), lowercased)
+    return PretrainedVectors(torch.tensor(ids), torch.from_numpy(vectors), len(words), lowercased)
 
 
 def _entries(file: Path) -> Iterator[tuple[int, int, bytes, bytes | list[bytes]]]:
