@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from every_task import MAKERS, lines, make
+from every_task import MAKERS, TAGGING, lines, make, task_of
 from typer.testing import CliRunner
 
 import regard
@@ -85,7 +85,8 @@ def test_tasks_of_records_have_no_columns(tasks, name):
 
 # ---- names of files
 
-SINGLE = [name for name in MAKERS if name not in ("question-answering", "multiple-choice")]
+RECORDS = ("question-answering", "multiple-choice")
+SINGLE = [name for name in MAKERS if task_of(name) not in RECORDS]
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -99,7 +100,8 @@ def test_one_text_that_is_the_name_of_a_file_is_a_warning(tasks, name, tmp_path,
     Path(text).write_text("")
     with pytest.warns(UserWarning, match="is processed as a text, but is a file") as said:
         task.predict(text)
-    assert said[0].filename == __file__ or name in ("tagging", "embedding")
+    of_words = task_of(name) in (*TAGGING, "embedding")
+    assert said[0].filename == __file__ or of_words
 
 
 @pytest.mark.parametrize("text", ["a warm mat", "", " ", "a" * 5000, "a\0b", "."])

@@ -19,10 +19,12 @@ VALID = (
     *ENCODER_DECODERS,
     "language-modeling",
     "permutation-language-modeling",
+    "bidirectional-language-modeling",
 )  # cannot do without
 TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
 MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "recurrent"}
 MODEL["permutation-language-modeling"] = "xlnet"
+MODEL["bidirectional-language-modeling"] = "elmo"
 
 
 def recipe(workdir: Path, task: str, *more: str, model: str = "") -> Path:
