@@ -73,12 +73,17 @@ class CarriedMemory(State):
     end: int = 0
     even: bool = True
 
-    BY_POSITION: ClassVar[tuple[str, ...]] = ("hidden",)  # tensors (..., C, ·)
+    BY_POSITION: ClassVar[tuple[str, ...]] = ("hidden",)  # (B, L, ..., C, ·) or (B, C, ·)
+
+    @property
+    def held(self) -> int:
+        """How many positions are kept for the next segment."""
+        return min(self.end, self.limit)
 
     @property
     def count(self) -> int:
         """How many positions the next segment reads."""
-        return min(self.end, self.window - 1 if self.window else self.limit)
+        return min(self.held, self.window - 1) if self.window else self.held
 
     @property
     def has_keys(self) -> bool:
@@ -88,7 +93,7 @@ class CarriedMemory(State):
     @property
     def newest(self) -> Tensor:
         """The hidden states of the last M positions, (B, L, M, D), or of as many as there are."""
-        return self.hidden[:, :, max(0, self.end - self.limit) : self.end]
+        return self.hidden[:, :, self.end - self.held : self.end]
 
     def copy(self) -> Self:
         """See `State.copy`; in memory of its own, since a segment is written into it."""
@@ -97,7 +102,7 @@ class CarriedMemory(State):
 
     def tensors(self) -> dict[str, Tensor]:
         """Hidden states and lengths: all that the next segment depends on."""
-        held = slice(max(0, self.end - self.limit), self.end)
+        held = slice(self.end - self.held, self.end)
         found = {name: vars(self)[name][..., held, :] for name in self.BY_POSITION}
         return {**found, "lengths": self.lengths}
 
@@ -115,15 +120,14 @@ class CarriedMemory(State):
         """With capacity for `count` further positions; positions before the last M are dropped."""
         if self.end + count <= self.hidden.size(2):
             return self
-        start = max(0, self.end - self.limit)
-        used = self.end - start
+        start, used = self.end - self.held, self.held
         enough = used + count <= self.hidden.size(2)
         capacity = used + count + max(16, self.limit // 4)
 
         def moved(tensor: Tensor) -> Tensor:
-            if enough:  # in the same buffer, one layer at a time
-                for layer in tensor.unbind(1):
-                    layer[..., :used, :] = layer[..., start : self.end, :].clone()
+            if enough:  # in the same buffer, one layer at a time where there are layers
+                for part in tensor.unbind(1) if tensor.dim() > 3 else [tensor]:
+                    part[..., :used, :] = part[..., start : self.end, :].clone()
                 return tensor
             buffer = ops.zeros((*tensor.shape[:-2], capacity, tensor.size(-1)), tensor)
             buffer[..., :used, :] = tensor[..., start : self.end, :]
@@ -137,7 +141,7 @@ class CarriedMemory(State):
             return self
         shape = (*self.keys.shape[:3], self.hidden.size(2), self.keys.size(4))
         keys, values = ops.zeros(shape, self.keys), ops.zeros(shape, self.keys)
-        held = slice(max(0, self.end - self.limit), self.end)
+        held = slice(self.end - self.held, self.end)
         if self.end:
             for layer in range(shape[1]):
                 found = read(layer, self.hidden[:, layer, held])
@@ -190,20 +194,20 @@ class CarriedMemory(State):
 
     def _shifted_right(self, padding: Tensor) -> Self:
         """Shift sequence b by `padding[b]`: the last valid ones are then side by side."""
-        start = max(0, self.end - self.limit)
-        position = torch.arange(start, self.end, device=padding.device)
+        position = torch.arange(self.end - self.held, self.end, device=padding.device)
         at = (position - padding[:, None]).clamp(min=0)  # (B, M); no query sees what is below 0
-        row = torch.arange(len(padding), device=padding.device)[:, None]
-
-        def moved(kept: Tensor) -> Tensor:  # (B, L, ..., C, ·)
-            return kept.movedim(-2, 1)[row, at].movedim(1, -2).contiguous()
-
-        return self._at_positions(moved, end=self.end - start, even=False)
+        return self._at_positions(lambda kept: at_positions(kept, at), end=self.held, even=False)
 
     def _at_positions(self, moved: Callable[[Tensor], Tensor], **changes: Any) -> Self:
         """`moved` of every tensor (..., C, ·), and other changes."""
         names = [*self.BY_POSITION, *(("keys", "values") if self.has_keys else ())]
         return replace(self, **changes | {name: moved(vars(self)[name]) for name in names})
+
+
+def at_positions(kept: Tensor, at: Tensor) -> Tensor:
+    """Of each sequence the positions `at`, (B, M): (B, L, ..., C, ·) -> (B, L, ..., M, ·)."""
+    row = torch.arange(len(at), device=at.device)[:, None]
+    return kept.movedim(-2, 1)[row, at].movedim(1, -2).contiguous()
 
 
 @dataclass(frozen=True)

@@ -247,6 +247,11 @@ class RelativeAttention(nn.Module):
             )
         return self.output(merge_heads(context))
 
+    def content_queries(self, hidden: Tensor) -> Tensor:
+        """q + u, which are compared with keys: (B, T, D) -> (B, H, T, K)."""
+        query = split_heads(self.query(hidden), self.heads, self.head_dim)
+        return query + self.content_bias
+
     def keys_and_values(self, read: Tensor) -> tuple[Tensor, Tensor]:
         """Of hidden states (B, S, D): (B, H, S, K) twice."""
         both = split_heads(self.key_value(read), 2 * self.heads, self.head_dim)

@@ -45,6 +45,7 @@ MODELS: dict[str, Any] = {
     "sega-transformer-xl": "regard.models.sega_transformer_xl:SegaTransformerXL",
     "bilstm": "regard.models.bilstm:BiLSTM",
     "kim-cnn": "regard.models.kim_cnn:KimCNN",
+    "compressive-transformer": "regard.models.compressive_transformer:CompressiveTransformer",
     "features": "regard.models.features:Features",
 }
 

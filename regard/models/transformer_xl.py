@@ -174,6 +174,10 @@ class PostNormBlock(nn.Module):
         """What the attention reads of the memory (B, M, D): (B, H, M, K) twice."""
         return self.attention.keys_and_values(memory)
 
+    def content_queries(self, hidden: Tensor) -> Tensor:
+        """q + u of the attention's inputs: (B, T, D) -> (B, H, T, K)."""
+        return self.attention.content_queries(hidden)
+
 
 class PreNormBlock(nn.Module):
     """x = x + attend(norm(x)); x = x + feed(norm(x)). The memory is read through the norm, too."""
@@ -202,6 +206,10 @@ class PreNormBlock(nn.Module):
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """What the attention reads of the memory (B, M, D): (B, H, M, K) twice."""
         return self.attention.keys_and_values(self.attention_norm(memory))
+
+    def content_queries(self, hidden: Tensor) -> Tensor:
+        """q + u of the attention's inputs: (B, T, D) -> (B, H, T, K)."""
+        return self.attention.content_queries(self.attention_norm(hidden))
 
     def _read(self, memory: Tensor | None) -> Tensor | None:
         return None if memory is None else self.attention_norm(memory)

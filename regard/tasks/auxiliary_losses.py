@@ -74,6 +74,26 @@ class TemporalActivationRegularization:
         return self.weight * output.extras[self.extra].float().diff(dim=1).square().mean(-1).sum()
 
 
+@dataclass(frozen=True)
+class ReconstructionLoss:
+    """What attention loses where positions are compressed, from which the compression learns.
+
+    Rae et al. 2019, section 3.2. The weights of the prediction get no gradient from it, so that it
+    has no weight to be chosen.
+    """
+
+    name: str = "reconstruction"
+    extra: str = "reconstruction"
+
+    def count(self, batch: StreamBatch) -> int:
+        """Queries, B T."""
+        return batch.tokens.numel()
+
+    def total(self, output: Output) -> Tensor:
+        """See `AuxiliaryLoss`."""
+        return output.extras[self.extra]
+
+
 class LMObjective(Options):
     """[objective]"""
 
@@ -87,7 +107,7 @@ class LMObjective(Options):
     rate of each in proportion to it (Merity et al. 2018, section 4.1)."""
 
     def losses(self, model: LanguageModel) -> tuple[AuxiliaryLoss, ...]:
-        """The losses whose weight is above 0.
+        """The losses whose weight is above 0, and that of a compression which learns.
 
         Raises:
             ConfigError: the model does not give what one of them reads.
@@ -99,7 +119,8 @@ class LMObjective(Options):
                     f"[objective] `{option}` reads `{one.extra}` of the model's output, which "
                     f"{type(model).__name__} does not give. Leave it out."
                 )
-        return tuple(found.values())
+        own = ReconstructionLoss()
+        return (*found.values(), *([own] if own.extra in model.extras else []))
 
     def _named(self) -> Iterator[tuple[str, AuxiliaryLoss]]:
         if alpha := self.activation_regularization:

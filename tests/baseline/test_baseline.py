@@ -108,6 +108,7 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "m2m-100",
     "transformer-xl",
     "sega-transformer-xl",
+    "compressive-transformer",
     "adaptive-transformer",
     "awd-lstm",
     "conv-seq2seq",

@@ -61,6 +61,12 @@ XLNET = dict(d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3)
 UNREAD = {"xlnet": ("segment_bias", "attention.segments", "start")}
 BILSTM = dict(d_words=6, d_model=8, d_character=4, d_characters=6, word_length=9)
 KIM = dict(d_words=6, filters=((2, 4), (3, 4)))
+# How the names of parameters end that get no gradient from the prediction of the next token:
+# XLNet's of segments, and a compression, which has a loss of its own.
+UNREAD = {
+    "xlnet": ("segment_bias", "attention.segments", "start"),
+    "compressive-transformer": ("kernel.weight", "kernel.bias"),
+}
 
 # model -> variants of a tiny configuration
 TINY: dict[str, list[dict]] = {
@@ -130,6 +136,11 @@ TINY: dict[str, list[dict]] = {
         dict(TRANSFORMER_XL, sentence_ends=(5, 7), paragraph_ends=(9,)),
         dict(TRANSFORMER_XL, memory_length=3, same_length=True, memory_start="zeros", norm="pre",
              sentence_ends=(5, 7), paragraph_ends=(9, 11), max_distance=2),
+    ],
+    "compressive-transformer": [
+        dict(TRANSFORMER_XL, compressed_length=4, compression_rate=2, divisor=2),
+        dict(TRANSFORMER_XL, compressed_length=3, compression_rate=3, norm="pre",
+             compression="max", cutoffs=()),
     ],
     "bert": [
         BERT, dict(BERT, segments=3), dict(BERT, positions="sinusoidal"),
@@ -417,6 +428,22 @@ def test_windows_with_a_carried_state_equal_one_long_pass(language_model):
     torch.testing.assert_close(
         torch.cat([first.hidden, second.hidden], 1), whole.hidden, atol=1e-5, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("learning", [False, True])
+def test_a_carried_state_equals_one_restored_from_its_tensors_through_a_long_text(
+    language_model, learning
+):
+    """A state that is used for long moves within its buffers; a restored one has new buffers."""
+    longest = language_model.config.max_length or 150
+    carried, restored = (language_model.empty(2) for _ in range(2))
+    with torch.set_grad_enabled(learning):
+        for piece in ids(2, longest).split(5, 1):
+            tensors = {name: tensor.clone() for name, tensor in restored.tensors().items()}
+            restored = restored.with_tensors(tensors)
+            one, other = language_model(piece, carried), language_model(piece, restored)
+            torch.testing.assert_close(one.hidden, other.hidden, atol=1e-5, rtol=1e-5)
+            carried, restored = one.state.detach(), other.state.detach()
 
 
 def test_every_parameter_gets_a_finite_gradient_in_training(model):

@@ -200,12 +200,23 @@ keep = 3
 """
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("xl")
+# Of each model its further options, and what a checkpoint holds of its memory besides.
+CARRIED = {
+    "transformer-xl": ("", set()),
+    "sega-transformer-xl": ("sentence_ends = [9]", {"carry/places", "carry/following"}),
+    "compressive-transformer": (
+        "compressed_length = 4\ncompression_rate = 3", {"carry/single"}
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=CARRIED)
+def trained(request, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
     (folder / "train.txt").write_text("\n".join(lines(60)) + "\n")
     (folder / "valid.txt").write_text("\n".join(lines(8, seed=5)) + "\n")
-    (folder / "xl.toml").write_text(RECIPE)
+    model = f'"{request.param}"\n{CARRIED[request.param][0]}'
+    (folder / "xl.toml").write_text(RECIPE.replace('"transformer-xl"', model))
     torch.set_num_threads(1)
     runs.train(folder / "xl.toml", out=folder / "whole", show="none")
     return folder
@@ -220,11 +231,24 @@ def test_training_carries_the_memory_and_resumes_exactly(trained):
     newest = max((folder / "checkpoints").iterdir())
     tensors, facts = read_folder(newest)
     carried = {name: one for name, one in tensors["memory"].items() if name.startswith("carry/")}
-    assert {*carried} == {"carry/hidden", "carry/lengths"} and facts["counters"]["update"] == 8
-    assert carried["carry/hidden"].shape == (3, 2, 10, 8)
+    name = trained.name[:-1]  # without the number of the temporary folder
+    assert {*carried} == {"carry/hidden", "carry/lengths"} | CARRIED[name][1]
+    assert facts["counters"]["update"] == 8
+    slots = 4 + 10 + 2 if name == "compressive-transformer" else 10
+    assert carried["carry/hidden"].shape == (3, 2, slots, 8)
     runs.resume(folder, show="none")
     files = [trained / name / "model" / "model.safetensors" for name in ("whole", "part")]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_training_reports_the_loss_of_a_compression_that_learns(trained):
+    lines = (trained / "whole/metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    losses = [one["train/reconstruction"] for one in found if "train/reconstruction" in one]
+    compressive = trained.name.startswith("compressive")
+    assert bool(losses) == compressive
+    if compressive:
+        assert losses[0] == 0 < losses[-1]  # nothing is compressed before the memory is full
 
 
 def test_a_trained_model_is_saved_with_how_it_is_evaluated(trained):

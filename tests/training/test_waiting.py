@@ -39,6 +39,7 @@ LOOKING = {
     ("awd-lstm", 1),  # texts of more windows than learn
     ("transformer-xl", 0),
     ("transformer-xl", 1),
+    ("compressive-transformer", 0),
     ("adaptive-transformer", 0),
     ("big_bird", 1),
     ("seq2seq", 5),
