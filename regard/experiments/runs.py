@@ -350,6 +350,7 @@ def plan(
         raise ConfigError(f"[model] {type(model).__name__} cannot learn the task {recipe.task}.")
     model = model.to(device_for(device))
     made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
+    made.task.start_from_word_vectors(recipe)
     adapt(made.task, made.lora, model)
     for note in made.task.notes():
         warnings.warn(note, stacklevel=4)  # of the caller of `train` or `resume`

@@ -65,7 +65,7 @@ def check_consistent(
         RegardError: the one that `error` makes.
     """
     values, names = vars(config), names or {}
-    width, vocab_size = values["d_model"], values["vocab_size"]
+    width, vocab_size = config.d_model, values["vocab_size"]
     for field in ("heads", "decoder_heads"):
         heads = values.get(field)
         if heads is not None and values.get("head_dim") is None and width % heads:

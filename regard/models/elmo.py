@@ -182,6 +182,11 @@ class Elmo(nn.Module, Encoder):
         """The vectors of characters: there are none of tokens."""
         return self.words.characters.embedding
 
+    @property
+    def word_tables(self) -> list[nn.Embedding]:
+        """None: words are read by their characters."""
+        return []
+
     def static(self, batch: Sequences) -> Tensor:
         """See `Encoder`: h_0."""
         return next(self.states(batch))

@@ -118,6 +118,11 @@ class Features(nn.Module, Encoder):
         """That of the encoder."""
         return self.encoder.embedding
 
+    @property
+    def word_tables(self) -> list[nn.Embedding]:
+        """See `Encoder`: that beside the features, where there is one."""
+        return [self.words] if isinstance(self.words, nn.Embedding) else []
+
     @classmethod
     def over(cls, encoder: Any, name: str, options: Mapping[str, Any]) -> Features:
         """The features of an encoder with its weights; `name` is that of its model.

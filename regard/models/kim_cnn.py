@@ -82,6 +82,11 @@ class KimCNN(nn.Module, Encoder):
         """See `Model`."""
         return []
 
+    @property
+    def word_tables(self) -> list[nn.Embedding]:
+        """See `Encoder`: both tables of the multichannel model."""
+        return [self.embedding] if self.frozen is None else [self.embedding, self.frozen]
+
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`: the vectors of words, and their features."""
         words = self.embedding(batch.ids)

@@ -345,6 +345,13 @@ class Encoder(Model):
             tokens: those whose hidden states the last layer computes.
         """
 
+    @property
+    def word_tables(self) -> list[nn.Embedding]:
+        """The tables of vectors of the vocabulary, which files of word vectors can initialize; []
+        for none.
+        """
+        return [self.embedding] if isinstance(self.embedding, nn.Embedding) else []
+
     def input_tokenizer(self, tokenizer: Any) -> Any:
         """The tokenizer as this encoder reads its ids: itself, or for an encoder that reads
         characters one that gives every unknown word an id of its own

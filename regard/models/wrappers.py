@@ -164,6 +164,11 @@ class EncoderAround(Around[Encoder], Encoder):  # type: ignore[override]
         return self.model.embedding
 
     @property
+    def word_tables(self) -> list[nn.Embedding]:
+        """As of the model."""
+        return self.model.word_tables
+
+    @property
     def pooled(self) -> tuple[str, ...]:  # type: ignore[override]
         """As of the model."""
         return self.model.pooled

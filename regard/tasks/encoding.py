@@ -47,7 +47,15 @@ from regard.tasks.inputs import (
 )
 from regard.tasks.pair_order import BothOrders, GivenOrder, PairOrder
 from regard.tasks.predictions import Prediction
-from regard.tasks.sections import DataSection, FoldOption, Share, TokenizerSection
+from regard.tasks.sections import (
+    DataSection,
+    FoldOption,
+    Share,
+    TokenizerSection,
+    differing,
+    starts_from_folder,
+)
+from regard.tasks.word_vectors import put, vectors_for
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -68,6 +76,14 @@ class RowsData(DataSection):
     batch_size: int = Field(default=32, ge=1)
     max_tokens_per_batch: int = Field(default=16384, ge=1)
     """Tokens in a batch, padding included; a batch of long examples has fewer than `batch_size`."""
+    word_vectors: RecipePath | None = None
+    """A file of GloVe or word2vec: the initial vectors of the words that it has."""
+    freeze_word_vectors: bool = False
+    """The vectors of all words stay as they are initialized."""
+
+    def files(self) -> list[str]:
+        """See `DataSection`."""
+        return [*super().files(), *([str(self.word_vectors)] if self.word_vectors else [])]
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
@@ -307,6 +323,22 @@ class EncoderTask(EmbedsTexts):
 
     # ---- training
 
+    def start_from_word_vectors(self, recipe: Any) -> None:
+        """See `TaskVerbs`; a remark says how many words have a vector.
+
+        Raises:
+            ConfigError, DataError: as `regard.tasks.word_vectors.vectors_for`.
+        """
+        data = recipe.data
+        if data.word_vectors is None:
+            return
+        found = vectors_for(data.word_vectors, self.model.encoder, self.tokenizer)
+        for table in self.model.encoder.word_tables:
+            put(found, table)
+            if data.freeze_word_vectors:
+                table.requires_grad_(False)
+        self.remarks = [*self.remarks, f"{data.word_vectors}: {found}."]
+
     @classmethod
     def trains(cls, model: type) -> bool:
         """Whether the model gives hidden states of a whole text."""
@@ -315,6 +347,7 @@ class EncoderTask(EmbedsTexts):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
+        yield from word_vector_problems(recipe)
         if recipe.data.valid is None:
             for name in ("every", "patience"):
                 if getattr(recipe.training.validation, name):
@@ -548,6 +581,22 @@ def headed(model: nn.Module) -> EncoderWithHeads:
             "Choose a model such as bert, or start from a folder that holds one."
         )
     return EncoderWithHeads(model, {})
+
+
+def word_vector_problems(recipe: Any) -> Iterator[tuple[str, str]]:
+    """Options of word vectors that cannot have an effect."""
+    data = recipe.data
+    if data.word_vectors is None:
+        why = "is for `word_vectors`"
+        yield from differing(data, "data", ("freeze_word_vectors",), why)
+    elif starts_from_folder(recipe) and not (
+        recipe.model.features and recipe.model.features.d_words
+    ):
+        yield (
+            "data.word_vectors",
+            "would replace what the model of a folder has learned. Leave it out, or set `d_words` "
+            "in [model.features]: then the vectors stand beside the features.",
+        )
 
 
 def no_columns(columns: Sequence[Any]) -> None:

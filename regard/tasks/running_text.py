@@ -52,9 +52,12 @@ class TextData(DataSection):
             )
         return read(source, format=self.format)
 
-    def files(self) -> list[str]:
+    def files_of_examples(self) -> list[str]:
         """See `DataSection`; of a corpus, the file with its checksums."""
-        return [str(Path(name) / FACTS) if is_corpus(name) else name for name in super().files()]
+        return [
+            str(Path(name) / FACTS) if is_corpus(name) else name
+            for name in super().files_of_examples()
+        ]
 
     def tokens(self, part: str, tokenizer: Tokenizer, end: Sequence[int]) -> TokenArray:
         """The ids of "train" or "valid", in memory or in mapped files.

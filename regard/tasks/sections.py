@@ -103,6 +103,10 @@ class DataSection(Options):
         ]
 
     def files(self) -> list[str]:
+        """All files that a training reads: those of examples, and others that options name."""
+        return self.files_of_examples()
+
+    def files_of_examples(self) -> list[str]:
         """The files of all parts."""
         named = (getattr(self, part) for part in self.parts())
         return [str(path) for one in named for path in (one if self.several_files else (one,))]

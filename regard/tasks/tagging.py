@@ -146,7 +146,7 @@ class Tagging(encoding.EncoderTask):
         data = recipe.data
         if data.words == data.tags:
             yield "data.tags", f"must be another column than `words`, but both are {data.tags}."
-        if all(ending(file) in (".jsonl", ".ndjson") for file in data.files()):
+        if all(ending(file) in (".jsonl", ".ndjson") for file in data.files_of_examples()):
             yield from differing(data, "data", ("words", "tags"), "is of files of columns")
 
     @classmethod

@@ -152,6 +152,9 @@ class TaskVerbs:
         limit: int | None = self.model.config.max_length
         return limit
 
+    def start_from_word_vectors(self, recipe: Any) -> None:
+        """Put the word vectors that a recipe's data name into the model; of tasks on an encoder."""
+
     def notes(self) -> list[str]:
         """What of the data was left out or truncated."""
         return []

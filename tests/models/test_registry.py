@@ -22,6 +22,9 @@ from regard.models import name_of as models_name
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import EncoderAround, GeneratorAround
+from regard.tasks import task_class
+from regard.tasks.folders import load, save
+from regard.text import train as train_tokenizer
 
 V, PAD, BOS, EOS = 19, 0, 1, 2
 SEQ2SEQ = dict(d_model=8, layers=2, dropout=0.3)
@@ -517,6 +520,18 @@ def test_padding_and_batch_do_not_change_the_states_of_an_encoder(encoder):
         torch.testing.assert_close(moved[keep], whole[order][keep], **close)
 
 
+@torch.no_grad()
+def test_a_row_of_the_tables_of_words_changes_the_vectors_of_its_word_alone(encoder):
+    batch = read_by(encoder, source())
+    before = next(iter(encoder.states(batch)))
+    for table in encoder.word_tables:
+        table.weight[int(batch.ids[0, 1])] += torch.arange(table.embedding_dim)
+    after = next(iter(encoder.states(batch)))
+    changed = (after != before).any(-1) & batch.keep
+    same_word = (batch.ids == batch.ids[0, 1]) & batch.keep
+    assert torch.equal(changed, same_word if encoder.word_tables else torch.zeros_like(same_word))
+
+
 def test_an_encoder_is_causal_where_nothing_leaks_from_the_future_and_it_predicts(encoder):
     texts = Sequences.full(ids(2, 6))
     changed = texts.ids.clone()
@@ -568,6 +583,18 @@ def test_a_saved_encoder_with_heads_is_loaded_unchanged(encoder, tmp_path):
     load_weights(after, read_tensors(tmp_path / "model.safetensors"))
     for kind in heads:
         assert torch.equal(after.scores(kind, texts), before.scores(kind, texts))
+
+
+def test_an_encoder_embeds_the_same_from_its_folder(encoder, tmp_path):
+    lines = ["a b c d e f g h", "i j k l m n o p q r s t", "b"]
+    tokenizer = train_tokenizer("words", lines, V - 2).with_roles({"cls": "[CLS]", "sep": "[SEP]"})
+    assert tokenizer.vocab_size == V
+    task = task_class("embedding")(EncoderWithHeads(encoder, {}), tokenizer)
+    save(task, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert models_name(loaded.model.encoder) == models_name(encoder)
+    for before, after in zip(task.embed(lines), loaded.embed(lines), strict=True):
+        torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-6)
 
 
 def test_encoders_in_bfloat16_have_finite_states_and_gradients(encoder):

@@ -135,7 +135,7 @@ def _why_not(recipe: Any, kind: Any) -> str:
         return f"there is no variable for {missing[missing.index('$') :]}"
     if missing:
         return f"{missing} is not there"
-    size = sum(split_member(file)[0].stat().st_size for file in recipe.data.files())
+    size = sum(split_member(file)[0].stat().st_size for file in recipe.data.files_of_examples())
     return f"{size / 1e6:,.0f} MB of data are not read for an estimate" if size > MAX_BYTES else ""
 
 
