@@ -16,6 +16,7 @@ __all__, __getattr__ = names_of(
         "datasets.glue": "read_glue",
         "datasets.multiple_choice": "ChoiceQuestion read_choices",
         "datasets.records": "RecordReader",
+        "datasets.sentiment_trees": "read_sentiment_trees",
         "datasets.squad": "AnswerSpan Question read_squad",
         "datasets.treebank": "read_treebank",
         "document_windows": "DocumentWindows",

@@ -19,6 +19,7 @@ from torch import Tensor
 from regard.data import RowReader, read
 from regard.data.batches import moved
 from regard.data.datasets.glue import GlueReader, read_glue
+from regard.data.datasets.sentiment_trees import read_sentiment_trees
 from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
 from regard.data.in_memory import column_names, infer_columns
@@ -114,6 +115,9 @@ class OneTargetData(TextsData):
     folder."""
     test_part: Literal["test", "dev"] = "test"
     """What of a folder of GLUE is scored at the end: most of its tests hide their labels."""
+    trees: Literal["", "sentences", "phrases"] = ""
+    """The files are trees with a label at every node, such as those of the Stanford Sentiment
+    Treebank: `sentences` reads them alone, `phrases` also trains on every phrase inside them."""
 
     @field_validator("columns")
     @classmethod
@@ -145,7 +149,9 @@ class OneTargetData(TextsData):
         return self.rows(source, part, self.columns)
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
-        """These columns of a file, or the examples of a file of GLUE."""
+        """These columns of a file, or the examples of a file of GLUE, or of trees."""
+        if self.trees:
+            return read_sentiment_trees(path, phrases=self.trees == "phrases" and part == "train")
         if not self.glue:
             return super().rows(path, part, columns)
         task, _, half = self.glue.partition("-")  # MNLI is validated on one of two halves
@@ -160,7 +166,7 @@ class OneTargetData(TextsData):
             return self.split_by(names, stratified_split, stratified_folds)
         return super().split(examples)
 
-    def files(self) -> list[str]:
+    def files_of_examples(self) -> list[str]:
         """The files of all parts."""
         readers = [self.read(getattr(self, part), part) for part in self.parts()]
         return [name for rows in readers for name in _files(rows)]
@@ -257,6 +263,12 @@ def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterat
         yield from differing(data, "data", ("format", "header", "group"), why)
         if wrong := metrics.glue_problem(data.glue):
             yield "data.glue", f"cannot be learned: {wrong}"
+    if data.trees:
+        why = "is of tables, and `trees` says what is read"
+        yield from differing(data, "data", ("format", "header", "group", "columns", "glue"), why)
+    if data.trees == "phrases" and data.splits_train:
+        problem = "would have phrases of the sentences that are trained on"
+        yield "data.valid", f"{problem}. Name a file of trees, or set `trees` to sentences."
     if not (data.glue and data.test is not None):
         yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
     if not data.splits_train:
