@@ -8,6 +8,7 @@ Works by name; all of them without one:
     encoding     sentences to vectors with MiniLM
     recurrent    an LSTM language model: training and decoding
     awd_lstm     AWD-LSTM: training, beside fastai's
+    crf          a conditional random field: loss, gradient, best tags, beside pytorch-crf
     evaluation   the perplexity of a text, by an LSTM and by a GPT-2
     segments     a Transformer-XL's memory beside recomputing the context of every token
     tokenizing   100 MB of text
@@ -42,6 +43,7 @@ NAMES = (
     "encoding",
     "recurrent",
     "awd_lstm",
+    "crf",
     "evaluation",
     "segments",
     "tokenizing",

@@ -41,6 +41,7 @@ INSTALL = {
     "sentence_transformers": "pip install sentence-transformers",
     "tokenizers": "pip install tokenizers",
     "transformers": "pip install transformers",
+    "torchcrf": "pip install pytorch-crf",
 }
 
 

@@ -39,6 +39,7 @@ def run_here(condition: Condition):
     [
         *("decoding", "translation", "t5", "training", "recurrent", "evaluation", "segments"),
         "awd_lstm",
+        "crf",
         "tokenizing",
     ],
 )
