@@ -3,6 +3,7 @@
 Works by name; all of them without one:
     decoding     a GPT-2, one sequence and several, beside four engines
     translation  beam search with a Transformer base
+    marian       beam search and greedy search with an OPUS-MT of the base shape
     t5           the same with a T5 of the small shape
     training     masked words with a BERT base; fine-tuning MiniLM
     encoding     sentences to vectors with MiniLM
@@ -38,6 +39,7 @@ from benchmarks.workers import Condition, Worker
 NAMES = (
     "decoding",
     "translation",
+    "marian",
     "t5",
     "training",
     "encoding",

@@ -75,11 +75,15 @@ def work(
     options: Options,
     module: str = __name__,
     goals: dict[str, float] = GOALS,
+    beams: int = BEAMS,
 ) -> Work:
-    """All sides on these rows; `module` has their classes for the kind of model in the folder."""
+    """All sides on these rows; `module` has their classes for the kind of model in the folder.
+
+    beams: 1 is greedy search.
+    """
     given = options.cache / f"translation-{len(rows)}-{sum(map(len, rows))}.json"
     given.write_text(json.dumps(rows))
-    common = {"folder": str(folder), "rows": str(given), "limit": limit}
+    common = {"folder": str(folder), "rows": str(given), "limit": limit, "beams": beams}
     conditions = [
         Condition(
             name,
@@ -94,6 +98,22 @@ def work(
     return Work(
         name, "sentences/s", len(rows), conditions, goals, amounts=amounts, judge=_same, note=note
     )
+
+
+def searches(
+    name: str,
+    folder: Path,
+    rows: list[list[int]],
+    limit: int,
+    options: Options,
+    module: str,
+    goals: dict[str, float],
+) -> Iterator[Work]:
+    """Beam search, and greedy search under a name of its own; see `work`."""
+    for beams, kind in ((BEAMS, ""), (1, ", greedy")):
+        how = f"beams of {beams}" if beams > 1 else "greedy"
+        note = f"{len(rows):,} sentences, {how}, {limit} tokens each"
+        yield work(f"{name}{kind}", note, folder, rows, limit, options, module, goals, beams)
 
 
 def _same(results: dict[str, Any]) -> dict[str, str]:
@@ -135,29 +155,34 @@ def _folder(cache: Path, sizes: dict[str, int]) -> Path:
     def write(path: Path) -> None:
         import torch
 
-        from regard.checkpoints.formats import to_published
-        from regard.checkpoints.store import write_tensors
         from regard.models.transformer import Transformer, TransformerConfig
 
         torch.manual_seed(1)
         given = {k: v for k, v in sizes.items() if k != "layers"}
         layers = {"encoder_layers": sizes["layers"], "decoder_layers": sizes["layers"]}
-        config = TransformerConfig(**given, **layers, dropout=0.0)
-        published = to_published(Transformer(config))
-        assert published is not None
-        path.mkdir()
-        write_tensors(path / "model.safetensors", published[1])
-        (path / "config.json").write_text(json.dumps(published[0], indent=1))
-        write_numbers(path, sizes["vocab_size"])
+        write_published(path, Transformer(TransformerConfig(**given, **layers, dropout=0.0)))
 
     name = f"marian-{sizes['d_model']}x{sizes['layers']}-{sizes['vocab_size']}-numbers"
     return cached(cache / name, write)
 
 
+def write_published(path: Path, model: Any) -> None:
+    """The folder of a model in the published format, whose tokens are numbers."""
+    from regard.checkpoints.formats import to_published
+    from regard.checkpoints.store import write_tensors
+
+    published = to_published(model)
+    assert published is not None
+    path.mkdir()
+    write_tensors(path / "model.safetensors", published[1])
+    (path / "config.json").write_text(json.dumps(published[0], indent=1))
+    write_numbers(path, model.config.vocab_size)
+
+
 # ------------------------------------------------------------------------------------- sides
 
 
-def write_ours(folder: str, rows: str, limit: int, weights: str) -> None:
+def write_ours(folder: str, weights: str, **search: object) -> None:
     """The quantized folder, as `regard quantize` writes it."""
     import regard
 
@@ -172,18 +197,19 @@ def _ours(folder: str, weights: str) -> Path:
 class Ours:
     """weights: "float32", or "bfloat16" and "int8" from a folder that holds them."""
 
-    def __init__(self, folder: str, rows: str, limit: int, weights: str, threads: int):
+    def __init__(self, folder: str, rows: str, limit: int, beams: int, weights: str, threads: int):
         import torch
 
         import regard
         from regard.data import TokenArray
-        from regard.decoding import Beam
+        from regard.decoding import Beam, Greedy
 
         torch.set_num_threads(threads)
         path = folder if weights == "float32" else _ours(folder, weights)
         self.model = regard.load(path, device="cpu").model
         self.rows = TokenArray.of(json.loads(Path(rows).read_text()))
-        self.method = Beam(size=BEAMS, max_tokens=limit)
+        greedy = Greedy(max_tokens=limit)
+        self.method = greedy if beams == 1 else Beam(size=beams, max_tokens=limit)
 
     def turn(self) -> list[list[int]]:
         """The best hypothesis of each sentence."""
@@ -195,12 +221,12 @@ class Ours:
 class Transformers:
     """dtype: "float32" or "bfloat16"; one sentence in eight, in batches of 32 as they come.
 
-    kind: the class of the model.  ends: tokens that are no words.
+    kind: the class of the model.  pad, eos: its tokens that are no words.
     """
 
-    kind, ends = "MarianMTModel", (PAD, EOS)
+    kind, pad, eos = "MarianMTModel", PAD, EOS
 
-    def __init__(self, folder: str, rows: str, limit: int, dtype: str, threads: int):
+    def __init__(self, folder: str, rows: str, limit: int, beams: int, dtype: str, threads: int):
         import torch
         import transformers
 
@@ -208,7 +234,7 @@ class Transformers:
         kind = getattr(transformers, self.kind)
         self.model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
         self.rows = json.loads(Path(rows).read_text())[::SLOW]
-        self.limit = limit
+        self.limit, self.beams = limit, beams
 
     def turn(self) -> list[list[int]]:
         """The best hypothesis of each sentence."""
@@ -217,22 +243,24 @@ class Transformers:
         found: list[list[int]] = []
         for start in range(0, len(self.rows), 32):
             rows = [torch.tensor(row) for row in self.rows[start : start + 32]]
-            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
             with torch.inference_mode():
                 best = self.model.generate(
                     ids,
-                    attention_mask=(ids != PAD).long(),
-                    num_beams=BEAMS,
+                    attention_mask=(ids != self.pad).long(),
+                    num_beams=self.beams,
                     max_new_tokens=self.limit,
                     do_sample=False,
                     early_stopping=False,
                     length_penalty=1.0,
                 )
-            found += [[i for i in row[1:] if i not in self.ends] for row in best.tolist()]
+            found += [
+                [i for i in row[1:] if i not in (self.pad, self.eos)] for row in best.tolist()
+            ]
         return found
 
 
-def write_ct2(folder: str, rows: str, limit: int, weights: str, parallel: bool) -> None:
+def write_ct2(folder: str, weights: str, **search: object) -> None:
     """The folder in its format."""
     cached(ct2_folder(folder, weights), lambda made: _convert(folder, made, weights))
 
@@ -245,16 +273,17 @@ def ct2_folder(folder: str, weights: str) -> Path:
 class CTranslate2:
     """weights: one of its compute types. parallel: a batch for each core, else cores share one.
 
-    ends: tokens that are no words.
+    pad, eos: the tokens that are no words.
     """
 
-    ends = (PAD, EOS)
+    pad, eos = PAD, EOS
 
     def __init__(
         self,
         folder: str,
         rows: str,
         limit: int,
+        beams: int,
         weights: str,
         parallel: bool,
         threads: int,
@@ -269,20 +298,20 @@ class CTranslate2:
             intra_threads=1 if parallel else threads,
         )
         self.rows = [[str(i) for i in row] for row in json.loads(Path(rows).read_text())]
-        self.limit = limit
+        self.limit, self.beams = limit, beams
 
     def turn(self) -> list[list[int]]:
         """The best hypothesis of each sentence."""
         found = self.model.translate_batch(
             self.rows,
-            beam_size=BEAMS,
+            beam_size=self.beams,
             max_decoding_length=self.limit,
             max_batch_size=2048,
             batch_type="tokens",
             length_penalty=1.0,
         )
         tokens = ([int(token) for token in each.hypotheses[0]] for each in found)
-        return [[i for i in row if i not in self.ends] for row in tokens]
+        return [[i for i in row if i not in (self.pad, self.eos)] for row in tokens]
 
 
 def _convert(folder: str, path: Path, weights: str) -> None:
@@ -298,14 +327,19 @@ def _convert(folder: str, path: Path, weights: str) -> None:
             return super().get_model_spec(model)
 
     model = transformers.MarianMTModel.from_pretrained(folder)
-    spec = Marian().get_model_spec(model)
     words = [str(i) for i in range(model.config.vocab_size)]
+    save_ct2(Marian().get_model_spec(model), words, words[PAD], words[EOS], path, weights)
+
+
+def save_ct2(spec: Any, words: list[str], start: str, eos: str, path: Path, weights: str) -> None:
+    """Write a converted model in its format.
+
+    words: its vocabulary.  start, eos: with which of them the decoder starts and ends.
+    """
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
-    spec.config.bos_token = spec.config.decoder_start_token = words[
-        model.config.decoder_start_token_id
-    ]
-    spec.config.eos_token, spec.config.unk_token = words[EOS], words[UNKNOWN]
+    spec.config.bos_token = spec.config.decoder_start_token = start
+    spec.config.eos_token, spec.config.unk_token = eos, words[UNKNOWN]
     spec.config.add_source_bos = spec.config.add_source_eos = False
     spec.validate()
     spec.optimize(quantization=weights)

@@ -42,6 +42,7 @@ from regard.file_pages import releasing
 from regard.file_writing import write_text
 from regard.layers.quantized import QuantizedMatrix, Weights
 from regard.models import name_of
+from regard.models.protocols import EncoderDecoder
 from regard.models.quantize import check_dtype, prepare
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
@@ -288,19 +289,31 @@ def _config_of(
     model = task.model
     section = model_section(model) if config["model_type"] == OURS else {"model": name_of(model)}
     section = {"version": regard.__version__, "task": task.name, **section, **about}
-    return {**config, "regard": {**section, **task.settings()}, **task.published()}
+    about = {"regard": {**section, **task.settings()}, **task.published()}
+    return {**config, **(_bos_of(task) if config["model_type"] != OURS else {}), **about}
 
 
 def _save_method(task: TaskVerbs, folder: Path) -> None:
     config = task.model.config
-    decoding.save(task.method, folder, _ids_of(config), config.max_length)
+    decoding.save(task.method, folder, _ids_of(task), config.max_length)
 
 
-def _ids_of(config: Any) -> dict[str, int]:
+def _ids_of(task: TaskVerbs) -> dict[str, int]:
     """The special ids, under the names that generation_config.json has for them."""
+    config = task.model.config
     return {
         "pad_token_id": config.pad,
         "bos_token_id": config.bos,
         "eos_token_id": config.eos,
         "decoder_start_token_id": config.bos,
+        **_bos_of(task),
     }
+
+
+def _bos_of(task: TaskVerbs) -> dict[str, int]:
+    """`bos_token_id` of an encoder-decoder: the tokenizer's token, with which texts begin.
+
+    The decoder starts with another one in BART, mBART, M2M-100 and Marian.
+    """
+    bos = task.tokenizer.bos_id if isinstance(task.model, EncoderDecoder) else None
+    return {} if bos is None else {"bos_token_id": bos}

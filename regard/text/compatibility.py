@@ -39,6 +39,8 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
         stated, own = config.get(f"{role}_token_id"), getattr(tokenizer, f"{role}_id")
         if type(stated) is not int or own is None or stated == own:
             continue
+        if role == "bos" and stated == config.get("decoder_start_token_id"):
+            continue  # earlier releases wrote the start of a decoder there
         said = (
             f"config.json has `{role}_token_id` {stated}, but the tokenizer's {role} token "
             f"{tokenizer.token(own)!r} has the id {own}"

@@ -58,6 +58,7 @@ MODELS = {  # the type of model of each kind that `regard_kind` may name
     "byte-bpe": "BPE",
     "unigram": "Unigram",
     "sentencepiece": "Unigram",
+    "sentencepiece-bpe": "BPE",
     "wordpiece": "WordPiece",
     "wordpiece-likelihood": "WordPiece",
     "words": "WordLevel",
@@ -379,7 +380,7 @@ def _sentencepiece(path: Path) -> LoadedTokenizer:
     """A SentencePiece model; ids as the class numbers them that files beside it name."""
     settings = read_settings(path)
     family = sentencepiece.family_of(path, settings)
-    model = sentencepiece.read(path)
+    model = sentencepiece.read(path, family.types if family else sentencepiece.UNIGRAM)
     if family is None:
         fast = sentencepiece.pipeline(model)
         found = _finish(path, fast, "sentencepiece", settings, model.roles)
@@ -394,7 +395,7 @@ def _sentencepiece(path: Path) -> LoadedTokenizer:
     if family.mask_strips and mask is not None and mask.plain:
         named = {**settings.named, "mask": AddedTokenSpec(mask.content, lstrip=True)}
         settings = replace(settings, named=named)
-    return _finish(path, fast, family.kind, settings, family.roles)
+    return _finish(path, fast, family.kind(model), settings, family.roles)
 
 
 # ---- GPT, GPT-2, RoBERTa

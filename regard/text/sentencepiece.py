@@ -1,4 +1,4 @@
-"""Reads SentencePiece models of the type unigram, such as `spiece.model`, ids unchanged.
+"""Reads SentencePiece models of the types unigram and bpe, such as `spiece.model`, ids unchanged.
 
 A model file is a protocol buffer, `ModelProto` of SentencePiece's sentencepiece_model.proto: the
 pieces with their scores and types, the options of training and those of normalization. `pipeline`
@@ -27,6 +27,7 @@ from regard.text.unigram import SPACE
 
 MARIAN = ("source.spm", "target.spm")
 M2M_100 = "sentencepiece.bpe.model"
+UNIGRAM = ("unigram",)
 CUTTING = ("unigram", "bpe")  # types of models that cut texts for a vocabulary of its own
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 Preprocessing = tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]
@@ -82,7 +83,7 @@ class SentencePieceModel:
     @property
     def tokenizer_kind(self) -> str:
         """The kind of a tokenizer of this model."""
-        return "sentencepiece" if self.kind == "unigram" else "bpe"
+        return "sentencepiece" if self.kind == "unigram" else f"sentencepiece-{self.kind}"
 
     @property
     def unknown_id(self) -> int | None:
@@ -94,12 +95,12 @@ class SentencePieceModel:
 # ---- the file
 
 
-def read(path: Path) -> SentencePieceModel:
+def read(path: Path, kinds: Collection[str] = UNIGRAM) -> SentencePieceModel:
     """The model in a file; see `parsed`."""
-    return parsed(path, path.read_bytes())
+    return parsed(path, path.read_bytes(), kinds)
 
 
-def parsed(path: Path, content: bytes, kinds: Collection[str] = ("unigram",)) -> SentencePieceModel:
+def parsed(path: Path, content: bytes, kinds: Collection[str] = UNIGRAM) -> SentencePieceModel:
     """The model in the content of a file, whose name errors give.
 
     kinds: the types of models that are read.
@@ -303,7 +304,8 @@ class SentencePieceFamily:
     pieces: from those of the file.  roles: the special tokens of the class.
     around: the roles of the tokens before a text, between two texts and after the last one;
         LANGUAGE is that of the text.
-    languages: those of the class.
+    languages: those of the class.  usual_language: where no file names that of texts.
+    types: of the models that it reads.
     segments: whether the second of two texts is of another segment than the first.
     preprocessing: the class's own normalization and splitting, in place of SentencePiece's.
     """
@@ -314,13 +316,14 @@ class SentencePieceFamily:
     segments: bool = False
     preprocessing: Callable[[SentencePieceModel, TokenSettings], Preprocessing] | None = None
     languages: tuple[str, ...] = ()
+    usual_language: str = "en_XX"
+    types: tuple[str, ...] = UNIGRAM
 
     mask_strips: ClassVar[bool] = False  # whether the mask takes the space before it
 
-    @property
-    def kind(self) -> str:
-        """The kind of its tokenizers."""
-        return "sentencepiece" if self.preprocessing is None else "unigram"
+    def kind(self, model: SentencePieceModel) -> str:
+        """The kind of the tokenizer for a model file of this class."""
+        return model.tokenizer_kind if self.preprocessing is None else "unigram"
 
     def tokenizer(self, model: SentencePieceModel, settings: TokenSettings) -> tokenizers.Tokenizer:
         """The pipeline for a model file of this class."""
@@ -338,7 +341,7 @@ class SentencePieceFamily:
         """
         if not self.languages:
             return {}
-        named = (settings.config.model_extra or {}).get("src_lang") or "en_XX"
+        named = (settings.config.model_extra or {}).get("src_lang") or self.usual_language
         if named not in self.languages:
             problem = f"`src_lang` must be one of {', '.join(self.languages)}, but is {named!r}."
             raise DataError(settings.path, None, problem)
@@ -414,6 +417,32 @@ MBART_50_LANGUAGES = (
     *("th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES", "sl_SI"),
 )
 
+NLLB_LANGUAGES = tuple(
+    (
+        "ace_Arab ace_Latn acm_Arab acq_Arab aeb_Arab afr_Latn ajp_Arab aka_Latn amh_Ethi apc_Arab "
+        "arb_Arab ars_Arab ary_Arab arz_Arab asm_Beng ast_Latn awa_Deva ayr_Latn azb_Arab azj_Latn "
+        "bak_Cyrl bam_Latn ban_Latn bel_Cyrl bem_Latn ben_Beng bho_Deva bjn_Arab bjn_Latn bod_Tibt "
+        "bos_Latn bug_Latn bul_Cyrl cat_Latn ceb_Latn ces_Latn cjk_Latn ckb_Arab crh_Latn cym_Latn "
+        "dan_Latn deu_Latn dik_Latn dyu_Latn dzo_Tibt ell_Grek eng_Latn epo_Latn est_Latn eus_Latn "
+        "ewe_Latn fao_Latn pes_Arab fij_Latn fin_Latn fon_Latn fra_Latn fur_Latn fuv_Latn gla_Latn "
+        "gle_Latn glg_Latn grn_Latn guj_Gujr hat_Latn hau_Latn heb_Hebr hin_Deva hne_Deva hrv_Latn "
+        "hun_Latn hye_Armn ibo_Latn ilo_Latn ind_Latn isl_Latn ita_Latn jav_Latn jpn_Jpan kab_Latn "
+        "kac_Latn kam_Latn kan_Knda kas_Arab kas_Deva kat_Geor knc_Arab knc_Latn kaz_Cyrl kbp_Latn "
+        "kea_Latn khm_Khmr kik_Latn kin_Latn kir_Cyrl kmb_Latn kon_Latn kor_Hang kmr_Latn lao_Laoo "
+        "lvs_Latn lij_Latn lim_Latn lin_Latn lit_Latn lmo_Latn ltg_Latn ltz_Latn lua_Latn lug_Latn "
+        "luo_Latn lus_Latn mag_Deva mai_Deva mal_Mlym mar_Deva min_Latn mkd_Cyrl plt_Latn mlt_Latn "
+        "mni_Beng khk_Cyrl mos_Latn mri_Latn zsm_Latn mya_Mymr nld_Latn nno_Latn nob_Latn npi_Deva "
+        "nso_Latn nus_Latn nya_Latn oci_Latn gaz_Latn ory_Orya pag_Latn pan_Guru pap_Latn pol_Latn "
+        "por_Latn prs_Arab pbt_Arab quy_Latn ron_Latn run_Latn rus_Cyrl sag_Latn san_Deva sat_Beng "
+        "scn_Latn shn_Mymr sin_Sinh slk_Latn slv_Latn smo_Latn sna_Latn snd_Arab som_Latn sot_Latn "
+        "spa_Latn als_Latn srd_Latn srp_Cyrl ssw_Latn sun_Latn swe_Latn swh_Latn szl_Latn tam_Taml "
+        "tat_Cyrl tel_Telu tgk_Cyrl tgl_Latn tha_Thai tir_Ethi taq_Latn taq_Tfng tpi_Latn tsn_Latn "
+        "tso_Latn tuk_Latn tum_Latn tur_Latn twi_Latn tzm_Tfng uig_Arab ukr_Cyrl umb_Latn urd_Arab "
+        "uzn_Latn vec_Latn vie_Latn war_Latn wol_Latn xho_Latn ydd_Hebr yor_Latn yue_Hant zho_Hans "
+        "zho_Hant zul_Latn"
+    ).split()
+)
+
 
 def _mbart_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
     """Those of XLM-R, with a token of each language before <mask>."""
@@ -425,6 +454,12 @@ def _mbart_50_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece
     """Those of mBART, with 27 languages more."""
     *others, mask = _mbart_pieces(pieces, settings)
     return [*others, *(Piece(name, type=CONTROL) for name in MBART_50_LANGUAGES), mask]
+
+
+def _nllb_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
+    """As `_mbart_pieces`, with NLLB's languages."""
+    *others, mask = _xlm_roberta_pieces(pieces, settings)
+    return [*others, *(Piece(name, type=CONTROL) for name in NLLB_LANGUAGES), mask]
 
 
 T5 = SentencePieceFamily(
@@ -482,10 +517,20 @@ MBART_50 = SentencePieceFamily(
     ((LANGUAGE,), (), ("eos",)),
     languages=MBART_LANGUAGES + MBART_50_LANGUAGES,
 )
+NLLB = SentencePieceFamily(
+    _nllb_pieces,
+    XLM_ROBERTA.roles,
+    ((LANGUAGE,), (), ("eos",)),
+    languages=NLLB_LANGUAGES,
+    usual_language="eng_Latn",
+    types=CUTTING,
+)
+NLLB_LEGACY = replace(NLLB, around=((), (), ("eos", LANGUAGE)))
 FAMILIES = {
     "T5": T5,
     "MBart": MBART,
     "MBart50": MBART_50,
+    "Nllb": NLLB,
     "XLMRoberta": XLM_ROBERTA,
     "Albert": ALBERT,
     "BigBird": BIG_BIRD,
@@ -495,6 +540,7 @@ MODEL_TYPES = {
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "xlm-roberta": XLM_ROBERTA,
     "mbart": MBART,
+    "m2m_100": NLLB,  # M2M-100 itself has a vocabulary beside its model
     "albert": ALBERT,
     "big_bird": BIG_BIRD,
     "xlnet": XLNET,
@@ -505,8 +551,11 @@ def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None
     """The family of the class beside a model file; None: no file names a class.
 
     Raises:
-        DataError: the class is not supported.
+        DataError: the class is not supported, or needs a file that is missing.
     """
+    if settings.class_name == "M2M100Tokenizer":
+        hint = "Copy it from where the folder comes from."
+        raise DataError(path.parent, None, "vocab.json is missing, which has the ids.", hint)
     if settings.class_name is not None:
         family = FAMILIES.get(settings.class_name.removesuffix("Tokenizer"))
     elif settings.model_type is not None:
@@ -515,6 +564,8 @@ def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None
         return None
     if family is None:
         raise conversion_error(path, settings.class_name or f"a {settings.model_type} model")
+    if family is NLLB and (settings.config.model_extra or {}).get("legacy_behaviour"):
+        return NLLB_LEGACY
     return family
 
 

@@ -37,7 +37,16 @@ def run_here(condition: Condition):
 @pytest.mark.parametrize(
     "name",
     [
-        *("decoding", "translation", "t5", "training", "recurrent", "evaluation", "segments"),
+        *(
+            "decoding",
+            "translation",
+            "marian",
+            "t5",
+            "training",
+            "recurrent",
+            "evaluation",
+            "segments",
+        ),
         "awd_lstm",
         "crf",
         "tokenizing",
@@ -75,14 +84,17 @@ def test_all_decoders_generate_the_same_tokens(options):
     assert all(len(rows[0]) == 8 for rows in found.values())
 
 
-def test_all_translators_with_a_t5_find_the_same_tokens(options):
-    (work,) = importlib.import_module("benchmarks.t5").works(options)
-    sides = {c.name: c for c in work.conditions if not c.missing and "float32" in c.name}
-    assert {"regard float32", "transformers float32"} <= sides.keys()
-    found = {name: run_here(condition) for name, condition in sides.items()}
-    wanted = found.pop("transformers float32")
-    for rows in found.values():
-        assert (rows if len(rows) == len(wanted) else rows[::8]) == wanted
+@pytest.mark.parametrize("name", ["marian", "t5"])
+def test_all_translators_find_the_same_tokens_by_beam_and_by_greedy_search(name, options):
+    beam, greedy = importlib.import_module(f"benchmarks.{name}").works(options)
+    assert [one.name.endswith("greedy") for one in (beam, greedy)] == [False, True]
+    for work in (beam, greedy):
+        sides = {c.name: c for c in work.conditions if not c.missing and "float32" in c.name}
+        assert {"regard float32", "transformers float32"} <= sides.keys()
+        found = {name: run_here(condition) for name, condition in sides.items()}
+        wanted = found.pop("transformers float32")
+        for rows in found.values():
+            assert (rows if len(rows) == len(wanted) else rows[::8]) == wanted
 
 
 def test_all_sides_compute_the_same_perplexity(options):

@@ -97,7 +97,7 @@ def test_exported_models_open_in_transformers_and_are_read_again_unchanged(kind,
     config, tensors = to_published(ours)
     # What a run's folder adds must not disturb them.
     (tmp_path / "config.json").write_text(json.dumps(config | {"regard": {"task": "translation"}}))
-    ids = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    ids = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
     (tmp_path / "generation_config.json").write_text(json.dumps({n: config[n] for n in ids}))
     write_tensors(tmp_path / "model.safetensors", tensors)
     opened, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(

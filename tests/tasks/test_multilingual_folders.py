@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,34 @@ def nllb_tokenizer(legacy: bool = False):
     )
 
 
+def nllb_from_pieces(folder: Path, legacy: bool):
+    """A folder without tokenizer.json, and their tokenizer with the ids of release 4.
+
+    There fairseq's four tokens come first, then the pieces, the languages and the mask. Release 5
+    gives ids to no language when it opens such a folder, so its vocabulary is written out here.
+    """
+    from transformers.convert_slow_tokenizer import SentencePieceExtractor
+    from transformers.models.nllb.tokenization_nllb import BPE, FAIRSEQ_LANGUAGE_CODES
+
+    path = folder / "sentencepiece.bpe.model"
+    path.write_bytes(trained(ENGLISH + GERMAN, 90, "bpe"))
+    settings = {"tokenizer_class": "NllbTokenizer", "legacy_behaviour": legacy}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = SentencePieceExtractor(str(path)).extract(BPE)
+    pieces = [token for token in found["vocab"] if token not in ("<s>", "</s>", "<unk>")]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces, *FAIRSEQ_LANGUAGE_CODES, "<mask>"]
+    return transformers.NllbTokenizer(
+        vocab={token: i for i, token in enumerate(tokens)}, merges=found["merges"],
+        legacy_behaviour=legacy, _spm_precompiled_charsmap=found["_spm_precompiled_charsmap"],
+    )  # fmt: skip
+
+
 def write(folder: Path, kind: str) -> tuple[torch.nn.Module, object]:
     """A folder with a tiny model; returns it and their tokenizer."""
-    if kind.startswith("nllb"):
+    if kind.startswith("nllb-pieces"):
+        tokenizer = nllb_from_pieces(folder, legacy=kind == "nllb-pieces-legacy")
+        config, model = transformers.M2M100Config, transformers.M2M100ForConditionalGeneration
+    elif kind.startswith("nllb"):
         tokenizer = nllb_tokenizer(legacy=kind == "nllb-legacy")
         tokenizer.save_pretrained(folder)
         config, model = transformers.M2M100Config, transformers.M2M100ForConditionalGeneration
@@ -56,7 +82,8 @@ def write(folder: Path, kind: str) -> tuple[torch.nn.Module, object]:
     return made, tokenizer
 
 
-LANGUAGES = {"mbart": "de_DE", "mbart-50": "de_DE", "nllb": "deu_Latn", "nllb-legacy": "deu_Latn"}
+NLLB = ("nllb", "nllb-legacy", "nllb-pieces", "nllb-pieces-legacy")
+LANGUAGES = {"mbart": "de_DE", "mbart-50": "de_DE"} | dict.fromkeys(NLLB, "deu_Latn")
 
 
 @pytest.mark.parametrize("kind", LANGUAGES)
@@ -100,13 +127,86 @@ def test_the_ids_of_mbart_are_those_of_transformers(tmp_path):
             Tokenizer.load(folder)
 
 
-def test_a_multilingual_model_is_trained_further_into_one_language(tmp_path):
-    write(tmp_path, "mbart-50")
+@pytest.mark.parametrize("named", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("legacy", [False, True], ids=["", "legacy"])
+def test_nllb_without_tokenizer_json_has_the_ids_of_sentencepiece_and_its_languages(
+    named, legacy, tmp_path
+):
+    import sentencepiece
+
+    theirs = nllb_from_pieces(tmp_path, legacy)
+    if named == "config.json":
+        config = {"model_type": "m2m_100", "vocab_size": len(theirs)}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        stated = {"legacy_behaviour": legacy, "src_lang": "fra_Latn"}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+        theirs.src_lang = "fra_Latn"
+    pieces = sentencepiece.SentencePieceProcessor(str(tmp_path / "sentencepiece.bpe.model"))
+    ours = Tokenizer.load(tmp_path)
+    size = pieces.get_piece_size()
+    assert ours.vocab_size == len(theirs) == size + 1 + 202 + 1
+    assert ours.id("ace_Arab") == size + 1 and ours.mask_id == len(theirs) - 1
+    assert ours.vocab() == theirs.get_vocab()
+    for text in [
+        *ENGLISH,
+        *GERMAN,
+        "",
+        "  the  cat ",
+        "Straße ﬁne 日本",
+        "a\tb",
+        "tHe …",
+        "日本語",
+    ]:
+        ids = ours.encode(text).ids
+        assert ids == [i + 1 if i else 3 for i in pieces.encode(text)], text  # 0 is its unknown
+        if 3 not in ids:
+            assert ours.decode(ids) == pieces.decode(pieces.encode(text))
+    for texts in (["the cat"], ["the cat", "a dog"]):
+        row = ours.template.apply([ours.encode(text).ids for text in texts])
+        assert row.ids == theirs(*texts).input_ids
+    assert ours.encode("the eng_Latn<mask>").ids == theirs.convert_tokens_to_ids(
+        ["▁the", "eng_Latn", "<mask>"]
+    )
+    ours.save(tmp_path / "saved")
+    again = Tokenizer.load(tmp_path / "saved")
+    assert again.encode_many(ENGLISH) == ours.encode_many(ENGLISH)
+    assert again.template == ours.template and again.fingerprint() == ours.fingerprint()
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")("the cat").input_ids == (
+        theirs("the cat").input_ids
+    )
+
+
+def test_nllb_without_tokenizer_json_refuses_other_languages_and_m2m_100_names_its_file(tmp_path):
+    nllb_from_pieces(tmp_path, legacy=False)
+    config = {"tokenizer_class": "NllbTokenizer", "src_lang": "en_XX"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="`src_lang` must be one of ace_Arab"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "M2M100Tokenizer"}')
+    with pytest.raises(DataError, match="vocab.json is missing, which has the ids"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", LANGUAGES)
+def test_a_multilingual_model_is_trained_further_and_opens_without_a_warning(kind, tmp_path):
+    _, theirs = write(tmp_path, kind)
+    source, target = ("en_XX", "de_DE") if "mbart" in kind else ("eng_Latn", "deu_Latn")
     pairs = list(zip(ENGLISH, GERMAN, strict=True)) * 3
     run = regard.train(
         task="translation", model=str(tmp_path), train=pairs, valid=0.25, epochs=1,
-        source_language="en_XX", target_language="de_DE", show="none",
+        source_language=source, target_language=target, show="none",
     )  # fmt: skip
-    first = run.model.hypotheses(["the cat"], max_tokens=4)[0][0].tokens[0]
-    assert first == run.model.tokenizer.id("de_DE")
-    assert run.model.settings()["target_language"] == "de_DE"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened = regard.load(run.folder, device="cpu")
+    first = opened.hypotheses(["the cat"], max_tokens=4)[0][0].tokens[0]
+    if kind != "mbart":
+        assert first == opened.tokenizer.id(target)
+        assert opened.settings()["target_language"] == target
+    folder, bos = run.folder / "model", 0  # <s>
+    start = theirs.convert_tokens_to_ids(target) if kind == "mbart" else 2
+    for name in ("config.json", "generation_config.json"):
+        found = json.loads((folder / name).read_text())
+        assert (found["bos_token_id"], found["decoder_start_token_id"]) == (bos, start)
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert again.config.bos_token_id == again.generation_config.bos_token_id == bos

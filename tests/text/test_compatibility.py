@@ -35,6 +35,17 @@ def test_a_matching_tokenizer_gives_no_warning(tokenizer, config):
     assert told == []
 
 
+def test_a_bos_id_that_starts_the_decoder_gives_no_warning(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "<s>", "</s>"]))
+    tokenizer = Tokenizer.load(tmp_path)
+    config = {"vocab_size": 9, "bos_token_id": 8, "eos_token_id": 8}
+    with pytest.warns(UserWarning, match="`bos_token_id` 8, but"):
+        check_tokenizer(tokenizer, config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_tokenizer(tokenizer, config | {"decoder_start_token_id": 8})
+
+
 def test_ids_beyond_the_vocabulary_raise_an_error_naming_the_last_token(tokenizer):
     with pytest.raises(CheckpointError, match=r"go up to 6 \('cat'\).*`vocab_size` 6"):
         check_tokenizer(tokenizer, {"vocab_size": 6})

@@ -305,7 +305,6 @@ class EncoderDecoderLayout:
             "architectures": [self.architecture],
             **table,
             **{name: value for name, (value, _) in self.fixed.items()},
-            "bos_token_id": config.bos,
             "forced_eos_token_id": None,
         }
 
