@@ -108,6 +108,7 @@ def variant(name: str, folder: Path, tokenizer: Tokenizer) -> Path:
     stops = {tokenizer.encode(mark).ids[-1] for mark in ".?!"} - {tokenizer.unk_id}
     model = MODELS[name].format(stops=sorted(stops))
     text = RECIPE.read_text(encoding="utf-8").replace("$FOLDER", folder.as_posix())
+    text = text[: text.index("\n[model]")] + "\n[model]\n"
     path = folder / f"{name}.toml"
     path.write_text(text.replace('"long-memory"', f'"{name}"', 1) + model, encoding="utf-8")
     return path

@@ -27,7 +27,9 @@ WIDTH = 96  # of a line, in characters
 NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
 # task -> the ending of its data files; tsv for all others
 FILE_ENDINGS = {
-    **dict.fromkeys(("language-modeling", "permutation-language-modeling"), "txt"),
+    "language-modeling": "txt",
+    "permutation-language-modeling": "txt",
+    "bidirectional-language-modeling": "txt",
     "span-corruption": "txt",
     **dict.fromkeys(("tagging", "crf-tagging"), "conll"),
     **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
@@ -40,6 +42,7 @@ RANDOM_MODELS = {
     "language-modeling": "gpt2",
     "span-corruption": "t5",
     "permutation-language-modeling": "xlnet",
+    "bidirectional-language-modeling": "elmo",
 }
 # All other tasks fine-tune the model of a folder, with the usual options.
 FINE_TUNING = {

@@ -34,13 +34,19 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Perplexity, Protocol
 from regard.models.elmo import Elmo
 from regard.ops import negative_log_likelihood
-from regard.recipe import Options, Recipe, RecipePath
+from regard.recipe import Options, RecipePath
 from regard.tasks.batching import TooLong, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_finite, check_likelihood
 from regard.tasks.inputs import as_list, checked_texts, warn_if_file
 from regard.tasks.predictions import Prediction
-from regard.tasks.sections import DataSection, FoldOption, Share, TokenizerSection
+from regard.tasks.sections import (
+    DataSection,
+    FoldOption,
+    NewTokenizerRecipe,
+    Share,
+    TokenizerSection,
+)
 from regard.text import Tokenizer
 
 StateKind = Literal["carried", "zeros"]
@@ -106,12 +112,14 @@ class SentenceTokenizer(TokenizerSection):
         return made
 
 
-class BidirectionalRecipe(Recipe):
+class BidirectionalRecipe(NewTokenizerRecipe):
     """A recipe's sections besides [model] and [training]."""
+
+    new_tokenizer: ClassVar[TokenizerSection] = SentenceTokenizer(kind="words")
 
     data: SentencesData
     tokenizer: SentenceTokenizer | None = None
-    """None: that of the folder that [model] names."""
+    """Where the model is started from a folder: that of the folder."""
     evaluation: StateSection = StateSection()
 
 

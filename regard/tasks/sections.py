@@ -188,8 +188,8 @@ def differing(
             yield f"{where}.{name}", f"{why}, so it is without effect here. Leave it out."
 
 
-class DecodingRecipe(Recipe):
-    """What the recipes of tasks that generate texts have in common.
+class NewTokenizerRecipe(Recipe):
+    """The recipes of tasks whose models have a default tokenizer, which training learns.
 
     new_tokenizer: what is learned where neither [tokenizer] nor a folder says it.
     """
@@ -198,13 +198,18 @@ class DecodingRecipe(Recipe):
 
     tokenizer: TokenizerSection | None = None
     """Where the model is started from a folder: that of the folder."""
-    decoding: DecodingSection = DecodingSection()
 
     @model_validator(mode="after")
     def _with_tokenizer(self) -> Self:
         if self.tokenizer is None and not starts_from_folder(self):
             object.__setattr__(self, "tokenizer", self.new_tokenizer)
         return self
+
+
+class DecodingRecipe(NewTokenizerRecipe):
+    """What the recipes of tasks that generate texts have in common."""
+
+    decoding: DecodingSection = DecodingSection()
 
 
 def starts_from_folder(recipe: Recipe) -> bool:

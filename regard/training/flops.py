@@ -46,7 +46,7 @@ def count(task: Task, batch: Any, *, checkpointing: bool = False) -> tuple[int, 
     task.model.train()
     with _without_targets(head, list(counts.values())[-1]):
         with FlopCounterMode(display=False) as counter, _frozen_products(task.model) as products:
-            stored = stored_by(task.model, lambda: task.losses(batch.to("meta"), None), blocks)
+            stored = stored_by(task.model, lambda: task.losses(batch, None), blocks)
     # A backward pass costs two forward passes, but one where a matrix is frozen under adapters, and
     # does not go through a frozen encoder.
     flops = 3 * counter.get_total_flops() - sum(products) - 2 * _frozen_flops(task.model, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from regard.data import PairBatch, Sequences, StreamBatch
+from regard.data.bidirectional_streams import BidirectionalStreams, BidirectionalText
 from regard.errors import ConfigError
 from regard.experiments.estimate import estimate, measuring
 from regard.experiments.estimate.counting import memory_of, updates_of
@@ -177,6 +179,28 @@ def test_first_rows_cuts_a_batch_to_its_first_examples():
     tokens = torch.arange(6).view(2, 3)
     window = first_rows(StreamBatch(tokens, tokens, fresh=True), 1)
     assert window.fresh and window.tokens.tolist() == [[0, 1, 2]]
+
+
+def test_first_rows_of_a_batch_in_both_directions_are_those_of_each():
+    text = BidirectionalText.of([[3, 4, 5]] * 4, 1, 2, 9, 6)
+    streams = BidirectionalStreams(text, batch_size=3, sequence_length=4)
+    whole, cut = streams[0], first_rows(streams[0], 2)
+    assert len(whole) == 3 and len(cut) == 2 and len(cut.tokens) == len(cut.targets) == 4
+    assert cut.tokens.ids.tolist() == whole.tokens.ids[[0, 1, 3, 4]].tolist()
+    assert cut.targets.tolist() == whole.targets[[0, 1, 3, 4]].tolist()
+
+
+NEW_MODELS = [
+    path.stem for path in sorted(RECIPES.glob("*.toml")) if '\npath = "$' not in path.read_text()
+]
+
+
+@pytest.mark.parametrize("name", NEW_MODELS)
+def test_the_recipes_of_new_models_are_estimated_without_their_data(name, monkeypatch):
+    for variable in set(re.findall(r"\$\{?(\w+)", (RECIPES / f"{name}.toml").read_text())):
+        monkeypatch.delenv(variable, raising=False)
+    found = estimate(RECIPES / f"{name}.toml", measure=False)
+    assert found.totals()["parameters"] > 0 and found.flops != 0
 
 
 def test_the_estimate_shows_the_memory_of_a_token_in_kilobytes(monkeypatch):

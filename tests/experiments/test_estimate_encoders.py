@@ -157,8 +157,9 @@ def test_a_new_model_is_estimated_with_and_without_data(tmp_path):
     )  # fmt: skip
     wanted = transformers.BertForSequenceClassification(config).num_parameters()
     assumed = estimate(recipe, measure=False)
-    assert assumed.totals()["parameters"] == wanted - 129  # of one output less
-    assert "16 tokens, as the recipe says" in assumed.vocabulary and "train.tsv" in assumed.batch
+    # Beside the 16 words there are [CLS] and [SEP]; there is one output less.
+    assert assumed.totals()["parameters"] == wanted + 2 * 128 - 129
+    assert "18 tokens, as the recipe says" in assumed.vocabulary and "train.tsv" in assumed.batch
     (tmp_path / "train.tsv").write_text(data_of("classification")[1])
     known = estimate(recipe, measure=False)
     missing = 16 - int(known.vocabulary.split()[0])  # the text has fewer words than were allowed

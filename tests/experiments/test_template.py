@@ -26,6 +26,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 import every_task  # noqa: E402
 from test_cli import done, refused  # noqa: E402
 
+LANGUAGE_MODELS = (
+    "language-modeling",
+    "permutation-language-modeling",
+    "bidirectional-language-modeling",
+)
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
@@ -36,8 +42,8 @@ def model(tmp_path_factory) -> Path:
 
 
 def overrides(task: str, model: Path) -> list[str]:
-    without = (*ENCODER_DECODERS, "language-modeling", "permutation-language-modeling")
-    return [] if task in without else [f"model.path={model}"]
+    with_new_weights = (*ENCODER_DECODERS, *LANGUAGE_MODELS)
+    return [] if task in with_new_weights else [f"model.path={model}"]
 
 
 @pytest.mark.parametrize("task", trained_tasks())

@@ -110,6 +110,7 @@ class Translating(Task):
         return {"loss": batch.count}
 
     def losses(self, batch, carry):
+        batch = batch.to(self.model.head.weight.device)
         target = Sequences.full(batch.target.ids[:, :-1])
         hidden = self.model(batch.source, target).hidden.flatten(0, 1)
         return {"loss": self.model.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention.pruning import HasModel
 from regard.checkpoints.hub import resolve
+from regard.data.bidirectional_streams import BidirectionalBatch
 from regard.data.files import split_member
 from regard.data.grouped_inputs import GroupBatch
 from regard.errors import ConfigError
@@ -29,6 +29,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
 from regard.tasks.batching import device_of
 from regard.tasks.encoding import AuxiliaryLM, EncoderTask, headed
+from regard.text import Tokenizer
 from regard.training import Task
 from regard.training.flops import twin
 from regard.training.utilization import grids_of
@@ -65,8 +66,9 @@ class TaskSample:
 class HeadOnly(Task):
     """A task on an encoder without its data: passes through encoder and head cost the same."""
 
-    def __init__(self, model: EncoderWithHeads, head: str, items: str):
+    def __init__(self, model: EncoderWithHeads, tokenizer: Tokenizer, head: str, items: str):
         self.model, self.head, self.items = model, head, items
+        self.tokenizer = model.encoder.input_tokenizer(tokenizer)
         self.aux_lm: AuxiliaryLM | None = None
 
     def counts(self, batch: Any) -> dict[str, int]:
@@ -77,7 +79,8 @@ class HeadOnly(Task):
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The outputs of the head instead of their loss, which has no matrix products."""
-        texts = batch.texts.to(device_of(self.model))
+        texts = self.model.encoder.complete(batch.texts, self.tokenizer)
+        texts = texts.to(device_of(self.model))
         hidden = self.model.encoder.encode(texts)
         found = {"loss": (self.model.heads[self.head](hidden, texts).sum(), len(batch))}
         if self.aux_lm is not None:
@@ -152,7 +155,8 @@ def _model(recipe: Any, tokenizer: Any) -> Any:
     if isinstance(recipe.model, FineTuneSection):
         return twin(build_model(recipe.model, tokenizer), "meta")
     with torch.device("meta"):
-        return build_model(recipe.model, tokenizer)
+        model = build_model(recipe.model, tokenizer)
+    return model.to("meta")  # with tables that numpy made
 
 
 def _origin(recipe: Any) -> str:
@@ -167,12 +171,12 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     if not issubclass(kind, EncoderTask):
         batch = kind.example(recipe, ASSUMED_TOKENS)
         how = f"{shape_of(batch)}; sentences of {ASSUMED_TOKENS} tokens are assumed: {why}"
-        task = _with_adapters(recipe, kind(model, None), model)
+        task = _with_adapters(recipe, kind(model, tokenizer), model)
         return TaskSample(task, [batch], None, vocabulary, how)
     model = headed(model)
     own, new = model.outputs().get(kind.head), ASSUMED_OUTPUTS.get(kind.name)
     outputs = 1 if new is None else own or new
-    task = HeadOnly(model.with_head(kind.head, outputs), kind.head, kind.items)
+    task = HeadOnly(model.with_head(kind.head, outputs), tokenizer, kind.head, kind.items)
     _with_adapters(recipe, task, model)
     weight = getattr(getattr(recipe, "objective", None), "aux_lm_weight", 0.0)
     task.aux_lm = AuxiliaryLM.of(task.model, weight)
@@ -183,14 +187,15 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     return TaskSample(task, [batch], None, vocabulary, how)
 
 
-def _assumed_tokenizer(recipe: Any) -> tuple[Any, str]:
-    """A tokenizer, or the sizes and ids that a model needs of it, and a description."""
+def _assumed_tokenizer(recipe: Any) -> tuple[Tokenizer, str]:
+    """A tokenizer with as many tokens as the recipe's, and a description."""
     section = recipe.tokenizer
     if section is None or (section.path is not None and section.path.exists()):
         tokenizer = build_tokenizer(recipe)
         return tokenizer, f"{tokenizer.vocab_size:,} tokens, {_origin(recipe)}"
-    known = SimpleNamespace(vocab_size=section.vocab_size, pad_id=0, bos_id=1, eos_id=2)
-    return known, f"{section.vocab_size:,} tokens, as the recipe says"
+    words = section.model_copy(update={"kind": "words", "path": None})
+    made = words.build(lambda: (f"w{number}" for number in range(section.vocab_size)))
+    return made, f"{made.vocab_size:,} tokens, as the recipe says"
 
 
 def _within(recipe: Any, limit: int | None) -> Any:
@@ -203,10 +208,18 @@ def _within(recipe: Any, limit: int | None) -> Any:
 
 
 def first_rows(value: Any, rows: int) -> Any:
-    """The first rows of a batch; of a batch of groups, those of its first examples."""
+    """The first rows of a batch; of a batch of groups, those of its first examples; of a batch in
+    both directions, those of each direction.
+    """
     if isinstance(value, GroupBatch):
         texts = first_rows(value.texts, int(value.sizes[:rows].sum()))
         return GroupBatch(texts, value.sizes[:rows], value.numbers[:rows])
+    if isinstance(value, BidirectionalBatch):
+        forward, backward = torch.arange(len(value) * 2).chunk(2)
+        kept = torch.cat([forward[:rows], backward[:rows]])
+        restarts = first_rows(value.restarts, rows)
+        tokens = value.tokens.select(kept)
+        return BidirectionalBatch(tokens, value.targets[kept], value.fresh, restarts)
     if isinstance(value, Tensor):
         return value[:rows]
     if not is_dataclass(value):
