@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, is_dataclass
@@ -23,10 +25,23 @@ from torch import Tensor
 from regard.errors import ConfigError, DataError, shown
 from regard.file_writing import replacing, sync
 
+DOCUMENT = "text"  # the field of the files of `write_documents`
+LONGEST_PATH = 1024  # characters of a string that may be the path of a file
+
 
 def is_path(value: object) -> bool:
     """Whether this is a path, and not data."""
     return isinstance(value, str | PathLike)
+
+
+def is_running_text(value: object) -> bool:
+    """Whether a string is a text, and not the path of a file: it has white space, does not end as
+    names of files do, and no file has this name.
+    """
+    if not isinstance(value, str) or not re.search(r"\s", value):
+        return False
+    named = len(value) < LONGEST_PATH and re.search(r"\.\w{1,8}$", value) is not None
+    return not named and not (len(value) < LONGEST_PATH and os.path.exists(value))
 
 
 def source_name(data: object) -> str:
@@ -326,6 +341,26 @@ def write_lines(data: Any, path: Path, source: str = "") -> int:
     return _write(lines, path, source, "text")
 
 
+def write_documents(
+    data: Any, path: Path, column: str | int | None = None, source: str = ""
+) -> int:
+    """Write texts as JSON lines, each a document with the field `text`; returns their number.
+
+    Args:
+        column: of tables: that with the text; None: there is one column.
+
+    Raises:
+        DataError, CheckpointError: as of `write_lines`; or there is no such column.
+    """
+    source = source or source_name(data)
+    texts = data if type(data).__name__ == "Series" else rows(data)
+    lines = (
+        json.dumps({DOCUMENT: _text_of_row(row, source, number, column)}, ensure_ascii=False) + "\n"
+        for number, row in enumerate(texts, 1)
+    )
+    return _write(lines, path, source, "text")
+
+
 def _write(lines: Iterable[str], path: Path, source: str, unit: str) -> int:
     count = 0
     with replacing(path) as temporary:
@@ -343,7 +378,12 @@ def _write(lines: Iterable[str], path: Path, source: str, unit: str) -> int:
     return count
 
 
-def _text_of_row(row: Any, source: str, number: int) -> str:
+def _text_of_row(row: Any, source: str, number: int, column: str | int | None = None) -> str:
+    if column is not None:
+        try:
+            row = [row[column]]
+        except (KeyError, IndexError, TypeError):
+            raise DataError(source, number, f"has no field {column!r}.") from None
     fields = list(row.values()) if isinstance(row, Mapping) else row
     if isinstance(fields, Sequence) and not isinstance(fields, str) and len(fields) == 1:
         fields = fields[0]

@@ -22,11 +22,14 @@ from typing import Any
 import numpy as np
 
 from regard.data.in_memory import (
+    DOCUMENT,
     column_names,
     infer_columns,
     infer_text_columns,
     is_path,
+    is_running_text,
     source_name,
+    write_documents,
     write_jsonl,
     write_lines,
 )
@@ -190,6 +193,8 @@ def _path_option(path: Path, data_section: Any) -> Any:
 def _names_files(value: Any, data_section: Any) -> bool:
     """Whether this is a path, several paths, or a part of the training data to validate on."""
     several = data_section.several_files and isinstance(value, list | tuple)
+    if several and data_section.of_documents and any(map(is_running_text, value)):
+        return False
     return is_path(value) or _splits_train(value) or several and all(map(is_path, value))
 
 
@@ -225,7 +230,10 @@ def data_in_files(raw: RawRecipe, schema: Any, folder: Path) -> Iterator[RawReci
         for part, rows in parts.items():
             path = _data_file(folder, part, data_section)
             sources[str(path)] = source = f"{part}={source_name(rows)}"
-            _write(rows, path, _written_columns(data, part), source, data_section)
+            columns = _written_columns(data, part)
+            if data_section.of_documents:
+                columns = [name for name in (raw.tables["data"].get("field"),) if name is not None]
+            _write(rows, path, columns, source, data_section)
             data[part] = _path_option(path, data_section)
         yield replace(raw, tables={**raw.tables, "data": data})
     except BaseException as error:
@@ -281,11 +289,14 @@ def _without_empty(folder: Path) -> Iterator[None]:
 def _data_file(folder: Path, part: str, data_section: Any) -> Path:
     """Where a part of the data is written in a folder."""
     path = (folder / DATA_FOLDER / part).absolute()
-    return path.with_suffix(".txt" if data_section.running_text else ".jsonl")
+    lines = data_section.running_text and not data_section.of_documents
+    return path.with_suffix(".txt" if lines else ".jsonl")
 
 
 def _write(rows: Any, path: Path, columns: Sequence[str], source: str, data_section: Any) -> None:
-    if data_section.running_text:
+    if data_section.of_documents:
+        write_documents(rows, path, columns[0] if columns else None, source)
+    elif data_section.running_text:
         write_lines(rows, path, source)
     else:
         write_jsonl(rows, path, columns, source)
@@ -311,6 +322,8 @@ def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> d
     Raises:
         ConfigError: the columns are not given, and their names do not tell which they are.
     """
+    if data_section.of_documents:
+        return {"field": DOCUMENT}
     if data_section.running_text or "columns" not in data_section.model_fields:
         return {}
     names, group = column_names(first), data.get("group")

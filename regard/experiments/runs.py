@@ -29,7 +29,7 @@ from regard.experiments import keywords
 from regard.experiments.lora import LoraSection, adapt, has_run_adapter, write_run_adapter
 from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_folder import Run
-from regard.models import MODELS, model_class, name_of
+from regard.models import MODELS, as_encoder, model_class, name_of
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features, FeaturesConfig
@@ -347,7 +347,11 @@ def plan(
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizer)
     if not kind.trains(type(model)) and not isinstance(model, EncoderWithHeads):
-        raise ConfigError(f"[model] {type(model).__name__} cannot learn the task {recipe.task}.")
+        encoder = as_encoder(model)
+        if encoder is None or not kind.trains(type(encoder)):
+            name = type(model).__name__
+            raise ConfigError(f"[model] {name} cannot learn the task {recipe.task}.")
+        model = encoder
     model = model.to(device_for(device))
     made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
     made.task.start_from_word_vectors(recipe)

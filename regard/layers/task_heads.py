@@ -57,6 +57,23 @@ class LastToken:
 last_token = LastToken()
 
 
+@dataclass(frozen=True)
+class LastOf:
+    """The last token with one id in each sequence, BART's </s>: (B, T, D) or (1, N, D) -> (B, D).
+
+    A sequence without it has the state of its last token.
+    """
+
+    id: int
+
+    def __call__(self, hidden: Tensor, batch: Sequences) -> Tensor:
+        found = (batch.pad(batch.ids) == self.id) & batch.keep  # (B, T)
+        positions = torch.arange(batch.width, device=hidden.device)
+        last = torch.where(found, positions, -1).amax(1)  # (B,)
+        last = torch.where(last < 0, (batch.lengths - 1).clamp(min=0), last)
+        return batch.pad(hidden)[torch.arange(len(batch), device=hidden.device), last]
+
+
 def mean_of_tokens(hidden: Tensor, batch: Sequences) -> Tensor:
     """The mean over the tokens of each sequence: (B, T, D) or (1, N, D) -> (B, D)."""
     return batch.mean(hidden)

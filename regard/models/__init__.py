@@ -36,6 +36,7 @@ MODELS: dict[str, Any] = {
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
     "bart": "regard.models.bart:Bart",
+    "bart-as-encoder": "regard.models.bart_as_encoder:BartAsEncoder",
     "mbart": "regard.models.mbart:MBart",
     "m2m-100": "regard.models.m2m_100:M2M100",
     "t5": "regard.models.t5:T5",
@@ -48,6 +49,9 @@ MODELS: dict[str, Any] = {
     "compressive-transformer": "regard.models.compressive_transformer:CompressiveTransformer",
     "features": "regard.models.features:Features",
 }
+
+# an encoder-decoder -> the encoder with its weights that tasks put a head on; see `as_encoder`
+AS_ENCODER = {"bart": "bart-as-encoder", "t5": "t5-encoder"}
 
 
 def model_class(name: str) -> Any:
@@ -77,6 +81,12 @@ def is_encoder(kind: type) -> bool:
     from regard.models.protocols import Encoder
 
     return issubclass(kind, Encoder)
+
+
+def as_encoder(model: nn.Module) -> Any:
+    """The encoder with the weights of an encoder-decoder; None: there is none for its class."""
+    name = AS_ENCODER.get(name_of(model))
+    return None if name is None else encoder_class(name).of(model)
 
 
 def name_of(model: nn.Module | Model) -> str:

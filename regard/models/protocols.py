@@ -283,6 +283,17 @@ class EncoderDecoder(Generator[S]):
     def read(self, source: Sequences) -> S:
         """See `Generator`."""
 
+    def source_encoder(self) -> Encoder:
+        """Its encoder alone, with the same weights.
+
+        Raises:
+            ConfigError: it gives no states of its own for the tokens of a source.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} gives no vectors of texts: only encoders of Transformers do, "
+            "such as those of T5, BART, Marian and M2M-100."
+        )
+
 
 class CrossAttentionModel(EncoderDecoder[S]):
     """An encoder-decoder whose decoder reads a source by cross-attention alone."""
@@ -290,6 +301,10 @@ class CrossAttentionModel(EncoderDecoder[S]):
     @abstractmethod
     def encode(self, source: Sequences) -> Tensor:
         """The encoder's states, (B, S, D), or (1, N, D) of an unpadded batch."""
+
+    @abstractmethod
+    def source_encoder(self) -> Encoder:
+        """See `EncoderDecoder`."""
 
     @abstractmethod
     def initial_state(self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None) -> S:

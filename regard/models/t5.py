@@ -12,7 +12,7 @@ feed-forward layer and an output of its own; in umT5 each layer has its own rela
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -184,6 +184,14 @@ class T5Encoder(nn.Module, Encoder):
         init_t5(self, config)
         cut_heads(self, tuple(one for one in config.pruned if one[0] == "encoder"))
 
+    @classmethod
+    def of(cls, model: T5) -> T5Encoder:
+        """That of a whole model, with its weights."""
+        names = {field.name for field in fields(T5EncoderConfig)}
+        made = cls(T5EncoderConfig(**{k: v for k, v in vars(model.config).items() if k in names}))
+        made.load_state_dict(model.encoder.state_dict())
+        return made
+
     @property
     def repeated_blocks(self) -> list[nn.Module]:
         """See `Model`."""
@@ -274,6 +282,10 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D)."""
         return self.encoder.encode(source)
+
+    def source_encoder(self) -> T5Encoder:
+        """See `EncoderDecoder`."""
+        return self.encoder
 
     def initial_state(
         self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None

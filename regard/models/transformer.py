@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,22 +22,24 @@ from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfA
 from regard.attention.pruning import Pruned, cut_heads
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.positions import PositionTable
 from regard.layers.softmax import Softmax
 from regard.models.config import Activation, EncoderPositions, Probability, Size, TokenId
-from regard.models.init import init_weights
+from regard.models.init import init_weights, no_head
 from regard.models.position_kinds import (
     absolute_positions,
     reads_unpadded,
     relative_positions,
     while_decoding,
 )
-from regard.models.protocols import CrossAttentionModel, Output
+from regard.models.protocols import CrossAttentionModel, Encoder, Output, States
 from regard.ops import KeyMask
 from regard.state import State
+from regard.text.templates import Template
 
 
 @dataclass(frozen=True)
@@ -229,19 +231,37 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`."""
+        for hidden in self.target_states(source, target):  # noqa: B007
+            pass
+        return Output(self.finish_decoder(hidden))
+
+    def target_states(self, source: Sequences, target: Sequences) -> States:
+        """Hidden states of the target's embeddings, then those that each layer gives."""
         memory = self.encode(source)
         hidden = self.embed_target(target.ids, self.target_positions.of(target))
+        yield hidden
         mask, keys = target.causal_mask(), source.padding_mask(queries=target)
         for block, relation in zip(self.decoder, self.decoder_relations.of(target), strict=True):
             hidden = block(hidden, mask, block.cross.read(memory, keys), relation=relation)
-        return Output(self.finish_decoder(hidden))
+            yield hidden
 
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D), or (1, N, D) of an unpadded batch."""
+        for hidden in self.source_states(source):  # noqa: B007
+            pass
+        return self.finish_encoder(hidden)
+
+    def source_states(self, source: Sequences) -> States:
+        """Hidden states of the source's embeddings, then those that each layer gives."""
         hidden, mask = self.embed_source(source), source.padding_mask()
+        yield hidden
         for block, relation in zip(self.encoder, self.encoder_relations.of(source), strict=True):
             hidden = block(hidden, mask, relation)
-        return self.finish_encoder(hidden)
+            yield hidden
+
+    def source_encoder(self) -> SourceEncoder:
+        """See `EncoderDecoder`."""
+        return SourceEncoder(self)
 
     @property
     def target_positions(self) -> PositionTable:
@@ -298,6 +318,38 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
     def finish_decoder(self, hidden: Tensor) -> Tensor:
         """What follows the last block of the decoder: here nothing."""
         return hidden
+
+
+class SourceEncoder(nn.Module, Encoder):
+    """The encoder of a Transformer alone, an `Encoder` that reads texts as its sources."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model, self.config = model, model.config
+        self.embedding = model.words_of_source
+
+    def forward(self, batch: Sequences) -> Output:
+        """Hidden states of the last layer, (B, T, D)."""
+        return Output(self.encode(batch))
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`; what follows the last layer belongs to it."""
+        last = self.config.encoder_layers
+        for n, hidden in enumerate(self.model.source_states(batch)):
+            yield tokens.of(self.model.finish_encoder(hidden)) if n == last else hidden
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """See `Encoder`.
+
+        Raises:
+            ConfigError: it has no heads.
+        """
+        raise no_head(self, kind, ())
+
+    def template(self, tokenizer: Any) -> Template:
+        """A </s> B </s>, where the tokenizer's own file does not say it."""
+        (eos,) = tokenizer.required_ids("eos")
+        return Template.around((), (eos,), (eos,))
 
 
 def feed_forward(config: TransformerConfig) -> FeedForward:

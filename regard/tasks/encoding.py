@@ -27,7 +27,7 @@ from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Score
-from regard.models import is_encoder
+from regard.models import as_encoder, is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
@@ -568,13 +568,15 @@ def _some(labels: Sequence[str]) -> str:
 
 
 def headed(model: nn.Module) -> EncoderWithHeads:
-    """A model as an encoder with its heads.
+    """A model as an encoder with its heads; of BART and T5 that with their weights.
 
     Raises:
         ConfigError: the model is not an encoder.
     """
     if isinstance(model, EncoderWithHeads):
         return model
+    if not isinstance(model, Encoder) and (encoder := as_encoder(model)) is not None:
+        model = encoder
     if not isinstance(model, Encoder):
         raise ConfigError(
             f"{type(model).__name__} is no encoder: this task reads hidden states of a whole text. "

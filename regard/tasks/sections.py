@@ -47,9 +47,11 @@ class DataSection(Options):
 
     running_text: whether a part is a text, not a table of examples.
     several_files: whether a part is a list of files.
+    of_documents: whether running text has documents, so that data in memory are one in each row.
     """
 
     running_text: ClassVar[bool] = False
+    of_documents: ClassVar[bool] = False
     several_files: ClassVar[bool] = False
 
     train: Any

@@ -41,6 +41,7 @@ class SpanCorruptionData(DataSection):
     """[data]: texts, in documents that follow one another without padding."""
 
     running_text: ClassVar[bool] = True
+    of_documents: ClassVar[bool] = True
     several_files: ClassVar[bool] = True
 
     train: Files

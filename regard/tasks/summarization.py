@@ -14,7 +14,7 @@ class Summarization(TextToText):
     """A model that summarizes a text, with its tokenizer."""
 
     name = "summarization"
-    verbs = ("predict", "evaluate", "look")
+    verbs = ("predict", "embed", "evaluate", "look")
     goal = ("rougeL", "max")
     metric_names = ("rouge1", "rouge2", "rougeL")
 

@@ -23,6 +23,7 @@ from regard import decoding
 from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
+from regard.data.encoder_inputs import InputFormat
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
@@ -41,6 +42,7 @@ from regard.tasks.batching import (
     over_limit,
     saves_padding,
 )
+from regard.tasks.embedder import EmbedsTexts, TextEncoder
 from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.inputs import (
     as_rows,
@@ -57,7 +59,6 @@ from regard.tasks.sections import (
     Share,
     differing,
 )
-from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 from regard.text.languages import (
     LANGUAGE_CODE,
@@ -65,6 +66,7 @@ from regard.text.languages import (
     language_tokens,
     languages_of,
 )
+from regard.text.templates import Template
 
 Files = tuple[RecipePath, ...]
 SAMPLES = 12  # rows that a run's report shows
@@ -177,15 +179,17 @@ class TextToTextOptions(TypedDict, total=False):
     target_language: str | None
 
 
-class TextToText(TaskVerbs):
+class TextToText(EmbedsTexts):
     """A model that turns a source text into a target text, with its tokenizer.
+
+    `embed` gives the states of its encoder, which reads a text as a source without `source_prefix`.
 
     metric_names: names of the first metrics of `metrics()` in the run's log.
     default_max_tokens: the limit of decoding where neither a recipe nor a folder sets one.
     """
 
     name = "text-to-text"
-    verbs: ClassVar[tuple[str, ...]] = ("generate", "predict", "evaluate", "look")
+    verbs: ClassVar[tuple[str, ...]] = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True
     Recipe: ClassVar[type[Recipe] | None] = TextToTextRecipe
     goal = ("loss", "min")
@@ -311,6 +315,18 @@ class TextToText(TaskVerbs):
         names = ("source_prefix", "source_language", "target_language")
         named = {name: value for name in names if (value := getattr(self, name))}
         return {"label_smoothing": self.label_smoothing, **named}
+
+    def text_encoder(self) -> TextEncoder:
+        """The model's encoder, and how it pools a text: the mean of its tokens.
+
+        Raises:
+            ConfigError: the model has none that gives a state for each token.
+        """
+        encoder, config = self.model.source_encoder(), self.model.config
+        before, after = self._language_tokens().source
+        template = Template.around(before, after, after)
+        form = InputFormat(self.tokenizer, template, config.max_length, config.pad)
+        return TextEncoder(encoder, form)
 
     # ---- training
 

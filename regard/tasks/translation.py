@@ -34,7 +34,7 @@ class Translation(TextToText):
     """A model that translates a text, with its tokenizer."""
 
     name = "translation"
-    verbs = ("predict", "evaluate", "look")
+    verbs = ("predict", "embed", "evaluate", "look")
     Recipe = TranslationRecipe
     goal = ("bleu", "max")
     metric_names = ("bleu",)

@@ -104,6 +104,7 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "segabert",
     "elmo",
     "bart",
+    "bart-as-encoder",
     "mbart",
     "m2m-100",
     "transformer-xl",

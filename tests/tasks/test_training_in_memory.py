@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
 from tiny_folders import folder
 
 import regard
@@ -292,3 +293,77 @@ def test_a_translation_model_trains_from_pairs_in_memory(tmp_path, monkeypatch):
     sizes = dict(name="transformer", d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
     run = train(task="translation", model=sizes, train=pairs, valid=0.2, kind="words")
     assert run.scores and run.model.translate(["a good film"])
+
+
+WORDS = "the cat sat on a mat and the dog ran after the red ball in the old park".split()
+DOCUMENTS = [" ".join(WORDS[i % 7 :] + WORDS[: i % 5] * 3) for i in range(24)]
+PRETRAINING = {
+    "span-corruption": dict(
+        model=dict(name="t5", d_model=8, d_ff=8, heads=2, head_dim=4, layers=1, decoder_layers=1),
+        source_length=16, batch_size=2,
+    ),
+    "permutation-language-modeling": dict(
+        model=dict(name="xlnet", d_model=8, d_ff=8, heads=2, layers=1, memory_length=8,
+                   memory_in_training=True),
+        sequence_length=12, batch_size=2, every=4,
+    ),
+    "language-modeling": dict(model=SMALL, sequence_length=8, batch_size=2),
+}  # fmt: skip
+
+
+def in_files(task: str, part: str, documents: list[str], suffix: str):
+    """Files that hold these documents; of span corruption a list of them."""
+    path = Path(f"{part}{suffix}").absolute()
+    if suffix == ".jsonl":
+        lines = [json.dumps({"text": text}) for text in documents]
+    else:
+        lines = "\n\n".join(documents).split("\n") if task == "span-corruption" else documents
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return [str(path)] if task == "span-corruption" else str(path)
+
+
+@pytest.mark.parametrize("task", PRETRAINING)
+def test_pretraining_on_texts_in_memory_equals_that_on_files(task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = dict(task=task, kind="words", updates=3, epochs=None, seed=5, **PRETRAINING[task])
+    parts = {"train": DOCUMENTS, "valid": DOCUMENTS[:8]}
+    given = [parts, {name: pandas.Series(texts) for name, texts in parts.items()}]
+    given.append({name: pandas.DataFrame({"text": texts}) for name, texts in parts.items()})
+    given.append({name: iter(texts) for name, texts in parts.items()})
+    for suffix in (".txt", ".jsonl") if task == "span-corruption" else (".txt",):
+        files = {name: in_files(task, name, texts, suffix) for name, texts in parts.items()}
+        given.append(files | ({"field": "text"} if suffix == ".jsonl" else {}))
+    runs = [train(out=str(n), **options, **data) for n, data in enumerate(given)]
+    first = runs[0]
+    for run in runs[1:]:
+        assert run.scores == first.scores
+        for name, tensor in run.model.model.state_dict().items():
+            assert torch.equal(tensor, first.model.model.state_dict()[name]), name
+    again = regard.train(
+        first.folder / "recipe.toml", ["training.updates=5"], out="again", show="none"
+    )
+    assert again.scores == train(out="whole", **options | {"updates": 5}, **parts).scores
+
+
+def test_documents_in_memory_keep_their_lines_and_a_column_is_chosen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = dict(task="span-corruption", kind="words", updates=1, epochs=None)
+    options |= PRETRAINING["span-corruption"]
+    table = pandas.DataFrame({"title": "x", "body": [f"{t}\n\n{t}" for t in DOCUMENTS]})
+    run = train(train=table, valid=0.2, field="body", **options)
+    (line, *_) = (run.folder / "data" / "train.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"text": table["body"][0]}
+    with pytest.raises(DataError, match="train=<DataFrame>:1: has no field 'boby'"):
+        train(train=table, valid=0.2, field="boby", **options)
+    with pytest.raises(DataError, match="train=<DataFrame>.*must be a text"):
+        train(train=table, valid=0.2, **options)
+    with pytest.raises(DataError, match="each row of which is a document"):
+        train(train=DOCUMENTS, valid=0.2, documents="blank-lines", **options)
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "my corpus.txt", "corpus"])
+def test_a_missing_file_is_not_taken_for_a_text(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = dict(task="span-corruption", kind="words", updates=1, epochs=None)
+    with pytest.raises(regard.RegardError, match=name):
+        train(train=[name], valid=0.2, **options, **PRETRAINING["span-corruption"])

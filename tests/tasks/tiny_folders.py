@@ -28,6 +28,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert": (
         "DistilBert", dict(dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=64)
     ),
+    "bart": ("Bart", dict(
+        d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=20,
+        max_position_embeddings=64, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2,
+        forced_eos_token_id=None,
+    )),
+    "t5": ("T5", dict(
+        d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=1, num_heads=2,
+        eos_token_id=2, decoder_start_token_id=1, is_encoder_decoder=True,
+    )),
     "gpt": ("OpenAIGPT", dict(GPT)),
     "gpt2": ("GPT2", dict(GPT)),
 }  # fmt: skip
@@ -94,6 +104,11 @@ def tokenizer_of(family: str) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
     fast = byte_tokenizer("<s>", "<pad>", "</s>", "<unk>")
     fast.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, normalized=False)])
     ids = {name: fast.token_to_id(name) for name in ("<s>", "</s>")}
+    if family == "t5":
+        fast.post_processor = processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", ids["</s>"])]
+        )
+        return fast, {"eos": "</s>", "pad": "<pad>", "unk": "<unk>"}
     fast.post_processor = processors.RobertaProcessing(
         ("</s>", ids["</s>"]), ("<s>", ids["<s>"]), add_prefix_space=False
     )

@@ -1,21 +1,34 @@
-"""BART's published layout, and mBART's."""
+"""BART's published layout, with its heads for classes and answers, and mBART's."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
+from torch import Tensor, nn
+
+from regard.checkpoints.formats.config_table import ConfigTable, dropout, unsupported
 from regard.checkpoints.formats.encoder_decoder_layout import (
+    EMBEDDING,
     FIELDS,
+    SOURCE,
+    TARGET,
+    TIED,
     EncoderDecoderLayout,
     Order,
     last_norms,
     scale_embedding,
     token_fields,
 )
+from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
+from regard.checkpoints.names import Names
 from regard.models.bart import Bart
+from regard.models.bart_as_encoder import BartAsEncoder
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.mbart import MBart
 
-HEAD = "Heads on encoder-decoders are not supported; load the folder for generation"
+HEAD = "Heads on mBART are not supported; load the folder for generation"
 CAUSAL = "Decoders without an encoder are not supported"
 OLD = {"normalize_embedding": True, "static_position_embeddings": False, "add_bias_logits": False}
 ROWS = [
@@ -27,13 +40,149 @@ ROWS = [
 ]
 
 
-def without_support(family: str) -> dict[str, str]:
-    """The architectures of a family that have another head, and why they cannot be read."""
-    heads = ("ForSequenceClassification", "ForQuestionAnswering")
-    return {f"{family}{head}": HEAD for head in heads} | {f"{family}ForCausalLM": CAUSAL}
+# ----------------------------------------------------------------------------------- heads
 
 
-BART = EncoderDecoderLayout(
+@dataclass(frozen=True)
+class BartFields(ConfigTable):
+    """The fields of the whole model, which `whole` reads and writes, and those of its heads."""
+
+    whole: EncoderDecoderLayout | None = None
+
+    @property
+    def _model(self) -> EncoderDecoderLayout:
+        assert self.whole is not None
+        return self.whole
+
+    @property
+    def theirs(self) -> dict[str, str]:
+        """See `ConfigTable`."""
+        return {**self._model.theirs, **super().theirs}
+
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `ConfigTable`."""
+        if not TIED.read(config):
+            raise unsupported(
+                TIED.theirs, "true", False, "under a head there is no output to untie"
+            )
+        own = {ours: one.read(config) for ours, one in self.fields.items()}
+        return {**vars(self._model.read_config(config)), **own}
+
+    def can_write(self, config: Any) -> bool:
+        """See `ConfigTable`."""
+        return super().can_write(config) and self._model.can_write(config)
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """See `ConfigTable`."""
+        table = self._model.write_config(config) | super().write(config)
+        return {k: v for k, v in table.items() if k not in ("model_type", "architectures")}
+
+
+class BartHeadsLayout(EncoderLayout):
+    """The whole model under a head; without one it is published with its output."""
+
+    ENDINGS: ClassVar[Mapping[tuple[str, ...], str]] = {
+        ("classes",): "ForSequenceClassification",
+        ("span",): "ForQuestionAnswering",
+    }
+
+    def names(self, kinds: Sequence[str], config: Any) -> Names:
+        """See `EncoderLayout`."""
+        found = super().names(kinds, config)
+        found.tied |= {"encoder.bart.head.weight": "encoder.bart.embedding.weight"}
+        found.duplicates |= dict.fromkeys((SOURCE, TARGET), EMBEDDING)
+        return found
+
+
+@dataclass(frozen=True)
+class BartLayout(EncoderDecoderLayout):
+    """BART with its output, or under a head.
+
+    heads: the layout under a head.
+    """
+
+    heads: BartHeadsLayout | None = None
+
+    @property
+    def under_head(self) -> BartHeadsLayout:
+        """The layout under a head."""
+        assert self.heads is not None
+        return self.heads
+
+    @property
+    def known_architectures(self) -> Collection[str]:
+        """See `Layout`."""
+        return (*super().known_architectures, *self.under_head.known_architectures)
+
+    def holds(self, model: nn.Module) -> bool:
+        """See `Layout`."""
+        return super().holds(model) or self.under_head.holds(model)
+
+    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """See `Layout`."""
+        return self.under_head.write(model) if _has_head(model) else super().write(model)
+
+    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+        """See `Layout`."""
+        named = (config.get("architectures") or [""])[0]
+        signs = {head.sign for head in self.under_head.heads.values()}
+        if named in self.under_head.known_architectures or (not named and signs & {*tensors}):
+            return self.under_head.read(config, tensors)
+        return super().read(config, tensors)
+
+    def names_of(self, model: Any) -> Names:
+        """See `Layout`."""
+        return self.under_head.names_of(model) if _has_head(model) else super().names_of(model)
+
+    def architecture_of(self, model: nn.Module) -> str:
+        """See `Layout`."""
+        return self.under_head.architecture_of(model) if _has_head(model) else self.architecture
+
+    def with_architecture(
+        self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
+    ) -> nn.Module:
+        """See `Layout`."""
+        if _has_head(model):
+            return cast(nn.Module, self.under_head.with_architecture(model, name, tensors))
+        return super().with_architecture(model, name, tensors)
+
+
+def _has_head(model: object) -> bool:
+    return isinstance(model, EncoderWithHeads)
+
+
+def _inside(theirs: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """Their names without the prefix of the whole model."""
+    if isinstance(theirs, str):
+        return theirs.removeprefix("model.")
+    return tuple(name.removeprefix("model.") for name in theirs)
+
+
+def _with_heads(whole: EncoderDecoderLayout) -> BartLayout:
+    """The same layout, and that of the model under heads."""
+    body = [(f"bart.{ours}", _inside(theirs), *rest) for ours, theirs, *rest in whole.rows]
+    heads = BartHeadsLayout(
+        model=BartAsEncoder,
+        family=whole.family,
+        model_type=whole.model_type,
+        config=BartFields({"head_dropout": dropout("classifier_dropout", 0.0)}, whole=whole),
+        prefix="model.",
+        body=body,
+        adapted=whole.adapted,
+        heads={
+            "classes": HeadLayout(
+                [
+                    *affine("inner.dense", "classification_head.dense"),
+                    *affine("output", "classification_head.out_proj"),
+                ]
+            ),
+            "span": HeadLayout(affine("output", "qa_outputs")),
+        },
+    )
+    return BartLayout(**vars(whole), heads=heads)
+
+
+WHOLE = EncoderDecoderLayout(
     Bart,
     "bart",
     "Bart",
@@ -43,17 +192,21 @@ BART = EncoderDecoderLayout(
     | {"scale_embedding": scale_embedding(False)}
     | token_fields(50265, pad=1, start=2, eos=2),
     others=("BartModel",),
-    unsupported=without_support("Bart"),
+    unsupported={"BartForCausalLM": CAUSAL},
     usual=OLD | {"normalize_before": False, "add_final_layer_norm": False},
 )
+BART = _with_heads(WHOLE)
 MBART = replace(
-    BART,
+    WHOLE,
     model=MBart,
     model_type="mbart",
     family="MBart",
     architecture="MBartForConditionalGeneration",
     rows=[*ROWS, *last_norms(Order())],
     others=("MBartModel",),
-    unsupported=without_support("MBart"),
+    unsupported={
+        "MBartForCausalLM": CAUSAL,
+        **dict.fromkeys(("MBartForSequenceClassification", "MBartForQuestionAnswering"), HEAD),
+    },
     usual=OLD | {"normalize_before": True, "add_final_layer_norm": True},
 )

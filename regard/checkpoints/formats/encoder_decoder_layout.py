@@ -27,7 +27,7 @@ from regard.checkpoints.formats.config_table import (
     warn_ignored,
     with_own_names,
 )
-from regard.checkpoints.names import Names
+from regard.checkpoints.names import NameRow, Names
 from regard.checkpoints.transforms import Tensors, Transform, keep, split
 from regard.errors import ConfigError
 from regard.models.check_config import check_consistent, check_sizes
@@ -37,6 +37,9 @@ from regard.models.transformer import Transformer, TransformerConfig
 # ----------------------------------------------------------------------------------- weights
 
 BIAS = "final_logits_bias"
+EMBEDDING = "model.shared.weight"
+SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 
 def _row(tensors: Tensors) -> Tensors:
@@ -112,18 +115,31 @@ def names_with(rows: Sequence[tuple], ignored: Sequence[str], bias: bool) -> Nam
 
     ignored: tables that are computed.  bias: whether the output has one.
     """
-    shared = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
     return Names(
         [*rows, *([("head.bias", BIAS, ROW)] if bias else [])],
         tied={"head.weight": "embedding.weight"},
-        duplicates=dict.fromkeys((*shared, "lm_head.weight"), "model.shared.weight"),
+        duplicates=dict.fromkeys((SOURCE, TARGET, HEAD), EMBEDDING),
         ignored=ignored,
         zero=[] if bias else [BIAS],
     )
 
 
+def untie(table: Names, reads: Transform, tied: bool) -> None:
+    """Give sources an embedding of their own in a table.
+
+    tied: whether the output is the embedding of targets; else it is a matrix of its own.
+    """
+    own = [("source_embedding.weight", SOURCE, reads), ("embedding.weight", TARGET, reads)]
+    own += [] if tied else [("head.weight", HEAD, reads)]
+    others = [row for row in table.rows if row.ours != ("embedding.weight",)]
+    table.rows = [*(NameRow.of(*row) for row in own), *others]
+    table.duplicates = {HEAD: TARGET} if tied else {}
+    table.tied = table.tied if tied else {}
+
+
 # ----------------------------------------------------------------------------------- config.json
 
+TIED = Field("tie_word_embeddings", True, bool)
 FIELDS: dict[str, Field] = {
     "d_model": Field("d_model", 1024, Size),
     "d_ff": Field("encoder_ffn_dim", 4096, Size),
@@ -165,7 +181,6 @@ def token_fields(vocab_size: int, pad: int, start: int | None, eos: int) -> dict
 
 # What our model does and no option changes: their name -> (value, what its absence means).
 FIXED = {
-    "tie_word_embeddings": (True, True),
     "is_encoder_decoder": (True, True),
     "is_decoder": (False, False),
 }
@@ -228,8 +243,14 @@ class EncoderDecoderLayout:
         return self.names_for(model.config)
 
     def names_for(self, config: TransformerConfig) -> Names:
-        """The table of a model of this configuration."""
-        return names_with(self.rows, self.computed, bias=config.output_bias)
+        """The table of a model of this configuration; without ties, theirs has a third embedding,
+        which it does not read.
+        """
+        if config.source_vocab_size is None:
+            return names_with(self.rows, self.computed, bias=config.output_bias)
+        table = names_with(self.rows, (*self.computed, EMBEDDING), bias=config.output_bias)
+        untie(table, self.order.reads, config.tied)
+        return table
 
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
         """See `Layout`; a model with further tensors in its body is another one."""
@@ -247,12 +268,16 @@ class EncoderDecoderLayout:
         config = model.config
         if config.positions != type(config).positions:
             return False
+        return self.can_write(config) and (self.biased or not config.output_bias)
+
+    def can_write(self, config: TransformerConfig) -> bool:
+        """Whether they have a value for each of our options."""
         values = all(one.can_write(getattr(config, ours)) for ours, one in self.fields.items())
-        return values and self.has_vocabularies(config) and (self.biased or not config.output_bias)
+        return values and self.has_vocabularies(config)
 
     def has_vocabularies(self, config: TransformerConfig) -> bool:
-        """Whether they have a form for its vocabularies: here one, which is the output too."""
-        return config.source_vocab_size is None and config.tied
+        """Whether they have a form for its vocabularies: here one: one matrix or three."""
+        return config.source_vocab_size == (None if config.tied else config.vocab_size)
 
     def write(self, model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""
@@ -264,6 +289,8 @@ class EncoderDecoderLayout:
         if not any(name.startswith(self.prefix) for name in tensors):  # without the output
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
         ours = self.read_config(config)
+        if not ours.tied and EMBEDDING in tensors:  # release 4 unties the output alone
+            tensors = dict.fromkeys((SOURCE, TARGET), tensors[EMBEDDING]) | dict(tensors)
         bias = tensors.get(BIAS)
         if self.biased and bias is not None and bool(bias.any()):
             ours = type(ours)(**{**vars(ours), "output_bias": True})
@@ -305,6 +332,7 @@ class EncoderDecoderLayout:
             "architectures": [self.architecture],
             **table,
             **{name: value for name, (value, _) in self.fixed.items()},
+            TIED.theirs: config.tied,
             "forced_eos_token_id": None,
         }
 
@@ -322,7 +350,11 @@ class EncoderDecoderLayout:
         check_decisive(config, {k: v for k, v in DECISIVE.items() if k not in self.fixed})
         theirs = set(self.theirs.values())
         usual = [name for name, value in self.usual.items() if config.get(name) == value]
-        warn_ignored(config, {*theirs, *ALIASES, *self.fixed, *DECISIVE, *SILENT, *usual}, theirs)
+        warn_ignored(
+            config,
+            {*theirs, TIED.theirs, *ALIASES, *self.fixed, *DECISIVE, *SILENT, *usual},
+            theirs,
+        )
         sizes = (None, config.get("vocab_size"))
         if config.get("decoder_vocab_size") not in sizes:
             raise unsupported("decoder_vocab_size", repr(sizes[1]), config["decoder_vocab_size"])
@@ -330,6 +362,8 @@ class EncoderDecoderLayout:
         for ours, (one, encoder) in DECODER.items():
             value = one.read(config) if one.theirs in config else values[encoder]
             values[ours] = None if value == values[encoder] else value
+        if not TIED.read(config):
+            values |= {"tied": False, "source_vocab_size": values["vocab_size"]}
         found: TransformerConfig = self.model.Config(**values)  # type: ignore[attr-defined]
         check_consistent(found, "config.json", ConfigError, self.theirs)
         return found

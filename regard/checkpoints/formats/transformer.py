@@ -19,23 +19,21 @@ from regard.checkpoints.formats.config_table import Field, unsupported
 from regard.checkpoints.formats.encoder_decoder_layout import (
     FIELDS,
     FIXED,
+    TIED,
     EncoderDecoderLayout,
     Order,
     last_norms,
     scale_embedding,
     token_fields,
 )
-from regard.checkpoints.names import NameRow, Names
 from regard.checkpoints.transforms import interleave
 from regard.errors import CheckpointError
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 TARGET_SIZE = "decoder_vocab_size"
 SHARED = Field("share_encoder_decoder_embeddings", True, bool)
-TIED = Field("tie_word_embeddings", True, bool)
 ROUNDING = 0.02  # of sines in half precision
 HALVES = Order(reads=interleave(1), writes=interleave(0))  # of a matrix (out, in)
 
@@ -89,22 +87,8 @@ class MarianLayout(SinusoidalLayout):
     """A layout in which sources and targets may have vocabularies of their own."""
 
     def has_vocabularies(self, config: TransformerConfig) -> bool:
-        """See `EncoderDecoderLayout`."""
+        """See `EncoderDecoderLayout`; sources may have one of their own."""
         return config.tied or config.source_vocab_size is not None
-
-    def names_for(self, config: TransformerConfig) -> Names:
-        """See `EncoderDecoderLayout`."""
-        table = super().names_for(config)
-        if config.source_vocab_size is None:
-            return table
-        head = [] if config.tied else [("head.weight", "lm_head.weight", HALVES.reads)]
-        own = [("source_embedding.weight", SOURCE, HALVES.reads)]
-        own += [("embedding.weight", TARGET, HALVES.reads), *head]
-        others = [row for row in table.rows if row.ours != ("embedding.weight",)]
-        table.rows = [*(NameRow.of(*row) for row in own), *others]
-        table.duplicates = {"lm_head.weight": TARGET} if config.tied else {}
-        table.tied = table.tied if config.tied else {}
-        return table
 
     def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
         """See `EncoderDecoderLayout`; their `vocab_size` is that of sources."""

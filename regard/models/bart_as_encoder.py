@@ -1,0 +1,125 @@
+"""BART as an encoder for tasks (Lewis et al. 2020, section 3): it reads a text twice.
+
+    text -> encoder ----------+
+    start, text -> decoder <--+ -> hidden states
+
+The decoder gets the text shifted by one token. Its hidden state at the last </s> stands for the
+text, as it has seen all of it; a state for each token marks answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.layers.task_heads import (
+    ClassificationHead,
+    DenseActivation,
+    LastOf,
+    Pooling,
+    every_token,
+)
+from regard.models.bart import INIT_RANGE, Bart, BartConfig
+from regard.models.config import Probability
+from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.protocols import Encoder, Output, States
+from regard.text.templates import Template
+
+
+@dataclass(frozen=True)
+class BartAsEncoderConfig(BartConfig):
+    """As of BART.
+
+    head_dropout: before both layers of a head for classes.
+    """
+
+    head_dropout: Probability = 0.0
+
+    @property
+    def layers(self) -> int:
+        """Layers whose hidden states it gives: the decoder's."""
+        return self.decoder_layers
+
+
+class BartAsEncoder(nn.Module, Encoder):
+    """BART's encoder and decoder on one text, an `Encoder`."""
+
+    Config = BartAsEncoderConfig
+
+    def __init__(self, config: BartAsEncoderConfig):
+        super().__init__()
+        self.config = config
+        self.bart = Bart(config)
+
+    @classmethod
+    def of(cls, model: Bart) -> BartAsEncoder:
+        """With the weights of a whole model; the bias of its output is left out."""
+        made = cls(BartAsEncoderConfig(**{**vars(model.config), "output_bias": False}))
+        weights = {k: v for k, v in model.state_dict().items() if k != "head.bias"}
+        made.bart.load_state_dict(weights)
+        return made
+
+    @property
+    def embedding(self) -> nn.Embedding:  # type: ignore[override]
+        """That of the model."""
+        return self.bart.embedding
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """See `Model`."""
+        return self.bart.repeated_blocks
+
+    def forward(self, batch: Sequences) -> Output:
+        """Hidden states of the decoder's last layer, (B, T, D)."""
+        return Output(self.encode(batch))
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """Those of the decoder, of a padded batch, behind the encoder's embeddings: the decoder's
+        are those of the tokens before. See `Encoder`.
+        """
+        yield self.bart.embed_source(batch)
+        last, states = (
+            self.config.decoder_layers,
+            self.bart.target_states(batch, self.shifted(batch)),
+        )
+        for n, hidden in enumerate(states):
+            if n > 0:
+                yield tokens.of(self.bart.finish_decoder(hidden)) if n == last else hidden
+
+    def shifted(self, batch: Sequences) -> Sequences:
+        """What the decoder reads: the start token, and all tokens but the last, (B, T)."""
+        start = batch.ids.new_full((len(batch), 1), self.config.bos)
+        return Sequences(torch.cat([start, batch.ids], 1)[:, :-1], batch.lengths)
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """See `Encoder`.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        width, dropout = self.config.d_model, self.config.head_dropout
+        match kind:
+            case "classes" | "multiple_choice":
+                inner = DenseActivation(width, "tanh", dropout)
+                pooling: Pooling = LastOf(self.config.eos)
+                made = ClassificationHead(
+                    width, outputs, pooling=pooling, inner=inner, dropout=dropout
+                )
+            case "tags":
+                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
+            case "span":
+                made = ClassificationHead(width, 2, pooling=every_token)
+            case _:
+                raise no_head(self, kind, TASK_HEADS)
+        return init_weights(made, INIT_RANGE)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """<s> A </s></s> B </s>, where the tokenizer's own file does not say it."""
+        begins, ends = tokenizer.required_ids("cls", "sep")
+        return Template.around((begins,), (ends, ends), (ends,))

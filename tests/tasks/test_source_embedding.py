@@ -1,0 +1,114 @@
+"""Vectors of texts from the encoders of encoder-decoders are those of `transformers`."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from opus_folders import ENGLISH, write_folder
+from test_multilingual_folders import write as write_multilingual
+from tiny_folders import folder as tiny
+from typer.testing import CliRunner
+
+import regard
+from regard.checkpoints.formats import layout_for
+from regard.cli import app
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.models.seq2seq import Seq2Seq
+
+transformers = pytest.importorskip("transformers")
+TEXTS = [*ENGLISH, "a", ""]
+KINDS = ("t5", "bart", "marian", "mbart", "mbart-50", "nllb", "nllb-pieces-legacy")
+
+
+def write(path: Path, kind: str):
+    """A folder; returns their model and tokenizer."""
+    if kind in ("t5", "bart"):
+        tiny(path, kind, "ForConditionalGeneration")
+    elif kind == "marian":
+        pytest.importorskip("sentencepiece")
+        return write_folder(path, codes=()), transformers.MarianTokenizer.from_pretrained(path)
+    else:
+        pytest.importorskip("sentencepiece")
+        return write_multilingual(path, kind)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(path).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(path)
+
+
+@torch.no_grad()
+def their_states(model, tokenizer, text: str) -> list[torch.Tensor]:
+    """Of one text: the embeddings' states (T, D), then those of each layer."""
+    given = tokenizer(text, return_tensors="pt")
+    found = model.get_encoder()(given.input_ids, output_hidden_states=True)
+    return [hidden[0] for hidden in found.hidden_states]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_are_those_of_the_encoder_in_transformers(kind, tmp_path):
+    model, tokenizer = write(tmp_path, kind)
+    task = regard.load(tmp_path, device="cpu")
+    # Marian's dimensions have another order in ours: sines and cosines side by side.
+    layout = layout_for(task.model)
+    given = [text for text in TEXTS if text]
+    states = [their_states(model, tokenizer, text) for text in given]
+    for options, wanted in (
+        ({}, [layers[-1].mean(0) for layers in states]),
+        ({"pooling": "first"}, [layers[-1][0] for layers in states]),
+        ({"layers": "first"}, [layers[0].mean(0) for layers in states]),
+        ({"layers": 1}, [layers[1].mean(0) for layers in states]),
+        ({"layers": "sum"}, [sum(layers[1:]).mean(0) for layers in states]),
+    ):
+        found = layout.in_their_order(torch.from_numpy(task.embed(given, **options)))
+        torch.testing.assert_close(found, torch.stack(wanted), atol=1e-5, rtol=0, msg=str(options))
+    for rows, layers in zip(task.embed(given, per="token"), states, strict=True):
+        found = layout.in_their_order(torch.from_numpy(np.array(rows)))
+        torch.testing.assert_close(found, layers[-1], atol=1e-5, rtol=0)
+    assert np.abs(task.embed(given[0]) - task.embed(given)[0]).max() < 1e-6
+    assert task.similarity("the cat", "the cat") == pytest.approx(1)
+    assert task.embed([]).shape == (0, 16) and np.isfinite(task.embed("")).all()
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_the_command_line_prints_the_vectors_of_an_encoder_decoder(kind, tmp_path):
+    write(tmp_path, kind)
+    wanted = regard.load(tmp_path, device="cpu").embed(["the ball", "a dog"])
+    command = ["embed", str(tmp_path), "--device", "cpu", "--json"]
+    done = CliRunner().invoke(app, [*command, "the ball", "a dog"])
+    assert done.exit_code == 0, done.output
+    found = [json.loads(line)["vector"] for line in done.stdout.splitlines()]
+    assert np.abs(np.array(found) - wanted).max() < 1e-6
+    long = CliRunner().invoke(app, [*command, "the ball " * 60])
+    assert (long.exit_code == 0) == (kind == "t5")  # its positions have no limit
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "marian"])
+def test_quantized_encoders_of_sources_give_nearly_the_same_vectors(kind, tmp_path):
+    write(tmp_path, kind)
+    wanted = regard.load(tmp_path, device="cpu").embed(ENGLISH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = regard.load(tmp_path, device="cpu", quantize="int8").embed(ENGLISH)
+    cosines = (
+        (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
+    )
+    assert cosines.min() > 0.99
+
+
+def test_gradients_reach_the_weights_of_the_model_itself(tmp_path):
+    write(tmp_path, "bart")
+    model = regard.load(tmp_path, device="cpu").model
+    batch = Sequences.of([[0, 9, 8, 2], [0, 2]], model.config.pad)
+    model.source_encoder().encode(batch).square().sum().backward()
+    assert float(model.encoder[0].feed.inner.weight.grad.abs().sum()) > 0
+    assert model.decoder[0].feed.inner.weight.grad is None
+
+
+def test_a_translator_without_such_an_encoder_says_so():
+    config = Seq2Seq.Config(vocab_size=20, d_model=8, layers=1)
+    with pytest.raises(ConfigError, match="Seq2Seq gives no vectors of texts: only encoders of"):
+        Seq2Seq(config).source_encoder()
