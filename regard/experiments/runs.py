@@ -27,6 +27,7 @@ from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
 from regard.experiments.lora import LoraSection, adapt, has_run_adapter, write_run_adapter
+from regard.experiments.new_vocabulary import for_vocabulary
 from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_folder import Run
 from regard.models import MODELS, as_encoder, model_class, name_of
@@ -346,6 +347,8 @@ def plan(
     tokenizer = tokenizer or build_tokenizer(recipe)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizer)
+    if isinstance(recipe.model, FineTuneSection) and recipe.tokenizer is not None:
+        model = for_vocabulary(model, recipe.model.path, tokenizer)
     if not kind.trains(type(model)) and not isinstance(model, EncoderWithHeads):
         encoder = as_encoder(model)
         if encoder is None or not kind.trains(type(encoder)):

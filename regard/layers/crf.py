@@ -64,22 +64,18 @@ class CRF(nn.Module):
     def best(self, scores: Tensor, keep: Tensor, allowed: Transitions | None = None) -> Tensor:
         """The most probable tags (B, W), of those that are allowed; 0 behind a sentence."""
         start, transitions, end = self._masked(scores, allowed)
-        rows, words, tags = scores.shape
+        rows, words, _ = scores.shape
         if not words:
             return scores.new_zeros(rows, 0, dtype=torch.long)
-        total, same = (
-            start + scores[:, 0],
-            torch.arange(tags, device=scores.device).expand(rows, -1),
-        )
-        before = []  # (B, O) each: the tag before each tag
+        into = transitions.t().contiguous()  # (to, from)
+        totals = [start + scores[:, 0]]  # (B, O) each, of the best sequence that ends in each tag
         for t in range(1, words):
-            found, at = (total[:, :, None] + transitions).max(1)
-            inside = keep[:, t, None]
-            total = torch.where(inside, found + scores[:, t], total)
-            before.append(torch.where(inside, at, same))
-        path = [(total + end).argmax(1)]
-        for at in reversed(before):
-            path.append(at.gather(1, path[-1][:, None])[:, 0])
+            after = (totals[-1][:, None] + into).amax(2) + scores[:, t]
+            totals.append(torch.where(keep[:, t, None], after, totals[-1]))
+        path = [(totals[-1] + end).argmax(1)]
+        for t in range(words - 1, 0, -1):  # the tag before is sought for the best ones alone
+            before = (totals[t - 1] + into[path[-1]]).argmax(1)
+            path.append(torch.where(keep[:, t], before, path[-1]))
         return torch.stack(path[::-1], 1).masked_fill(~keep, 0)
 
     def probabilities(

@@ -117,6 +117,11 @@ class ScalarMix(nn.Module):
         weights = self.scalars.softmax(0) * self.gamma
         total, count = weights.new_zeros(()), 0
         for state in states:
+            if total.dim() and state.size(-1) != total.size(-1):
+                raise ConfigError(
+                    f"The layers of this model cannot be mixed: they are {total.size(-1)} and "
+                    f"{state.size(-1)} wide. Choose one of them, such as `last`."
+                )
             if count < len(weights):
                 total = total + weights[count].to(state.device) * state
             count += 1

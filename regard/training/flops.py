@@ -49,7 +49,7 @@ def count(task: Task, batch: Any, *, checkpointing: bool = False) -> tuple[int, 
             stored = stored_by(task.model, lambda: task.losses(batch, None), blocks)
     # A backward pass costs two forward passes, but one where a matrix is frozen under adapters, and
     # does not go through a frozen encoder.
-    flops = 3 * counter.get_total_flops() - sum(products) - 2 * _frozen_flops(task.model, batch)
+    flops = 3 * counter.get_total_flops() - sum(products) - 2 * _frozen_flops(task, batch)
     return next(iter(counts.values())), flops, stored + (bytes_of(head) if head else 0)
 
 
@@ -102,13 +102,14 @@ def _frozen_products(model: nn.Module) -> Iterator[list[int]]:
             hook.remove()
 
 
-def _frozen_flops(model: nn.Module, batch: Any) -> int:
+def _frozen_flops(task: Any, batch: Any) -> int:
     """FLOPs of the forward pass through a frozen encoder."""
-    features = model.encoder if isinstance(model, EncoderWithHeads) else None
+    features = task.model.encoder if isinstance(task.model, EncoderWithHeads) else None
     if not isinstance(features, Features):
         return 0
+    texts = task.completed(batch).texts  # characters, too, where it reads them
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        features.choice(features.encoder.states(batch.texts.to("meta")))
+        features.choice(features.encoder.states(texts))
     return counter.get_total_flops()
 
 

@@ -17,9 +17,11 @@ from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import ConfigError, RegardError
+from regard.layers.softmax import Softmax
 from regard.models import MODELS, model_class
 from regard.models import name_of as models_name
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
+from regard.models.exchange_vocabulary import exchange_vocabulary
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import EncoderAround, GeneratorAround
 from regard.tasks import task_class
@@ -708,6 +710,54 @@ def test_models_in_bfloat16_have_finite_scores_and_gradients(model):
     half = model.eval().to(torch.bfloat16)
     state, first = start_decoding(half)
     assert half.step(first, state)[0].isfinite().all()
+
+
+# Their vocabulary is divided into clusters, or has a row more for words outside of it.
+DIVIDED = {"adaptive-transformer-0", "transformer-xl-0"} | {
+    *("transformer-xl-1", "sega-transformer-xl-0", "sega-transformer-xl-1"),
+    *("compressive-transformer-0", "features-1"),
+}
+DRAWS_BY_IDS = {"seq2seq-10"}  # the choices of its hard attention depend on the ids it reads
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in dict.fromkeys((*CASES, *ENCODERS)) if name_of(case) not in DRAWS_BY_IDS],
+    ids=name_of,
+)
+@torch.no_grad()
+def test_a_model_for_another_vocabulary_computes_the_same_for_the_words_it_had(case):
+    model = build(case)
+    rows = [PAD, BOS, EOS, -1, *range(V - 1, 4, -1), -1, 3]  # 4 is left out
+    if name_of(case) in DIVIDED:
+        with pytest.raises(ConfigError, match="cannot be exchanged"):
+            exchange_vocabulary(model, rows)
+        return
+    made = exchange_vocabulary(model, rows)
+    assert made.config.vocab_size == len(rows)
+    new_id = torch.tensor([rows.index(n) if n in rows else 0 for n in range(V)])
+    target, read = (torch.where(ids == 4, 5, ids) for ids in (ids(3, 7), source().ids))
+    if hasattr(model, "states"):
+        before, after = (
+            list(one.states(read_by(one, Sequences(here, source().lengths))))
+            for one, here in ((model, read), (made, new_id[read]))
+        )
+        if models_name(body_of(model)) not in CHARACTER_ENCODERS:  # other ids, other characters
+            keep = Sequences(read, source().lengths).keep
+            for one, other in zip(before, after, strict=True):
+                torch.testing.assert_close(one[keep], other[keep])
+    if hasattr(model, "step"):
+        sides = (Sequences(one, source().lengths) for one in (read, new_id[read]))
+        before, after = (
+            one.head.logits(hidden(one, here, there))
+            for one, here, there in zip((model, made), (target, new_id[target]), sides, strict=True)
+        )
+        kept = torch.tensor([n for n in rows if n >= 0])
+        shares = (after[..., new_id[kept]].softmax(-1), before[..., kept].softmax(-1))
+        torch.testing.assert_close(*shares)
+        if isinstance(model.head, Softmax):
+            mean = model.head.weight.double().mean(0)
+            torch.testing.assert_close(made.head.weight[[3, -2]].double(), mean.expand(2, -1))
 
 
 def test_every_model_is_registered_and_an_unknown_name_raises_an_error():

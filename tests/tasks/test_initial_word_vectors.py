@@ -195,3 +195,29 @@ def test_drawn_files_give_the_vectors_of_the_words_they_have(tmp_path):
         for word, found in tables(run.model).items():
             row = rows.get(word, rows.get(word.lower()))
             assert row is None or found[0].tolist() == torch.tensor(row).tolist()
+
+
+@pytest.mark.parametrize("name", ["elmo", "bilstm characters", "bert"])
+def test_a_tagger_over_features_trains_and_knows_its_share_of_the_machine(name):
+    """Characters are read in the count of the operations, too."""
+    small = {"name": "elmo", "d_model": 8, "d_cell": 6, "filters": [[1, 4]], "highway_layers": 1}
+    model = {"name": name.split()[0], **MODELS_OF_WORDS[name]} if name != "elmo" else small
+    start, _ = train(model, out="start")
+    sentence = "".join(
+        f"{word} {tag}\n" for word, tag in zip("Bo met Di".split(), "BOB", strict=True)
+    )
+    Path("tags.conll").write_text(f"{sentence}\n" * 8)
+    features = {"layers": "mix", "d_model": 4}
+    options: dict = dict(task="crf-tagging", train="tags.conll", tokenizer=None)
+    options["data"] = {"entities": False}
+    if name.startswith("bilstm"):
+        with pytest.raises(ConfigError, match="cannot be mixed: they are 8 and 6 wide"):
+            train({"path": str(start.folder / "model"), "features": features}, out="no", **options)
+        features["layers"] = "last"
+    run, _ = train(
+        {"path": str(start.folder / "model"), "features": features},
+        out="over",
+        training={"log_every": 1},
+        **options,
+    )
+    assert [event["mfu"] for event in run.events if "mfu" in event]

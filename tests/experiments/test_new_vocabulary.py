@@ -1,0 +1,105 @@
+"""[tokenizer] beside the folder of a model: known words keep their vectors, new ones get a mean."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from killing import killed_at
+
+import regard
+from regard.checkpoints.model_folder import read_model
+from regard.errors import ConfigError
+from regard.experiments.new_vocabulary import for_vocabulary
+from regard.text import train as train_tokenizer
+
+OLD = "the cat sat on the mat\nthe dog ran\n" * 20
+NEW = "the zebra sat in the house\nthe dog ran off again and again\n" * 20
+DROPOUTS = ("embedding", "input", "weight", "hidden", "output")
+MODEL = dict(name="awd-lstm", d_model=16, d_hidden=20, layers=2)
+MODEL |= {f"{name}_dropout": 0.0 for name in DROPOUTS}
+WORDS = dict(kind="words", vocab_size=30)
+
+
+def train(file: str, model, out: str, **options):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asked = dict(train=file, valid=file, format="lines", batch_size=4, sequence_length=5)
+        asked |= dict(task="language-modeling", updates=4, tokenizer=WORDS)
+        run = regard.train(model=model, show="none", out=out, **{**asked, **options})
+    return run, [str(one.message) for one in told if "[tokenizer]" in str(one.message)]
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("old.txt").write_text(OLD)
+    Path("new.txt").write_text(NEW)
+    train("old.txt", MODEL, "start")
+    return "start"
+
+
+def matched(old: torch.Tensor, words: list[str], new_words: list[str]) -> torch.Tensor:
+    """As ULMFiT's authors match embeddings: by the word, and the mean where there is none."""
+    number = {word: n for n, word in enumerate(words)}
+    return torch.stack([old[number[w]] if w in number else old.mean(0) for w in new_words])
+
+
+def test_vectors_and_biases_are_matched_by_the_word(start):
+    tokenizer = train_tokenizer("words", NEW.splitlines(), 30)
+    own = regard.load(start).tokenizer
+    with pytest.warns(UserWarning, match=r"6 of 14 words are not in the vocabulary of start"):
+        made = for_vocabulary(read_model(start), start, tokenizer)
+    words, new_words = ([one.token(n) for n in range(one.vocab_size)] for one in (own, tokenizer))
+    before = regard.load(start).model.state_dict()
+    for name, found in made.state_dict().items():
+        old = before[name]
+        if old.size(0) == own.vocab_size:
+            torch.testing.assert_close(found, matched(old, words, new_words))
+        else:
+            assert torch.equal(found, old)
+    assert {"embedding.weight", "head.bias"} <= {*made.state_dict()}
+    assert made.head.weight is made.embedding.weight  # tied as before
+    assert made.config.eos == tokenizer.eos_id
+
+
+def test_the_same_vocabulary_changes_nothing(start):
+    same, told = train("old.txt", start, "same")
+    plain, _ = train("old.txt", start, "plain", tokenizer=None)
+    assert not told
+    ours = same.model.model.state_dict()
+    for name, value in plain.model.model.state_dict().items():
+        assert torch.equal(ours[name], value)
+
+
+def test_a_tuned_model_speaks_the_new_words_and_a_classifier_starts_from_it(start):
+    run, (told,) = train("new.txt", start, "tuned", updates=100, learning_rate=2e-2)
+    assert "6 of 14 words" in told
+    assert "again" in run.model.generate("the dog ran off", max_tokens=3)
+    Path("rows.tsv").write_text("the zebra sat\tyes\nthe dog ran off\tno\n" * 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        classifier = regard.train(
+            task="classification", model="tuned", train="rows.tsv", updates=2, show="none"
+        )
+    assert classifier.model.tokenizer.vocab() == run.model.tokenizer.vocab()
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(start):
+    options = dict(updates=10, training={"checkpoints": {"every": 2}})
+    whole, _ = train("new.txt", start, "whole", **options)
+    assert killed_at(40, lambda: train("new.txt", start, "killed", **options))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        regard.resume("killed", show="none")
+    ours = regard.load("killed").model.state_dict()
+    for name, value in regard.load(whole).model.state_dict().items():
+        assert torch.equal(ours[name], value)
+
+
+def test_subwords_are_not_exchanged(start):
+    with pytest.raises(ConfigError, match="only words can be exchanged, not tokens of the kinds"):
+        train("new.txt", start, "none", tokenizer=dict(kind="bpe", vocab_size=60))
+    assert not Path("none").exists()
