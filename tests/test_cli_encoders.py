@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 
+import every_task
 import pytest
 import torch
 from test_cli import done, refused
@@ -14,7 +15,9 @@ from regard.experiments import runs
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.fill_mask import FillMask
+from regard.tasks.folders import load, save
 from regard.text import train
+from regard.visual import elmo_steps
 
 GOOD, BAD = "good fine great nice".split(), "bad dull slow poor".split()
 MODEL = """
@@ -172,3 +175,18 @@ def test_quantized_weights_predict_the_same_labels(classifier):
     assert done("predict", classifier, *texts, "--quantize", "int8") == "yes\nno\n"
     assert done("predict", classifier, *texts, "--quantize", "bfloat16") == "yes\nno\n"
     assert "int9" in refused("predict", classifier, *texts, "--quantize", "int9")
+
+
+def test_look_shows_how_elmo_makes_the_vector_of_a_word(tmp_path):
+    torch.manual_seed(1)
+    save(every_task.bidirectional(), tmp_path / "elmo")
+    page, drawing = tmp_path / "steps.html", tmp_path / "steps.png"
+    words = ["look", tmp_path / "elmo", "the zebra sat", "--steps", "zebra"]
+    assert "Step 3" in done(*words, "--html", page, "--png", drawing)
+    assert "<svg" in page.read_text() and drawing.stat().st_size > 1000
+    found = json.loads(done(*words, "--json"))
+    expected = elmo_steps(load(tmp_path / "elmo"), "the zebra sat", "zebra").numbers
+    assert found["word"] == "zebra" and found["sum"] == expected["sum"].tolist()
+    assert "'dog' does not occur" in refused(*words[:-1], "dog")
+    save(every_task.encoder("tagging"), tmp_path / "bert")
+    assert "Bert is no ELMo" in refused("look", tmp_path / "bert", "the cat", "--steps", "cat")

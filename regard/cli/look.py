@@ -82,6 +82,9 @@ def look(
         list[str] | None, Option(metavar="LAYER:HEADS", help="Mask heads: 3:1,6 of layer 3.")
     ] = None,
     inputs: Annotated[bool, Option("--inputs", help="Show ids, segments and mask.")] = False,
+    steps: Annotated[
+        str | None, Option(metavar="WORD", help="Of an ELMo: how the vector of a word is made.")
+    ] = None,
     device: Device = None,
     *,
     selection: Selection,
@@ -97,6 +100,10 @@ def look(
     if inputs:
         picture = _inputs(task, text)
         output.write(picture, _page(picture, title), facts | picture.rows)
+        return
+    if steps is not None:
+        made, numbers = _steps(task, text, steps)
+        output.write(made, _page(made, title), facts | numbers)
         return
     with _masked_heads(task, silence or ()):
         record, answer = _record(task, text, decoding)
@@ -153,6 +160,14 @@ def _inputs(task: TaskVerbs, text: str) -> Inputs:
     if task.input_format is None:
         raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
     return Inputs.of(_texts_of(text), task.input_format.tokenizer, task.input_format.template)
+
+
+def _steps(task: TaskVerbs, text: str, word: str) -> tuple[Picture, dict[str, Any]]:
+    """The layers of an ELMo at a word and their weighted sum, and the same as numbers."""
+    from regard.visual import elmo_steps
+
+    found = elmo_steps(task, text, word)
+    return found, {"word": word} | {name: one.tolist() for name, one in found.numbers.items()}
 
 
 def _masked_heads(task: TaskVerbs, heads: Sequence[str]) -> AbstractContextManager[Any]:

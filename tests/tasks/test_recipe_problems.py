@@ -122,3 +122,12 @@ def test_the_recorded_recipe_of_a_run_is_not_checked_again(tmp_path):
         runs.read_recipe(path)
     path.write_text(path.read_text() + "[run]\nseed = 1\n")
     assert runs.read_recipe(path).training.validation.patience == 2
+
+
+@pytest.mark.parametrize("task", [one for one in TRAINED if one not in (*MODEL, *ENCODER_DECODERS)])
+def test_frozen_word_vectors_need_a_file_in_every_task_on_an_encoder(tmp_path, task):
+    path = recipe(tmp_path, task)
+    with pytest.raises(ConfigError, match="`data.freeze_word_vectors` is for `word_vectors`"):
+        runs.read_recipe(path, ["data.freeze_word_vectors=true"])
+    changes = ["data.freeze_word_vectors=true", "data.word_vectors=glove.txt"]
+    assert runs.read_recipe(path, changes).data.files()[-1].endswith("glove.txt")
