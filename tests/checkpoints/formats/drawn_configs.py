@@ -202,12 +202,12 @@ FAIRSEQ: Values = {
     "eos_token_id": (2, 29),
     "forced_eos_token_id": (None, 2),
     "decoder_start_token_id": (2, 5, 30),
-    "tie_word_embeddings": (True,),
+    "tie_word_embeddings": (True, False),
     # Marian's
     "decoder_vocab_size": (None,),
     "share_encoder_decoder_embeddings": (True,),
 }
-UNTIED = {"tie_word_embeddings": False, "is_decoder": True, "is_encoder_decoder": False}
+ALONE = {"tie_word_embeddings": "no", "is_decoder": True, "is_encoder_decoder": False}
 T5_VALUES: Values = {
     "vocab_size": VOCABULARIES,
     "d_model": (8, 12),
@@ -233,7 +233,7 @@ T5_VALUES: Values = {
 }
 GENERATING = ("ForConditionalGeneration",)
 DRAWN_ENCODER_DECODERS = {
-    "marian": DrawnFamily("Marian", FAIRSEQ, ("MTModel",), UNTIED),
+    "marian": DrawnFamily("Marian", FAIRSEQ, ("MTModel",), ALONE),
     "marian-separate": DrawnFamily(
         "Marian",
         FAIRSEQ
@@ -245,15 +245,15 @@ DRAWN_ENCODER_DECODERS = {
         ("MTModel",),
         {"share_encoder_decoder_embeddings": "no", "tie_word_embeddings": "no"},
     ),
-    "pegasus": DrawnFamily("Pegasus", FAIRSEQ, GENERATING, UNTIED),
-    "bart": DrawnFamily("Bart", FAIRSEQ, GENERATING, UNTIED),
-    "mbart": DrawnFamily("MBart", FAIRSEQ, GENERATING, UNTIED),
+    "pegasus": DrawnFamily("Pegasus", FAIRSEQ, GENERATING, ALONE),
+    "bart": DrawnFamily("Bart", FAIRSEQ, GENERATING, ALONE),
+    "mbart": DrawnFamily("MBart", FAIRSEQ, GENERATING, ALONE),
     "m2m_100": DrawnFamily(
         "M2M100",
         FAIRSEQ
         | {"pad_token_id": (0, 1)},  # their table has no rows for the positions after others
         GENERATING,
-        UNTIED,
+        ALONE,
     ),
     "t5": DrawnFamily("T5", T5_VALUES, GENERATING, {"is_encoder_decoder": False}),
     "mt5": DrawnFamily("MT5", T5_VALUES, GENERATING, {"is_encoder_decoder": False}),
