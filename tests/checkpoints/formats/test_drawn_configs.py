@@ -32,7 +32,8 @@ from regard.errors import ConfigError
 pytestmark = pytest.mark.filterwarnings("ignore")
 FAMILIES = DRAWN_ENCODERS | DRAWN_ENCODER_DECODERS | {"xlnet": XLNET}
 SEEDS = range(6)
-FORMS = ("whole", "shards", "bin", "half")
+FORMS = ("whole", "shards", "bin", "half", "bfloat16")
+HALVES = {"half": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -42,18 +43,21 @@ def test_every_field_that_transformers_knows_is_drawn(family):
 
 
 def save(model: nn.Module, folder: Path, form: str) -> None:
-    """A folder in one of the forms that are published; "half" rounds the model too."""
+    """A folder in one of the forms that are published; the types of half precision round the model,
+    too.
+    """
     if form == "bin":
         (folder / "config.json").write_text(json.dumps(saved_config(model)))
         torch.save(model.state_dict(), folder / "pytorch_model.bin")
         return
-    if form == "half":
+    if form in HALVES:
+        dtype = HALVES[form]
         with torch.no_grad():
             computed = [one for one in model.parameters() if not one.requires_grad]
             for tensor in model.state_dict(keep_vars=True).values():
                 if not any(tensor is one for one in computed):
-                    tensor.copy_(tensor.half().float())
-        copy.deepcopy(model).half().save_pretrained(folder)
+                    tensor.copy_(tensor.to(dtype).float())
+        copy.deepcopy(model).to(dtype).save_pretrained(folder)
         return
     model.save_pretrained(folder, max_shard_size="8KB" if form == "shards" else "1GB")
 
@@ -137,6 +141,79 @@ def test_drawn_encoder_decoders_are_those_of_transformers_both_ways(family, seed
     again = written(ours, tmp_path / "again", type(model))
     expected = their_logits(again, source, target)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+BART_HEADS = {"ForSequenceClassification": "classes", "ForQuestionAnswering": "span"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(len(FORMS)))
+@pytest.mark.parametrize("ending", BART_HEADS)
+def test_drawn_barts_under_heads_are_those_of_transformers_both_ways(ending, seed, tmp_path):
+    """Row by row: theirs wants as many ends of a text in each row of a batch."""
+    one, kind = DRAWN_ENCODER_DECODERS["bart"], BART_HEADS[ending]
+    model = one.model(ending, seed, tie_word_embeddings=True)
+    end, pad = model.config.eos_token_id, model.config.pad_token_id
+    save(model, tmp_path, FORMS[seed])
+    ours: Any = open_folder(tmp_path).model().double().eval()
+    rows = [[4, end, 6, 7, end], [end], [9, 8, end], [3, end, 9, 13, 14, 15, 16, end]]
+    scores = ours.scores(kind, Sequences.of(rows, pad))
+    for theirs in (model.double(), written(ours, tmp_path / "again", type(model))):
+        for found, row in zip(scores, rows, strict=True):
+            ids = torch.tensor([row])
+            output = theirs(input_ids=ids, attention_mask=torch.ones_like(ids))
+            if kind == "classes":
+                torch.testing.assert_close(found, output.logits[0], **SAME)
+                continue
+            wanted = torch.stack([output.start_logits[0], output.end_logits[0]], -1)
+            torch.testing.assert_close(found[: len(row)], wanted, **SAME)
+
+
+# ------------------------------------------------------------------------- one token, and too many
+
+SINUSOIDAL = ("marian", "marian-separate", "pegasus")  # theirs ends with its table
+ANY_LENGTH = ("m2m_100", "t5", "mt5", "umt5")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("family", DRAWN_ENCODER_DECODERS)
+def test_sources_of_one_token_up_to_the_limit_and_beyond(family, seed):
+    one = DRAWN_ENCODER_DECODERS[family]
+    model = one.model(one.endings[0], seed).double()
+    ours: Any = from_published(saved_config(model), weights(model)).double().eval()
+    limit, target = ours.config.max_length or 40, torch.tensor([[2, 5]])
+    draw = torch.Generator().manual_seed(seed)
+    for length in (1, limit, limit + 1, limit + 9):
+        source = Sequences.full(torch.randint(3, 28, (1, length), generator=draw))
+        if length <= limit or family in ANY_LENGTH:
+            expected = their_logits(model, source, target)
+            torch.testing.assert_close(our_logits(ours, source, target), expected, **SAME)
+        elif family in SINUSOIDAL:
+            assert our_logits(ours, source, target).isfinite().all()
+        else:
+            with pytest.raises(ValueError, match=f"position {length}, but .* only {limit}"):
+                our_logits(ours, source, target)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("family", DRAWN_ENCODERS)
+def test_texts_of_one_token_up_to_the_limit_and_beyond(family, seed):
+    one = DRAWN_ENCODERS[family]
+    model = one.model("Model", seed, chunk_size_feed_forward=0).double()  # it divides no 1
+    ours: Any = from_published(saved_config(model), weights(model)).double().eval()
+    limit, pad = ours.config.max_length, model.config.pad_token_id
+    draw = torch.Generator().manual_seed(seed)
+    for length in (1, limit, limit + 1, limit + 9):
+        ids = torch.randint(0, V - 1, (1, length), generator=draw)
+        texts = Sequences.full(ids.masked_fill(ids == pad, V - 1))
+        if length <= limit:
+            expected = model(input_ids=texts.ids).last_hidden_state
+            torch.testing.assert_close(ours.encoder.encode(texts), expected, **SAME)
+            continue
+        with pytest.raises(ValueError, match=f"position {length}, but .* only {limit}"):
+            ours.encoder.encode(texts)
 
 
 # --------------------------------------------------------------------------------------- XLNet
