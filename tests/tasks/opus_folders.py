@@ -21,14 +21,14 @@ CODES = (">>deu<<", ">>fra<<")
 TARGET_VOCAB = "target_vocab.json"
 
 
-def trained(texts: list[str], vocab_size: int = 60, kind: str = "unigram") -> bytes:
+def trained(texts: list[str], vocab_size: int = 60, kind: str = "unigram", **options: Any) -> bytes:
     """A SentencePiece model of this type."""
     import sentencepiece
 
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts * 4), model_writer=written, vocab_size=vocab_size,
-        model_type=kind, hard_vocab_limit=False, minloglevel=2, num_threads=1,
+        model_type=kind, hard_vocab_limit=False, minloglevel=2, num_threads=1, **options,
     )  # fmt: skip
     return written.getvalue()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from opus_folders import ENGLISH, GERMAN, trained
 import regard
 from regard.errors import ConfigError, DataError
 from regard.text import Tokenizer
+from regard.text import sentencepiece as sentencepiece_classes
 
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("sentencepiece")
+sentencepiece = pytest.importorskip("sentencepiece")
 SIZES = dict(
     d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=32, encoder_layers=1, decoder_layers=2,
     encoder_attention_heads=2, decoder_attention_heads=4, max_position_embeddings=40, init_std=0.4,
@@ -132,8 +134,6 @@ def test_the_ids_of_mbart_are_those_of_transformers(tmp_path):
 def test_nllb_without_tokenizer_json_has_the_ids_of_sentencepiece_and_its_languages(
     named, legacy, tmp_path
 ):
-    import sentencepiece
-
     theirs = nllb_from_pieces(tmp_path, legacy)
     if named == "config.json":
         config = {"model_type": "m2m_100", "vocab_size": len(theirs)}
@@ -174,6 +174,51 @@ def test_nllb_without_tokenizer_json_has_the_ids_of_sentencepiece_and_its_langua
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")("the cat").input_ids == (
         theirs("the cat").input_ids
     )
+
+
+CLASSES = {
+    "MBartTokenizer": sentencepiece_classes.MBART_LANGUAGES,
+    "MBart50Tokenizer": (
+        sentencepiece_classes.MBART_LANGUAGES + sentencepiece_classes.MBART_50_LANGUAGES
+    ),
+    "NllbTokenizer": sentencepiece_classes.NLLB_LANGUAGES,
+    "XLMRobertaTokenizer": (),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", CLASSES)
+def test_drawn_models_alone_have_fairseqs_ids_and_the_languages(name, seed, tmp_path):
+    """Its four special tokens, the pieces behind the first three, the languages, the mask."""
+    draw, languages = Random(f"{name} {seed}"), CLASSES[name]
+    kind = draw.choice(["bpe", "unigram"]) if name == "NllbTokenizer" else "unigram"
+    rule = draw.choice(["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "identity"])
+    model = trained(
+        draw.sample(ENGLISH + GERMAN, 10), draw.randrange(50, 90), kind,
+        normalization_rule_name=rule, add_dummy_prefix=draw.random() < 0.8,
+    )  # fmt: skip
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
+    source = draw.choice(languages) if languages else None
+    settings = {"tokenizer_class": name} | ({"src_lang": source} if source else {})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours = Tokenizer.load(tmp_path)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = [theirs.id_to_piece(i) for i in range(3, theirs.get_piece_size())]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces, *languages, "<mask>"]
+    assert ours.vocab() == {token: i for i, token in enumerate(tokens)}
+    texts = [*ENGLISH, *GERMAN, "", "  The  CAT ", "Straße ﬁne 日本", "a\tb", "日本語 cat", "½ …"]
+    expected = [[i + 1 if i else 3 for i in theirs.encode(text)] for text in texts]
+    assert ours.encode_many(texts) == expected == [ours.encode(text).ids for text in texts]
+    if name != "NllbTokenizer":  # release 5 gives its languages no ids
+        auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert auto.get_vocab() == ours.vocab()
+        for pair in (["the cat"], ["the cat", "a dog"]):
+            row = ours.template.apply([ours.encode(text).ids for text in pair])
+            assert [i for i in row.ids if i < 4 or i > len(pieces) + 3] == [
+                i for i in auto(*pair).input_ids if i < 4 or i > len(pieces) + 3
+            ]
+    ours.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").encode_many(texts) == expected
 
 
 def test_nllb_without_tokenizer_json_refuses_other_languages_and_m2m_100_names_its_file(tmp_path):
