@@ -274,6 +274,8 @@ def _expected(error: Any) -> str:
         return f"at least {error['ctx']['ge']}"
     if error["type"] == "less_than_equal":
         return f"at most {error['ctx']['le']:,}"
+    if error["type"] == "too_long":
+        return f"a list of at most {error['ctx']['max_length']:,} values"
     expected = re.sub("^Input should (be )?|^Value error, (must (be )?)?", "", error["msg"])
     return _EXPECTED.get(error["type"], expected)
 

@@ -12,6 +12,8 @@ import torch
 from regard.experiments import runs
 from regard.models.albert import Albert
 from regard.models.bert import Bert
+from regard.models.bytenet import ByteNet
+from regard.models.conv_seq2seq import ConvSeq2Seq
 from regard.models.electra import Electra
 from regard.models.elmo import Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
@@ -46,6 +48,12 @@ HEADS = {
 }
 # Those that ELMo has heads for.
 ELMO_TASKS = ("classification", "tagging", "question-answering", "multiple-choice", "regression")
+# Sizes of the translators that have no `layers`.
+_LAYERS = ((3, 8), (3, 16))
+CONVOLUTIONAL: dict[type, dict[str, Any]] = {
+    ConvSeq2Seq: dict(encoder=_LAYERS, decoder=_LAYERS, max_length=LIMIT),
+    ByteNet: dict(dilations=(1, 2), sets=1),
+}
 # Those heads that BERT has not.
 BODIES = {"replaced-tokens": Electra, "sentence-order": Albert}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -145,7 +153,9 @@ def with_marks(tokenizer: Tokenizer) -> Tokenizer:
 def translator(kind: type = Transformer, task: str = "translation") -> Any:
     """A translator, or an encoder-decoder for another task."""
     tokenizer = train("words", lines(), 60)
-    more = dict(max_length=LIMIT) if kind is Transformer else {}
+    more: dict[str, Any] = (
+        dict(max_length=LIMIT) if kind is Transformer else CONVOLUTIONAL.get(kind, {})
+    )
     return task_class(task)(kind(_config(kind, tokenizer, **more)), tokenizer)
 
 
@@ -192,6 +202,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "span-corruption": span_corruption,
     "sequence-parsing": tree_writer,
     "translation-seq2seq": lambda: translator(Seq2Seq),
+    "translation-conv-seq2seq": lambda: translator(ConvSeq2Seq),
+    "translation-bytenet": lambda: translator(ByteNet),
 }
 
 

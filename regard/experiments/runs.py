@@ -32,6 +32,7 @@ from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_folder import Run
 from regard.models import MODELS, as_encoder, model_class, name_of
 from regard.models.adapters import merged
+from regard.models.config import MOST_LAYERS, Count, Probability, Size
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features, FeaturesConfig
 from regard.progress import Show, showing
@@ -64,7 +65,6 @@ from regard.visual.notebook import NotebookProgress, in_notebook
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
-MOST_LAYERS = 10_000
 OWN_TABLES = {"training", "seed", "name"}  # of a recipe: the identity has them elsewhere, or not
 NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
 
@@ -144,21 +144,21 @@ class FeaturesSection(Options):
 
     layers: str = FeaturesConfig.choice
     """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix (learned)."""
-    d_model: int = FeaturesConfig.d_model
-    lstm_layers: int = FeaturesConfig.lstm_layers
-    d_words: int = FeaturesConfig.d_words
+    d_model: Size = FeaturesConfig.d_model
+    lstm_layers: Size = FeaturesConfig.lstm_layers
+    d_words: Count = FeaturesConfig.d_words
     """Of learned vectors of tokens beside the features; 0: none."""
-    dropout: float = FeaturesConfig.dropout
+    dropout: Probability = FeaturesConfig.dropout
 
 
 class FineTuneSection(Options):
     """[model] of a training that starts from the weights of a folder, or of a name on the hub."""
 
     path: ModelSource
-    dropout: float | None = None
+    dropout: Probability | None = None
     """None, here and in the next two options: as in the folder."""
-    attention_dropout: float | None = None
-    head_dropout: float | None = None
+    attention_dropout: Probability | None = None
+    head_dropout: Probability | None = None
     features: FeaturesSection | None = None
     lora: LoraSection | None = None
 
@@ -193,7 +193,7 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
         if number is None and roles[role] is not None:
             raise ConfigError(f"The tokenizer has no {role} token, which the model needs.")
     options = section.model_dump(exclude={"name", "size"})
-    _check_numbers(options)
+    _check_layers(options)
     try:
         config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
         _check_memory(lambda: model(config))
@@ -204,14 +204,13 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
 
 def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
     """The model of a folder, with the options that [model] changes."""
-    _check_numbers(section.changes())
     folder_of(section.path)  # says that it is missing, before anything else is said of it
     if section.features and section.lora:
         raise ConfigError("[model.lora] cannot stand beside [model.features]: leave one out.")
     if section.features is None:
         return read_model(section.path, section.changes())
     options = section.features.model_dump()
-    _check_numbers(options, "model.features")
+    _check_layers(options, "model.features")
     options["choice"] = options.pop("layers")
     encoder = headed(read_model(section.path, section.changes())).encoder
     try:
@@ -220,28 +219,12 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
         raise ConfigError(f"[model.features] {error}") from None
 
 
-MAY_BE_ZERO = (
-    "memory_length",
-    "random_blocks",
-    "random_seed",
-    "highway_layers",
-    "d_words",
-    "extra_columns",
-)
-
-
-def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:
-    """Raises ConfigError where a number is out of the range of every model."""
+def _check_layers(options: Mapping[str, Any], section: str = "model") -> None:
+    """Raises ConfigError where there are more layers than any machine builds in a sensible time."""
     for name, value in options.items():
-        said = f"[{section}] `{name}` must be"
-        if name.endswith("dropout") and value is not None and not 0 <= value < 1:
-            raise ConfigError(f"{said} at least 0 and below 1, but is {value}.")
-        if type(value) is int and value < (0 if name in MAY_BE_ZERO else 1):
-            raise ConfigError(f"{said} at least 1, but is {value}.")
-        if type(value) is float and value < 0:
-            raise ConfigError(f"{said} at least 0, but is {value}.")
         if name.endswith("layers") and type(value) is int and value > MOST_LAYERS:
-            raise ConfigError(f"{said} at most {MOST_LAYERS:,}, but is {value}.")
+            said = f"[{section}] `{name}` must be at most {MOST_LAYERS:,}, but is {value}."
+            raise ConfigError(said)
 
 
 def _check_memory(make: Callable[[], nn.Module]) -> None:

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 # Of one dimension: the bytes of a square matrix of this size fit into 64 bits.
 LARGEST_SIZE = 2**28
+MOST_LAYERS = 10_000
 
 Size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
 """A dimension, a number of heads, or a number of layers that is at least 1."""
@@ -31,7 +32,12 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-Sizes = Annotated[tuple[Size, ...], BeforeValidator(_as_tuple)]
+Sizes = Annotated[tuple[Size, ...], BeforeValidator(_as_tuple), Field(max_length=MOST_LAYERS)]
+Dilation = Annotated[int, Field(ge=1, le=2**16)]
+"""Positions between those that a convolution reads; a step remembers all between them."""
+Dilations = Annotated[
+    tuple[Dilation, ...], BeforeValidator(_as_tuple), Field(max_length=MOST_LAYERS)
+]
 
 
 def _as_tuples(value: Any) -> Any:
@@ -42,8 +48,9 @@ def _as_tuples(value: Any) -> Any:
 Filters = Annotated[
     tuple[Annotated[tuple[Size, Size], BeforeValidator(_as_tuple)], ...],
     BeforeValidator(_as_tuples),
+    Field(max_length=MOST_LAYERS),
 ]
-"""Of convolutions: the width and the number of each kind of filter."""
+"""Of convolutions: the width and the number of each kind of filter, or of each layer."""
 TokenIds = Annotated[tuple[TokenId, ...], BeforeValidator(_as_tuple)]
 Flags = Annotated[tuple[bool, ...], BeforeValidator(_as_tuple)]
 

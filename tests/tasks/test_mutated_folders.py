@@ -28,7 +28,9 @@ from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.layers.feedforward import ACTIVATIONS
 from regard.models import MODELS, model_class
 from regard.models.bert import Bert, BertConfig
+from regard.models.bytenet import ByteNet, ByteNetConfig
 from regard.models.config import Activation
+from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.models.gpt import GPT, GPTConfig
@@ -49,6 +51,9 @@ SPECIALS = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]"]
 TEXT = "a dog runs"
 SMALL = dict(d_model=16, heads=2, layers=2, max_length=32)
 PAIR = dict(d_model=16, heads=2, d_ff=24, encoder_layers=2, decoder_layers=2, max_length=32)
+CONV = dict(d_model=16, encoder=((3, 16),), decoder=((3, 16), (3, 8)), max_length=32)
+BYTENET = dict(d_model=16, dilations=(1, 2), sets=1)
+OWN = ["recurrent", "seq2seq", "conv-seq2seq", "bytenet"]  # written as no other library reads them
 LABELS = ["good", "bad", "dull"]
 
 
@@ -67,6 +72,8 @@ TASK_OF = {
         RecurrentLanguageModel(RecurrentConfig(t.vocab_size, d_model=16)), t
     ),
     "seq2seq": lambda t: Translation(Seq2Seq(Seq2SeqConfig(t.vocab_size, 16, 2)), t),
+    "conv-seq2seq": lambda t: Translation(ConvSeq2Seq(ConvSeq2SeqConfig(t.vocab_size, **CONV)), t),
+    "bytenet": lambda t: Translation(ByteNet(ByteNetConfig(t.vocab_size, **BYTENET)), t),
     "gpt": lambda t: LanguageModeling(GPT(GPTConfig(t.vocab_size, activation="mish", **SMALL)), t),
     "features": lambda t: Tagging(features(t.vocab_size), t, labels=["O", "B-X", "I-X"]),
     # These are written as other libraries read them.
@@ -168,7 +175,7 @@ def test_every_error_about_config_json_names_the_folder(model_folders, damaged, 
         assert time.process_time() - start < 5, wrong
 
 
-@pytest.mark.parametrize("name", ["recurrent", "gpt", "seq2seq", "features", "gpt2-int8"])
+@pytest.mark.parametrize("name", [*OWN, "gpt", "features", "gpt2-int8"])
 def test_no_value_of_another_type_is_accepted(model_folders, damaged, name):
     """Every field of our own configurations, given as text, in a list and as an object."""
     folder = damaged(model_folders / name)
@@ -183,7 +190,7 @@ def test_no_value_of_another_type_is_accepted(model_folders, damaged, name):
 
 
 @pytest.mark.parametrize("special", ["pad", "bos", "eos"])
-@pytest.mark.parametrize("name", ["recurrent", "seq2seq", "gpt2-int8"])
+@pytest.mark.parametrize("name", [*OWN, "gpt2-int8"])
 def test_ids_beyond_the_vocabulary_raise_an_error(model_folders, damaged, name, special):
     folder = damaged(model_folders / name)
     config = json.loads((folder / "config.json").read_bytes())
@@ -221,9 +228,7 @@ def test_sizes_that_contradict_the_weights_raise_an_error_before_building(
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(
-    "name", ["recurrent", "seq2seq", "features", "bert-int8", "embedding-int8"]
-)
+@pytest.mark.parametrize("name", [*OWN, "features", "bert-int8", "embedding-int8"])
 def test_a_task_that_does_not_fit_the_model_raises_an_error(model_folders, damaged, name, task):
     folder = damaged(model_folders / name)
     config = json.loads((folder / "config.json").read_bytes())
