@@ -25,7 +25,7 @@ from regard.layers.convolution import Buffers, Convolution
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.softmax import Softmax
-from regard.models.config import Count, Probability, Size, Sizes, TokenId
+from regard.models.config import MOST_LAYERS, Count, Dilations, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
 from regard.state import State
 
@@ -49,7 +49,7 @@ class ByteNetConfig:
 
     vocab_size: Size  # of both languages together
     d_model: Size = 1600
-    dilations: Sizes = (1, 2, 4, 8, 16)
+    dilations: Dilations = (1, 2, 4, 8, 16)
     sets: Size = 6
     kernel: Size = 3
     unit: Unit = "relu"
@@ -148,7 +148,8 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
     """The `EncoderDecoder` without attention whose time is linear in the lengths.
 
     Raises:
-        ConfigError: the width or the kernel cannot be halved as they must, or there is no dilation.
+        ConfigError: the width or the kernel cannot be halved as they must, there is no dilation, or
+            there are too many blocks.
     """
 
     Config = ByteNetConfig
@@ -160,7 +161,9 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
         self.config = config
         width = config.d_model
         self.embedding = nn.Embedding(config.vocab_size, width)
-        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        # As large as a column, which is a sum over the encoder's blocks: of vectors much smaller
+        # than the columns that are added to them, the decoder would learn words late.
+        nn.init.normal_(self.embedding.weight, std=1.0)
         self.dropout = Dropout(config.dropout)
         self.encoder, self.decoder = blocks(config), blocks(config)
         # How the two are joined is not printed: here the column enters the first block's input.
@@ -228,7 +231,7 @@ def check_blocks(config: ByteNetConfig) -> None:
     """Check what a block needs.
 
     Raises:
-        ConfigError: an odd width, an even kernel, no dilations or no such unit.
+        ConfigError: an odd width, an even kernel, no dilations, too many blocks or no such unit.
     """
     if config.d_model % 2:
         raise ConfigError(f"`d_model` must be even, but is {config.d_model}: blocks halve it.")
@@ -238,6 +241,10 @@ def check_blocks(config: ByteNetConfig) -> None:
         )
     if not config.dilations:
         raise ConfigError("`dilations` must name at least one: of the blocks of a set.")
+    if (count := config.sets * len(config.dilations)) > MOST_LAYERS:
+        raise ConfigError(
+            f"`sets` of `dilations` must make at most {MOST_LAYERS:,} blocks, but make {count:,}."
+        )
     if config.unit not in get_args(Unit):
         raise ConfigError(
             f"`unit` must be one of {', '.join(get_args(Unit))}, but is {config.unit!r}."

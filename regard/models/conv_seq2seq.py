@@ -3,7 +3,8 @@
     source -> words + positions -> M x [gated convolution] -> z, read as keys z and values z + e
     target -> words + positions -> N x [gated causal convolution, attention] -> output
 
-Every sum of two terms is multiplied by sqrt(0.5), which keeps its variance (section 3.5).
+Every sum of two terms, but of words and positions, is multiplied by sqrt(0.5), which keeps its
+variance: that of a block as in section 3.4, those around attention as in the authors' program.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from regard.state import State
 
 @dataclass(frozen=True)
 class ConvSeq2SeqConfig:
-    """The defaults are the model for English and Romanian of section 4.2.
+    """The defaults are the model for English and Romanian of sections 4.2 and 5.1.
 
     encoder, decoder: kernel and width of each layer, from the input up; a kernel of the encoder is
         odd.
@@ -59,6 +60,8 @@ class ConvSeq2SeqConfig:
     eos: TokenId = 2
 
 
+# As in the authors' program (fairseq). Section 5.1 prints ten layers of 512 and three of 768 before
+# the two of 2,048, and section 4.2 embeddings of 512.
 _GERMAN = ((3, 512),) * 9 + ((3, 1024),) * 4 + ((1, 2048),) * 2
 SIZES = {
     "tiny": dict(d_model=128, encoder=((3, 128),) * 4, decoder=((3, 128),) * 3),
@@ -132,7 +135,7 @@ class ConvDecoderBlock(GatedConvolution):
             mask=source.mask,
             capture=ReshapedCapture(self.capture, partial(unshare, rows=rows)),
         )
-        # The mean of m values of equal weights has 1/m of their variance.
+        # The mean of m values of equal weights has 1/m of their variance (section 3.4).
         scale = source.lengths.to(query.dtype).sqrt()[:, None, None, None]
         return unshare(context * scale, rows)[:, 0]
 
@@ -160,7 +163,7 @@ class ConvEncoder(nn.Module):
         keys = self.output(hidden)
         if keys.requires_grad:
             # Each attention of the decoder adds a gradient; their mean goes on into the encoder,
-            # but not into the embedding (section 3.5).
+            # but not into the embedding (section 3.4). The authors' program halves it once more.
             keys.register_hook(lambda gradient: gradient / self.attentions)
         values = half_sum(keys, words)
         return SourceMemory(keys[:, None, None], values[:, None, None], source.lengths)

@@ -22,6 +22,9 @@ SHAPES = {
 }
 
 
+STEPS = {False: 60, True: 400}  # until a text is copied, or reversed
+
+
 def tiny(shape="relu", **options):
     torch.manual_seed(0)
     sizes = dict(d_model=6, dilations=(1, 2), dropout=0.3)
@@ -161,6 +164,7 @@ def test_dilations_reach_as_far_as_their_sum():
     [
         (dict(d_model=7), "`d_model` must be even, but is 7"),
         (dict(kernel=2), "`kernel` must be odd"),
+        (dict(sets=5001), "must make at most 10,000 blocks, but make 15,003"),
         (dict(dilations=()), "`dilations` must name at least one"),
         (dict(unit="gated"), "`unit` must be one of relu, multiplicative"),
     ],
@@ -175,3 +179,34 @@ def test_the_published_size_has_thirty_blocks_each():
         model = ByteNet(ByteNetConfig(300, **SIZES["wmt14-en-de"]))
     assert len(model.encoder) == len(model.decoder) == 30
     assert model.decoder[0].reduce.weight.shape == (800, 1600)
+
+
+@pytest.mark.parametrize("sets", [1, 6])
+@torch.no_grad()
+def test_at_the_start_words_and_columns_are_of_one_size(sets):
+    """Of their sum, which enters the decoder, neither hides the other."""
+    torch.manual_seed(3)
+    model = ByteNet(ByteNetConfig(WORDS, 64, dilations=(1, 2, 4, 8, 16), sets=sets))
+    columns = model.read(Sequences.of(SOURCES[2:3], 0)).columns[:, : len(SOURCES[2])]
+    ratio = columns.square().mean().sqrt() / model.embedding.weight.square().mean().sqrt()
+    assert 0.5 < ratio < 2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_it_learns_to_copy_and_to_reverse(reverse):
+    torch.manual_seed(1)
+    model = ByteNet(ByteNetConfig(9, 64, dilations=(1, 2, 4), sets=1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(STEPS[reverse]):
+        words = [torch.randint(3, 9, (int(n),)).tolist() for n in torch.randint(1, 6, (32,))]
+        target = [[*(text[::-1] if reverse else text), 2] for text in words]
+        source = Sequences.of([[*text, 2] for text in words], 0)
+        given = Sequences.of([[1, *text[:-1]] for text in target], 0)
+        wanted = Sequences.of(target, 0)
+        logits = model.head.logits(model(source, given).hidden)[wanted.keep]
+        loss = torch.nn.functional.cross_entropy(logits, wanted.ids[wanted.keep])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    right = logits.argmax(-1) == wanted.ids[wanted.keep]
+    assert right.float().mean() > 0.98
