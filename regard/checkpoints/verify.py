@@ -35,7 +35,7 @@ from regard.checkpoints.model_folder import (
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
 from regard.file_writing import write_text
-from regard.layers.task_heads import ClassificationHead, LastToken
+from regard.layers.task_heads import ClassificationHead, LastOf, LastToken
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel, Model
 from regard.schema import read_json
@@ -226,9 +226,20 @@ def _batch(model: Model) -> Sequences:
     drawn = torch.randint(0, config.vocab_size - 1, (len(lengths), longest), generator=generator)
     keep = torch.arange(longest) < lengths[:, None]
     ids = torch.where(keep, drawn + (drawn >= pad), pad)
+    for end in _ends(model):  # once in each sequence, as `transformers` wants it
+        other = next(i for i in range(config.vocab_size) if i not in (pad, end))
+        ids = ids.masked_fill(ids == end, other)
+        ids[torch.arange(len(ids)), lengths - 1] = end
     kinds = body.segment_types if isinstance(body, Encoder) else 1
     segments = torch.randint(0, kinds, ids.shape, generator=generator) * keep if kinds > 1 else None
     return Sequences(ids, lengths, segments)
+
+
+def _ends(model: Model) -> set[int]:
+    """The ids at which heads sum up a text."""
+    heads = model.heads.values() if isinstance(model, EncoderWithHeads) else ()
+    poolings = [head.pooling for head in heads if isinstance(head, ClassificationHead)]
+    return {one.id for one in poolings if isinstance(one, LastOf)}
 
 
 def _rolled(values: Tensor, shifts: Tensor) -> Tensor:
@@ -312,7 +323,7 @@ class _Encoders:
         output = self.theirs(**self._inputs(batch, left), output_hidden_states=True)
         found = {
             _layer(i): one.reshape(*batch.ids.shape, -1)  # (B, 1, T, D) -> (B, T, D)
-            for i, one in enumerate(output.hidden_states)
+            for i, one in enumerate(_hidden_states(output))
         }
         for kind in self.heads:
             logits = self._logits(output, kind)
@@ -358,6 +369,14 @@ class _Encoders:
         if kind == "multiple_choice":
             return logits.flatten()[:, None]  # (B, 1) or (B,) -> (B, 1)
         return logits.flatten(0, 1) if logits.dim() == 4 else logits  # (B, 1, T, V) -> (B, T, V)
+
+
+def _hidden_states(output: Any) -> Sequence[Tensor]:
+    """Of the embeddings and each layer; where a text is read twice, as ours gives them."""
+    if "decoder_hidden_states" not in output:
+        found: Sequence[Tensor] = output.hidden_states
+        return found
+    return (output.encoder_hidden_states[0], *output.decoder_hidden_states[1:])
 
 
 class _EncoderDecoders:

@@ -9,7 +9,7 @@ text, as it has seen all of it; a state for each token marks answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -59,7 +59,7 @@ class BartAsEncoder(nn.Module, Encoder):
     @classmethod
     def of(cls, model: Bart) -> BartAsEncoder:
         """With the weights of a whole model; the bias of its output is left out."""
-        made = cls(BartAsEncoderConfig(**{**vars(model.config), "output_bias": False}))
+        made = cls(BartAsEncoderConfig(**{**asdict(model.config), "output_bias": False}))
         weights = {k: v for k, v in model.state_dict().items() if k != "head.bias"}
         made.bart.load_state_dict(weights)
         return made

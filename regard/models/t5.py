@@ -12,7 +12,7 @@ feed-forward layer and an output of its own; in umT5 each layer has its own rela
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -188,7 +188,7 @@ class T5Encoder(nn.Module, Encoder):
     def of(cls, model: T5) -> T5Encoder:
         """That of a whole model, with its weights."""
         names = {field.name for field in fields(T5EncoderConfig)}
-        made = cls(T5EncoderConfig(**{k: v for k, v in vars(model.config).items() if k in names}))
+        made = cls(T5EncoderConfig(**{k: v for k, v in asdict(model.config).items() if k in names}))
         made.load_state_dict(model.encoder.state_dict())
         return made
 

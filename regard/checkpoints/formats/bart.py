@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ class BartFields(ConfigTable):
                 TIED.theirs, "true", False, "under a head there is no output to untie"
             )
         own = {ours: one.read(config) for ours, one in self.fields.items()}
-        return {**vars(self._model.read_config(config)), **own}
+        return {**asdict(self._model.read_config(config)), **own}
 
     def can_write(self, config: Any) -> bool:
         """See `ConfigTable`."""

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import regard
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.formats.bart import BART
 from regard.checkpoints.model_folder import open_folder
 from regard.checkpoints.store import write_tensors
+from regard.cli import app
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 
@@ -147,3 +149,12 @@ def test_a_whole_model_is_fine_tuned_under_a_head(family, tmp_path):
         with torch.no_grad():
             wanted = theirs.eval()(**tokenizer(TEXT[0], return_tensors="pt")).logits[0]
         assert again.predict(TEXT[0]) == theirs.config.id2label[int(wanted.argmax())]
+
+
+@pytest.mark.parametrize("ending", KINDS)
+def test_verify_compares_every_layer_and_the_head(ending, tmp_path):
+    path = folder(tmp_path, "bart", ending, decoder_layers=2)
+    done = CliRunner().invoke(app, ["verify", str(path)])
+    assert done.exit_code == 0, done.output
+    for name in ("layer 2", f"head {KINDS[ending]}"):
+        assert name in done.output
