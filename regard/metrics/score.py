@@ -115,6 +115,11 @@ def has_length(value: object) -> bool:
     return True
 
 
+def references_of(given: Any) -> list[Any]:
+    """Of one reference, or of several, the list."""
+    return [given] if isinstance(given, str) or not has_length(given) else list(given)
+
+
 def check_equal(first: Sized, second: Sized, what: str, others: str) -> None:
     """Raise RegardError for columns of unequal length, and for what has no length."""
     for column, name in ((first, what), (second, others)):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.errors import RegardError
-from regard.metrics.score import Score, check_any, check_equal, has_length
+from regard.metrics.score import Score, check_any, check_equal, references_of
 
 # One reference, or several, for each sentence.
 References = Sequence[str] | Sequence[Sequence[str]]
@@ -37,8 +37,7 @@ class _CorpusScore:
             raise RegardError("`hypotheses` and `references` must be lists, but one is a string.")
         check_equal(hypotheses, references, "hypotheses", "references")
         for hypothesis, given in zip(hypotheses, references, strict=True):
-            one = isinstance(given, str) or not has_length(given)
-            several: list[Any] = [given] if one else list(given)
+            several = references_of(given)
             self._check(hypothesis, several)
             self._add(hypothesis, several)
 

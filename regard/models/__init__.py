@@ -47,6 +47,8 @@ MODELS: dict[str, Any] = {
     "bilstm": "regard.models.bilstm:BiLSTM",
     "kim-cnn": "regard.models.kim_cnn:KimCNN",
     "compressive-transformer": "regard.models.compressive_transformer:CompressiveTransformer",
+    "show-attend-tell": "regard.models.show_attend_tell:ShowAttendTell",
+    "region-transformer": "regard.models.region_transformer:RegionTransformer",
     "features": "regard.models.features:Features",
 }
 

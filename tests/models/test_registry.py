@@ -15,6 +15,7 @@ from regard.attention.windows import PredictiveWindow
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
+from regard.data.regions import REGIONS
 from regard.decoding.start import start
 from regard.errors import ConfigError, RegardError
 from regard.layers.softmax import Softmax
@@ -37,6 +38,8 @@ AWD = dict(
 )  # fmt: skip
 BYTENET = dict(d_model=8, dilations=(1, 2), sets=1, dropout=0.2)
 CONV = dict(d_model=8, encoder=((3, 8), (5, 6)), decoder=((3, 8), (2, 6)), dropout=0.3)
+REGION = 6  # numbers of a region of an image
+CAPTIONER = dict(d_model=8, d_embedding=5, d_region=REGION, dropout=0.3)
 TRANSFORMER = dict(
     d_model=8, d_ff=16, heads=2, encoder_layers=2, decoder_layers=2, dropout=0.3,
     attention_dropout=0.3, activation_dropout=0.3,
@@ -177,6 +180,11 @@ TINY: dict[str, list[dict]] = {
         dict(T5, bias_per_layer=True),
     ],
     "t5-encoder": [T5_ENCODER, dict(T5_ENCODER, bias_per_layer=True, gated=True)],
+    "show-attend-tell": [
+        CAPTIONER, dict(CAPTIONER, attention="mean"), dict(CAPTIONER, attention="hard"),
+        dict(CAPTIONER, attention="hard-expected", choice_seed=5, d_embedding=8),
+    ],
+    "region-transformer": [dict(TRANSFORMER, d_region=REGION)],
     "bilstm": [
         BILSTM, dict(BILSTM, characters="cnn", layers=2), dict(BILSTM, characters="none"),
     ],
@@ -253,9 +261,15 @@ def ids(rows: int, count: int, seed: int = 1) -> Tensor:
     return torch.randint(3, V, (rows, count), generator=made)
 
 
+def source_of(ids: Tensor, lengths: Tensor) -> Sequences:
+    """A source; of models that read images every id stands for the numbers of a region."""
+    numbers = torch.randn(V, REGION, generator=torch.Generator().manual_seed(7))
+    return Sequences(ids, lengths, extras={REGIONS: numbers[ids]})
+
+
 def source(width: int = 5) -> Sequences:
     """Three sources of different lengths, with arbitrary ids behind their ends."""
-    return Sequences(ids(3, width, seed=2), torch.tensor([5, 1, 3]))
+    return source_of(ids(3, width, seed=2), torch.tensor([5, 1, 3]))
 
 
 def hidden(model: nn.Module, target: Tensor, read: Sequences | None = None) -> Tensor:
@@ -321,7 +335,7 @@ def test_every_source_token_and_no_padding_changes_the_states(translator):
         for at in range(5):
             changed = read.ids.clone()
             changed[row, at] = 3 + (changed[row, at] - 2) % (V - 3)
-            after = hidden(translator, target, Sequences(changed, read.lengths))
+            after = hidden(translator, target, source_of(changed, read.lengths))
             same = torch.ones(3, dtype=torch.bool)
             same[row] = at >= read.lengths[row]
             assert torch.equal(after[same], before[same])
@@ -333,14 +347,14 @@ def test_padding_and_batch_do_not_change_states(model):
     together = hidden(model, target, read)
     for row in (2, 0, 1):
         length = int(read.lengths[row])
-        alone = Sequences(read.ids[row : row + 1, :length], read.lengths[row : row + 1])
+        alone = source_of(read.ids[row : row + 1, :length], read.lengths[row : row + 1])
         torch.testing.assert_close(
             hidden(model, target[row : row + 1], alone)[0], together[row], atol=1e-5, rtol=1e-5
         )
     order = torch.tensor([2, 0, 1, 0])
     moved = hidden(model, target[order], read.select(order))
     torch.testing.assert_close(moved, together[order], atol=1e-5, rtol=1e-5)
-    wider = Sequences(torch.cat([read.ids, ids(3, 9)], 1), read.lengths)
+    wider = source_of(torch.cat([read.ids, ids(3, 9)], 1), read.lengths)
     torch.testing.assert_close(hidden(model, target, wider), together, atol=1e-5, rtol=1e-5)
 
 
@@ -471,7 +485,7 @@ def test_every_parameter_gets_a_finite_gradient_in_training(model):
 
 
 def test_an_empty_source_gives_finite_scores_and_gradients(translator):
-    read = Sequences.of([[4, 5], []], PAD)
+    read = source_of(torch.tensor([[4, 5], [PAD, PAD]]), torch.tensor([2, 0]))
     out = logits(translator, ids(2, 3), read)
     out.sum().backward()
     assert out.isfinite().all()
@@ -688,7 +702,7 @@ def test_attention_capture_does_not_change_states_and_gradients(model, mode):
 
 
 def test_attention_capture_does_not_change_the_scores_of_a_beam(translator):
-    state, _ = start_decoding(translator, Sequences(ids(3, 5, seed=2)[:1], torch.tensor([5])))
+    state, _ = start_decoding(translator, source_of(ids(3, 5, seed=2)[:1], torch.tensor([5])))
     recorder, beam = Recorder(translator), state.select(torch.zeros(3, dtype=torch.long))
     expected, _ = translator.step(ids(3, 1), beam.select(torch.arange(3)))
     token = listening.set(recorder)

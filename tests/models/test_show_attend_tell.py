@@ -1,0 +1,169 @@
+"""Show, Attend and Tell against its equations, written word by word in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from regard import decoding
+from regard.attention.selection import CHOICE_LOG_PROBS
+from regard.data.batches import Sequences
+from regard.data.regions import RegionTable
+from regard.errors import ConfigError, RegardError
+from regard.models.region_transformer import RegionTransformer, RegionTransformerConfig
+from regard.models.show_attend_tell import (
+    ATTENTION_WEIGHTS,
+    ShowAttendTell,
+    ShowAttendTellConfig,
+)
+
+V, REGION, D, WORD = 11, 6, 8, 5
+SMALL = dict(d_region=REGION, d_model=D, d_embedding=WORD, dropout=0.0)
+
+
+def made(**options):
+    torch.manual_seed(1)
+    model = ShowAttendTell(ShowAttendTellConfig(V, **SMALL | options))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def images(count=3, regions=4):
+    numbers = np.random.default_rng(2).normal(size=(count, regions, REGION))
+    return RegionTable(numbers.astype(np.float32))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+class Naive:
+    """One image, one word at a time."""
+
+    def __init__(self, model):
+        state = model.double().state_dict().items()
+        self.weights = {name: value.numpy() for name, value in state}
+        self.attends = model.config.attention != "mean"
+
+    def linear(self, name, x):
+        found = self.weights[f"{name}.weight"] @ x
+        return found + self.weights.get(f"{name}.bias", 0)
+
+    def scores(self, regions, words):
+        mean = regions.mean(0)
+        h, c = np.tanh(self.linear("first_hidden", mean)), np.tanh(self.linear("first_cell", mean))
+        found, alphas = [], []
+        for word in words:
+            energies = np.zeros(len(regions))
+            for i, region in enumerate(regions):
+                if self.attends:
+                    inner = self.linear("score.query", h) + self.linear("score.key", region)
+                    energies[i] = self.weights["score.weigh.weight"][0] @ np.tanh(inner)
+            alpha = np.exp(energies - energies.max())
+            alpha /= alpha.sum()
+            context = sum(a * region for a, region in zip(alpha, regions, strict=True))
+            context = sigmoid(self.linear("gate", h)) * context
+            embedded = self.weights["embedding.weight"][word]
+            gates = self.linear("words", embedded)
+            gates = gates + self.linear("gates", np.concatenate([context, h]))
+            i, f, g, o = np.split(gates, 4)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            output = embedded + self.linear("hidden_output", h)
+            output = output + self.linear("context_output", context)
+            found.append(self.linear("head", output))
+            alphas.append(alpha)
+        return np.array(found), np.array(alphas)
+
+
+@pytest.mark.parametrize("attention", ["soft", "mean"])
+@pytest.mark.parametrize("regions", [1, 4])
+def test_scores_and_weights_are_those_of_the_equations(attention, regions):
+    model, table = made(attention=attention), images(regions=regions)
+    words = torch.tensor([[1, 4, 7, 4], [1, 9, 3, 2], [1, 5, 5, 5]])
+    naive = Naive(model)
+    source = table.select([2, 0, 1])
+    output = model.train()(source, Sequences.full(words))
+    scores = model.head.logits(output.hidden)
+    weights = output.extras[ATTENTION_WEIGHTS]
+    assert weights.shape == (3, 4, regions)
+    for row, image in enumerate((2, 0, 1)):
+        wanted, alphas = naive.scores(table.features[image].astype(np.float64), words[row])
+        torch.testing.assert_close(scores[row], torch.from_numpy(wanted))
+        torch.testing.assert_close(weights[row], torch.from_numpy(alphas))
+
+
+def test_the_weights_of_hard_attention_are_those_before_the_choice():
+    soft, hard = made(), made(attention="hard", expected_share=0.0)
+    hard.load_state_dict(soft.state_dict())
+    target = Sequences.full(torch.tensor([[1, 4]]))
+    wanted = soft.train()(images(1).select([0]), target).extras[ATTENTION_WEIGHTS]
+    output = hard.train()(images(1).select([0]), target)
+    torch.testing.assert_close(output.extras[ATTENTION_WEIGHTS][:, :1], wanted[:, :1])
+    log_prob = output.extras[CHOICE_LOG_PROBS][0, 0]
+    assert (log_prob - wanted[0, 0].log()).abs().min() < 1e-6
+
+
+def test_drawn_regions_depend_on_the_image_and_not_on_its_batch():
+    model, table = made(attention="hard", choice_seed=4).eval(), images(6)
+    words = torch.tensor([[1, 4, 7, 4, 3, 2]])
+    with torch.no_grad():
+        both = model(table.select(range(6)), Sequences.full(words.expand(6, -1))).hidden
+        for row in (5, 0, 3):
+            alone = RegionTable(table.features[row : row + 1])
+            found = model(alone.select([0]), Sequences.full(words)).hidden[0]
+            torch.testing.assert_close(found, both[row])
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard", "mean", "transformer"])
+def test_captions_alone_are_those_of_a_batch(kind):
+    if kind == "transformer":
+        torch.manual_seed(5)
+        sizes = dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2)
+        model = RegionTransformer(RegionTransformerConfig(V, d_region=REGION, **sizes))
+    else:
+        model = made(attention=kind)
+    table = images(5)
+    for method in (decoding.options(max_tokens=7), decoding.options(max_tokens=7, beams=3)):
+        together = decoding.generate(model.eval(), table.select(range(5)), method)
+        for row in range(5):
+            (alone,) = decoding.generate(model, table.select([row]), method)
+            assert [one.tokens for one in alone] == [one.tokens for one in together[row]]
+
+
+def test_beam_search_finds_the_best_caption_of_all():
+    """Of captions of two words or fewer, by enumeration."""
+    model, table = made().eval(), images(1)
+    naive = Naive(made())
+    best, found = -math.inf, None
+    image = table.features[0].astype(np.float64)
+    for first in range(V):
+        for second in range(V) if first != 2 else [None]:
+            words = [1, first] if second is None else [1, first, second]
+            scores, _ = naive.scores(image, words[:-1])
+            log_probs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+            total = sum(line[word] for line, word in zip(log_probs, words[1:], strict=True))
+            if total > best:
+                best, found = total, [word for word in words[1:] if word != 2]
+    method = decoding.options(max_tokens=2, beams=V * V, length_penalty=0.0)
+    ((hypothesis, *_),) = decoding.generate(model, table.select([0]), method)
+    assert hypothesis.tokens == found
+    assert hypothesis.log_prob == pytest.approx(best, abs=1e-4)
+
+
+def test_wrong_options_and_sources_are_errors():
+    with pytest.raises(ConfigError, match="`attention` must be one of soft, hard"):
+        ShowAttendTellConfig(V, attention="none")
+    with pytest.raises(ConfigError, match="`expected_share` has no effect"):
+        ShowAttendTellConfig(V, expected_share=0.2)
+    with pytest.raises(ConfigError, match="`choice_seed` has no effect"):
+        ShowAttendTellConfig(V, choice_seed=2)
+    with pytest.raises(ConfigError, match="`source_vocab_size` has no effect"):
+        RegionTransformerConfig(V, source_vocab_size=9)
+    with pytest.raises(RegardError, match="reads regions of images"):
+        made().read(Sequences.full(torch.tensor([[4, 5]])))
