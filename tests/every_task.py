@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from regard.data.regions import PATCH_FEATURES
 from regard.experiments import runs
 from regard.models.albert import Albert
 from regard.models.bert import Bert
@@ -19,7 +20,9 @@ from regard.models.elmo import Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentLanguageModel
+from regard.models.region_transformer import RegionTransformer
 from regard.models.seq2seq import Seq2Seq
+from regard.models.show_attend_tell import ShowAttendTell
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer
 from regard.models.transformer_xl import TransformerXL
@@ -167,6 +170,13 @@ def tree_writer() -> Any:
     return task_class("sequence-parsing")(model, tokenizer)
 
 
+def captioner(kind: type = ShowAttendTell) -> Any:
+    """A captioner of small images."""
+    tokenizer = train("words", lines(), 60)
+    config = _config(kind, tokenizer, d_region=PATCH_FEATURES)
+    return task_class("captioning")(kind(config), tokenizer, regions="patches")
+
+
 def span_corruption() -> Any:
     """A small T5, with sentinels."""
     names = [f"<extra_id_{number}>" for number in (3, 2, 1, 0)]
@@ -200,6 +210,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "summarization": lambda: translator(task="summarization"),
     "text-to-text": lambda: translator(task="text-to-text"),
     "span-corruption": span_corruption,
+    "captioning": captioner,
+    "captioning-transformer": lambda: captioner(RegionTransformer),
     "sequence-parsing": tree_writer,
     "translation-seq2seq": lambda: translator(Seq2Seq),
     "translation-conv-seq2seq": lambda: translator(ConvSeq2Seq),

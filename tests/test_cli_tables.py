@@ -21,7 +21,8 @@ from regard.tasks.infer_task import OF_ENCODER_DECODERS
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]
 PAIRS = {"question-answering", "next-sentence", "sentence-order"}
-WITHOUT = {"multiple-choice", "embedding"}  # they read no texts from columns, or predict nothing
+# They read no texts from columns, or predict nothing.
+WITHOUT = {"multiple-choice", "embedding", "captioning"}
 
 
 @pytest.fixture(scope="module")

@@ -50,9 +50,9 @@ def predict(
         out = _check_table(file, out, columns, texts, scores or as_json, decoding)
     elif columns or out:
         raise ConfigError("--columns and --out are for the table that --file names. Name it.")
-    elif hint := hint_at_file(texts):
-        console.say(hint)
     task = console.load_task(model, quantize, device)
+    if file is None and not task.reads_images and (hint := hint_at_file(texts)):
+        console.say(hint)
     from regard.decoding import count_acceptance
 
     if not task.decodes:

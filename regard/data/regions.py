@@ -61,3 +61,14 @@ def regions_of(source: Sequences, like: Tensor) -> Tensor:
             "`regard.data.regions.RegionTable` makes such a source."
         )
     return source.extras[REGIONS].to(like.dtype)
+
+
+PATCH_SIDE, PATCHES = 8, 7  # columns of a patch, and patches of a row
+PATCH_FEATURES = 3 * PATCH_SIDE**2
+
+
+def patches(image: Tensor) -> Tensor:
+    """The pixels of a small image cut into squares, row by row: (3, 56, 56) -> (49, 192)."""
+    cut = image.unflatten(2, (PATCHES, PATCH_SIDE)).unflatten(1, (PATCHES, PATCH_SIDE))
+    # (3, row, y, column, x) -> (row, column, 3, y, x) -> (S, 192)
+    return cut.permute(1, 3, 0, 2, 4).flatten(2).flatten(0, 1)

@@ -43,6 +43,7 @@ RANDOM_MODELS = {
     "span-corruption": "t5",
     "permutation-language-modeling": "xlnet",
     "bidirectional-language-modeling": "elmo",
+    "captioning": "show-attend-tell",
 }
 # All other tasks fine-tune the model of a folder, with the usual options.
 FINE_TUNING = {

@@ -269,9 +269,11 @@ class EncoderDecoder(Generator[S]):
     """Predicts each target token from a source and the target tokens before it.
 
     output_scale: what the decoder's states are multiplied by before the output reads them.
+    reads_regions: whether a source is the regions of an image (`regard.data.regions`), not tokens.
     """
 
     output_scale: float = 1.0
+    reads_regions: bool = False
 
     @abstractmethod
     def forward(self, source: Sequences, target: Sequences) -> Output:

@@ -35,6 +35,7 @@ class RegionTransformer(PreNormTransformer):
     """An `EncoderDecoder` whose source is the regions of an image."""
 
     Config: type[TransformerConfig] = RegionTransformerConfig
+    reads_regions = True
 
     def __init__(self, config: RegionTransformerConfig):
         super().__init__(config)

@@ -102,6 +102,7 @@ class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
     """An `EncoderDecoder` whose source is the regions of an image."""
 
     Config = ShowAttendTellConfig
+    reads_regions = True
     SIZES: dict[str, Any] = {"tiny": dict(d_model=256, d_embedding=128)}  # noqa: RUF012
 
     def __init__(self, config: ShowAttendTellConfig):

@@ -17,6 +17,7 @@ from regard.checkpoints.formats.config_table import label_names
 from regard.errors import CheckpointError, ConfigError
 from regard.models import is_encoder, name_of
 from regard.models.encoder_with_heads import EncoderWithHeads, outputs_of
+from regard.models.protocols import EncoderDecoder
 from regard.schema import joined_with_or
 
 # kind of head -> task; the first kind that a model has decides
@@ -54,6 +55,8 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
     if not isinstance(model, EncoderWithHeads):
         continues = model.continues
         own: tuple[str, ...] = ("language-modeling",) if continues else OF_ENCODER_DECODERS
+        if isinstance(model, EncoderDecoder) and model.reads_regions:
+            return ("captioning",)
         if continues and name_of(model) in TRAINED_AS:
             own = (*own, TRAINED_AS[name_of(model)])
         if is_encoder(type(model)):
@@ -136,6 +139,8 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
     if not isinstance(model, EncoderWithHeads):
         if model.continues:
             return "language-modeling", {}
+        if isinstance(model, EncoderDecoder) and model.reads_regions:
+            return "captioning", {}
         prefix = source_prefix(config)
         name = PUBLISHED_FOR.get(str(config.get("model_type")), "text-to-text")
         return name, {"source_prefix": prefix} if prefix else {}

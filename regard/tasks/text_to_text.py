@@ -218,8 +218,8 @@ class TextToText(EmbedsTexts):
 
     @classmethod
     def trains(cls, model: type) -> bool:
-        """Whether the model generates a target for a source."""
-        return issubclass(model, EncoderDecoder)
+        """Whether the model generates a target for a source text."""
+        return issubclass(model, EncoderDecoder) and not model.reads_regions
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:

@@ -37,6 +37,7 @@ METHODS = {
     "predict": "gives the result for a text",
     "translate": "turns a text into another",
     "summarize": "summarizes a text",
+    "caption": "describes an image",
     "generate": "continues a text",
     "stream": "continues a text",
     "hypotheses": "searches for the most probable text",
@@ -72,6 +73,7 @@ class TaskVerbs:
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
     limited: what `over_limit` counts the tokens of.
+    reads_images: whether its inputs are names of image files, not texts.
     usual: how many items of a loss a batch has on average, where the objective divides by that.
     aux_lm: a second objective, the prediction of the next token, where training has it.
     input_format: how texts become encoder inputs; None where the task has no encoder.
@@ -87,6 +89,7 @@ class TaskVerbs:
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
     limited: ClassVar[str] = "text"
+    reads_images: ClassVar[bool] = False
     usual: Mapping[str, float] = MappingProxyType({})
     aux_lm: Any = None
     input_format: InputFormat | None = None

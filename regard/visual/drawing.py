@@ -257,6 +257,17 @@ class Raster(_Point):
         return _element("image", box + _attributes(href=data))
 
 
+@dataclass(frozen=True)
+class Pixels(Raster):
+    """A grid of colours: RGBA rows, top to bottom; `values` says how many rows and columns."""
+
+    colours: bytes = b""
+
+    def pixels(self) -> bytes:
+        """See `Raster`."""
+        return self.colours
+
+
 Shape = Rect | Polyline | Polygon | Connector | Circle | Label | Raster
 
 

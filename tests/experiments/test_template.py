@@ -42,7 +42,7 @@ def model(tmp_path_factory) -> Path:
 
 
 def overrides(task: str, model: Path) -> list[str]:
-    with_new_weights = (*ENCODER_DECODERS, *LANGUAGE_MODELS)
+    with_new_weights = (*ENCODER_DECODERS, *LANGUAGE_MODELS, "captioning")
     return [] if task in with_new_weights else [f"model.path={model}"]
 
 

@@ -38,6 +38,7 @@ GOOD: dict[str, Any] = {
     "sentence-order": ("the cat sat", "on a mat"),
     "question-answering": ("who sat", "the old cat sat on a mat"),
     "multiple-choice": QUESTION,
+    "captioning": str(Path(__file__).parents[1] / "stripes.png"),
 }
 ODD = [
     "the cat", "the cat\ton a mat", "a\tb\tc", "\t", "\t\t", "the cat\t", "", " ", " \u00a0 ",
@@ -124,6 +125,7 @@ def of_words(name: str, count: int) -> str:
         "sentence-order": f"the cat\t{words}",
         "question-answering": f"{words}\tthe old cat sat",
         "multiple-choice": json.dumps({"question": words, "choices": ["a", "b"]}),
+        "captioning": GOOD["captioning"],
     }.get(every_task.task_of(name), words)
 
 

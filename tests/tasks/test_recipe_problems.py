@@ -20,11 +20,13 @@ VALID = (
     "language-modeling",
     "permutation-language-modeling",
     "bidirectional-language-modeling",
+    "captioning",
 )  # cannot do without
 TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
 MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "recurrent"}
 MODEL["permutation-language-modeling"] = "xlnet"
 MODEL["bidirectional-language-modeling"] = "elmo"
+MODEL["captioning"] = "show-attend-tell"
 
 
 def recipe(workdir: Path, task: str, *more: str, model: str = "") -> Path:

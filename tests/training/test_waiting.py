@@ -154,7 +154,7 @@ def test_a_batch_goes_to_a_gpu_from_pinned_memory(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", to)
     batch = PairBatch(source(), source())
     batch.to(torch.device("cuda", 1))
-    assert calls == ["pinned", ("to", torch.device("cuda", 1), {"non_blocking": True})] * 4
+    assert calls == ["pinned", ("to", torch.device("cuda", 1), {"non_blocking": True})] * 6
     calls.clear()
     moved(batch.source.ids, "cpu")
     assert calls == [("to", "cpu", {})]

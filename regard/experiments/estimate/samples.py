@@ -8,10 +8,9 @@ length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -132,7 +131,7 @@ def _with_adapters(recipe: Any, task: HasModelT, model: nn.Module) -> HasModelT:
 
 def _why_not(recipe: Any, kind: Any) -> str:
     """Why the data is not read; "" where it is."""
-    files = [split_member(str(path))[0] for path in _paths(vars(recipe.data).values())]
+    files = [split_member(file)[0] for file in recipe.data.files()]
     missing = next((str(file) for file in files if not file.exists()), "")
     if "$" in missing:
         return f"there is no variable for {missing[missing.index('$') :]}"
@@ -140,14 +139,6 @@ def _why_not(recipe: Any, kind: Any) -> str:
         return f"{missing} is not there"
     size = sum(split_member(file)[0].stat().st_size for file in recipe.data.files_of_examples())
     return f"{size / 1e6:,.0f} MB of data are not read for an estimate" if size > MAX_BYTES else ""
-
-
-def _paths(values: Any) -> Iterator[Path]:
-    for value in values:
-        if isinstance(value, Path):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _paths(value)
 
 
 def _model(recipe: Any, tokenizer: Any) -> Any:
@@ -222,6 +213,8 @@ def first_rows(value: Any, rows: int) -> Any:
         return BidirectionalBatch(tokens, value.targets[kept], value.fresh, restarts)
     if isinstance(value, Tensor):
         return value[:rows]
+    if isinstance(value, Mapping):
+        return {name: first_rows(one, rows) for name, one in value.items()}
     if not is_dataclass(value):
         return value
     cut = {f.name: first_rows(getattr(value, f.name), rows) for f in fields(value)}

@@ -1,0 +1,251 @@
+"""Captioning from files: training, resuming, decoding, scores, cached regions, bad images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from regard.data.images import read_image
+from regard.data.regions import PATCHES, patches
+from regard.errors import ConfigError, DataError, TextError
+from regard.experiments import runs
+from regard.metrics import BLEU, CIDEr
+from regard.models.show_attend_tell import ATTENTION_WEIGHTS
+from regard.tasks import captioning
+from regard.tasks.captioning import doubly_stochastic
+from regard.tasks.text_to_text import text_to_text_output
+from regard.training.interrupt import Interrupted
+from regard.training.loop import Loop
+
+COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "white": (255,) * 3}
+RECIPE = """task = "captioning"
+name = "small"
+[data]
+train = "captions.csv"
+valid = 0.25
+test = "captions.csv"
+regions = "patches"
+max_tokens_per_batch = 200
+[tokenizer]
+kind = "words"
+[model]
+name = "show-attend-tell"
+d_region = 192
+d_model = 24
+d_embedding = 12
+dropout = 0.1
+[objective]
+doubly_stochastic = 0.1
+[training]
+updates = 12
+[training.optimizer]
+learning_rate = 0.02
+[training.validation]
+every = 6
+"""
+
+
+@pytest.fixture
+def workdir(tmp_path, monkeypatch) -> Path:
+    """Images of one colour, with two captions each."""
+    monkeypatch.chdir(tmp_path)
+    lines = ["image,caption"]
+    for number in range(12):
+        name = list(COLOURS)[number % 4]
+        array = np.full((20 + number, 30, 3), COLOURS[name], np.uint8)
+        Image.fromarray(array).save(tmp_path / f"{number}.png")
+        lines += [f"{number}.png,a {name} square .", f'{number}.png,"all of it , it is {name}"']
+    (tmp_path / "captions.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "small.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def stopping_after(updates):
+    """`Loop.update` that gets a signal."""
+    update = Loop.update
+
+    def stopped(loop):
+        update(loop)
+        if loop.counters.update == updates:
+            loop.interruption.code = 130
+
+    return stopped
+
+
+def weights(run):
+    model = regard.load(run).model
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one | other)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        [],
+        ["model.attention=hard"],
+        ["model.name=region-transformer", "model.heads=2", "model.encoder_layers=1"],
+    ],
+    ids=["soft", "hard", "transformer"],
+)
+def test_colours_are_learned_and_a_stopped_training_goes_on_to_the_same_bits(
+    workdir, model, monkeypatch
+):
+    if len(model) > 1:
+        text = RECIPE.replace("d_embedding = 12\n", "d_ff = 32\n").replace("doubly_sto", "# doubly")
+        Path("small.toml").write_text(text)
+    changes = [*model, "training.updates=60", "training.checkpoints.every=20"]
+    run, result = regard.train("small.toml", changes, out="whole", show="none")
+    task = regard.load(run)
+    names = [f"{number}.png" for number in range(4)]
+    found = task.caption(names)
+    assert [sum(c in text for c, text in zip(COLOURS, found, strict=True))] == [4], found
+    assert task.predict(names[2]) == found[2] == task.predict(Path(names[2]))
+    assert [task.predict(name) for name in names] == found
+    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(33))
+    with pytest.raises(Interrupted):
+        regard.train("small.toml", changes, out="half", show="none")
+    monkeypatch.undo()
+    monkeypatch.chdir(workdir)
+    runs.resume("half", show="none")
+    assert same(weights(run), weights("half"))
+
+
+def test_scores_are_those_of_the_captions_against_all_references(workdir):
+    run, _ = regard.train("small.toml", show="none")
+    task = regard.load(run)
+    rows = task.rows_to_evaluate(["captions.csv"], ())
+    scores, texts = task.evaluate(rows, beams=2)
+    assert len(texts) == 12
+    assert texts == task.caption([f"{number}.png" for number in range(12)], beams=2)
+    for metric, score in zip((BLEU(lowercase=True), CIDEr()), scores, strict=True):
+        names = [list(COLOURS)[number % 4] for number in range(12)]
+        metric.add(texts, [[f"a {n} square .", f"all of it , it is {n}"] for n in names])
+        assert metric.result() == score
+
+
+def test_validation_images_and_training_images_are_others(workdir):
+    recipe = runs.read_recipe("small.toml")
+    parts = [{image for image, _ in recipe.data.records(part)} for part in ("train", "valid")]
+    assert len(parts[1]) == 3 and not parts[0] & parts[1] and len(parts[0] | parts[1]) == 12
+    changes = ([f"data.valid={{fold = {n}, of = 3}}"] for n in (1, 2, 3))
+    folds = [runs.read_recipe("small.toml", one) for one in changes]
+    valid = [{image for image, _ in one.data.records("valid")} for one in folds]
+    assert sorted(map(len, valid)) == [4, 4, 4] and len(set.union(*valid)) == 12
+
+
+def test_regions_that_a_file_holds_are_those_that_are_computed(workdir, monkeypatch):
+    reads = []
+    read_once = captioning.read_image
+    monkeypatch.setattr(captioning, "read_image", lambda *a: reads.append(a) or read_once(*a))
+    kept = ["data.cache=kept"]
+    first, _ = regard.train("small.toml", kept, out="first", show="none")
+    (file,) = Path("kept").iterdir()
+    assert np.load(file).shape == (12, 49, 192)
+    with_cache = len(reads)
+    second, _ = regard.train("small.toml", kept, out="second", show="none")
+    assert len(reads) - with_cache == with_cache - 12
+    assert same(weights(first), weights(second))
+    Image.new("RGB", (9, 9), "black").save("3.png")  # another image of the same name
+    regard.train("small.toml", [*kept, "training.updates=1"], out="third", show="none")
+    assert len([*Path("kept").iterdir()]) == 2
+
+
+def test_changed_images_are_noticed_when_a_run_is_resumed(workdir, monkeypatch):
+    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
+    with pytest.raises(Interrupted):
+        regard.train("small.toml", ["training.checkpoints.every=2"], out="run", show="none")
+    monkeypatch.undo()
+    monkeypatch.chdir(workdir)
+    for number in range(12):
+        Image.new("RGB", (9, 9), "black").save(f"{number}.png")
+    with pytest.raises(regard.errors.RegardError, match="data"):
+        runs.resume("run", show="none")
+
+
+def test_the_term_of_equation_14_is_the_formula(workdir):
+    weights = torch.rand(2, 3, 4, dtype=torch.float64)
+    words = torch.tensor([[True, True, True], [True, False, False]])
+    wanted = 0.0
+    for row, count in enumerate((3, 1)):
+        for region in range(4):
+            wanted += (1 - sum(float(weights[row, t, region]) for t in range(count))) ** 2
+    assert float(doubly_stochastic(weights, words)) == pytest.approx(wanted, rel=1e-6)
+    run, _ = regard.train("small.toml", ["training.updates=1"], show="none")
+    recipe = runs.read_recipe("small.toml")
+    task = regard.load(run)
+    task.images = task._captioned(recipe)
+    task.model.train()
+    torch.manual_seed(3)
+    batch = next(task.train_batches())
+    losses, _ = task.losses(batch)
+    torch.manual_seed(3)
+    output, _ = text_to_text_output(task.model, batch)
+    term = doubly_stochastic(output.extras[ATTENTION_WEIGHTS], batch.target.keep[:, 1:])
+    torch.testing.assert_close(losses["doubly_stochastic"][0], 0.1 * term)
+    assert losses["doubly_stochastic"][1] == losses["loss"][1] == batch.count
+    assert task.counts(batch) == {name: count for name, (_, count) in losses.items()}
+
+
+def test_the_weights_of_each_word_are_captured(workdir):
+    run, _ = regard.train("small.toml", ["training.updates=2"], show="none")
+    task = regard.load(run)
+    with regard.look(task) as record:
+        caption = task.caption("1.png", max_tokens=4)
+    (one,) = record.passes
+    (attention,) = one.attentions.values()
+    words = len(one.target[0]) - 1
+    assert attention.weights.shape == (1, 1, words, 49) and len(one.source[0]) == 49
+    torch.testing.assert_close(attention.weights.sum(-1), torch.ones(1, 1, words))
+    assert " ".join(one.target[0][1 : 1 + len(caption.split())]) == caption
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", None])
+def test_a_file_that_is_no_image_is_an_error_with_its_name(workdir, content):
+    run, _ = regard.train("small.toml", ["training.updates=1"], show="none")
+    if content is None:
+        Path("bad.png").unlink(missing_ok=True)
+    else:
+        Path("bad.png").write_bytes(content)
+    task = regard.load(run)
+    with pytest.raises(TextError, match=r"Text 2.*bad.png"):
+        task.caption(["1.png", "bad.png"])
+    assert task.caption(["", "1.png"])[0] == ""
+    lines = Path("captions.csv").read_text() + "bad.png,nothing\n"
+    Path("captions.csv").write_text(lines)
+    with pytest.raises(DataError, match="bad.png"):
+        regard.train("small.toml", out="again", show="none")
+
+
+def test_options_that_do_not_fit_are_errors(workdir):
+    with pytest.raises(ConfigError, match=r'"patches" have 192 numbers.*reads 1,280'):
+        regard.train("small.toml", ["model.d_region=1280"], show="none")
+    text = RECIPE.replace("show-attend-tell", "region-transformer")
+    text = text.replace("d_embedding = 12\n", "")
+    Path("other.toml").write_text(text + "[decoding]\nbeams = 2\n")
+    with pytest.raises(ConfigError, match="`doubly_stochastic` is of models that give"):
+        regard.train("other.toml", ["model.heads=2"], show="none")
+    with pytest.raises(ConfigError, match="must name the image and the caption, but names 1"):
+        regard.train("small.toml", ['data.columns=["image"]'], show="none")
+    with pytest.raises(ConfigError, match="show-attend-tell, region-transformer"):
+        regard.train("small.toml", ["model.name=seq2seq"], show="none")
+
+
+def test_patches_are_squares_of_pixels_row_by_row(workdir):
+    side = 8 * PATCHES
+    array = np.zeros((side, side, 3), np.uint8)
+    array[8:16, 16:24] = (255, 127, 0)
+    Image.fromarray(array).save("patch.png")
+    found = patches(read_image("patch.png", side)).unflatten(0, (PATCHES, PATCHES))
+    assert found.shape == (7, 7, 192)
+    assert (found[1, 2, :64] == 1).all() and (found[1, 2, 64:128] == 0).all()
+    assert (found[1, 2, 128:] == -127 / 128).all()
+    found[1, 2] = -127 / 128
+    assert (found == -127 / 128).all()
