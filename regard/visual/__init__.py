@@ -8,7 +8,7 @@ __all__, __getattr__ = names_of(
     __name__,
     {
         "alignment": "AlignedToken Alignment alignment_of",
-        "attended_regions": "AttendedRegions attended_regions",
+        "image_regions": "AttendedRegions attended_regions",
         "attention_lines": "AttentionLines",
         "attention_record": "look run_encoder",
         "beam_tree": "BeamNode BeamTrace BeamTree",

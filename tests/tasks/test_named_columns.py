@@ -86,7 +86,7 @@ def test_tasks_of_records_have_no_columns(tasks, name):
 # ---- names of files
 
 RECORDS = ("question-answering", "multiple-choice")
-SINGLE = [name for name in MAKERS if task_of(name) not in RECORDS]
+SINGLE = [name for name in MAKERS if task_of(name) not in (*RECORDS, "captioning")]
 
 
 @pytest.mark.parametrize("name", SINGLE)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from regard.errors import ConfigError
-from regard.visual.attended_regions import SIDE, AttendedRegions, attended_regions
+from regard.visual.image_regions import SIDE, AttendedRegions, attended_regions
 from regard.visual.drawing import Label, Pixels
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
