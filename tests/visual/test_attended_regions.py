@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from regard.errors import ConfigError
-from regard.visual.image_regions import SIDE, AttendedRegions, attended_regions
 from regard.visual.drawing import Label, Pixels
+from regard.visual.image_regions import SIDE, AttendedRegions, attended_regions
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import every_task  # noqa: E402
