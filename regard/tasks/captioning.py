@@ -448,7 +448,7 @@ class Captioning(TextToText):
         several = grouped(rows)
         names = list(islice(several, SAMPLES))
         found = self.generate(names)
-        return [(Path(n).name, text, several[n][0]) for n, text in zip(names, found, strict=True)]
+        return [(n, text, several[n][0]) for n, text in zip(names, found, strict=True)]
 
     # ---- regions
 

@@ -131,6 +131,16 @@ def test_scores_are_those_of_the_captions_against_all_references(workdir):
         assert metric.result() == score
 
 
+def test_images_may_be_in_another_folder_than_the_table(workdir, monkeypatch):
+    Path("images").mkdir()
+    for number in range(12):
+        Path(f"{number}.png").rename(f"images/{number}.png")
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    run, _ = regard.train("../small.toml", ["data.images=../images"], show="none")
+    assert "images/" in (run / "report.html").read_text()
+
+
 def test_validation_images_and_training_images_are_others(workdir):
     recipe = runs.read_recipe("small.toml")
     parts = [{image for image, _ in recipe.data.records(part)} for part in ("train", "valid")]
