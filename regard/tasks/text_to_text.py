@@ -507,8 +507,10 @@ class TextToText(EmbedsTexts):
         config, text_of = self.model.config, self.tokenizer.label
         target_text_of = self.tokenizer.for_targets.label
         source = sources.padded(np.arange(len(sources)), config.pad)
-        decoder_input = [[config.bos, *ids] for ids in targets]
-        target = [[config.bos, *ids, config.eos] for ids in targets]
+        whole = [[config.bos, *ids, config.eos] for ids in targets]
+        # Of a text that the model's limit ended, the last token was not read, and nothing follows.
+        decoder_input = [ids[:-1][: config.max_length] for ids in whole]
+        target = [ids[: len(read) + 1] for ids, read in zip(whole, decoder_input, strict=True)]
         labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
         if label(labels, [[target_text_of(i) for i in row] for row in target]):
             with torch.no_grad(), evaluating(self.model):

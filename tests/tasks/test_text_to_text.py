@@ -10,6 +10,7 @@ import regard
 from regard.data.token_arrays import encode
 from regard.errors import ConfigError
 from regard.experiments import runs
+from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarization
 from regard.tasks.text_to_text import TextToText
@@ -168,3 +169,24 @@ def test_one_model_is_trained_for_several_target_languages():
     assert {">>de<<", ">>fr<<"} <= task.tokenizer.vocab().keys()
     wanted = task.translate(f">>de<< {TEXTS[0]}", max_tokens=4)
     assert task.translate(TEXTS[0], target_language="de", max_tokens=4) == wanted
+
+
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal", "conv"])
+def test_a_text_that_the_limit_ends_is_captured_as_far_as_it_was_read(kind):
+    """The start token and five of six tokens are read, by a model of six positions."""
+    tokenizer = train("words", TEXTS, 40)
+    if kind == "conv":
+        layers = dict(encoder=((3, 8),), decoder=((3, 8),))
+        config = ConvSeq2SeqConfig(tokenizer.vocab_size, 8, **layers, max_length=6)
+        task = Translation(ConvSeq2Seq(config).eval(), tokenizer)
+    else:
+        task = Translation(model_of(tokenizer, positions=kind, max_length=6), tokenizer)
+    never_ends = dict(suppress_tokens=[task.model.config.eos])
+    with regard.look(task) as seen:
+        ((found,),) = task.hypotheses(TEXTS[1:2], **never_ends)
+    assert len(found.tokens) == 6 and not found.finished
+    (panel,) = {tuple(panel.queries) for panel in seen.heads(kind="cross").panels}
+    assert len(panel) == 6
+    with regard.look(task) as seen:
+        task.hypotheses(TEXTS[1:2], **never_ends, max_tokens=5)
+    assert len(seen.heads(kind="cross").panels[0].queries) == 6
