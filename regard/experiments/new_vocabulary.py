@@ -50,6 +50,6 @@ def _special_ids(model: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
     known = {field.name for field in fields(model.config)} & {"pad", "bos", "eos"}
     found = {role: getattr(tokenizer, f"{role}_id") for role in known}
     for role, number in found.items():
-        if number is None and getattr(model.config, role) is not None:
+        if number is None and vars(model.config)[role] is not None:
             raise ConfigError(f"[tokenizer] has no {role} token, which the model needs.")
     return found

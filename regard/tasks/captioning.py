@@ -509,9 +509,9 @@ class Captioning(TextToText):
     def _capture_captions(self, table: RegionTable, captions: list[list[int]]) -> None:
         """One pass over images and captions, where attention capture is on."""
         config, text_of = self.model.config, self.tokenizer.label
-        places = [[f"{row},{column}" for row in range(GRID) for column in range(GRID)]]
+        grid = [[f"{row},{column}" for row in range(GRID) for column in range(GRID)]]
         targets = [[config.bos, *ids, config.eos] for ids in captions]
-        if label(places * len(targets), [[text_of(i) for i in row] for row in targets]):
+        if label(grid * len(targets), [[text_of(i) for i in row] for row in targets]):
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
                 read_words = Sequences.of([row[:-1] for row in targets], config.pad)
