@@ -18,8 +18,8 @@ from typing import Any, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
+from regard import ops
 from regard.attention.carried_memory import CarriedMemory, DistanceKeys
-from regard.attention.multihead import LayerCache
 from regard.attention.relative_attention import (
     ByDistance,
     Distances,
@@ -32,8 +32,6 @@ from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 from regard.layers.dropout import Dropout
-from regard.layers.feedforward import FeedForward
-from regard.layers.norm import AddNorm
 from regard.layers.task_heads import ClassificationHead, LastToken, every_token
 from regard.models.config import (
     Count,
@@ -48,7 +46,7 @@ from regard.models.config import (
 from regard.models.gpt import GPT, NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, no_head
 from regard.models.protocols import Encoder, LanguageModel, Output, States
-from regard.ops import KeyMask, autocast_dtype
+from regard.models.transformer_xl_blocks import BLOCKS, PostNormBlock, PreNormBlock
 from regard.text.templates import Template
 
 
@@ -146,96 +144,6 @@ PUBLISHED = {
     "large": {"parameters": (257e6, _PARAMETERS)},
 }
 PROJECTION_INIT = 0.01  # standard deviation of the projections of embedding and softmax
-
-
-class PostNormBlock(nn.Module):
-    """x = norm(x + attend(x)); x = norm(x + feed(x))"""
-
-    def __init__(self, config: TransformerXLConfig):
-        super().__init__()
-        self.attention = relative_attention(config)
-        self.attention_norm = add_norm(config)
-        self.feed = feed_forward(config)
-        self.feed_norm = add_norm(config)
-
-    def forward(
-        self,
-        hidden: Tensor,
-        mask: KeyMask,
-        relation: Distances,
-        memory: Tensor | None = None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        attended = self.attention(hidden, mask, relation, memory=memory, cache=cache)
-        hidden = self.attention_norm(hidden, attended)
-        return self.feed_norm(hidden, self.feed(hidden))
-
-    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """What the attention reads of the memory (B, M, D): (B, H, M, K) twice."""
-        return self.attention.keys_and_values(memory)
-
-    def content_queries(self, hidden: Tensor) -> Tensor:
-        """q + u of the attention's inputs: (B, T, D) -> (B, H, T, K)."""
-        return self.attention.content_queries(hidden)
-
-
-class PreNormBlock(nn.Module):
-    """x = x + attend(norm(x)); x = x + feed(norm(x)). The memory is read through the norm, too."""
-
-    def __init__(self, config: TransformerXLConfig):
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.attention = relative_attention(config)
-        self.feed_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.feed = feed_forward(config)
-        self.dropout = Dropout(config.dropout)
-
-    def forward(
-        self,
-        hidden: Tensor,
-        mask: KeyMask,
-        relation: Distances,
-        memory: Tensor | None = None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        read, memory = self.attention_norm(hidden), self._read(memory)
-        attended = self.attention(read, mask, relation, memory=memory, cache=cache)
-        hidden = hidden + self.dropout(attended)
-        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
-
-    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """What the attention reads of the memory (B, M, D): (B, H, M, K) twice."""
-        return self.attention.keys_and_values(self.attention_norm(memory))
-
-    def content_queries(self, hidden: Tensor) -> Tensor:
-        """q + u of the attention's inputs: (B, T, D) -> (B, H, T, K)."""
-        return self.attention.content_queries(self.attention_norm(hidden))
-
-    def _read(self, memory: Tensor | None) -> Tensor | None:
-        return None if memory is None else self.attention_norm(memory)
-
-
-BLOCKS: dict[str, Any] = {"post": PostNormBlock, "pre": PreNormBlock}
-
-
-def relative_attention(config: TransformerXLConfig) -> RelativeAttention:
-    """The attention of this configuration."""
-    return RelativeAttention(
-        config.d_model,
-        config.heads,
-        head_dim=config.head_dim,
-        dropout=config.attention_dropout,
-    )
-
-
-def add_norm(config: TransformerXLConfig) -> AddNorm:
-    """norm(x + drop(f(x))), behind each sub-layer f."""
-    return AddNorm(config.d_model, eps=config.norm_eps, dropout=config.dropout)
-
-
-def feed_forward(config: TransformerXLConfig) -> FeedForward:
-    """The feed-forward layer of this configuration."""
-    return FeedForward(config.d_model, config.d_ff, dropout=config.dropout)
 
 
 class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
@@ -341,7 +249,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> CarriedMemory:
         """A memory of nothing, or of zeros; see `memory_start`."""
         config, weight = self.config, self.embedding.weight
-        like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
+        like = ops.nothing_like(weight, dtype)
         zeros = config.memory_length if config.memory_start == "zeros" else 0
         layers, shape = config.layers, (config.heads, 0, config.head_width)
         none = like.new_empty(sequences, layers, *shape)
