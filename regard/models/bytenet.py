@@ -4,7 +4,7 @@
     target -> embed + column -> residual blocks of masked dilated convolutions -> output
 
 The decoder stands on the encoder: position t of the target reads column t. The encoder makes
-a |s| + b columns of |s| source tokens; behind them the decoder goes on without ("dynamic
+a S + b columns of S source tokens; behind them the decoder goes on without ("dynamic
 unfolding", section 3.2). The dilation doubles from block to block, and starts again in each set.
 """
 
@@ -42,7 +42,7 @@ class ByteNetConfig:
     sets: how often the dilations are passed through, by encoder and decoder each.
     kernel: positions of a dilated convolution; odd.
     unit: around the dilated convolution, "relu" (section 3.6) or "multiplicative".
-    length_ratio, extra_columns: a and b; of |s| tokens the encoder makes ceil(a |s| + b) columns.
+    length_ratio, extra_columns: a and b; of S tokens the encoder makes ceil(a S + b) columns.
     max_length: None: a text of any length.
     bos: the token with which the decoder starts.
     """
@@ -220,7 +220,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
 
 
 def unfolded(lengths: Tensor, config: ByteNetConfig) -> Tensor:
-    """Columns of sources of these lengths: ceil(a |s| + b), at least |s|; none of an empty one
+    """Columns of sources of these lengths: ceil(a S + b), at least S; none of an empty one
     but b.
     """
     found = torch.ceil(config.length_ratio * lengths.double() + config.extra_columns).long()
