@@ -91,7 +91,7 @@ class ImageCaptionsData(DataSection):
     regions: RegionKind = "efficientnet-lite0"
     """efficientnet-lite0: 49 vectors of 1,280 numbers, of a network that was trained to classify
     images. patches: 49 squares of 8 x 8 pixels."""
-    cache: RecipePath | None = None
+    features: RecipePath | None = None
     """A folder for the regions of the images, which another training then maps; None: every start
     computes them."""
     max_length: int = Field(default=64, ge=2)
@@ -265,7 +265,7 @@ class Captioning(TextToText):
         data = recipe.data
         train_rows, valid_rows = data.records("train"), data.records("valid")
         names = list(dict.fromkeys(image for rows in (train_rows, valid_rows) for image, _ in rows))
-        table = self._table(names, data.cache)
+        table = self._table(names, data.features)
         numbers = {name: row for row, name in enumerate(names)}
         train = encode(train_rows, self._fields(numbers, table, data.max_length, data.too_long))
         fields = self._fields(numbers, table, data.max_length, "truncate")
@@ -475,18 +475,18 @@ class Captioning(TextToText):
                 raise TextError(numbers[row], str(error)) from None
         return found
 
-    def _table(self, names: Sequence[str], cache: Path | None) -> RegionTable:
-        """The regions of images; in the folder `cache` a file holds them, named by the contents of
+    def _table(self, names: Sequence[str], folder: Path | None) -> RegionTable:
+        """The regions of images; in a folder a file holds them, named by the contents of
         all images.
         """
-        if cache is None:
+        if folder is None:
             return RegionTable(self._features(names))
         digest = hashlib.sha256(self.regions.encode())
         for name in names:
             digest.update(hashlib.sha256(_content(name)).digest())
-        path = cache / f"regions-{digest.hexdigest()[:16]}.npy"
+        path = folder / f"regions-{digest.hexdigest()[:16]}.npy"
         if not path.exists():
-            cache.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             part = path.with_suffix(".part.npy")
             np.save(part, self._features(names))
             part.replace(path)

@@ -116,6 +116,8 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "bytenet",
     "bilstm",
     "kim-cnn",
+    "show-attend-tell",
+    "region-transformer",
 }
 
 

@@ -161,7 +161,6 @@ def test_interleave_turns_halves_of_sines_and_cosines_into_pairs():
     "kind, name, value",
     [
         ("marian", "share_encoder_decoder_embeddings", "no"),
-        ("marian", "tie_word_embeddings", False),
         ("marian", "decoder_vocab_size", 24),
         ("marian", "activation_function", "gelu_newer"),
         ("marian", "decoder_ffn_dim", 2100),

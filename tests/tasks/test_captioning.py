@@ -155,7 +155,7 @@ def test_regions_that_a_file_holds_are_those_that_are_computed(workdir, monkeypa
     reads = []
     read_once = captioning.read_image
     monkeypatch.setattr(captioning, "read_image", lambda *a: reads.append(a) or read_once(*a))
-    kept = ["data.cache=kept"]
+    kept = ["data.features=kept"]
     first, _ = regard.train("small.toml", kept, out="first", show="none")
     (file,) = Path("kept").iterdir()
     assert np.load(file).shape == (12, 49, 192)

@@ -28,6 +28,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert": (
         "DistilBert", dict(dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=64)
     ),
+    "gpt": ("OpenAIGPT", dict(GPT)),
+    "gpt2": ("GPT2", dict(GPT)),
+}  # fmt: skip
+# Published with a decoder; their encoders make vectors, and heads stand on them.
+WITH_DECODER: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("Bart", dict(
         d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=20,
@@ -38,8 +43,6 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=1, num_heads=2,
         eos_token_id=2, decoder_start_token_id=1, is_encoder_decoder=True,
     )),
-    "gpt": ("OpenAIGPT", dict(GPT)),
-    "gpt2": ("GPT2", dict(GPT)),
 }  # fmt: skip
 ENCODERS = ["bert", "roberta", "distilbert"]
 GPTS = ["gpt", "gpt2"]
@@ -118,7 +121,7 @@ def tokenizer_of(family: str) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
 
 def folder(path: Path, family: str, ending: str, **options: Any) -> Path:
     """A folder such as bert with "ForSequenceClassification", its weights far from zero."""
-    name, sizes = FAMILIES[family]
+    name, sizes = {**FAMILIES, **WITH_DECODER}[family]
     fast, roles = tokenizer_of(family)
     types = ["token_type_ids"] if family == "bert" else []
     theirs = transformers.PreTrainedTokenizerFast(
