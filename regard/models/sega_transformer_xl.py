@@ -175,7 +175,9 @@ class SegaTransformerXL(TransformerXL):
             numbers = places[..., part]
             apart = (numbers[:, total - count :, None] - numbers[:, None]).clamp(min=0)  # (B, T, S)
             apart = apart if config.max_distance is None else apart.clamp(max=config.max_distance)
-            farthest = int(apart.max()) if apart.numel() else 0
+            # A tensor on "meta", for estimates, has no largest number: there may be one a position.
+            known = apart.numel() and not apart.is_meta
+            farthest = int(apart.max()) if known else total - 1
             distances = torch.arange(farthest + 1, device=places.device)
             vectors = self.dropout(self._placed(distances, 1 + part, like))
             others.append((vectors, apart[:, None]))

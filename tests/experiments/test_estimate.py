@@ -203,6 +203,13 @@ def test_the_recipes_of_new_models_are_estimated_without_their_data(name, monkey
     assert found.totals()["parameters"] > 0 and found.flops != 0
 
 
+@pytest.mark.parametrize("name", ["sega-transformer-xl", "compressive-transformer"])
+def test_models_with_other_memories_are_estimated(name, monkeypatch):
+    monkeypatch.delenv("FOLDER", raising=False)
+    found = estimate(RECIPES / "long-memory.toml", [f"model.name={name}"], measure=False)
+    assert found.totals()["parameters"] > 0 and found.flops > 0
+
+
 def test_the_estimate_shows_the_memory_of_a_token_in_kilobytes(monkeypatch):
     monkeypatch.delenv("WMT14", raising=False)
     found = estimate(RECIPES / "wmt14-transformer-base.toml", measure=False)
