@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 from torch import nn
@@ -47,9 +47,10 @@ def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Modu
 
 def _special_ids(model: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
     """The ids of the special tokens that the model's configuration names."""
-    known = {field.name for field in fields(model.config)} & {"pad", "bos", "eos"}
+    config = asdict(model.config)
+    known = config.keys() & {"pad", "bos", "eos"}
     found = {role: getattr(tokenizer, f"{role}_id") for role in known}
     for role, number in found.items():
-        if number is None and vars(model.config)[role] is not None:
+        if number is None and config[role] is not None:
             raise ConfigError(f"[tokenizer] has no {role} token, which the model needs.")
     return found
