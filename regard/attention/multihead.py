@@ -56,7 +56,28 @@ class PackedLinear(Linear):
             nn.init.zeros_(self.bias)
 
 
-class SelfAttention(nn.Module):
+class MultiHeadAttention(nn.Module):
+    """What every attention with several heads has.
+
+    heads: how many are left after pruning.  kept: their indices among the `total_heads`.
+    head_dim: K.
+    output: reads the heads side by side, (B, T, H * K).
+    projections: the names of the matrices before the heads.
+    """
+
+    projections: tuple[str, ...]
+    output: PackedLinear
+    capture: CapturePoint
+
+    def __init__(self, d_model: int, heads: int, head_dim: int | None, dropout: float):
+        super().__init__()
+        check_probability(dropout)
+        self.heads, self.head_dim = heads, head_dim or width_of_head(d_model, heads)
+        self.total_heads, self.kept = heads, tuple(range(heads))
+        self.dropout = dropout
+
+
+class SelfAttention(MultiHeadAttention):
     """Every position attends to the positions of its own sequence.
 
     Args:
@@ -65,8 +86,6 @@ class SelfAttention(nn.Module):
         dropout: of the attention weights.
         score: how queries and keys are compared.
         projection_bias: whether the projections add a vector (T5's do not).
-
-    `heads`: how many are left after pruning.  `kept`: their indices among the `total_heads`.
 
     Raises:
         ValueError: `head_dim` is None and the heads do not divide the width.
@@ -85,11 +104,8 @@ class SelfAttention(nn.Module):
         score: Score = SCALED,
         projection_bias: bool = True,
     ):
-        super().__init__()
-        check_probability(dropout)
-        self.heads, self.head_dim = heads, head_dim or width_of_head(d_model, heads)
-        self.total_heads, self.kept = heads, tuple(range(heads))
-        self.dropout, self.score = dropout, score
+        super().__init__(d_model, heads, head_dim, dropout)
+        self.score = score
         width = heads * self.head_dim
         self.query_key_value = PackedLinear(d_model, width, parts=3, bias=projection_bias)
         self.output = PackedLinear(width, d_model, parts=1, bias=projection_bias)
@@ -184,7 +200,7 @@ class Memory:
     mask: KeyMask
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(MultiHeadAttention):
     """Every position attends to the positions of a memory; arguments as of `SelfAttention`."""
 
     projections = ("query", "key_value")
@@ -199,11 +215,8 @@ class CrossAttention(nn.Module):
         score: Score = SCALED,
         projection_bias: bool = True,
     ):
-        super().__init__()
-        check_probability(dropout)
-        self.heads, self.head_dim = heads, head_dim or width_of_head(d_model, heads)
-        self.total_heads, self.kept = heads, tuple(range(heads))
-        self.dropout, self.score = dropout, score
+        super().__init__(d_model, heads, head_dim, dropout)
+        self.score = score
         width = heads * self.head_dim
         self.query = PackedLinear(d_model, width, parts=1, bias=projection_bias)
         self.key_value = PackedLinear(d_model, width, parts=2, bias=projection_bias)

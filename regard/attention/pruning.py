@@ -26,12 +26,11 @@ from pydantic import BeforeValidator
 from torch import Tensor, nn
 
 from regard.attention.head_gates import gated
-from regard.attention.multihead import CrossAttention, PackedLinear, SelfAttention
+from regard.attention.multihead import MultiHeadAttention, PackedLinear
 from regard.errors import CheckpointError, ConfigError
 from regard.ops import at_least_float32
 from regard.suggest import nearest
 
-Attention = SelfAttention | CrossAttention
 Heads = Mapping[int, Iterable[int]]  # layer -> heads, both from 1
 
 
@@ -53,7 +52,9 @@ def _as_tuples(value: Any) -> Any:
 Pruned = Annotated[tuple[tuple[str, int, tuple[int, ...]], ...], BeforeValidator(_as_tuples)]
 
 
-def attentions(model: nn.Module | HasModel, kind: str | None = None) -> dict[int, Attention]:
+def attentions(
+    model: nn.Module | HasModel, kind: str | None = None
+) -> dict[int, MultiHeadAttention]:
     """The attention of each layer (from 1), in a model or a task.
 
     Raises:
@@ -114,7 +115,7 @@ def heads_gated(
     if tuple(gates.shape) != shape:
         raise ConfigError(f"`gates` must be {shape} (layers, heads), but is {tuple(gates.shape)}.")
 
-    def gate(attention: Attention, row: Tensor, x: Tensor) -> Tensor:
+    def gate(attention: MultiHeadAttention, row: Tensor, x: Tensor) -> Tensor:
         kept = row if len(attention.kept) == len(row) else row[list(attention.kept)]
         return kept.to(x.device, at_least_float32(x.dtype))
 
@@ -189,12 +190,12 @@ def weakest(importance: Tensor, count: int) -> dict[int, list[int]]:
 
 
 def _sensitivity(
-    layers: Mapping[int, Attention], losses: Callable[[Any], Tensor], batch: Any
+    layers: Mapping[int, MultiHeadAttention], losses: Callable[[Any], Tensor], batch: Any
 ) -> tuple[int, dict[nn.Module, Tensor]]:
     """How many examples, and for each attention the sum over them of |dL / d gate|, (H)."""
     leaves: dict[nn.Module, dict[int, Tensor]] = {one: {} for one in layers.values()}
 
-    def gate(attention: Attention, x: Tensor) -> Tensor:
+    def gate(attention: MultiHeadAttention, x: Tensor) -> Tensor:
         rows = x.size(0)
         if rows not in leaves[attention]:
             one = x.new_ones(rows, attention.heads, dtype=torch.float32)
@@ -354,14 +355,14 @@ def cut_zeros(model: nn.Module, pruned: Any) -> None:
         prune_heads(model, {layer: numbers}, kind)
 
 
-def _cut(attention: Attention, gone: set[int]) -> None:
+def _cut(attention: MultiHeadAttention, gone: set[int]) -> None:
     """Shrink the matrices by the heads of these numbers (from 0, of the unpruned layer)."""
     stay = [position for position, number in enumerate(attention.kept) if number not in gone]
     _reshape(attention, len(stay), lambda parts: parts[:, stay])
     attention.kept = tuple(attention.kept[position] for position in stay)
 
 
-def _grow(attention: Attention) -> None:
+def _grow(attention: MultiHeadAttention) -> None:
     """The inverse of `_cut`, with zeros."""
     full, kept = attention.total_heads, list(attention.kept)
 
@@ -374,7 +375,7 @@ def _grow(attention: Attention) -> None:
     attention.kept = tuple(range(full))
 
 
-def _reshape(attention: Attention, heads: int, change: Callable[[Tensor], Tensor]) -> None:
+def _reshape(attention: MultiHeadAttention, heads: int, change: Callable[[Tensor], Tensor]) -> None:
     """Change every matrix as (parts, H, ...) and put it back flat, for so many heads."""
     width = attention.head_dim
     for name in attention.projections:
@@ -407,11 +408,11 @@ def _called(model: nn.Module | HasModel) -> str:
     return type(_module(model)).__name__
 
 
-def _by_kind(model: nn.Module | HasModel) -> dict[str, dict[int, Attention]]:
-    found: dict[str, dict[int, Attention]] = {}
+def _by_kind(model: nn.Module | HasModel) -> dict[str, dict[int, MultiHeadAttention]]:
+    found: dict[str, dict[int, MultiHeadAttention]] = {}
     counted: Counter[str] = Counter()
     for module in _module(model).modules():
-        if isinstance(module, SelfAttention | CrossAttention):
+        if isinstance(module, MultiHeadAttention):
             kind = module.capture.kind
             counted[kind] += 1
             found.setdefault(kind, {})[counted[kind]] = module
@@ -427,11 +428,11 @@ def _owners(module: nn.Module) -> list[Any]:
     ]
 
 
-def _most(layers: Mapping[int, Attention]) -> int:
+def _most(layers: Mapping[int, MultiHeadAttention]) -> int:
     return max(attention.total_heads for attention in layers.values())
 
 
-def _checked(heads: Heads, layers: Mapping[int, Attention]) -> dict[int, list[int]]:
+def _checked(heads: Heads, layers: Mapping[int, MultiHeadAttention]) -> dict[int, list[int]]:
     """The same heads, all of which there are."""
     named = {layer: list(numbers) for layer, numbers in heads.items()}
     for layer, numbers in named.items():

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.capture import CapturePoint, Labels, label, listening
-from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.attention.multihead import MultiHeadAttention
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -52,7 +52,7 @@ class AttentionRecord:
         self._heads = {
             id(attention.capture): tuple(head + 1 for head in attention.kept)
             for attention in module.modules()
-            if isinstance(attention, SelfAttention | CrossAttention)
+            if isinstance(attention, MultiHeadAttention)
             and attention.kept != tuple(range(attention.heads))
         }
         if not self._names:
