@@ -18,7 +18,7 @@ from regard.data.batches import Sequences
 from regard.kernels import build
 from regard.kernels.arguments import is_cpu_strided, row_strided_address
 from regard.kernels.compiled_texts import CompiledTexts
-from regard.kernels.lowering import Lowering
+from regard.kernels.leaves import lowering_of
 from regard.kernels.op_list import OpList
 from regard.kernels.program import Program, readable
 from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
@@ -268,7 +268,7 @@ def _step_ops(model: nn.Module, method: str, state: State) -> OpList:
         return [tracing.symbol("tokens"), state_symbols(tracing, state)]
 
     graph = tracer(method, arguments).graph_of(model)
-    lowering = Lowering(model)
+    lowering = lowering_of(model)
     return lowering.step(graph, state)
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from regard.data.batches import Sequences
 from regard.kernels import build
 from regard.kernels.arguments import address, contiguous, is_cpu_strided, optional_address
-from regard.kernels.lowering import IDS, SEGMENTS, Lowering
+from regard.kernels.leaves import IDS, SEGMENTS, lowering_of
 from regard.kernels.op_list import EMBEDDING, TABLE, Op, OpList
 from regard.kernels.products import threads_for
 from regard.kernels.program import Program
@@ -175,7 +175,7 @@ class CompiledTexts:
 
         graph = tracer(self.method, arguments).graph_of(self.model)
         result, given = _ends(graph, part)
-        lowering = Lowering(self.model)
+        lowering = lowering_of(self.model)
         if given is not None:
             lowering.widths[0] = self.model.config.d_model
         return lowering.finished(lowering.lowered(graph, result, given))

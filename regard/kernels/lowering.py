@@ -1,13 +1,13 @@
 """From the graph of a method to a list of operations.
 
 Each node of the graph has a value: a register of the program, or a symbol such as a mask, of which
-only its identity matters. `LEAVES` says what each layer becomes.
+only its identity matters. `regard.kernels.leaves` says what each layer becomes.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeGuard
 
@@ -16,42 +16,29 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.cross_step import CrossAttentionStep
-from regard.attention.multihead import CrossAttention, Memory, SelfAttention
 from regard.attention.relative_bias import RelativeBias
-from regard.attention.relative_kinds import T5Positions
-from regard.attention.scores import Dot, General
-from regard.data.layout import ALL
+from regard.attention.scores import Dot
 from regard.kernels.op_list import (
     ABSENT,
     ADD,
     CELL,
     CONCAT,
     CROSS,
-    EMBEDDING,
     FIRST_TOKEN,
-    GATED,
-    GRU_CELL,
     LINEAR,
     LSTM_CELL,
     LSTM_HIDDEN,
     NORM,
-    POSITIONS,
     READ_STATE,
     RMS_NORM,
-    RNN_CELL,
     SCALE,
-    SELF,
-    SELF_FIRST_TOKEN,
-    TABLE,
-    TOKEN_POSITIONS,
     WRITE_STATE,
     Op,
     OpList,
     allocate_registers,
     fuse_additions,
 )
-from regard.kernels.tables import bias_table, readable_table, table_of
+from regard.kernels.tables import bias_table
 from regard.kernels.tracer import CannotCompile, needed_for, where_of
 from regard.kernels.values import (
     ADVANCED,
@@ -60,41 +47,27 @@ from regard.kernels.values import (
     INPUTS,
     MASK,
     NOTHING,
-    SEGMENT_IDS,
     SOURCE,
     SOURCE_MASK,
     SUBSET,
-    TOKENS,
-    WHOLE_TEXTS,
     Built,
     Register,
     Symbol,
 )
-from regard.layers.dropout import Dropout
 from regard.layers.feedforward import (
     ACTIVATIONS,
-    FeedForward,
-    GatedFeedForward,
     gelu,
     gelu_tanh,
     quick_gelu,
     relu_squared,
 )
-from regard.layers.norm import AddNorm
-from regard.layers.panels import PANEL
-from regard.layers.positions import LearnedPositions, RobertaPositions, SinusoidalPositions
 from regard.layers.quantized import (
-    QuantizedEmbedding,
     QuantizedLinear,
     QuantizedMatrix,
-    QuantizedRecurrent,
 )
-from regard.layers.recurrent import LSTMStep
 from regard.state import State
 
 NOT_QUANTIZED = "the weights of a matrix product must be quantized"
-OTHER_SOURCE = "cross-attention must read the source of the state"
-IDS, SEGMENTS = range(2)  # what an embedding looks up, as encoder.h has it
 ACTIVATION: dict[Any, int] = {
     ACTIVATIONS["linear"]: 0,
     F.relu: 1,
@@ -107,19 +80,17 @@ ACTIVATION: dict[Any, int] = {
     torch.sigmoid: 8,
 }
 
-# Layers whose results are pairs, (hidden, cell), or a pair of hidden states and such a pair.
-PAIRS: dict[type, int] = {LSTMStep: 1, QuantizedRecurrent: 2}
-
 
 class Lowering:
     """Of one graph.
 
     Args:
         model: whose method it is of.
+        leaves: what each layer becomes.
     """
 
-    def __init__(self, model: nn.Module):
-        self.model = model
+    def __init__(self, model: nn.Module, leaves: Mapping[type, Callable[..., Any]]):
+        self.model, self.leaves = model, leaves
         self.modules = dict(model.named_modules())
         self.ops: list[Op] = []
         self.widths = [0]
@@ -189,7 +160,7 @@ class Lowering:
         arguments, options = self._resolved(node.args), self._resolved(node.kwargs)
         if node.op == "call_module":
             module = self.modules[str(node.target)]
-            lower = LEAVES.get(type(module))
+            lower = self.leaves.get(type(module))
             if lower is None:
                 raise CannotCompile(f"the layer {type(module).__name__} has no compiled form")
             return lower(self, module, *arguments, **options)
@@ -349,167 +320,7 @@ class Lowering:
         return self.state(LSTM_HIDDEN, width, gates, after), after
 
 
-# ------------------------------------------------------------------------------------- layers
-
-
-def _self_attention(
-    lowering: Lowering,
-    layer: SelfAttention,
-    hidden: Any,
-    mask: Any = None,
-    *,
-    bias: Any = None,
-    relation: Any = None,
-    cache: Any = None,
-    tokens: Any = ALL,
-) -> Register:
-    if bias is not None:
-        raise CannotCompile("attention with a score bias has no compiled form")
-    table = _table_of(relation, "of" if cache is None else "after")
-    if cache is None and mask != WHOLE_TEXTS:
-        raise CannotCompile("attention without a cache must have the padding mask of the batch")
-    if cache is None and tokens == SUBSET:
-        if table is not None:
-            raise CannotCompile("attention of the first tokens with a bias has no compiled form")
-        return _first_attention(lowering, layer, hidden)
-    number = 0
-    if cache is not None:
-        if mask != MASK or not _is_part(cache, "layer", CACHE):
-            raise CannotCompile(
-                "attention must use the cache of the state, with `state.mask(count)`"
-            )
-        number = cache.parts[1]
-    if tokens is not ALL:
-        raise CannotCompile("attention with a cache must compute all tokens")
-    projected = lowering.linear(layer.query_key_value, hidden)
-    return lowering.attention(SELF, layer, projected, number, bias=table)
-
-
-def _table_of(relation: Any, method: str) -> RelativeBias | None:
-    """The biases of all tokens of the batch, or of those behind the cache, by distance."""
-    if relation is None:
-        return None
-    if not isinstance(relation, Symbol) or relation.name != "bias" or relation.parts[1] != method:
-        raise CannotCompile("relative positions must be those of all tokens that are read")
-    return relation.parts[0]
-
-
-def _relations(
-    lowering: Lowering, positions: T5Positions, *given: Any, method: str
-) -> list[Symbol]:
-    """Of each layer, from which table and for which tokens."""
-    batch = given[0]
-    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
-    if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
-        raise CannotCompile("relative positions must be those of the tokens of the batch")
-    return [Symbol("bias", (positions.table_of(n), method)) for n in range(positions.layers)]
-
-
-def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> Register:
-    projection, width = layer.query_key_value, layer.heads * layer.head_dim
-    if not isinstance(projection, QuantizedLinear):
-        raise CannotCompile(NOT_QUANTIZED)
-    if width % PANEL:  # the matrix cannot be sliced
-        whole = lowering.attention(SELF, layer, lowering.linear(projection, hidden), 0)
-        return lowering.first_of(whole)
-
-    def slice_of(first: int, end: int, x: Any) -> Register:
-        bias = None if projection.bias is None else projection.bias[first:end]
-        return lowering.product(projection.matrix.part(first, end), bias, x)
-
-    query = slice_of(0, width, lowering.first_of(hidden))
-    both = slice_of(width, 3 * width, hidden)
-    return lowering.attention(SELF_FIRST_TOKEN, layer, query, 0, other=both.number)
-
-
-def _cross_attention(
-    lowering: Lowering, layer: CrossAttention, hidden: Any, memory: Any
-) -> Register:
-    key = memory.values["key"] if isinstance(memory, Built) and memory.kind is Memory else None
-    if not _is_part(key, "layer", SOURCE):
-        raise CannotCompile(OTHER_SOURCE)
-    number = key.parts[1]
-    read = {f: Symbol("layer", (SOURCE, number, n)) for n, f in enumerate(("key", "value"))}
-    if memory.values != read | {"mask": SOURCE_MASK}:
-        raise CannotCompile(OTHER_SOURCE)
-    return lowering.attention(CROSS, layer, lowering.linear(layer.query, hidden), number)
-
-
-def _feed_forward(lowering: Lowering, layer: FeedForward, hidden: Any) -> Register:
-    if layer.activation not in ACTIVATION:
-        raise CannotCompile("the activation of the feed-forward layer has no compiled form")
-    inner = lowering.linear(layer.inner, hidden, ACTIVATION[layer.activation])
-    return lowering.linear(layer.outer, inner)
-
-
-def _gated_feed_forward(lowering: Lowering, layer: GatedFeedForward, hidden: Any) -> Register:
-    if layer.activation not in ACTIVATION:
-        raise CannotCompile("the activation of the feed-forward layer has no compiled form")
-    both = lowering.linear(layer.inner, hidden)
-    kind, width = ACTIVATION[layer.activation], lowering.width(both) // 2
-    return lowering.linear(layer.outer, lowering.write(GATED, width, both, activation=kind))
-
-
-def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
-    # Without segments all tokens belong to the first: the kernels look up 0.
-    kinds = {TOKENS: IDS, SEGMENT_IDS: SEGMENTS, Symbol("zeros", (TOKENS,)): SEGMENTS}
-    if ids not in kinds:
-        raise CannotCompile("an embedding must look up the ids of the batch, or its segments")
-    if isinstance(layer, QuantizedEmbedding):
-        matrix = layer.matrix
-        return lowering.write(EMBEDDING, matrix.in_features, matrix=matrix, heads=kinds[ids])
-    table = readable_table(layer.weight)
-    return lowering.write(TABLE, table.size(1), table=table, heads=kinds[ids])
-
-
-def _positions(lowering: Lowering, layer: Any, *given: Any, method: str) -> Register:
-    batch = given[0]
-    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
-    if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
-        raise CannotCompile("positions must be those of the tokens of the batch")
-    table = readable_table(table_of(layer))
-    if not isinstance(layer, RobertaPositions):
-        return lowering.write(POSITIONS, table.size(1), table=table)
-    if method != "of":
-        raise CannotCompile(
-            "positions that are counted from the padding ids have no compiled form with a cache"
-        )
-    return lowering.write(TOKEN_POSITIONS, table.size(1), table=table, heads=IDS, layer=layer.pad)
-
-
-def _recurrent(
-    lowering: Lowering, layer: QuantizedRecurrent, x: Any, hidden: Any, cell: Any
-) -> Any:
-    width = layer.d_model
-    below, own = lowering.linear(layer.input, x), lowering.linear(layer.recurrent, hidden)
-    match lowering.width(below) // width:
-        case 4:
-            new, cell = lowering.lstm(lowering.add(below, own), cell)
-        case 3:
-            both = _cat(lowering, [own, hidden], 1)
-            new = lowering.state(GRU_CELL, width, below, both)
-        case _:
-            new = lowering.state(RNN_CELL, width, lowering.add(below, own))
-    return new, (new, cell)
-
-
-def _lstm_step(
-    lowering: Lowering, layer: LSTMStep, below: Any, recurrent: Any, cell: Any
-) -> tuple[Register, Register]:
-    if isinstance(below, Tensor):  # a bias alone
-        return lowering.lstm(lowering.change(recurrent, bias=below), cell)
-    return lowering.lstm(lowering.add(below, recurrent), cell)
-
-
-def _looking(
-    lowering: Lowering, layer: CrossAttentionStep, source: Any, score: Any, capture: Any
-) -> Any:
-    score = Dot(1.0) if isinstance(score, General) else score  # whose matrix is in the keys
-    if source != SOURCE or type(score) is not Dot:
-        raise CannotCompile(
-            "cross-attention must read the source of the state, with dot-product scores"
-        )
-    return Symbol("look", (score.scale,))
+# --------------------------------------------------------------------- functions and methods
 
 
 def _look(lowering: Lowering, look: Any, hidden: Any) -> Register:
@@ -518,32 +329,6 @@ def _look(lowering: Lowering, look: Any, hidden: Any) -> Register:
     width, scale = lowering.width(hidden), look.parts[0]
     number = width**-0.5 if scale is None else scale
     return lowering.write(CROSS, width, hidden, heads=1, head_dim=width, number=number)
-
-
-LEAVES: dict[type, Callable[..., Any]] = {
-    nn.LayerNorm: Lowering.norm,
-    nn.RMSNorm: Lowering.norm,
-    AddNorm: lambda low, layer, hidden, update: low.norm(layer, low.add(hidden, update)),
-    SelfAttention: _self_attention,
-    CrossAttention: _cross_attention,
-    FeedForward: _feed_forward,
-    GatedFeedForward: _gated_feed_forward,
-    T5Positions: _relations,
-    Dropout: lambda low, layer, hidden: hidden,
-    nn.Embedding: _embedding,
-    QuantizedEmbedding: _embedding,
-    QuantizedLinear: Lowering.linear,
-    QuantizedMatrix: lambda low, layer, x, bias=None: low.product(layer, bias, x),
-    QuantizedRecurrent: _recurrent,
-    LSTMStep: _lstm_step,
-    CrossAttentionStep: _looking,
-    LearnedPositions: _positions,
-    SinusoidalPositions: _positions,
-    RobertaPositions: _positions,
-}
-
-
-# --------------------------------------------------------------------- functions and methods
 
 
 def _size(lowering: Lowering, value: Any, dim: int = 0) -> Symbol:
@@ -613,7 +398,8 @@ def _stack(lowering: Lowering, values: Any, dim: int = 0) -> Any:
     return list(values) if len(values) > 1 else values[0]  # one layer, or one token
 
 
-def _cat(lowering: Lowering, values: Any, dim: int = 0) -> Register:
+def concatenate(lowering: Lowering, values: Any, dim: int = 0) -> Register:
+    """Two hidden states side by side."""
     if dim not in (1, -1) or len(values) != 2:
         raise CannotCompile("two hidden states may be concatenated, along their last dimension")
     one, other = values
@@ -662,12 +448,13 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     getattr: _attribute,
     torch.tanh: _tanh,
     torch.stack: _stack,
-    torch.cat: _cat,
+    torch.cat: concatenate,
     torch.zeros_like: _zeros,
 }
 
 
-def _is_part(value: Any, name: str, of: Symbol) -> TypeGuard[Symbol]:
+def is_part(value: Any, name: str, of: Symbol) -> TypeGuard[Symbol]:
+    """Whether a value is what an object gave under this name."""
     return isinstance(value, Symbol) and value.name == name and value.parts[0] == of
 
 

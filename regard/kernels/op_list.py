@@ -13,7 +13,7 @@ from regard.layers.quantized import QuantizedMatrix
 NORM, LINEAR, SELF, CROSS, ADD, EMBEDDING, TABLE, POSITIONS, SCALE = range(9)
 TOKEN_POSITIONS, FIRST_TOKEN, SELF_FIRST_TOKEN = range(9, 12)
 READ_STATE, WRITE_STATE, CONCAT, CELL, CACHE_ONLY = range(12, 17)
-RMS_NORM, GATED = 17, 18
+RMS_NORM, GATED, GROUPED = range(17, 20)
 RNN_CELL, GRU_CELL, LSTM_CELL, LSTM_HIDDEN = range(4)  # of CELL, as cells.h has them
 ABSENT = -1
 
@@ -24,7 +24,8 @@ class Op:
 
     matrix: of a product, with its bias, or of an embedding.  gain, bias: of a norm.
     table: (N, D) float32, of ids or of positions; of self-attention (H, 2 N - 1), what is added to
-        the scores of keys N - 1 positions before the query, ..., at it, ..., N - 1 behind it.
+        the scores of keys N - 1 positions before the query, ..., at it, ..., N - 1 behind it; of
+        GROUPED (N, K), the cosines and sines of positions.
     number: the scale of scores or of states, or the epsilon of a norm.
     """
 
@@ -60,7 +61,7 @@ class OpList:
         Raises:
             CannotCompile: it fills none.
         """
-        at = [number for number, op in enumerate(self.ops) if op.kind == SELF]
+        at = [number for number, op in enumerate(self.ops) if op.kind in (SELF, GROUPED)]
         if not at:
             raise CannotCompile("a model without self-attention has no cache to fill")
         last = replace(self.ops[at[-1]], kind=CACHE_ONLY)

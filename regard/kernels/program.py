@@ -23,8 +23,10 @@ from regard.kernels.arguments import (
 from regard.kernels.beams import search
 from regard.kernels.op_list import (
     ABSENT,
+    CACHE_ONLY,
     EMBEDDING,
     GATED,
+    GROUPED,
     LINEAR,
     NORM,
     POSITIONS,
@@ -205,7 +207,8 @@ class Program:
 
 def _positions(op: Op) -> int:
     """How many positions the table of an operation has."""
-    if op.table is None or op.kind not in (POSITIONS, TOKEN_POSITIONS):
+    rotates = op.kind == GROUPED or (op.kind == CACHE_ONLY and op.other != ABSENT)
+    if op.table is None or not (rotates or op.kind in (POSITIONS, TOKEN_POSITIONS)):
         return sys.maxsize
     return len(op.table) - (op.layer + 1 if op.kind == TOKEN_POSITIONS else 0)
 
@@ -264,6 +267,10 @@ def _check(op: Op, widths: list[int]) -> None:
     elif op.kind == SELF and op.table is not None:
         shape = op.table.shape
         numbers = (len(shape) == 2 and shape[0] == op.heads and shape[1] % 2 == 1,)
+    elif op.kind == GROUPED and op.table is not None:
+        width, shared = op.head_dim, widths[op.other]
+        fits = target == source == op.heads * width and shared and shared % (2 * width) == 0
+        numbers = (fits and op.heads % (shared // (2 * width)) == 0, op.table.size(1) == width)
     elif op.kind == EMBEDDING and op.matrix is not None:
         numbers = (op.matrix.in_features == target,)
     elif op.kind in (TABLE, POSITIONS, TOKEN_POSITIONS) and op.table is not None:

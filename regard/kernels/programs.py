@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.attention.head_gates import captured_or_gated
 from regard.kernels import build
-from regard.kernels.lowering import LEAVES, PAIRS
+from regard.kernels.leaves import LEAVES, PAIRS
 from regard.kernels.program import Program
 from regard.kernels.tracer import CannotCompile, LeafTracer
 from regard.layers.quantized import QuantizedMatrix

@@ -114,16 +114,31 @@ class GatedFeedForward(nn.Module):
     """(activation(x W) * x V) W2, without biases (Shazeer 2020, "GLU Variants", section 2).
 
     W and V are one matrix, whose first half is W.
+
+    Args:
+        dropout: of what is between the matrices.
+        bias: whether all three products add a vector.
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, activation: str = "gelu", dropout: float = 0.0):
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+        bias: bool = False,
+    ):
         super().__init__()
         self.activation = activation_of(activation)
-        self.inner = Linear(d_model, 2 * d_ff, bias=False)
-        self.outer = Linear(d_ff, d_model, bias=False)
+        self.inner = Linear(d_model, 2 * d_ff, bias=bias)
+        self.outer = Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
         for weight in (*self.inner.weight.chunk(2), self.outer.weight):
             nn.init.xavier_uniform_(weight)
+        for linear in (self.inner, self.outer):
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""

@@ -35,6 +35,7 @@ MODELS: dict[str, Any] = {
     "big_bird": "regard.models.bigbird:BigBird",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
+    "llama": "regard.models.llama:Llama",
     "bart": "regard.models.bart:Bart",
     "bart-as-encoder": "regard.models.bart_as_encoder:BartAsEncoder",
     "mbart": "regard.models.mbart:MBart",

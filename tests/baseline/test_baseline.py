@@ -118,6 +118,7 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "kim-cnn",
     "show-attend-tell",
     "region-transformer",
+    "llama",
 }
 
 

@@ -43,6 +43,7 @@ from regard.layers.quantized import quantize_matrix
 from regard.models.bert import Bert
 from regard.models.distilbert import DistilBert
 from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.llama import Llama, LlamaConfig
 from regard.models.quantize import prepare
 from regard.models.roberta import Roberta
 
@@ -441,7 +442,14 @@ def an_encoder(draw: Draw) -> Case:
 
 
 def a_decoder(draw: Draw) -> Case:
-    model = quantized(GPT2(GPT2Config(IDS, max_length=70, **sizes_of_layers(draw))), draw)
+    model: Any
+    sizes = sizes_of_layers(draw)
+    if draw.choice([True, False]):
+        shared = draw.choice([n for n in (1, 2, 3) if sizes["heads"] % n == 0])
+        model = Llama(LlamaConfig(IDS, key_value_heads=shared, **sizes))
+    else:
+        model = GPT2(GPT2Config(IDS, max_length=70, **sizes))
+    model = quantized(model, draw)
     tokens = torch.randint(3, IDS, (draw.choice([1, 2, 5]), 1 + size(draw, 40)))
 
     def call(tokens):

@@ -63,6 +63,10 @@ ELMO = dict(
     d_model=8, d_cell=6, layers=2, d_character=3, filters=((1, 3), (2, 4), (4, 2)), word_length=9,
     dropout=0.3,
 )  # fmt: skip
+LLAMA = dict(
+    d_model=8, d_ff=12, heads=4, key_value_heads=2, layers=2, max_length=32, rope_theta=50.0,
+    attention_dropout=0.3,
+)  # fmt: skip
 XLNET = dict(d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3)
 
 # How the names of parameters end that a language model without segments does not read.
@@ -133,6 +137,11 @@ TINY: dict[str, list[dict]] = {
         GPT, dict(GPT, d_ff=12, output="own", scaled=False, scaled_by_layer=True),
         dict(GPT, positions="none"), dict(GPT, positions="transformer-xl"),
         dict(GPT, positions="shaw", clip_distance=4, scaled_by_layer=True),
+    ],
+    "llama": [
+        LLAMA, dict(LLAMA, key_value_heads=1, head_dim=6, output="tied", attention_bias=True),
+        dict(LLAMA, key_value_heads=None, feed_bias=True, rope_scaling="llama3", rope_factor=4.0,
+             rope_original_length=16),
     ],
     "adaptive-transformer": [dict(GPT, cutoffs=(7, 12), divisor=2), dict(GPT, divisor=1)],
     "transformer-xl": [

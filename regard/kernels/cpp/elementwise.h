@@ -162,4 +162,16 @@ void gate(int kind, const float* x, float* y, int64_t width) {
   for (int64_t i = 0; i < width; i++) y[i] *= x[width + i];
 }
 
+// Rotates the pairs (x[i], x[width / 2 + i]) by angles: their cosines, then their sines.
+void rotate(const float* angles, float* x, int64_t width) {
+  const int64_t half = width / 2;
+  const float *cosine = angles, *sine = angles + half;
+#pragma omp simd
+  for (int64_t i = 0; i < half; i++) {
+    const float first = x[i], second = x[half + i];
+    x[i] = first * cosine[i] - second * sine[i];
+    x[half + i] = second * cosine[i] + first * sine[i];
+  }
+}
+
 }  // namespace

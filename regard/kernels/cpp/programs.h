@@ -23,11 +23,14 @@ extern "C" {
 // recurrent layers: READ_STATE is part `layer` of the state, which WRITE_STATE replaces; CONCAT
 // concatenates two registers; CELL is `next_state` of the kind `activation`. CACHE_ONLY stores keys
 // and values as SELF does, and computes nothing. The table of SELF holds `rows` numbers for each
-// head, a `DistanceBias`. GATED is `gate` of the kind `activation`.
+// head, a `DistanceBias`. GATED is `gate` of the kind `activation`. GROUPED is self-attention whose
+// queries (`source`) have more heads than its keys and values (`other`); both are rotated by the
+// angles of their positions, rows of the table. CACHE_ONLY with `other` stores what GROUPED does.
 enum Kind {
   NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, EMBEDDING = 5, TABLE = 6, POSITIONS = 7,
   SCALE = 8, TOKEN_POSITIONS = 9, FIRST_TOKEN = 10, SELF_FIRST_TOKEN = 11, READ_STATE = 12,
-  WRITE_STATE = 13, CONCAT = 14, CELL = 15, CACHE_ONLY = 16, RMS_NORM = 17, GATED = 18
+  WRITE_STATE = 13, CONCAT = 14, CELL = 15, CACHE_ONLY = 16, RMS_NORM = 17, GATED = 18,
+  GROUPED = 19
 };
 
 // target = f(source), numbers of registers; `other` is added where it is not negative.
@@ -59,6 +62,14 @@ struct Program {
 
 namespace {
 
+bool is_attention(const Op& op) {
+  return op.kind == SELF || op.kind == CROSS || op.kind == CACHE_ONLY || op.kind == GROUPED;
+}
+
+bool is_grouped(const Op& op) {
+  return op.kind == GROUPED || (op.kind == CACHE_ONLY && op.other >= 0);
+}
+
 struct Call {
   const Program* program;
   const int64_t* ids;
@@ -81,7 +92,7 @@ struct Call {
     const Op* next = &op + 1;
     if (next == program->ops + program->count || next->kind != LINEAR) return nullptr;
     if (op.kind == WRITE_STATE) return nullptr;
-    if ((op.kind == SELF || op.kind == CROSS) && op.head_dim % GROUP != 0) return nullptr;
+    if (is_attention(op) && op.head_dim % GROUP != 0) return nullptr;
     return next->source == op.target ? next : nullptr;
   }
 
@@ -92,6 +103,9 @@ struct Call {
     round_part(w.weights == INT8, registers[op->source], w.k, buffer(*op), tokens, groups.begin,
                groups.end);
   }
+
+  // Heads of keys and values of an operation that `is_grouped`.
+  int64_t shared_heads(const Op& op) const { return program->widths[op.other] / (2 * op.head_dim); }
 
   float* weights_of(int thread) const { return weights + thread * QUERIES * capacity; }
 };
@@ -129,6 +143,42 @@ void self_attention(const Op& op, const Call& call, Share share, int thread) {
             call.weights_of(thread), call.capacity, {context, inner, call.tokens},
             bias_of(op, index.head)});
     call.round(call.consumer(op), {token, token + call.tokens}, groups_of_head(op, index));
+  }
+}
+
+// One head of keys and values of one row, and the heads of queries that read it. These are computed
+// together for each token; where there is only one, for all tokens.
+void grouped_attention(const Op& op, const Call& call, Share share, int thread) {
+  const int64_t width = op.head_dim, inner = op.heads * width;
+  const int64_t shared = call.shared_heads(op), readers = op.heads / shared;
+  const int64_t key_stride = 2 * shared * width;
+  const Memory& cache = *call.cache;
+  for (int64_t i = share.begin; i < share.end; i++) {
+    const int64_t following = std::min(i + 1, share.end - 1);
+    const HeadIndex index{op.layer, i / shared, i % shared};
+    const HeadIndex next{op.layer, following / shared, following % shared};
+    const int64_t token = index.row * call.tokens, before = cache.lengths[index.row];
+    float* queries = call.registers[op.source] + token * inner + index.head * readers * width;
+    float* keys = call.registers[op.other] + token * key_stride + index.head * width;
+    for (int64_t t = 0; t < call.tokens; t++) {
+      const float* angles = op.table + (before + t) * width;
+      float* key = keys + t * key_stride;
+      rotate(angles, key, width);
+      store_kv(cache, index, before + t, key, key + shared * width, width);
+      for (int64_t r = 0; r < readers; r++) rotate(angles, queries + t * inner + r * width, width);
+    }
+    if (op.kind == CACHE_ONLY) continue;
+    float* context = call.registers[op.target] + token * inner + index.head * readers * width;
+    const bool alone = readers == 1;
+    for (int64_t t = 0; t < (alone ? 1 : call.tokens); t++) {
+      const int64_t stride = alone ? inner : width, count = alone ? call.tokens : readers;
+      attend({cache, index, next, {queries + t * inner, stride, count}, before + t + 1, alone,
+              width, op.number, call.weights_of(thread), call.capacity,
+              {context + t * inner, stride, count}, {nullptr, 0}});
+    }
+    const int64_t groups = readers * width / GROUP;
+    call.round(call.consumer(op), {token, token + call.tokens},
+               {index.head * groups, (index.head + 1) * groups});
   }
 }
 
@@ -226,8 +276,7 @@ bool is_rounded_before(const Op& op, const Call& call) {
 }
 
 bool is_small(const Op& op, const Call& call) {
-  const bool heads = op.kind == SELF || op.kind == CROSS || op.kind == CACHE_ONLY;
-  return !heads && op.kind != LINEAR && is_small_work(call, call.program->widths[op.target]);
+  return !is_attention(op) && op.kind != LINEAR && is_small_work(call, call.program->widths[op.target]);
 }
 
 // Skips the small operations from `op` on, or runs them, and the rounding for the product behind
@@ -257,11 +306,14 @@ void stage(const Op& op, const Call& call, Worker& worker, After after) {
   }
   int64_t parts = call.token_count();  // of operations on whole tokens
   if (op.kind == SELF || op.kind == CACHE_ONLY) parts = call.rows * op.heads;
+  if (is_grouped(op)) parts = call.rows * call.shared_heads(op);
   if (op.kind == CROSS) parts = call.rows / call.source->sharing * op.heads;
   const int64_t pieces = worker.pieces(parts, 1);
   auto work = [&](int64_t piece) {
     const Share share(parts, piece, pieces);
-    if (op.kind == SELF || op.kind == CACHE_ONLY) {
+    if (is_grouped(op)) {
+      grouped_attention(op, call, share, worker.thread);
+    } else if (op.kind == SELF || op.kind == CACHE_ONLY) {
       self_attention(op, call, share, worker.thread);
     } else if (op.kind == CROSS) {
       cross_attention(op, call, share, worker.thread);
@@ -332,22 +384,23 @@ void check_memory(const char* name, const Memory& memory, int64_t rows, int64_t 
 // Throws where an operation would read or write outside its arguments.
 void check_op(const Op& op, const Call& call) {
   using boundary::raise_error;
-  const bool own = op.kind == SELF || op.kind == CACHE_ONLY;
-  if (own || op.kind == CROSS) {
+  const bool own = op.kind != CROSS;
+  if (is_attention(op)) {
+    const int64_t heads = is_grouped(op) ? call.shared_heads(op) : op.heads;
     const Memory* memory = own ? call.cache : call.source;
     const char* name = own ? "cache" : "source";
     if (!memory) raise_error("the program needs a %s, but none is given", name);
-    if (op.layer >= memory->layers || op.heads > memory->heads || op.head_dim != memory->width) {
-      raise_error("the %s must have layer %d with %d heads of width %d, but has %lld layers with "
-                  "%lld heads of width %lld",
-                  name, op.layer, op.heads, op.head_dim, (long long)memory->layers,
+    if (op.layer >= memory->layers || heads > memory->heads || op.head_dim != memory->width) {
+      raise_error("the %s must have layer %d with %lld heads of width %d, but has %lld layers "
+                  "with %lld heads of width %lld",
+                  name, op.layer, (long long)heads, op.head_dim, (long long)memory->layers,
                   (long long)memory->heads, (long long)memory->width);
     }
   }
   if ((op.kind == EMBEDDING || op.kind == TABLE) && !call.ids) {
     raise_error("the program needs ids, but none are given");
   }
-  if (op.kind == POSITIONS) {
+  if (op.kind == POSITIONS || is_grouped(op)) {
     if (!call.cache) raise_error("the program needs positions of a cache, but none is given");
     if (call.cache->longest + call.tokens > op.rows) {
       raise_error("positions must be below %d, but the cache has %lld and %lld are added", op.rows,

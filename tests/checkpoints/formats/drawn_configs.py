@@ -175,6 +175,34 @@ DRAWN_ENCODERS = {
         },
         ENCODER_ENDINGS,
     ),
+    "llama": DrawnFamily(
+        "Llama",
+        ENCODER
+        | {
+            "num_key_value_heads": (None, 1),
+            "head_dim": (None, 2, 6),
+            "hidden_act": ACTIVATIONS,
+            "rms_norm_eps": (1e-6, 1e-5, 0.1),
+            "rope_parameters": (
+                None,
+                {"rope_type": "default", "rope_theta": 7.0},
+                {"rope_type": "linear", "rope_theta": 90.0, "factor": 3.0},
+                {
+                    "rope_type": "llama3",
+                    "rope_theta": 30.0,
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 12,
+                },
+            ),
+            "attention_bias": (False, True),
+            "mlp_bias": (False, True),
+            "attention_dropout": DROPOUTS,
+            "pretraining_tp": (1, 2),
+        },
+        ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    ),
 }
 
 # --------------------------------------------------------------------------- encoder-decoders

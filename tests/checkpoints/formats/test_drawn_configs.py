@@ -208,7 +208,7 @@ def test_texts_of_one_token_up_to_the_limit_and_beyond(family, seed):
     for length in (1, limit, limit + 1, limit + 9):
         ids = torch.randint(0, V - 1, (1, length), generator=draw)
         texts = Sequences.full(ids.masked_fill(ids == pad, V - 1))
-        if length <= limit:
+        if length <= limit or family == "llama":  # rotary positions have no end
             expected = model(input_ids=texts.ids).last_hidden_state
             torch.testing.assert_close(ours.encoder.encode(texts), expected, **SAME)
             continue

@@ -1,0 +1,293 @@
+"""What each layer becomes in a program: the leaves of the graphs that are lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.attention.cross_step import CrossAttentionStep
+from regard.attention.grouped_query import GroupedQueryAttention
+from regard.attention.multihead import CrossAttention, Memory, SelfAttention
+from regard.attention.relative_bias import RelativeBias
+from regard.attention.relative_kinds import T5Positions
+from regard.attention.scores import Dot, General
+from regard.data.layout import ALL
+from regard.kernels.lowering import ACTIVATION, NOT_QUANTIZED, Lowering, concatenate, is_part
+from regard.kernels.op_list import (
+    CROSS,
+    EMBEDDING,
+    GATED,
+    GROUPED,
+    GRU_CELL,
+    POSITIONS,
+    RNN_CELL,
+    SELF,
+    SELF_FIRST_TOKEN,
+    TABLE,
+    TOKEN_POSITIONS,
+)
+from regard.kernels.tables import readable_table, table_of
+from regard.kernels.tracer import CannotCompile
+from regard.kernels.values import (
+    CACHE,
+    COUNT,
+    MASK,
+    SEGMENT_IDS,
+    SOURCE,
+    SOURCE_MASK,
+    SUBSET,
+    TOKENS,
+    WHOLE_TEXTS,
+    Built,
+    Register,
+    Symbol,
+)
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import (
+    FeedForward,
+    GatedFeedForward,
+)
+from regard.layers.norm import AddNorm
+from regard.layers.panels import PANEL
+from regard.layers.positions import LearnedPositions, RobertaPositions, SinusoidalPositions
+from regard.layers.quantized import (
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedMatrix,
+    QuantizedRecurrent,
+)
+from regard.layers.recurrent import LSTMStep
+from regard.layers.rotary import RotaryPositions
+
+OTHER_SOURCE = "cross-attention must read the source of the state"
+IDS, SEGMENTS = range(2)  # what an embedding looks up, as encoder.h has it
+
+# Layers whose results are pairs, (hidden, cell), or a pair of hidden states and such a pair.
+PAIRS: dict[type, int] = {LSTMStep: 1, QuantizedRecurrent: 2}
+
+
+def _self_attention(
+    lowering: Lowering,
+    layer: SelfAttention,
+    hidden: Any,
+    mask: Any = None,
+    *,
+    bias: Any = None,
+    relation: Any = None,
+    cache: Any = None,
+    tokens: Any = ALL,
+) -> Register:
+    if bias is not None:
+        raise CannotCompile("attention with a score bias has no compiled form")
+    table = _table_of(relation, "of" if cache is None else "after")
+    if cache is None and mask != WHOLE_TEXTS:
+        raise CannotCompile("attention without a cache must have the padding mask of the batch")
+    if cache is None and tokens == SUBSET:
+        if table is not None:
+            raise CannotCompile("attention of the first tokens with a bias has no compiled form")
+        return _first_attention(lowering, layer, hidden)
+    number = 0
+    if cache is not None:
+        if mask != MASK or not is_part(cache, "layer", CACHE):
+            raise CannotCompile(
+                "attention must use the cache of the state, with `state.mask(count)`"
+            )
+        number = cache.parts[1]
+    if tokens is not ALL:
+        raise CannotCompile("attention with a cache must compute all tokens")
+    projected = lowering.linear(layer.query_key_value, hidden)
+    return lowering.attention(SELF, layer, projected, number, bias=table)
+
+
+def _grouped_attention(
+    lowering: Lowering,
+    layer: GroupedQueryAttention,
+    hidden: Any,
+    mask: Any = None,
+    *,
+    angles: Any,
+    cache: Any = None,
+) -> Register:
+    if mask != MASK or not is_part(cache, "layer", CACHE):
+        raise CannotCompile("attention must use the cache of the state, with `state.mask(count)`")
+    if not isinstance(angles, Symbol) or angles.name != "angles":
+        raise CannotCompile("queries and keys must be rotated by the positions of the cache")
+    query = lowering.linear(layer.query, hidden)
+    both = lowering.linear(layer.key_value, hidden)
+    sizes: dict[str, Any] = dict(heads=layer.heads, head_dim=layer.head_dim)
+    context = lowering.write(
+        GROUPED,
+        layer.heads * layer.head_dim,
+        query,
+        other=both.number,
+        layer=cache.parts[1],
+        number=layer.head_dim**-0.5,
+        table=angles.parts[0],
+        **sizes,
+    )
+    return lowering.linear(layer.output, context)
+
+
+def _rotary(lowering: Lowering, layer: RotaryPositions, *given: Any, method: str) -> Symbol:
+    if method != "after" or given != (CACHE, COUNT):
+        raise CannotCompile("rotary positions must be those of the tokens behind the cache")
+    return Symbol("angles", (readable_table(layer.table),))
+
+
+def _table_of(relation: Any, method: str) -> RelativeBias | None:
+    """The biases of all tokens of the batch, or of those behind the cache, by distance."""
+    if relation is None:
+        return None
+    if not isinstance(relation, Symbol) or relation.name != "bias" or relation.parts[1] != method:
+        raise CannotCompile("relative positions must be those of all tokens that are read")
+    return relation.parts[0]
+
+
+def _relations(
+    lowering: Lowering, positions: T5Positions, *given: Any, method: str
+) -> list[Symbol]:
+    """Of each layer, from which table and for which tokens."""
+    batch = given[0]
+    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
+    if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
+        raise CannotCompile("relative positions must be those of the tokens of the batch")
+    return [Symbol("bias", (positions.table_of(n), method)) for n in range(positions.layers)]
+
+
+def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> Register:
+    projection, width = layer.query_key_value, layer.heads * layer.head_dim
+    if not isinstance(projection, QuantizedLinear):
+        raise CannotCompile(NOT_QUANTIZED)
+    if width % PANEL:  # the matrix cannot be sliced
+        whole = lowering.attention(SELF, layer, lowering.linear(projection, hidden), 0)
+        return lowering.first_of(whole)
+
+    def slice_of(first: int, end: int, x: Any) -> Register:
+        bias = None if projection.bias is None else projection.bias[first:end]
+        return lowering.product(projection.matrix.part(first, end), bias, x)
+
+    query = slice_of(0, width, lowering.first_of(hidden))
+    both = slice_of(width, 3 * width, hidden)
+    return lowering.attention(SELF_FIRST_TOKEN, layer, query, 0, other=both.number)
+
+
+def _cross_attention(
+    lowering: Lowering, layer: CrossAttention, hidden: Any, memory: Any
+) -> Register:
+    key = memory.values["key"] if isinstance(memory, Built) and memory.kind is Memory else None
+    if not is_part(key, "layer", SOURCE):
+        raise CannotCompile(OTHER_SOURCE)
+    number = key.parts[1]
+    read = {f: Symbol("layer", (SOURCE, number, n)) for n, f in enumerate(("key", "value"))}
+    if memory.values != read | {"mask": SOURCE_MASK}:
+        raise CannotCompile(OTHER_SOURCE)
+    return lowering.attention(CROSS, layer, lowering.linear(layer.query, hidden), number)
+
+
+def _feed_forward(lowering: Lowering, layer: FeedForward, hidden: Any) -> Register:
+    if layer.activation not in ACTIVATION:
+        raise CannotCompile("the activation of the feed-forward layer has no compiled form")
+    inner = lowering.linear(layer.inner, hidden, ACTIVATION[layer.activation])
+    return lowering.linear(layer.outer, inner)
+
+
+def _gated_feed_forward(lowering: Lowering, layer: GatedFeedForward, hidden: Any) -> Register:
+    if layer.activation not in ACTIVATION:
+        raise CannotCompile("the activation of the feed-forward layer has no compiled form")
+    both = lowering.linear(layer.inner, hidden)
+    kind, width = ACTIVATION[layer.activation], lowering.width(both) // 2
+    return lowering.linear(layer.outer, lowering.write(GATED, width, both, activation=kind))
+
+
+def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
+    # Without segments all tokens belong to the first: the kernels look up 0.
+    kinds = {TOKENS: IDS, SEGMENT_IDS: SEGMENTS, Symbol("zeros", (TOKENS,)): SEGMENTS}
+    if ids not in kinds:
+        raise CannotCompile("an embedding must look up the ids of the batch, or its segments")
+    if isinstance(layer, QuantizedEmbedding):
+        matrix = layer.matrix
+        return lowering.write(EMBEDDING, matrix.in_features, matrix=matrix, heads=kinds[ids])
+    table = readable_table(layer.weight)
+    return lowering.write(TABLE, table.size(1), table=table, heads=kinds[ids])
+
+
+def _positions(lowering: Lowering, layer: Any, *given: Any, method: str) -> Register:
+    batch = given[0]
+    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
+    if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
+        raise CannotCompile("positions must be those of the tokens of the batch")
+    table = readable_table(table_of(layer))
+    if not isinstance(layer, RobertaPositions):
+        return lowering.write(POSITIONS, table.size(1), table=table)
+    if method != "of":
+        raise CannotCompile(
+            "positions that are counted from the padding ids have no compiled form with a cache"
+        )
+    return lowering.write(TOKEN_POSITIONS, table.size(1), table=table, heads=IDS, layer=layer.pad)
+
+
+def _recurrent(
+    lowering: Lowering, layer: QuantizedRecurrent, x: Any, hidden: Any, cell: Any
+) -> Any:
+    width = layer.d_model
+    below, own = lowering.linear(layer.input, x), lowering.linear(layer.recurrent, hidden)
+    match lowering.width(below) // width:
+        case 4:
+            new, cell = lowering.lstm(lowering.add(below, own), cell)
+        case 3:
+            both = concatenate(lowering, [own, hidden], 1)
+            new = lowering.state(GRU_CELL, width, below, both)
+        case _:
+            new = lowering.state(RNN_CELL, width, lowering.add(below, own))
+    return new, (new, cell)
+
+
+def _lstm_step(
+    lowering: Lowering, layer: LSTMStep, below: Any, recurrent: Any, cell: Any
+) -> tuple[Register, Register]:
+    if isinstance(below, Tensor):  # a bias alone
+        return lowering.lstm(lowering.change(recurrent, bias=below), cell)
+    return lowering.lstm(lowering.add(below, recurrent), cell)
+
+
+def _looking(
+    lowering: Lowering, layer: CrossAttentionStep, source: Any, score: Any, capture: Any
+) -> Any:
+    score = Dot(1.0) if isinstance(score, General) else score  # whose matrix is in the keys
+    if source != SOURCE or type(score) is not Dot:
+        raise CannotCompile(
+            "cross-attention must read the source of the state, with dot-product scores"
+        )
+    return Symbol("look", (score.scale,))
+
+
+LEAVES: dict[type, Callable[..., Any]] = {
+    nn.LayerNorm: Lowering.norm,
+    nn.RMSNorm: Lowering.norm,
+    AddNorm: lambda low, layer, hidden, update: low.norm(layer, low.add(hidden, update)),
+    SelfAttention: _self_attention,
+    CrossAttention: _cross_attention,
+    GroupedQueryAttention: _grouped_attention,
+    FeedForward: _feed_forward,
+    GatedFeedForward: _gated_feed_forward,
+    T5Positions: _relations,
+    Dropout: lambda low, layer, hidden: hidden,
+    nn.Embedding: _embedding,
+    QuantizedEmbedding: _embedding,
+    QuantizedLinear: Lowering.linear,
+    QuantizedMatrix: lambda low, layer, x, bias=None: low.product(layer, bias, x),
+    QuantizedRecurrent: _recurrent,
+    LSTMStep: _lstm_step,
+    CrossAttentionStep: _looking,
+    LearnedPositions: _positions,
+    SinusoidalPositions: _positions,
+    RobertaPositions: _positions,
+    RotaryPositions: _rotary,
+}
+
+
+def lowering_of(model: nn.Module) -> Lowering:
+    """Of a method of this model."""
+    return Lowering(model, LEAVES)
