@@ -47,6 +47,7 @@ class ConfigFields(Fields):
     keep_accents: bool | None = None
     tokenize_chinese_chars: bool | None = None
     add_prefix_space: bool | None = None
+    legacy: bool | None = None
     add_bos_token: bool | None = None
     add_eos_token: bool | None = None
     split_special_tokens: bool | None = None

@@ -1,8 +1,9 @@
 """The tokenizer classes of `transformers` that override parts of tokenizer.json.
 
-BertTokenizer, RobertaTokenizer, GPT2Tokenizer and OpenAIGPTTokenizer take the vocabulary, the
-merges and the added tokens from tokenizer.json. They build the normalizer, the pre-tokenizer and
-the decoder from the fields of tokenizer_config.json. Other classes use tokenizer.json as it is.
+BertTokenizer, RobertaTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer and LlamaTokenizer take the
+vocabulary, the merges and the added tokens from tokenizer.json. They build the normalizer, the
+pre-tokenizer and the decoder from the fields of tokenizer_config.json. Other classes use
+tokenizer.json as it is.
 """
 
 from __future__ import annotations
@@ -109,6 +110,29 @@ def _gpt(settings: TokenSettings) -> Parts:
     }
 
 
+def _llama(settings: TokenSettings) -> Parts:
+    config, space = settings.config, {"pattern": {"String": "▁"}, "content": " "}
+    prefix = config.add_prefix_space is not False
+    scheme = ("always" if config.legacy else "first") if prefix else "never"
+    words = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False}
+    steps: list[Parts] = [{"type": "Replace", **space}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if prefix:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {
+        "normalizer": None,
+        "pre_tokenizer": words,
+        "decoder": {"type": "Sequence", "decoders": steps},
+        "model": {
+            **BYTES,
+            "unk_token": _named(settings, "unk", "<unk>"),
+            "dropout": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+        },
+    }
+
+
 BERT = Family(
     "WordPiece",
     _bert,
@@ -133,6 +157,12 @@ GPT2 = Family(
     "BPE", _bytes, dict.fromkeys(("bos", "eos", "unk"), END_OF_TEXT), ("add_prefix_space",)
 )
 GPT = Family("BPE", _gpt, {"unk": "<unk>"})
+LLAMA = Family(
+    "BPE",
+    _llama,
+    {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
+    ("legacy", "add_prefix_space"),
+)
 
 CLASSES = {
     **dict.fromkeys(("Bert", "DistilBert", "Electra", "ConvBert", "MobileBert", "Lxmert"), BERT),
@@ -141,6 +171,7 @@ CLASSES = {
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), ROBERTA),
     "GPT2": GPT2,
     "OpenAIGPT": GPT,
+    "Llama": LLAMA,
 }
 # The family of a model type, for folders in which no file names a tokenizer class.
 MODEL_TYPES = {
@@ -262,6 +293,8 @@ def _requested(name: str, part: Any, settings: TokenSettings, family: Family) ->
         if "do_lower_case" in stated:
             differing -= {"strip_accents"}
         return differing <= stated
+    if family is LLAMA:
+        return "legacy" in stated
     if name == "pre_tokenizer" and "add_prefix_space" in stated:
         return isinstance(part, dict) and part.get("type") == "ByteLevel"
     return False
