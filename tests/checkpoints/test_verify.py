@@ -48,6 +48,7 @@ SIZES = {
     "xlnet": dict(vocab_size=V, d_model=12, n_layer=2, n_head=3, d_inner=20),
     "gpt2": GPT | dict(summary_proj_to_labels=True),
     "openai-gpt": GPT,
+    "llama": BODY | dict(num_key_value_heads=1, max_position_embeddings=20),
     "marian": PAIR,
     "pegasus": PAIR,
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
@@ -123,6 +124,7 @@ def test_verify_compares_every_layer_and_head_with_transformers(made, model_type
         assert all(row.left is not None for row in needed)
         bare = architecture in (
             *("DistilBertModel", "ElectraModel", "GPT2Model", "OpenAIGPTModel", "XLNetModel"),
+            "LlamaModel",
         )
         assert bare or len(names) > 3
     if "PreTraining" in architecture or "DoubleHeads" in architecture:
