@@ -434,6 +434,19 @@ def test_look_writes_the_weights_as_json(runs):
     assert own["rows"] == own["columns"] == mean["columns"]
 
 
+def test_look_colours_a_text_by_a_cell(runs, tmp_path):
+    page, image = tmp_path / "cell.html", tmp_path / "cell.png"
+    words = ["look", runs["language"], "one two\nthree", "--cell", "1:2"]
+    found = json.loads(done(*words, "--json", "--html", page, "--png", image))
+    assert (found["layer"], found["number"], len(found["values"])) == (1, 2, 13)
+    assert "rg-cells" in page.read_text() and image.read_bytes().startswith(b"\x89PNG")
+    assert "layer 1, cell 2" in done(*words)
+    assert "LAYER:NUMBER" in refused(*words[:-1], "two")
+    assert "`layer` must be from 1 to" in refused(*words[:-1], "9:1")
+    assert "different pictures" in refused(*words, "--steps", "one")
+    assert "has no recurrent cells" in refused("look", runs["transformer"], "one", "--cell", "1:1")
+
+
 def test_look_of_unknown_layers_heads_or_kinds_is_an_error(runs, tmp_path):
     assert "has no attention" in refused("look", runs["blind"], "one")
     assert "`layer` must be one of [1, 2], but is 7" in refused(

@@ -85,25 +85,24 @@ def look(
     steps: Annotated[
         str | None, Option(metavar="WORD", help="Of an ELMo: how the vector of a word is made.")
     ] = None,
+    cell: Annotated[
+        str | None, Option(metavar="LAYER:NUMBER", help="Colour the text by a recurrent cell.")
+    ] = None,
     device: Device = None,
     *,
     selection: Selection,
     output: PictureOutput,
     decoding: dict[str, Any],
 ) -> None:
-    """Show which tokens a model attends to while it reads or answers a text."""
+    """Show which tokens a model attends to while it reads or answers a text, or its cells."""
     output.check()
     text, task = checked_argument(text), load_task(model, device=device)
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if beside is None else [beside]))
     title = f"{' and '.join(names)}: “{text}”"
-    if inputs:
-        picture = _inputs(task, text)
-        output.write(picture, _page(picture, title), facts | picture.rows)
-        return
-    if steps is not None:
-        made, numbers = _steps(task, text, steps)
-        output.write(made, _page(made, title), facts | numbers)
+    if special := _special(task, text, inputs, steps, cell):
+        drawn, numbers = special
+        output.write(drawn, _page(drawn, title), facts | numbers)
         return
     with _masked_heads(task, silence or ()):
         record, answer = _record(task, text, decoding)
@@ -121,6 +120,34 @@ def look(
     if not output.as_json and answer:
         emit(answer + "\n\n")
     output.write(picture, page, facts)
+
+
+def _special(
+    task: TaskVerbs, text: str, inputs: bool, steps: str | None, cell: str | None
+) -> tuple[Picture, dict[str, Any]] | None:
+    """A picture of something else than attention and its numbers, where one is asked for."""
+    asked = {"--inputs": inputs, "--steps": steps is not None, "--cell": cell is not None}
+    given = [name for name, value in asked.items() if value]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} are different pictures: give one of them.")
+    if inputs:
+        rows = _inputs(task, text)
+        return rows, dict(rows.rows)
+    if steps is not None:
+        return _steps(task, text, steps)
+    return None if cell is None else _cell(task, text, cell)
+
+
+def _cell(task: TaskVerbs, text: str, cell: str) -> tuple[Picture, dict[str, Any]]:
+    """A text coloured by a cell, and the value of each character."""
+    from regard.visual import cell_activation
+
+    layer, _, number = cell.partition(":")
+    if not (layer.isdecimal() and number.isdecimal()):
+        raise ConfigError(f"`--cell` must be LAYER:NUMBER such as 2:17, but is {cell!r}.")
+    where = {"layer": int(layer), "number": int(number)}
+    found = cell_activation(task.model, task.tokenizer, text, **where)
+    return found, {**where, "values": found.values}
 
 
 def _page(picture: Picture, title: str) -> Picture:

@@ -74,6 +74,16 @@ class RecurrentLayer(nn.Module, ABC):
         # Under autocast these may have 16 bits; what travels on keeps the width of the input.
         return outputs.to(x.dtype), (hidden.to(x.dtype), cell.to(x.dtype))
 
+    def steps(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The (hidden, cell) after each of the steps of x (B, T, d_in), one step at a time.
+
+        Each pair that is yielded is what the next step reads.
+        """
+        weights = self.weights()
+        for here in x.split(1, 1):
+            _, (hidden, cell) = self.go_on(here, hidden, cell, weights)
+            yield hidden, cell
+
     @abstractmethod
     def read(
         self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights

@@ -39,7 +39,7 @@ from regard.layers.task_heads import (
 )
 from regard.models.config import InitScale, Probability, Size, TokenId
 from regard.models.init import TASK_HEADS, no_head
-from regard.models.protocols import Encoder, LanguageModel, Output, States
+from regard.models.protocols import Encoder, LanguageModel, Output, Recurrent, States
 from regard.state import Cells, State
 from regard.text.templates import Template
 
@@ -110,7 +110,7 @@ class AwdState(State):
     last: Cells
 
 
-class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder):
+class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
     """AWD-LSTM, a `LanguageModel` and an `Encoder`.
 
     It is trained on streams in which every sentence ends with `eos` and none begins with `bos`; see
@@ -159,7 +159,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder):
 
         The auxiliary `undropped` are those before the output's dropout.
         """
-        hidden, state = self._read(self._embed(ids), state)
+        hidden, state = self._read(self.embedded(ids), state)
         return Output(self.output_dropout(hidden), state, {"undropped": hidden})
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> AwdState:
@@ -172,7 +172,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder):
     def prefill(self, tokens: Tensor, state: AwdState, lengths: Tensor | None = None) -> AwdState:
         """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
         state.consume()
-        embedded = self._embed(tokens)
+        embedded = self.embedded(tokens)
         if lengths is None:
             return self._read(embedded, state)[1]
         return read_to(lengths, state, lambda part, one: self._read(embedded[:, part], one)[1])
@@ -195,10 +195,16 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder):
     def step(self, tokens: Tensor, state: AwdState) -> tuple[Tensor, AwdState]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
         state.consume()
-        hidden, state = self._read(self._embed(tokens), state)
+        hidden, state = self._read(self.embedded(tokens), state)
         return self.head.logits(self.output_dropout(hidden)), state
 
-    def _embed(self, ids: Tensor) -> Tensor:
+    @property
+    def recurrent_layers(self) -> Sequence[RecurrentLayer]:
+        """See `Recurrent`."""
+        return [*self.layers, self.last]
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """See `Recurrent`."""
         return self.input_dropout(self.embedding_dropout(self.embedding(ids), ids))
 
     def _read(self, hidden: Tensor, state: AwdState | None) -> tuple[Tensor, AwdState]:
@@ -227,7 +233,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder):
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`; those of the layers are without dropout."""
         order = turn(batch.lengths, batch.width) if self.config.backward else None
-        hidden = self._embed(batch.ids if order is None else batch.ids.gather(1, order))
+        hidden = self.embedded(batch.ids if order is None else batch.ids.gather(1, order))
         yield _turned(hidden, order)
         for layer in self.layers:
             hidden = self._read_text(layer, hidden, batch.lengths)

@@ -17,7 +17,7 @@ form here, which a model replaces where it can do better.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
+from regard.layers.recurrent import RecurrentLayer
 from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
@@ -263,6 +264,25 @@ class LanguageModel(Generator[S]):
     @abstractmethod
     def prefill(self, tokens: Tensor, state: S, lengths: Tensor | None = None) -> S:
         """See `Generator`."""
+
+
+class Recurrent(Model):
+    """A model of recurrent layers on each other, whose cells pictures show.
+
+    In evaluation the first layer reads `embedded`, every other one the hidden states below it, and
+    the head those of the last.
+    """
+
+    head: Any  # a `Head`
+
+    @property
+    @abstractmethod
+    def recurrent_layers(self) -> Sequence[RecurrentLayer]:
+        """Its layers, from the input up."""
+
+    @abstractmethod
+    def embedded(self, ids: Tensor) -> Tensor:
+        """What the first layer reads: (B, T) -> (B, T, d_in)."""
 
 
 class EncoderDecoder(Generator[S]):

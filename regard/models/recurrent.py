@@ -9,16 +9,17 @@ so that a stream is read in one go while gradients stop at a window's start.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
-from regard.layers.recurrent import Stack, cell_class
+from regard.layers.recurrent import RecurrentLayer, Stack, cell_class
 from regard.layers.softmax import Softmax
 from regard.models.config import InitScale, Probability, Size, TokenId
-from regard.models.protocols import LanguageModel, Output
+from regard.models.protocols import LanguageModel, Output, Recurrent
 from regard.state import Cells
 
 
@@ -55,7 +56,7 @@ PUBLISHED = {
 }
 
 
-class RecurrentLanguageModel(nn.Module, LanguageModel[Cells]):
+class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Recurrent):
     """A stack of RNN, GRU or LSTM layers, a `LanguageModel`.
 
     It is trained on streams in which every sentence ends with `eos` and none begins with `bos`.
@@ -86,7 +87,7 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells]):
 
         The auxiliary `undropped` are those before the output's dropout.
         """
-        hidden, state = self.stack(self._embed(ids), state)
+        hidden, state = self.stack(self.embedded(ids), state)
         return Output(self.dropout(hidden), state, {"undropped": hidden})
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Cells:
@@ -97,7 +98,7 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells]):
     def prefill(self, tokens: Tensor, state: Cells, lengths: Tensor | None = None) -> Cells:
         """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
         state.consume()
-        return self.stack.read(self._embed(tokens), state, lengths)
+        return self.stack.read(self.embedded(tokens), state, lengths)
 
     @property
     def first_token(self) -> int:
@@ -107,8 +108,14 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells]):
     def step(self, tokens: Tensor, state: Cells) -> tuple[Tensor, Cells]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
         state.consume()
-        hidden, state = self.stack(self._embed(tokens), state)
+        hidden, state = self.stack(self.embedded(tokens), state)
         return self.head.logits(self.dropout(hidden)), state
 
-    def _embed(self, ids: Tensor) -> Tensor:
+    @property
+    def recurrent_layers(self) -> Sequence[RecurrentLayer]:
+        """See `Recurrent`."""
+        return self.stack.layers
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """See `Recurrent`."""
         return self.dropout(self.embedding(ids))

@@ -13,6 +13,7 @@ __all__, __getattr__ = names_of(
         "attention_record": "look run_encoder",
         "beam_tree": "BeamNode BeamTrace BeamTree",
         "compare_attention": "AttentionComparison",
+        "cell_text": "CellText",
         "comparison": "ComparedModel compare_results",
         "constituents": "TreePicture n_best_picture",
         "contextual_words": "contextual_vectors",
@@ -30,6 +31,7 @@ __all__, __getattr__ = names_of(
             "sparse_patterns"
         ),
         "predicted_from": "prediction_contexts",
+        "recurrent_cells": "cell_activation",
         "report": "ReportSample RunReport",
         "table": "Table",
         "vocabulary": "vocabulary_statistics",

@@ -1,0 +1,215 @@
+"""A cell's activation over a text is what the model's own steps leave in its state."""
+
+from __future__ import annotations
+
+import re
+
+import numpy
+import pytest
+import torch
+
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
+from regard.models.elmo import Elmo, ElmoConfig
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.text import train
+from regard.visual import CellText, cell_activation
+from regard.visual import recurrent_cells as module
+
+TEXT = 'He said:\n"To be (or not)" and left.\n'
+TOKENIZER = train("characters", [TEXT], 40)
+
+
+def build(kind, **options):
+    torch.manual_seed(1)
+    sizes = dict(vocab_size=TOKENIZER.vocab_size, d_model=6, layers=2) | options
+    if kind == "awd-lstm":
+        return AwdLstm(AwdLstmConfig(d_hidden=9, **sizes)).double()
+    config = RecurrentConfig(cell=kind, init_range=0.7, dropout=0.5, **sizes)
+    return RecurrentLanguageModel(config).double()
+
+
+def stepped(model, ids):
+    """(L) x (T, D): what `prefill` leaves after each token, cells behind a tanh."""
+    state, found = model.eval().empty(1, torch.float64), []
+    with torch.no_grad():
+        for token in ids:
+            state = model.prefill(torch.tensor([[token]]), state)
+            parts = [state] if not isinstance(model, AwdLstm) else [state.wide, state.last]
+            read = [part.cell.tanh() if part.cell.numel() else part.hidden for part in parts]
+            found.append([layer[0] for part in read for layer in part.unbind(1)])
+    return [torch.stack(layer) for layer in zip(*found, strict=True)]
+
+
+def all_values(model, text, tokenizer=TOKENIZER):
+    """The values of every cell, through the picture: layer -> (T, D)."""
+    widths = module.reader_of(model).widths
+    return [
+        torch.tensor(
+            [
+                cell_activation(model, tokenizer, text, layer=n, number=m + 1).values
+                for m in range(width)
+            ]
+        ).T
+        for n, width in enumerate(widths, 1)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm", "awd-lstm"])
+@pytest.mark.parametrize("chunk", [3, 256])
+def test_every_cell_of_every_layer_equals_steps_of_the_model(kind, chunk, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", chunk)  # the state goes on from chunk to chunk
+    model = build(kind).train()
+    found, expected = all_values(model, TEXT), stepped(model, TOKENIZER.encode(TEXT).ids)
+    assert len(found) == len(expected) == 2
+    for values, judge in zip(found, expected, strict=True):
+        assert torch.allclose(values, judge.float(), atol=1e-6)
+
+
+def test_lstm_cells_equal_the_formula_written_in_numpy():
+    model = build("lstm", layers=1)
+    layer, cell, hidden = model.stack.layers[0], numpy.zeros(6), numpy.zeros(6)
+    w, u, b, e = (
+        tensor.detach().numpy()
+        for tensor in (
+            layer.input.weight, layer.recurrent.weight, layer.input.bias, model.embedding.weight
+        )
+    )  # fmt: skip
+    expected = []
+    for token in TOKENIZER.encode(TEXT).ids:
+        i, f, g, o = numpy.split(w @ e[token] + u @ hidden + b, 4)
+        i, f, o = (1 / (1 + numpy.exp(-gate)) for gate in (i, f, o))
+        cell = f * cell + i * numpy.tanh(g)
+        hidden = o * numpy.tanh(cell)
+        expected.append(numpy.tanh(cell))
+    (found,) = all_values(model, TEXT)
+    assert numpy.allclose(found.numpy(), numpy.array(expected), atol=1e-6)
+
+
+def test_long_texts_carry_the_state_on():
+    model, text = build("lstm").float(), TEXT * 40
+    whole = cell_activation(model, TOKENIZER, text, layer=2, number=3).values
+    assert len(whole) == len(text) > 4 * module.CHUNK
+    start = cell_activation(model, TOKENIZER, TEXT, layer=2, number=3).values
+    assert numpy.allclose(whole[: len(TEXT)], start, atol=1e-6)
+    assert not numpy.allclose(whole[len(TEXT) : 2 * len(TEXT)], start, atol=1e-3)
+
+
+def test_a_backward_model_reads_from_the_end_and_keeps_the_order_of_the_text():
+    model, forward = build("awd-lstm", backward=True), build("awd-lstm")
+    found = cell_activation(model, TOKENIZER, TEXT, layer=1, number=2).values
+    turned = cell_activation(forward, TOKENIZER, TEXT[::-1], layer=1, number=2).values
+    assert numpy.allclose(found, turned[::-1], atol=1e-6)
+
+
+@pytest.fixture
+def elmo():
+    torch.manual_seed(2)
+    tokenizer = train("words", ["green grass is green"], 9)
+    model = Elmo(ElmoConfig(9, d_model=8, d_cell=5, filters=((1, 3), (2, 4)), d_character=4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.4 * torch.randn_like(parameter))
+    return model.eval(), tokenizer
+
+
+def test_elmo_has_the_cells_of_both_directions(elmo):
+    model, tokenizer = elmo
+    text = "zebras like green grass"
+    tokenizer = model.input_tokenizer(tokenizer)
+    ids = tokenizer.encode(text).ids
+    for words in range(1, 5):  # the state after a prefix, read at once
+        batch = model.complete(Sequences.of([ids[:words]], 0), tokenizer)
+        behind = model.complete(Sequences.of([ids[4 - words :]], 0), tokenizer)
+        with torch.no_grad():
+            forward = model.carried(batch)[1].forward.cell[0].tanh()
+            backward = model.carried(behind)[1].backward.cell[0].tanh()
+        for n in range(2):
+            for layer, judge, word in ((n + 1, forward, words - 1), (n + 3, backward, 4 - words)):
+                shown = cell_activation(model, tokenizer, text, layer=layer, number=4)
+                values = [value for _, value in shown.pieces if value is not None]
+                assert values[word] == pytest.approx(float(judge[n, 3]), abs=1e-6)
+    title = cell_activation(model, tokenizer, text, layer=3, number=1).title
+    assert title == "layer 1, backward, cell 1"
+
+
+def test_a_classifier_shows_the_cells_of_its_encoder():
+    model = build("awd-lstm")
+    headed = EncoderWithHeads(model, {})
+    found = cell_activation(headed, TOKENIZER, TEXT, layer=1, number=1)
+    assert found == cell_activation(model, TOKENIZER, TEXT, layer=1, number=1)
+
+
+# ---------------------------------------------------------------------------------- odd input
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ((0, 1), "`layer` must be from 1 to 2, but is 0"),
+        ((3, 1), "`layer` must be from 1 to 2, but is 3"),
+        ((1, 7), "`number` of a cell of layer 1 must be from 1 to 6, but is 7"),
+        ((2, 0), "from 1 to 6, but is 0"),
+    ],
+)
+def test_a_cell_that_does_not_exist_is_an_error(cell, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        cell_activation(build("lstm"), TOKENIZER, TEXT, layer=cell[0], number=cell[1])
+
+
+def test_texts_that_cannot_be_read_are_errors():
+    with pytest.raises(ConfigError, match="has no token"):
+        cell_activation(build("lstm"), TOKENIZER, "", layer=1, number=1)
+    with pytest.raises(ConfigError, match="has 9 tokens, but this model reads at most 8"):
+        cell_activation(build("lstm", max_length=8), TOKENIZER, TEXT[:9], layer=1, number=1)
+    model = GPT2(GPT2Config(40, d_model=8, heads=2, layers=1, max_length=16))
+    with pytest.raises(ConfigError, match="GPT2 has no recurrent cells"):
+        cell_activation(model, TOKENIZER, TEXT, layer=1, number=1)
+
+
+def test_one_token_and_unknown_characters_are_read():
+    one = cell_activation(build("gru"), TOKENIZER, "H", layer=1, number=1)
+    assert len(one.values) == 1 and one.text(20).splitlines()[1] == "H"
+    unknown = cell_activation(build("gru"), TOKENIZER, "H€日e", layer=1, number=1)
+    assert len(unknown.values) == 4 and None not in unknown.values
+    assert "日" in unknown.text(20) and "日" in unknown.html() and "日" in unknown.svg()
+
+
+def test_weights_that_are_no_numbers_are_an_error():
+    model = build("lstm")
+    with torch.no_grad():
+        model.embedding.weight.fill_(float("nan"))
+    with pytest.raises(ConfigError, match="not numbers"):
+        cell_activation(model, TOKENIZER, TEXT, layer=1, number=1)
+
+
+# ---------------------------------------------------------------------------------- the picture
+
+
+def test_the_terminal_shows_every_character_and_its_mark():
+    shown = CellText.of("ab\nc d", [(n, n + 1) for n in range(6)], [-1, 1, 0, 1, -1, 0.99])
+    lines = shown.text(40).splitlines()
+    assert lines == ["ab↵", " @=", "c d", "@ @", "blank = -1, @ = 1"]
+    narrow = shown.text(2).splitlines()
+    assert narrow[::2] == ["ab", "↵", "c ", "d", "blank = -1, @ = 1"]
+
+
+def test_text_between_tokens_has_no_colour():
+    shown = CellText.of("a  b", [(0, 1), (3, 4)], [0.5, -0.25])
+    assert shown.pieces == (("a", 0.5), ("  ", None), ("b", -0.25))
+    page = shown.html()
+    assert 'class="rg-above" style="--rg-a:32%" title="0.500">a<' in page
+    assert 'class="rg-below" style="--rg-a:16%" title="-0.250">b<' in page
+
+
+def test_markup_and_control_characters_are_shown_as_they_are(tmp_path):
+    text = "<b>&\x07\tx\r\n\u2028y"
+    shown = CellText.of(text, [(n, n + 1) for n in range(len(text))], [0.5] * len(text))
+    page = shown.html()
+    assert "&lt;" in page and "<b>" not in page and "\x07" not in page
+    assert "␇" in shown.text(40) and "␉" in shown.text(40)
+    for suffix in ("svg", "png", "html", "txt"):
+        assert shown.save(tmp_path / f"cell.{suffix}").stat().st_size > 0
