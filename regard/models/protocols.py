@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,12 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
-from regard.layers.recurrent import RecurrentLayer
 from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
+
+if TYPE_CHECKING:
+    from regard.layers.recurrent import RecurrentLayer
 
 S = TypeVar("S", bound=State)  # what a generator carries from step to step
 States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
