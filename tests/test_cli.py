@@ -447,6 +447,22 @@ def test_look_colours_a_text_by_a_cell(runs, tmp_path):
     assert "has no recurrent cells" in refused("look", runs["transformer"], "one", "--cell", "1:1")
 
 
+def test_look_finds_cells_of_the_files_of_a_folder(runs, tmp_path):
+    folder = tmp_path / "code"
+    folder.mkdir()
+    for name in ("a.py", "b.py"):
+        (folder / name).write_text("if one:\n    two = three  # one\n" * 40)
+    words = ["look", runs["language"]]
+    found = json.loads(done(*words, folder, "--cells", "python", "--json"))["cells"]
+    assert set(found["if bodies"][0]) == {"layer", "number", "correlation", "held_out"}
+    assert "held out" in done(*words, folder / "a.py", "--cells", "text")
+    assert "text or python" in refused(*words, folder, "--cells", "c")
+    assert "no file that ends in .txt" in refused(*words, folder, "--cells", "text")
+    assert "nothing.py" in refused(*words, tmp_path / "nothing.py", "--cells", "python")
+    (folder / "c.py").write_text("if :")
+    assert "Text 3: The text is not valid Python" in refused(*words, folder, "--cells", "python")
+
+
 def test_look_of_unknown_layers_heads_or_kinds_is_an_error(runs, tmp_path):
     assert "has no attention" in refused("look", runs["blind"], "one")
     assert "`layer` must be one of [1, 2], but is 7" in refused(

@@ -21,11 +21,14 @@ from regard.cli.options import (
     with_flags,
 )
 from regard.errors import ConfigError
+from regard.schema import read_text
 
 if TYPE_CHECKING:
     from regard.tasks.verbs import TaskVerbs
     from regard.visual import AttentionComparison, Inputs, Picture
     from regard.visual.attention_record import AttentionRecord
+
+LARGEST_TEXT = 1 << 26  # bytes of a file in which cells are looked for
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,10 @@ def look(
     cell: Annotated[
         str | None, Option(metavar="LAYER:NUMBER", help="Colour the text by a recurrent cell.")
     ] = None,
+    cells: Annotated[
+        str | None,
+        Option(metavar="KIND", help="Find cells of text or python: TEXT is a file or a folder."),
+    ] = None,
     device: Device = None,
     *,
     selection: Selection,
@@ -100,7 +107,7 @@ def look(
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if beside is None else [beside]))
     title = f"{' and '.join(names)}: “{text}”"
-    if special := _special(task, text, inputs, steps, cell):
+    if special := _special(task, text, inputs, steps, cell, cells):
         drawn, numbers = special
         output.write(drawn, _page(drawn, title), facts | numbers)
         return
@@ -123,10 +130,16 @@ def look(
 
 
 def _special(
-    task: TaskVerbs, text: str, inputs: bool, steps: str | None, cell: str | None
+    task: TaskVerbs,
+    text: str,
+    inputs: bool,
+    steps: str | None,
+    cell: str | None,
+    cells: str | None,
 ) -> tuple[Picture, dict[str, Any]] | None:
     """A picture of something else than attention and its numbers, where one is asked for."""
     asked = {"--inputs": inputs, "--steps": steps is not None, "--cell": cell is not None}
+    asked["--cells"] = cells is not None
     given = [name for name, value in asked.items() if value]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} are different pictures: give one of them.")
@@ -135,7 +148,27 @@ def _special(
         return rows, dict(rows.rows)
     if steps is not None:
         return _steps(task, text, steps)
+    if cells is not None:
+        return _found_cells(task, text, cells)
     return None if cell is None else _cell(task, text, cell)
+
+
+def _found_cells(task: TaskVerbs, name: str, kind: str) -> tuple[Picture, dict[str, Any]]:
+    """The cells that follow properties of the text of a file or of the files of a folder."""
+    from regard.visual import find_cells
+    from regard.visual.character_properties import KINDS
+
+    if kind not in KINDS:
+        raise ConfigError(f"`--cells` must be {' or '.join(KINDS)}, but is {kind!r}.")
+    properties, suffix = KINDS[kind]
+    path = Path(name)
+    files = sorted(path.rglob(f"*{suffix}")) if path.is_dir() else [path]
+    if not files:
+        raise ConfigError(f"{path} has no file that ends in {suffix}.")
+    texts = [read_text(one, max_bytes=LARGEST_TEXT, error=ConfigError) for one in files]
+    found = find_cells(task.model, task.tokenizer, texts, properties)
+    cells = {key: [one._asdict() for one in value] for key, value in found.numbers.items()}
+    return found, {"cells": cells}
 
 
 def _cell(task: TaskVerbs, text: str, cell: str) -> tuple[Picture, dict[str, Any]]:

@@ -1,0 +1,176 @@
+"""Which cells follow a property of the text: quotes, position in the line, `if` statements.
+
+    table = find_cells(task.model, task.tokenizer, [text])
+    table.numbers["quotes"][0]     the best: layer, number, correlation, correlation held out
+
+Each cell is correlated with each property over the first half of the text, and the best ones are
+chosen there. Among hundreds of cells one correlates by chance; so the correlation of the chosen
+cells over the second half, which had no part in the choice, stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.text import Tokenizer
+from regard.visual.character_properties import Properties, text_properties
+from regard.visual.picture import Illustration, Note
+from regard.visual.recurrent_cells import CellReader, reader_of
+from regard.visual.table import Table
+
+STREAMS = 8  # of each half, read in parallel, each from a state of zeros
+
+
+class FoundCell(NamedTuple):
+    """A cell and its correlations; layer and number from 1. NaN: the property is constant there."""
+
+    layer: int
+    number: int
+    correlation: float
+    held_out: float
+
+
+def find_cells(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    properties: Callable[[str], Properties] = text_properties,
+    *,
+    best: int = 3,
+) -> Illustration:
+    """The cells whose activations correlate most, in absolute value, with each property.
+
+    The texts are read one after the other as one text, in parallel streams: a few tokens at the end
+    of each half, less than streams, are left out.
+
+    Args:
+        model: one with recurrent layers, as for `cell_activation`.
+        properties: of a text the values at each character, by name; what a token has is the value
+            at its last character. `text_properties`, `python_properties` or your own.
+        best: cells of each property.
+
+    Returns:
+        A table; `numbers` has for each property a list of `FoundCell`, the best first, empty where
+        the property is the same everywhere in the first half.
+
+    Raises:
+        ConfigError: the model has no cells; the texts have too few tokens.
+    """
+    if best < 1:
+        raise ConfigError(f"`best` must be at least 1, but is {best}.")
+    reader = reader_of(model)
+    ids, names, values = _tokens(tokenizer, texts, properties)
+    halves = _halves(reader, tokenizer, ids, values, next(model.parameters()).device)
+    chosen, held_out = (tuple(one.correlations() for one in half) for half in halves)
+    numbers = {name: _best(chosen, held_out, k, best) for k, name in enumerate(names)}
+    return _picture(reader, numbers, len(ids))
+
+
+def _tokens(
+    tokenizer: Tokenizer, texts: Sequence[str], properties: Callable[[str], Properties]
+) -> tuple[Tensor, list[str], Tensor]:
+    """All tokens (N,), the names of the properties, and their values at each token, (N, K)."""
+    ids: list[int] = []
+    values: list[Tensor] = []
+    names: list[str] = []
+    for number, text in enumerate(texts, 1):
+        try:
+            encoding, found = tokenizer.encode(text), properties(text)
+        except ConfigError as error:
+            raise ConfigError(f"Text {number}: {error}") from None
+        names, ids = names or list(found), ids + encoding.ids
+        at = torch.tensor([end - 1 for _, end in encoding.offsets], dtype=torch.long)
+        values.append(torch.stack([found[name].double()[at] for name in names], 1))
+    if len(ids) < 4 * STREAMS:
+        raise ConfigError(f"The texts have {len(ids)} tokens: a search needs {4 * STREAMS}.")
+    return torch.tensor(ids), names, torch.cat(values)
+
+
+def _halves(
+    reader: CellReader, tokenizer: Tokenizer, ids: Tensor, values: Tensor, device: torch.device
+) -> Iterator[list[Moments]]:
+    """Of each half of the tokens the moments of each layer's cells and the properties."""
+    length = len(ids) // (2 * STREAMS)
+    for half in range(2):
+        part = slice(half * len(ids) // 2, half * len(ids) // 2 + STREAMS * length)
+        rows, targets = ids[part].view(STREAMS, length), values[part].view(STREAMS, length, -1)
+        found, start = [Moments() for _ in reader.widths], 0
+        for layers in reader.activations(rows.to(device), tokenizer):
+            end = start + layers[0].size(1)
+            for moments, activations in zip(found, layers, strict=True):
+                moments.add(activations.cpu().flatten(0, 1), targets[:, start:end].flatten(0, 1))
+            start = end
+        yield found
+
+
+@dataclass
+class Moments:
+    """Sums for the correlations of D cells with K properties, in float64.
+
+    Batches are merged by their means (Chan, Golub and LeVeque 1983), as in `metrics.Pearson`.
+    """
+
+    count: int = 0
+    means: tuple[Tensor, Tensor] = (torch.zeros(()), torch.zeros(()))  # (D,), (K,)
+    squares: tuple[Tensor, Tensor] = (torch.zeros(()), torch.zeros(()))
+    products: Tensor = field(default_factory=lambda: torch.zeros(()))  # (D, K)
+
+    def add(self, cells: Tensor, properties: Tensor) -> None:
+        """Count (N, D) activations with their (N, K) properties."""
+        pair = cells.double(), properties.double()
+        means = [one.mean(0) for one in pair]
+        deviations = [one - mean for one, mean in zip(pair, means, strict=True)]
+        total = self.count + len(cells)
+        shift = [new - old for new, old in zip(means, self.means, strict=True)]
+        weight = self.count * len(cells) / total
+        self.products = self.products + deviations[0].T @ deviations[1]
+        self.products = self.products + weight * shift[0][:, None] * shift[1][None]
+        squares = [
+            d.pow(2).sum(0) + weight * s.pow(2) for d, s in zip(deviations, shift, strict=True)
+        ]
+        self.squares = (self.squares[0] + squares[0], self.squares[1] + squares[1])
+        share = len(cells) / total
+        self.means = (self.means[0] + share * shift[0], self.means[1] + share * shift[1])
+        self.count = total
+
+    def correlations(self) -> Tensor:
+        """(D, K); NaN where a cell or a property is constant."""
+        scale = (self.squares[0][:, None] * self.squares[1][None]).sqrt()
+        return torch.where(scale > 0, self.products / scale, torch.nan).clamp(-1, 1)
+
+
+def _best(
+    chosen: Sequence[Tensor], held_out: Sequence[Tensor], property: int, best: int
+) -> list[FoundCell]:
+    """The best cells of all layers for one property."""
+    found = [
+        FoundCell(layer + 1, number + 1, value, float(held_out[layer][number, property]))
+        for layer, table in enumerate(chosen)
+        for number, value in enumerate(table[:, property].tolist())
+        if value == value  # not NaN
+    ]
+    return sorted(found, key=lambda one: -abs(one.correlation))[:best]
+
+
+def _picture(reader: CellReader, numbers: dict[str, list[FoundCell]], tokens: int) -> Illustration:
+    rows = []
+    for name, cells in numbers.items():
+        for rank, one in enumerate(cells):
+            values = (f"{value:.3f}" for value in (one.correlation, one.held_out))
+            rows.append([name if rank == 0 else "", f"{one.layer}:{one.number}", *values])
+        if not cells:
+            rows.append([name, "does not vary", "", ""])
+    count = sum(reader.widths)
+    note = (
+        f"Correlations over {tokens:,} tokens: of {count:,} cells the best of the first half, and "
+        "the same cells over the second half, which had no part in the choice."
+    )
+    head = ["property", "cell", "first half", "held out"]
+    title = "cells and properties of the text"
+    return Illustration((Note((note,), title), Table.of(head, rows)), title, numbers=dict(numbers))
