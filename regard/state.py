@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from regard.errors import RegardError
@@ -135,3 +136,29 @@ class Cells(State):
 
     hidden: Tensor
     cell: Tensor
+
+
+@dataclass
+class TokensRead(State):
+    """How many tokens of each sequence were read, by a decoder without a cache of keys.
+
+    No count is above `longest`, and `even` tells that all are equal to it; both are plain values so
+    that nobody waits for the device to know them.
+    """
+
+    counts: Tensor  # (B,)
+    longest: int = 0
+    even: bool = True
+
+    @classmethod
+    def start(cls, rows: int, device: torch.device) -> TokensRead:
+        """Before the first token."""
+        return cls(torch.zeros(rows, dtype=torch.long, device=device))
+
+    def positions(self, count: int) -> Tensor:
+        """Where the next `count` tokens of each row stand: (B, T)."""
+        return self.counts[:, None] + torch.arange(count, device=self.counts.device)
+
+    def advance(self, count: int) -> TokensRead:
+        """After `count` more tokens of every row."""
+        return replace(self, counts=self.counts + count, longest=self.longest + count)

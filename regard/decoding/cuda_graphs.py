@@ -12,6 +12,7 @@ of decoding uses it like any other. The buffer is free again when nothing refers
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import warnings
 import weakref
@@ -27,7 +28,7 @@ from regard import ops
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.head_gates import captured_or_gated
 from regard.models.wrappers import GeneratorAround, generator
-from regard.state import State
+from regard.state import State, TokensRead
 
 DEVICES = ("cuda",)  # where steps are replayed
 FEW = 8  # tokens of a row: what speculative decoding reads at once; more are read as ever
@@ -39,7 +40,8 @@ WARM = 2  # passes before a recording, in which libraries choose their kernels
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 Run = Callable[[], tuple[Tensor, dict[str, Tensor]]]
-Parts = dict[str, Any]  # of a state, by dotted name: caches, memories of sources, tensors
+# Of a state, by dotted name: caches, counts of tokens, memories of sources, tensors
+Parts = dict[str, Any]
 
 
 class CannotReplay(Exception):
@@ -132,7 +134,7 @@ def parts_of(state: State, prefix: str = "") -> Parts:
     found: Parts = {}
     for name, value in state.parts().items():
         name = f"{prefix}.{name}"
-        if isinstance(value, Tensor) or type(value) is SourceMemory:
+        if isinstance(value, Tensor) or type(value) in (SourceMemory, TokensRead):
             found[name] = value
         else:
             found |= parts_of(value, name)
@@ -278,6 +280,9 @@ class GraphBuffer:
                 made[name] = self._fixed_cache(part.origin is not None, count)
             elif isinstance(part, SourceMemory):
                 made[name] = self._source(part).memory
+            elif isinstance(part, TokensRead):  # as of a cache: all rows might have read any
+                none = part.counts.new_zeros(self.lines)
+                made[name] = TokensRead(none, self.room - count, even=False)
             else:
                 made[name] = part.new_zeros(self.lines, *part.shape[1:])
         return made
@@ -313,6 +318,8 @@ class GraphBuffer:
                     mine.origin[:rows] = part.origin
             elif isinstance(part, SourceMemory):
                 self._source(part).fill(part)
+            elif isinstance(part, TokensRead):
+                mine.counts[:rows] = part.counts
             else:
                 mine[:rows] = part
 
@@ -369,8 +376,11 @@ class CapturedSteps:
         state.consume()
         rows, count = tokens.shape
         after: Parts = {name: tensor[:rows].clone() for name, tensor in replay.left.items()}
-        after |= {n: p.advance(count) for n, p in parts.items() if isinstance(p, KeyValueCache)}
-        after |= {name: part for name, part in parts.items() if isinstance(part, SourceMemory)}
+        for name, part in parts.items():
+            if isinstance(part, KeyValueCache | TokensRead):
+                after[name] = part.advance(count)
+            elif isinstance(part, SourceMemory):
+                after[name] = part
         return replay.scores[:rows].clone(), with_parts(state, after)
 
     # ---- finding a buffer
@@ -385,7 +395,8 @@ class CapturedSteps:
     ) -> GraphBuffer | None:
         """Where the state lies or may be put; None where nothing is recorded of its shape yet."""
         sharing = 1 if source is None else source.sharing
-        room = _room(model.config.max_length, cache, tokens.size(1))
+        read = _only(parts, TokensRead) if cache is None else cache
+        room = _room(model.config.max_length, read, tokens.size(1))
         if room is None or tokens.size(0) % sharing:
             return None
         key = _step_key(tokens, cache, source)
@@ -489,22 +500,26 @@ def _plain(model: nn.Module, tokens: Tensor) -> bool:
     )
 
 
-def _room(most: int | None, cache: KeyValueCache | None, count: int) -> int | None:
-    """Positions that a state needs, rounded up; None where the model has not so many.
+def _room(most: int | None, read: KeyValueCache | TokensRead | None, count: int) -> int | None:
+    """Positions that a state needs, those of a cache rounded up; None where the model has not so
+    many.
 
     most: the largest number of them; None: any.
     """
-    if cache is None:
+    if read is None:
         return 0
-    room = _rounded(cache.longest + count, ROOM)
+    room = _rounded(read.longest + count, ROOM) if isinstance(read, KeyValueCache) else sys.maxsize
     room = room if most is None else min(room, most)
-    return room if count < room and cache.longest + count <= room else None
+    return room if count < room and read.longest + count <= room else None
 
 
 def _kind(parts: Parts, tokens: Tensor) -> Any:
     """What states have in common that may use one buffer, one after another."""
     found: list[Any] = [tokens.device]
     for name, part in parts.items():
+        if isinstance(part, TokensRead):
+            found.append((name, type(part)))
+            continue
         tensor = part if isinstance(part, Tensor) else part.keys
         shape = tensor.shape[1:] if tensor is part else (*tensor.shape[1:3], tensor.size(4))
         found.append((name, type(part), tuple(shape), tensor.dtype))
@@ -531,6 +546,9 @@ def _left(fixed: Parts, after: Parts, room: int) -> dict[str, Tensor]:
         elif isinstance(part, SourceMemory):
             if now is not part:
                 raise CannotReplay("a memory of sources that changes")
+        elif isinstance(part, TokensRead):
+            if now is None or now.longest != room:
+                raise CannotReplay("a count of tokens that is not advanced once")
         elif now is None or now.keys is not part.keys or now.longest != room:
             raise CannotReplay("a cache that is not advanced once")
     return left

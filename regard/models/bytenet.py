@@ -19,6 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard.attention.cache import SourceMemory
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.layers.convolution import Buffers, Convolution
@@ -27,7 +28,7 @@ from regard.layers.linear import Linear
 from regard.layers.softmax import Softmax
 from regard.models.config import MOST_LAYERS, Count, Dilations, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
-from regard.state import State
+from regard.state import State, TokensRead
 
 Unit = Literal["relu", "multiplicative"]
 Ratio = Annotated[float, Field(gt=0, le=100)]
@@ -135,13 +136,16 @@ def blocks(config: ByteNetConfig) -> Sequence[ResidualBlock]:
 
 @dataclass
 class ByteNetState(State):
-    """The last inputs of each dilated convolution (B, C), the encoder's columns (B, S', 2d), zeros
-    behind the last of each source, and how many tokens were read.
+    """The last inputs of each dilated convolution (B, C), the encoder's columns, and how many
+    tokens were read.
+
+    columns: the values of a source (N, L=1, H=1, S' + 1, 2d), without keys: a position reads the
+        column of its number. Behind the last of each source are zeros.
     """
 
     inputs: Tensor
-    columns: Tensor
-    position: int = 0
+    columns: SourceMemory
+    read: TokensRead
 
 
 class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
@@ -180,7 +184,9 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
         """The state before the first target token."""
         columns = self._columns(source)
         inputs = Buffers.empty(self._masked, len(source), columns)
-        return ByteNetState(inputs, columns)
+        values = nn.functional.pad(columns, (0, 0, 0, 1))[:, None, None]
+        memory = SourceMemory(values[..., :0], values, unfolded(source.lengths, self.config))
+        return ByteNetState(inputs, memory, TokensRead.start(len(source), inputs.device))
 
     def step(self, tokens: Tensor, state: ByteNetState) -> tuple[Tensor, ByteNetState]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
@@ -208,15 +214,28 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
 
     def _decode(self, ids: Tensor, state: ByteNetState) -> tuple[Tensor, ByteNetState]:
         """Hidden states (B, T, 2d), and the state after these tokens (B, T)."""
-        buffers, position = Buffers(self._masked, state.inputs), state.position + ids.size(1)
-        columns = state.columns[:, state.position : position]
-        beyond = ids.size(1) - columns.size(1)  # tokens for which there are no columns
-        x = self.dropout(self.embedding(ids)) + nn.functional.pad(columns, (0, 0, 0, beyond))
+        buffers, read = Buffers(self._masked, state.inputs), state.read
+        x = self.dropout(self.embedding(ids)) + columns_of(state.columns, read, ids.size(1))
         for block in self.decoder:
             hidden = block.inner(x)
             x = block.outer(x, hidden, block.unit.convolution(buffers.extend(hidden)))
         hidden = torch.relu(self.output(torch.relu(self.output_norm(x))))
-        return hidden, ByteNetState(buffers.after, state.columns, position)
+        return hidden, ByteNetState(buffers.after, state.columns, read.advance(ids.size(1)))
+
+
+def columns_of(memory: SourceMemory, read: TokensRead, count: int) -> Tensor:
+    """The columns that the next `count` tokens of each row read, (R, T, 2d): zeros for those that
+    come behind the last.
+    """
+    _, values = memory.layer(0)  # (N, H=1, S' + 1, 2d), of which the last are zeros
+    columns, width = values[:, 0], values.size(2)
+    if read.even:  # a slice, which is faster than a look-up, above all in the backward pass
+        found = columns[:, read.longest : read.longest + count]
+        found = nn.functional.pad(found, (0, 0, 0, count - found.size(1)))
+        return found.repeat_interleave(memory.sharing, 0) if memory.sharing > 1 else found
+    at = read.positions(count).clamp(max=width - 1)
+    row = torch.arange(at.size(0), device=at.device)[:, None] // memory.sharing
+    return columns[row, at]
 
 
 def unfolded(lengths: Tensor, config: ByteNetConfig) -> Tensor:

@@ -33,7 +33,7 @@ from regard.layers.positions import LearnedPositions
 from regard.layers.softmax import Softmax
 from regard.models.config import Filters, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
-from regard.state import State
+from regard.state import State, TokensRead
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ class ConvDecoder(nn.Module):
         buffers, hidden = Buffers(self.convolutions, state.inputs), self.input(words)
         for block in self.blocks:
             hidden = block(hidden, words, state.source, buffers)
-        position = state.position + words.size(1)
-        return self.output(hidden), ConvSeq2SeqState(buffers.after, state.source, position)
+        read = state.read.advance(words.size(1))
+        return self.output(hidden), ConvSeq2SeqState(buffers.after, state.source, read)
 
 
 @dataclass
@@ -203,7 +203,7 @@ class ConvSeq2SeqState(State):
 
     inputs: Tensor
     source: SourceMemory
-    position: int = 0
+    read: TokensRead
 
 
 class ConvSeq2Seq(nn.Module, EncoderDecoder[ConvSeq2SeqState]):
@@ -238,7 +238,8 @@ class ConvSeq2Seq(nn.Module, EncoderDecoder[ConvSeq2SeqState]):
         Raises:
             ValueError: a text is longer than the model has positions for.
         """
-        hidden, _ = self.decoder(self._embed(target.ids, 0), self.read(source))
+        state = self.read(source)
+        hidden, _ = self.decoder(self._embed(target.ids, state.read), state)
         return Output(self.dropout(hidden))
 
     def read(self, source: Sequences) -> ConvSeq2SeqState:
@@ -246,16 +247,16 @@ class ConvSeq2Seq(nn.Module, EncoderDecoder[ConvSeq2SeqState]):
         words = self.embedding(source.ids) + self.source_positions.of(source)
         memory = self.encoder(self.dropout(words), source)
         inputs = Buffers.empty(self.decoder.convolutions, len(source), memory.keys)
-        return ConvSeq2SeqState(inputs, memory)
+        return ConvSeq2SeqState(inputs, memory, TokensRead.start(len(source), inputs.device))
 
     def step(self, tokens: Tensor, state: ConvSeq2SeqState) -> tuple[Tensor, ConvSeq2SeqState]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
         state.consume()
-        hidden, state = self.decoder(self._embed(tokens, state.position), state)
+        hidden, state = self.decoder(self._embed(tokens, state.read), state)
         return self.head.logits(self.dropout(hidden)), state
 
-    def _embed(self, ids: Tensor, start: int) -> Tensor:
-        positions = self.target_positions(ids.size(1), start)
+    def _embed(self, ids: Tensor, read: TokensRead) -> Tensor:
+        positions = self.target_positions.after(read, ids.size(1))
         return self.dropout(self.embedding(ids) + positions)
 
 

@@ -111,8 +111,8 @@ def assert_same_as_plain(model, start, tokens, monkeypatch, counts=None):
     torch.testing.assert_close(found, wanted, **CLOSE)
 
 
-# A memory of Transformer-XL moves with every segment; convolutional decoders count positions in
-# Python; an embedding that is cut into clusters looks for the tokens of each.
+# A memory of Transformer-XL moves with every segment; an embedding that is cut into clusters looks
+# for the tokens of each.
 NOT_RECORDED = [
     case
     for case in CASES
@@ -121,8 +121,6 @@ NOT_RECORDED = [
         "transformer-xl",
         "sega-transformer-xl",
         "compressive-transformer",
-        "conv-seq2seq",
-        "bytenet",
     )
     or case == ("adaptive-transformer", 0)
 ]
@@ -195,6 +193,37 @@ def test_replayed_steps_take_selected_states(model, replays, monkeypatch, orders
     for one, other in zip(replayed, wanted, strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
     assert len(replays) > 6
+
+
+@pytest.mark.parametrize("name", ["conv-seq2seq", "bytenet"])
+def test_replayed_steps_of_convolutions_reach_the_models_last_position(name, replays, monkeypatch):
+    """Behind the columns of ByteNet's source, too; a token more raises the model's own error."""
+    model = build(next(case for case in CASES if case[0] == name))
+    read, most = model.config.max_length, 40
+
+    def begin():
+        return model.read(Sequences.of([[3, 4], [5, 6, 7, 8], [9]], 0))
+
+    tokens = ids(3, min(read or most, most))
+    assert_same_as_plain(model, begin, tokens, monkeypatch)
+    assert len(replays) == tokens.size(1) - 1 + 1  # and the recording
+    if read is None:
+        return
+    state = stepped(model, begin(), tokens)[1]
+    with pytest.raises(ValueError, match=f"position {read + 1}, but this model has learned only"):
+        stepped(model, state, tokens[:, :1])
+
+
+@pytest.mark.parametrize("name", ["conv-seq2seq", "bytenet"])
+def test_beams_of_convolutions_are_the_same_with_replayed_steps(name, replays, monkeypatch):
+    model, source = build(next(case for case in CASES if case[0] == name)), Sequences.of(PROMPTS, 0)
+    model = decided(model)
+    found = [METHODS["beam"].run(generator(model), source) for _ in range(2)]
+    with plain_steps(monkeypatch):
+        wanted = METHODS["beam"].run(generator(model), source)
+    for one in found:
+        assert [[h.tokens for h in each] for each in one] == [[h.tokens for h in w] for w in wanted]
+    assert len(replays) > 5
 
 
 # ---- methods of decoding -----------------------------------------------------------------------

@@ -242,7 +242,7 @@ CONVOLUTIONS = {
 def test_buffers_of_convolutions_have_no_compiled_step_which_is_said(use, steps, name):
     use("fast")
     model = prepare(spread(CONVOLUTIONS[name]()), "bfloat16")
-    with pytest.warns(UserWarning, match=f"{name} is not compiled .*field of type int"):
+    with pytest.warns(UserWarning, match=f"{name} is not compiled .*State has no compiled form"):
         found = scores(model)
     assert not steps
     use(None)

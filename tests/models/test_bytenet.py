@@ -126,9 +126,9 @@ def test_steps_go_on_when_the_source_is_used_up(shape):
     target = torch.randint(3, WORDS, (4, 23), generator=torch.Generator().manual_seed(2))
     whole = model.head.logits(model(source, Sequences.full(target)).hidden)
     state, found = model.read(source), []
-    assert state.columns.size(1) < 23
+    assert state.columns.values.size(3) < 23
     for count in (1, 1, 5, 1, 9, 1, 1, 4):
-        at = state.position
+        at = state.read.longest
         scores, state = model.step(target[:, at : at + count], state)
         found.append(scores)
     torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-10, rtol=1e-10)
@@ -140,7 +140,7 @@ def test_a_column_reaches_the_target_from_its_position_on():
     source, target = Sequences.of(SOURCES[2:3], 0), Sequences.full(TARGETS[:1])
     state = model.read(source)
     before, _ = model.step(target.ids, state.copy())
-    state.columns[:, 3, 0] += 1.0  # in all dimensions the norms would take it away
+    state.columns.values[:, 0, 0, 3, 0] += 1.0  # in all dimensions the norms would take it away
     after, _ = model.step(target.ids, state)
     assert torch.equal(after[:, :3], before[:, :3])
     assert not torch.allclose(after[:, 3], before[:, 3])
@@ -187,7 +187,7 @@ def test_at_the_start_words_and_columns_are_of_one_size(sets):
     """Of their sum, which enters the decoder, neither hides the other."""
     torch.manual_seed(3)
     model = ByteNet(ByteNetConfig(WORDS, 64, dilations=(1, 2, 4, 8, 16), sets=sets))
-    columns = model.read(Sequences.of(SOURCES[2:3], 0)).columns[:, : len(SOURCES[2])]
+    columns = model.read(Sequences.of(SOURCES[2:3], 0)).columns.values[:, 0, 0, : len(SOURCES[2])]
     ratio = columns.square().mean().sqrt() / model.embedding.weight.square().mean().sqrt()
     assert 0.5 < ratio < 2
 
