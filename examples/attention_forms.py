@@ -41,7 +41,7 @@ FORMS: dict[str, dict[str, str | int | float]] = {
     "hard-expected": {"selection": "hard-expected"},
 }
 # Name of a row -> the recipe of a translator that is no LSTM
-OTHERS = {"conv": "tatoeba-conv.toml", "bytenet": "tatoeba-bytenet.toml"}
+OTHERS = {name: f"tatoeba-{name}.toml" for name in ("transformer", "conv", "bytenet")}
 
 
 def main(

@@ -42,9 +42,9 @@ def test_the_variants_differ_from_the_recipe_in_their_attention_alone(tmp_path):
 def test_a_row_may_be_another_model(tmp_path, monkeypatch):
     module = example()
     other = {"name": "transformer-prenorm", "d_model": 32, "heads": 2, "dropout": 0.1}
-    monkeypatch.setitem(module.FORMS, "transformer", other)
-    found = read_recipe(module.variant("transformer", tmp_path))
-    assert found.name == "transformer"
+    monkeypatch.setitem(module.FORMS, "other", other)
+    found = read_recipe(module.variant("other", tmp_path))
+    assert found.name == "other"
     assert {name: getattr(found.model, name) for name in other} == other
 
 
