@@ -50,7 +50,9 @@ def works(options: Options) -> Iterator[Work]:
         judge=_told,
         note=f"a text of {words:,} words, the state carried from its beginning to its end",
     )
-    shape = Shape(64, 2, 2, 96, 64) if options.quick else Shape()
+    shape = (
+        Shape(width=64, heads=2, layers=2, vocab_size=96, length=64) if options.quick else Shape()
+    )
     stride = shape.length // 2
     tokens = stride * 5
     given = {

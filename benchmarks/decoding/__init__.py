@@ -1,4 +1,4 @@
-"""Decoding with a GPT-2: one sequence, several, long prompts, other sizes.
+"""Decoding with a GPT-2: one sequence, several, long prompts, other sizes; and with a Llama.
 
 The weights are random, of GPT-2's shape, and the same for everybody. What quantized ones lose is
 measured on a small model that was trained (`quality`).
@@ -64,6 +64,7 @@ SHORT = (
 BYTES = {"int8": 1, "Q8_0": 34 / 32, "blocks": 36 / 32, "bfloat16": 2, "BF16": 2, "float32": 4}
 RATES = {2: "int8 GOP/s", 4: "bfloat16 GFLOP/s", 8: "float32 GFLOP/s"}  # of fewer bytes a number
 GOALS = {"llama.cpp Q8_0": 1.5, "CTranslate2 int8": 4.0, "transformers bfloat16": 6.0}
+SMOLLM2 = Shape("llama", width=576, inner=1536, heads=9, shared=3, layers=30, vocab_size=49152)
 TINY = Shape(width=64, heads=2, layers=2, vocab_size=96, length=64, prompt=4, new=8)
 
 
@@ -71,6 +72,8 @@ def works(options: Options) -> Iterator[Work]:
     """One sequence and eight of the 124M shape; then a long prompt and other sizes."""
     if options.quick:
         yield _work("a tiny GPT-2, one sequence", TINY, tuple(SIDES), options)
+        tiny = replace(TINY, family="llama", shared=1)
+        yield _work("a tiny Llama, one sequence", tiny, ("regard int8", "llama.cpp Q8_0"), options)
         return
     small = Shape()
     yield _work("GPT-2 124M, one sequence", small, tuple(SIDES), options, GOALS)
@@ -80,6 +83,10 @@ def works(options: Options) -> Iterator[Work]:
     yield _work("GPT-2 124M, 8 sequences", eight, together, options, goals)
     long = replace(small, length=1152, prompt=1000)
     yield _work("GPT-2 124M, a prompt of 1,000", long, SHORT, options)
+    both = ("regard int8", "regard bfloat16", "llama.cpp Q8_0", "llama.cpp BF16")
+    modern = (*both, "transformers bfloat16")
+    yield _work("a Llama of 135M, one sequence", SMOLLM2, modern, options, GOALS)
+    yield _work("a Llama of 135M, 8 sequences", replace(SMOLLM2, rows=8), modern, options)
     first = replace(long, new=1)
     yield _work("GPT-2 124M, the first token behind a prompt of 1,000", first, SHORT, options)
     if options.full:

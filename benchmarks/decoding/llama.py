@@ -5,6 +5,7 @@ The weights are written as GGUF once: matrices in blocks of 8 bits (Q8_0), or 16
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import llama_cpp as llama
@@ -14,13 +15,24 @@ from benchmarks.cache import cached
 from benchmarks.decoding.quality import told
 from benchmarks.decoding.shape import Shape
 
-LAYER = {  # transformers -> GGUF
+GPT2 = {  # transformers -> GGUF
     "ln_1": "attn_norm",
     "attn.c_attn": "attn_qkv",
     "attn.c_proj": "attn_output",
     "ln_2": "ffn_norm",
     "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down",
+}
+LLAMA = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
 }
 
 
@@ -115,41 +127,60 @@ def convert(folder: str, shape: Shape, path: Path, weights: str) -> None:
     from safetensors.numpy import load_file
 
     tensors = load_file(Path(folder) / "model.safetensors")
-    tensors = {name.removeprefix("transformer."): value for name, value in tensors.items()}
     kind = getattr(gguf.GGMLQuantizationType, weights)
-    writer = gguf.GGUFWriter(path, "gpt2")
+    writer = gguf.GGUFWriter(path, shape.family)
     writer.add_vocab_size(shape.vocab_size)
     writer.add_context_length(shape.length)
     writer.add_embedding_length(shape.width)
-    writer.add_feed_forward_length(4 * shape.width)
+    writer.add_feed_forward_length(shape.d_ff)
     writer.add_block_count(shape.layers)
     writer.add_head_count(shape.heads)
-    writer.add_layer_norm_eps(1e-5)
+    if shape.family == "llama":
+        writer.add_head_count_kv(shape.shared)
+        writer.add_layer_norm_rms_eps(1e-6)
+        writer.add_rope_dimension_count(shape.width // shape.heads)
+        writer.add_rope_freq_base(10_000.0)
+    else:
+        writer.add_layer_norm_eps(1e-5)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{weights}" if weights != "F32" else "ALL_F32"])
     writer.add_tokenizer_model("no_vocab")
-
-    def add(name: str, value: np.ndarray, matrix: bool) -> None:
+    of_family = llama_tensors if shape.family == "llama" else gpt2_tensors
+    for name, value in of_family(tensors, shape):
         value = np.ascontiguousarray(value, np.float32)
-        if not matrix or kind == gguf.GGMLQuantizationType.F32:
+        exact = value.ndim == 1 or name.startswith("position")
+        if exact or kind == gguf.GGMLQuantizationType.F32:
             writer.add_tensor(name, value)
         else:
             writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
-
-    add("token_embd.weight", tensors["wte.weight"], True)
-    add("position_embd.weight", tensors["wpe.weight"], False)
-    for layer in range(shape.layers):
-        for theirs, name in LAYER.items():
-            weight = tensors[f"h.{layer}.{theirs}.weight"]
-            # (in, out) -> (out, in)
-            add(
-                f"blk.{layer}.{name}.weight",
-                weight.T if weight.ndim == 2 else weight,
-                weight.ndim == 2,
-            )
-            add(f"blk.{layer}.{name}.bias", tensors[f"h.{layer}.{theirs}.bias"], False)
-    for end in ("weight", "bias"):
-        add(f"output_norm.{end}", tensors[f"ln_f.{end}"], False)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def gpt2_tensors(tensors: dict[str, np.ndarray], shape: Shape) -> Iterator[tuple[str, np.ndarray]]:
+    """GGUF's names of a GPT-2, and its weights."""
+    tensors = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    yield "token_embd.weight", tensors["wte.weight"]
+    yield "position_embd.weight", tensors["wpe.weight"]
+    for layer in range(shape.layers):
+        for theirs, name in GPT2.items():
+            for end in ("weight", "bias"):
+                # (in, out) -> (out, in)
+                yield f"blk.{layer}.{name}.{end}", tensors[f"h.{layer}.{theirs}.{end}"].T
+    for end in ("weight", "bias"):
+        yield f"output_norm.{end}", tensors[f"ln_f.{end}"]
+
+
+def llama_tensors(tensors: dict[str, np.ndarray], shape: Shape) -> Iterator[tuple[str, np.ndarray]]:
+    """The same of a Llama. There, the two numbers that are rotated together are neighbours."""
+    yield "token_embd.weight", tensors["model.embed_tokens.weight"]
+    for layer in range(shape.layers):
+        for theirs, name in LLAMA.items():
+            value = tensors[f"model.layers.{layer}.{theirs}.weight"]
+            if name in ("attn_q", "attn_k"):
+                heads = shape.heads if name == "attn_q" else shape.shared
+                halves = value.reshape(heads, 2, -1, value.shape[1])
+                value = halves.swapaxes(1, 2).reshape(value.shape)
+            yield f"blk.{layer}.{name}.weight", value
+    yield "output_norm.weight", tensors["model.norm.weight"]

@@ -12,10 +12,17 @@ from benchmarks.cache import cached
 
 @dataclass(frozen=True)
 class Shape:
-    """A GPT-2 of this shape continues `rows` prompts of `prompt` tokens by `new` tokens each."""
+    """A decoder of this shape continues `rows` prompts of `prompt` tokens by `new` tokens each.
 
+    family: "gpt2", or "llama" with `shared` heads of keys and values.
+    inner: the width of the feed-forward layer; None: four times `width`.
+    """
+
+    family: str = "gpt2"
     width: int = 768
+    inner: int | None = None
     heads: int = 12
+    shared: int = 12
     layers: int = 12
     vocab_size: int = 50257
     length: int = 1024
@@ -38,7 +45,14 @@ class Shape:
     @property
     def matrices(self) -> int:
         """Weights that are read for a token: those of the layers' matrices and of the output."""
-        return 12 * self.layers * self.width**2 + self.vocab_size * self.width
+        attention = 2 * self.width**2 * (1 + self.shared / self.heads)
+        feed = (3 if self.family == "llama" else 2) * self.width * self.d_ff
+        return round(self.layers * (attention + feed)) + self.vocab_size * self.width
+
+    @property
+    def d_ff(self) -> int:
+        """The width of the feed-forward layer."""
+        return self.inner or 4 * self.width
 
     def settings(self) -> dict[str, int]:
         """As a worker gets it."""
@@ -46,25 +60,38 @@ class Shape:
 
     def folder(self, cache: Path) -> Path:
         """Weights of this shape, written once by `transformers`."""
-        name = f"gpt2-{self.width}x{self.layers}-{self.vocab_size}-{self.length}-numbers"
+        name = f"{self.family}-{self.width}x{self.layers}-{self.vocab_size}-{self.length}-numbers"
         return cached(cache / name, lambda made: _write(self, made))
 
 
 def _write(shape: Shape, path: Path) -> None:
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
+    import transformers
 
     torch.manual_seed(1)
-    config = GPT2Config(
-        vocab_size=shape.vocab_size,
-        n_positions=shape.length,
-        n_embd=shape.width,
-        n_layer=shape.layers,
-        n_head=shape.heads,
-        bos_token_id=None,
-        eos_token_id=None,  # nothing ends early
-    )
-    GPT2LMHeadModel(config).save_pretrained(path)
+    never = dict(bos_token_id=None, eos_token_id=None)  # nothing ends early
+    if shape.family == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=shape.vocab_size,
+            max_position_embeddings=shape.length,
+            hidden_size=shape.width,
+            intermediate_size=shape.d_ff,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.shared,
+            tie_word_embeddings=True,
+            **never,
+        )
+    else:
+        config = transformers.GPT2Config(
+            vocab_size=shape.vocab_size,
+            n_positions=shape.length,
+            n_embd=shape.width,
+            n_layer=shape.layers,
+            n_head=shape.heads,
+            **never,
+        )
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(path)
     write_numbers(path, shape.vocab_size)
 
 

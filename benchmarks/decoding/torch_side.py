@@ -22,7 +22,7 @@ class Transformers:
     ):
         torch.set_num_threads(threads)
         self.shape = Shape(**shape)
-        self.model = transformers.GPT2LMHeadModel.from_pretrained(
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype)
         ).eval()
         self.ids = torch.tensor(self.shape.prompts())
