@@ -86,14 +86,17 @@ def _recipe_value(name: str, value: Any) -> Any:
     """
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, PathLike):
+        return str(value)
     if name in PARTS:
-        return list(value) if isinstance(value, Iterator) else value
+        value = list(value) if isinstance(value, Iterator) else value
+        if isinstance(value, list | tuple) and any(isinstance(one, PathLike) for one in value):
+            return [str(one) if isinstance(one, PathLike) else one for one in value]
+        return value
     if isinstance(value, Mapping):
         return {str(key): _recipe_value(str(key), one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_recipe_value(name, one) for one in value]
-    if isinstance(value, PathLike):
-        return str(value)
     if value is None or isinstance(value, str | int | float):
         return value
     raise ConfigError(

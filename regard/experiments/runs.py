@@ -30,7 +30,7 @@ from regard.experiments.lora import LoraSection, adapt, has_run_adapter, write_r
 from regard.experiments.new_vocabulary import for_vocabulary
 from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_folder import Run
-from regard.models import MODELS, as_encoder, model_class, name_of
+from regard.models import MODELS, as_encoder, as_encoder_decoder, model_class, name_of
 from regard.models.adapters import merged
 from regard.models.config import MOST_LAYERS, Count, Probability, Size
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -333,11 +333,12 @@ def plan(
     if isinstance(recipe.model, FineTuneSection) and recipe.tokenizer is not None:
         model = for_vocabulary(model, recipe.model.path, tokenizer)
     if not kind.trains(type(model)) and not isinstance(model, EncoderWithHeads):
-        encoder = as_encoder(model)
-        if encoder is None or not kind.trains(type(encoder)):
+        others = (as_encoder(model), as_encoder_decoder(model))
+        suited = [one for one in others if one is not None and kind.trains(type(one))]
+        if not suited:
             name = type(model).__name__
             raise ConfigError(f"[model] {name} cannot learn the task {recipe.task}.")
-        model = encoder
+        model = suited[0]
     model = model.to(device_for(device))
     made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
     made.task.start_from_word_vectors(recipe)

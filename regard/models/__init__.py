@@ -51,6 +51,7 @@ MODELS: dict[str, Any] = {
     "show-attend-tell": "regard.models.show_attend_tell:ShowAttendTell",
     "region-transformer": "regard.models.region_transformer:RegionTransformer",
     "features": "regard.models.features:Features",
+    "decoder-only": "regard.models.decoder_only:DecoderOnly",
 }
 
 # an encoder-decoder -> the encoder with its weights that tasks put a head on; see `as_encoder`
@@ -90,6 +91,17 @@ def as_encoder(model: nn.Module) -> Any:
     """The encoder with the weights of an encoder-decoder; None: there is none for its class."""
     name = AS_ENCODER.get(name_of(model))
     return None if name is None else encoder_class(name).of(model)
+
+
+def as_encoder_decoder(model: nn.Module) -> Any:
+    """The model that reads source and target as one text, with the weights of a language model;
+    None: this model is none that predicts each token from those before it.
+    """
+    from regard.models.protocols import LanguageModel
+
+    if not isinstance(model, LanguageModel) or not model.trained_in_order or model.reads_backward:
+        return None
+    return model_class("decoder-only").of(model, name_of(model))
 
 
 def name_of(model: nn.Module | Model) -> str:

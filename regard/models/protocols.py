@@ -292,10 +292,13 @@ class EncoderDecoder(Generator[S]):
 
     output_scale: what the decoder's states are multiplied by before the output reads them.
     reads_regions: whether a source is the regions of an image (`regard.data.regions`), not tokens.
+    joins_source: whether a target is read behind its source in one sequence, so that attention goes
+        over both.
     """
 
     output_scale: float = 1.0
     reads_regions: bool = False
+    joins_source: bool = False
 
     @abstractmethod
     def forward(self, source: Sequences, target: Sequences) -> Output:

@@ -512,7 +512,13 @@ class TextToText(EmbedsTexts):
         decoder_input = [ids[:-1][: config.max_length] for ids in whole]
         target = [ids[: len(read) + 1] for ids, read in zip(whole, decoder_input, strict=True)]
         labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
-        if label(labels, [[target_text_of(i) for i in row] for row in target]):
+        named = [[target_text_of(i) for i in row] for row in target]
+        if self.model.joins_source:  # one text, of which the last token is not read
+            parts = zip(labels, named, decoder_input, strict=True)
+            wanted = label(target=[one + other[: len(ids)] for one, other, ids in parts])
+        else:
+            wanted = label(labels, named)
+        if wanted:
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
                 read = Sequences.of(decoder_input, config.pad)

@@ -119,6 +119,7 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "show-attend-tell",
     "region-transformer",
     "llama",
+    "decoder-only",
 }
 
 

@@ -189,6 +189,10 @@ TINY: dict[str, list[dict]] = {
         dict(T5, bias_per_layer=True),
     ],
     "t5-encoder": [T5_ENCODER, dict(T5_ENCODER, bias_per_layer=True, gated=True)],
+    "decoder-only": [
+        dict(inside=dict(GPT, max_length=32)), dict(decoder="llama", inside=LLAMA),
+        dict(decoder="recurrent", inside=dict(RECURRENT, cell="gru", tied=True)),
+    ],
     "show-attend-tell": [
         CAPTIONER, dict(CAPTIONER, attention="mean"), dict(CAPTIONER, attention="hard"),
         dict(CAPTIONER, attention="hard-expected", choice_seed=5, d_embedding=8),

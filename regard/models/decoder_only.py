@@ -1,0 +1,161 @@
+"""A language model that reads a source (Liu et al. 2018, "Generating Wikipedia by Summarizing Long
+Sequences", section 4.2.3).
+
+    source, delimiter, target  ->  language model  ->  what follows each token of the target
+
+Source and target are one sequence with a delimiter between them, `bos`, which any language model
+reads from left to right. Only the tokens of the target are predicted. So every task from text to
+text trains a language model, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.attention.cache import HEADROOM, extremes
+from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError
+from regard.models.check_config import config_of
+from regard.models.config import TokenId
+from regard.models.protocols import EncoderDecoder, Head, LanguageModel, Output
+from regard.ops import TopKTokens
+from regard.state import State
+
+SPECIAL = ("pad", "bos", "eos")
+
+
+@dataclass(frozen=True)
+class DecoderOnlyConfig:
+    """decoder: the name of the language model.  inside: its configuration.
+
+    bos: the delimiter between source and target.
+    """
+
+    vocab_size: int
+    decoder: str = "gpt2"
+    inside: Mapping[str, Any] = field(default_factory=dict)
+    pad: TokenId = 0
+    bos: TokenId = 1
+    eos: TokenId = 2
+
+    @property
+    def max_length(self) -> int | None:
+        """Of a source, and of a target: half of the context each."""
+        whole = self.inner().max_length
+        return None if whole is None else max(1, whole // 2)
+
+    @property
+    def d_model(self) -> int:
+        """That of the language model."""
+        return self.inner().d_model
+
+    def inner(self) -> Any:
+        """The configuration of the language model.
+
+        Raises:
+            CheckpointError: `inside` is none, or `decoder` names no language model.
+        """
+        kind = _language_model(self.decoder)
+        known = asdict(self)
+        own = {name: known[name] for name in ("vocab_size", *SPECIAL)}
+        names = {one.name for one in fields(kind.Config)}
+        own = {name: value for name, value in own.items() if name in names}
+        return config_of(kind.Config, {**self.inside, **own}, "config.json", section="inside")
+
+
+class DecoderOnly(nn.Module, EncoderDecoder[State]):
+    """A language model over source, delimiter and target, an `EncoderDecoder`."""
+
+    Config = DecoderOnlyConfig
+    joins_source = True
+
+    def __init__(self, config: DecoderOnlyConfig):
+        super().__init__()
+        self.config = config
+        self.decoder: Any = _language_model(config.decoder)(config.inner())
+
+    @classmethod
+    def of(cls, model: Any, name: str) -> DecoderOnly:
+        """With the weights of a language model; `name` is that of its class in the registry.
+
+        Raises:
+            ConfigError: it has no token that ends a text.
+        """
+        inside = asdict(model.config)
+        special = {role: inside.pop(role, None) for role in SPECIAL}
+        if special["eos"] is None:
+            raise ConfigError(
+                f"{type(model).__name__} cannot generate targets: its vocabulary has no token that "
+                "ends a text (eos)."
+            )
+        given = {role: number for role, number in special.items() if number is not None}
+        given = {"pad": 0, "bos": special["eos"], **given}
+        made = cls(DecoderOnlyConfig(inside.pop("vocab_size"), name, inside, **given))
+        made.decoder.load_state_dict(model.state_dict())
+        return made
+
+    @property
+    def head(self) -> Head:  # type: ignore[override]
+        """That of the language model."""
+        return self.decoder.head
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """See `Model`."""
+        return self.decoder.repeated_blocks
+
+    def forward(self, source: Sequences, target: Sequences) -> Output:
+        """See `EncoderDecoder`."""
+        rows = torch.arange(len(source), device=source.lengths.device)[:, None]
+        at = source.lengths[:, None] + target.positions  # (B, T)
+        hidden = self.decoder(self.joined(source, target)).hidden  # (B, S + T, D)
+        return Output(hidden[rows, at])
+
+    def joined(self, source: Sequences, target: Sequences) -> Tensor:
+        """Each target directly behind its source: (B, S) and (B, T) -> (B, S + T)."""
+        width, longest = source.ids.size(1) + target.ids.size(1), target.ids.size(1)
+        behind = torch.arange(width, device=source.ids.device) - source.lengths[:, None]
+        if not longest:
+            return source.ids
+        of_target = target.ids.gather(1, behind.clamp(0, longest - 1))
+        return torch.where(behind < 0, F.pad(source.ids, (0, longest)), of_target)
+
+    def read(self, source: Sequences) -> State:
+        """See `Generator`."""
+        state = self.decoder.empty(len(source))
+        longest = extremes(source.lengths)[1]
+        if not longest:
+            return state
+        state = state.expect_tokens(longest + HEADROOM)
+        return self.decoder.prefill(source.ids[:, :longest], state, source.lengths)
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `Generator`."""
+        return self.decoder.step(tokens, state)
+
+    def topk(self, tokens: Tensor, state: State, count: int) -> tuple[TopKTokens, State] | None:
+        """See `Generator`."""
+        return self.decoder.topk(tokens, state, count)
+
+
+def _language_model(name: str) -> Any:
+    """The class of this name.
+
+    Raises:
+        CheckpointError: it is no language model that reads from left to right.
+    """
+    from regard.models import model_class
+
+    try:
+        kind = model_class(name)
+    except ConfigError as error:
+        raise CheckpointError(f"config.json: `decoder`: {error}") from None
+    if not issubclass(kind, LanguageModel):
+        raise CheckpointError(f"config.json: `decoder` must be a language model, but is {name!r}.")
+    return kind

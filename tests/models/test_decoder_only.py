@@ -1,0 +1,170 @@
+"""Language models that read source and target as one text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.data.batches import PairBatch, Sequences
+from regard.decoding import generate
+from regard.decoding.start import start
+from regard.errors import CheckpointError, ConfigError
+from regard.models import as_encoder_decoder
+from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
+from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.llama import Llama, LlamaConfig
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.xlnet import Xlnet, XlnetConfig
+from regard.tasks.text_to_text import text_to_text_loss
+
+V, BOS, EOS = 20, 1, 2
+SOURCES = [[5, 6, 7, EOS], [8, EOS], [9, 10, 11, 12, 13, EOS], [EOS]]
+TARGETS = [[BOS, 14, 15, EOS], [BOS, 5, 6, 7, 8, EOS], [BOS, EOS], [BOS, 9, EOS]]
+SPECIAL = dict(pad=0, bos=BOS, eos=EOS)
+MODELS = {
+    "gpt2": lambda: GPT2(
+        GPT2Config(V, d_model=8, heads=2, layers=2, max_length=32, dropout=0.0, **SPECIAL)
+    ),
+    "llama": lambda: Llama(
+        LlamaConfig(V, d_model=8, d_ff=12, heads=4, key_value_heads=2, layers=2, **SPECIAL)
+    ),
+    "recurrent": lambda: RecurrentLanguageModel(RecurrentConfig(V, d_model=8)),
+}
+
+
+def both(name: str):
+    """A language model with large weights, and the model around it."""
+    torch.manual_seed(0)
+    inner = MODELS[name]().eval()
+    with torch.no_grad():
+        for parameter in inner.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return inner, as_encoder_decoder(inner).eval()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_loss_of_targets_and_its_gradient_are_those_of_the_joined_texts(name):
+    inner, model = both(name)
+    batch = PairBatch(Sequences.of(SOURCES, 0), Sequences.of(TARGETS, 0))
+    loss, count = text_to_text_loss(model, batch)
+    wanted = torch.zeros(())
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        text = torch.tensor([[*source, *target]])
+        scores = inner.head.logits(inner(text).hidden)[0].log_softmax(-1)
+        for at in range(len(source), text.size(1) - 1):
+            wanted = wanted - scores[at, text[0, at + 1]]
+    assert count == sum(len(target) - 1 for target in TARGETS)
+    torch.testing.assert_close(loss, wanted)
+    found = torch.autograd.grad(loss, list(model.parameters()))
+    expected = torch.autograd.grad(wanted, list(inner.parameters()))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_behind_sources_of_different_lengths_equal_the_joined_text(name):
+    inner, model = both(name)
+    state, first = start(model, Sequences.of(SOURCES, 0))
+    assert first.tolist() == [[BOS]] * len(SOURCES)
+    tokens = torch.tensor([[BOS, 5, 9, 13, 4]] * len(SOURCES))
+    found = []
+    for token in tokens.split(1, 1):
+        scores, state = model.step(token, state)
+        found.append(scores.log_softmax(-1))
+    for row, source in enumerate(SOURCES):
+        text = torch.cat([torch.tensor(source), tokens[row]])[None]
+        wanted = inner.head.logits(inner(text).hidden)[0, len(source) :].log_softmax(-1)
+        torch.testing.assert_close(torch.cat(found, 1)[row], wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"beams": 3}], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_targets_are_what_the_language_model_continues(name, options):
+    inner, model = both(name)
+    found = generate(model, Sequences.of(SOURCES, 0), max_tokens=6, **options)
+    prompts = Sequences.of([[*source, BOS] for source in SOURCES], 0)
+    wanted = generate(inner, prompts, max_tokens=6, **options)
+    assert [best[0].tokens for best in found] == [best[0].tokens for best in wanted]
+
+
+def test_half_of_the_context_is_for_the_source():
+    assert both("gpt2")[1].config.max_length == 16
+    assert both("recurrent")[1].config.max_length is None
+
+
+def test_a_model_that_does_not_predict_in_order_is_not_taken():
+    xlnet = Xlnet(XlnetConfig(V, d_model=8, d_ff=8, heads=2, layers=1))
+    backward = AwdLstm(AwdLstmConfig(V, d_model=8, d_hidden=8, layers=2, backward=True))
+    for model in (xlnet, backward, torch.nn.Linear(2, 2)):
+        assert as_encoder_decoder(model) is None
+    with pytest.raises(ConfigError, match="no token that ends a text"):
+        as_encoder_decoder(GPT2(GPT2Config(V, d_model=8, heads=2, layers=1)))
+
+
+@pytest.mark.parametrize("decoder, message", [
+    ("bert", "must be a language model, but is 'bert'"), ("gpt3x", "no model 'gpt3x'"),
+])  # fmt: skip
+def test_what_is_inside_must_be_a_language_model(decoder, message):
+    with pytest.raises(CheckpointError, match=message):
+        DecoderOnly(DecoderOnlyConfig(V, decoder, {}))
+
+
+def test_an_unknown_option_inside_is_named():
+    with pytest.raises(CheckpointError, match="width"):
+        DecoderOnly(DecoderOnlyConfig(V, "gpt2", {"width": 3}))
+
+
+ROWS = [(text, " ".join(text.split()[::-1])) for text in (
+    "a b c", "b c", "c a", "a c b", "b a", "c b a", "a b", "b c a", "a", "b", "c", "c c a b",
+)]  # fmt: skip
+SIZES = dict(d_model=32, heads=4, layers=2, max_length=32)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return regard.train(
+        task="translation", model={"name": "decoder-only", "inside": SIZES}, train=ROWS,
+        valid=ROWS, updates=150, learning_rate=1e-2, tokenizer={"kind": "words", "vocab_size": 30},
+        out=folder / "run", show="none",
+    )  # fmt: skip
+
+
+def test_it_learns_to_translate_and_is_loaded_as_it_was_saved(trained, tmp_path):
+    task = trained.model
+    assert task.evaluate(ROWS)[0][0].value > 80
+    texts = [text for text, _ in ROWS]
+    regard.save(task, tmp_path / "saved")
+    for again in (regard.load(trained.folder), regard.load(tmp_path / "saved")):
+        assert again.generate(texts, beams=2) == task.generate(texts, beams=2)
+
+
+def test_attention_over_source_and_target_is_captured_with_its_words(trained):
+    with regard.look(trained.model) as seen:
+        found = trained.model.generate("a b c")
+    (recorded,) = [one for one in seen.passes if one.attentions]
+    words = [*"abc", "</s>", "<s>", *found.split()]
+    for attention in recorded.attentions.values():
+        assert attention.kind == "decoder"
+        assert attention.parts[0].shape == (1, 4, len(words), len(words))
+    assert [len(one) for one in recorded.target] == [len(words)]
+
+
+def test_a_language_model_of_a_folder_learns_from_pairs(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(" ".join(row) for row in ROWS))
+    start = regard.train(
+        task="language-modeling", model={"name": "gpt2", **SIZES}, train=text, valid=text,
+        format="lines", sequence_length=32, updates=2, out=tmp_path / "lm", show="none",
+        tokenizer={"kind": "words", "vocab_size": 30},
+    )  # fmt: skip
+    regard.save(start.model, tmp_path / "folder")
+    run = regard.train(
+        task="summarization", model=tmp_path / "folder", train=ROWS, valid=ROWS, updates=2,
+        out=tmp_path / "run", show="none",
+    )  # fmt: skip
+    assert isinstance(run.model.model, DecoderOnly)
+    assert run.model.generate(["a b", ""])[1] == ""
