@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.attention.capture import Labels
+from regard.errors import ConfigError
 
 
 @dataclass
@@ -22,7 +23,19 @@ class RecordedAttention:
 
     @property
     def weights(self) -> Tensor:
-        """(B, H, T, S), float32, on the CPU; the steps of a decoder are concatenated."""
+        """(B, H, T, S), float32, on the CPU; the steps of a decoder are concatenated.
+
+        Raises:
+            ConfigError: they were recorded in a search, which reorders its rows.
+        """
+        rows = [part.size(0) for part in self.parts]
+        if min(rows) < max(rows):
+            raise ConfigError(
+                f"The steps of `{self.name}` have {min(rows)} to {max(rows)} rows, as in a beam "
+                "search: a row is another hypothesis at each step. `parts` has the steps as they "
+                "were; for the attention of what was found, record the model reading it, "
+                "`model(source, target)`, as the `generate` of a task does."
+            )
         keys = max(part.size(-1) for part in self.parts)
         padded = [pad(part, (0, keys - part.size(-1))) for part in self.parts]
         return torch.cat(padded, dim=2)

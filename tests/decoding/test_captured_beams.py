@@ -1,0 +1,152 @@
+"""Attention that is captured while a beam search runs is that of one pass over what it found.
+
+A search reorders its rows, lets hypotheses of a sentence share its memory, and drops sentences that
+are finished. Which row held which prefix is read from a state that carries the prefixes with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.data.batches import Sequences
+from regard.decoding import Beam
+from regard.errors import ConfigError
+from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
+from regard.models.seq2seq import SCORES, Seq2Seq, Seq2SeqConfig
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.wrappers import GeneratorAround
+from regard.state import State
+
+WORDS = 17
+SOURCES = [[5, 6, 7, 2], [8, 2], [9, 10, 11, 12, 13, 14, 2], [4, 15, 2]]
+
+
+def seq2seq(**options):
+    sizes = dict(d_model=8, layers=2, dropout=0.2, max_length=20)
+    return lambda: Seq2Seq(Seq2SeqConfig(WORDS, **sizes | options))
+
+
+def conv():
+    sizes = dict(d_model=8, encoder=((3, 8),) * 2, decoder=((3, 8), (2, 6), (3, 8)), max_length=20)
+    return ConvSeq2Seq(ConvSeq2SeqConfig(WORDS, **sizes))
+
+
+def transformer():
+    sizes = dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2)
+    return Transformer(TransformerConfig(WORDS, **sizes))
+
+
+MODELS = {
+    **{score: seq2seq(attention=score) for score in SCORES},
+    "local-m": seq2seq(window="local-m", half_width=1),
+    "local-p": seq2seq(window="local-p", half_width=2),
+    "hard": seq2seq(selection="hard"),
+    "hard, drawn": seq2seq(selection="hard", choice_seed=3),
+    "hard-expected": seq2seq(selection="hard-expected"),
+    "hard, drawn, local-m": seq2seq(
+        selection="hard-expected", choice_seed=3, window="local-m", half_width=2
+    ),
+    "location, local-p": seq2seq(attention="location", window="local-p", half_width=2),
+    "conv-seq2seq": conv,
+    "transformer": transformer,
+}
+
+
+@dataclass
+class Followed(State):
+    """A model's state, the tokens that each row has read (R, T), and the number of its sentence."""
+
+    inner: State
+    read: Tensor
+    sentence: Tensor
+
+
+class Following(GeneratorAround):
+    """A model whose captured attention is kept by sentence and prefix."""
+
+    def __init__(self, model, record):
+        super().__init__(model)
+        self.record, self.kept, self.rows, self.orders = record, {}, {}, 0
+
+    def read(self, source):
+        count = len(source)
+        nothing = torch.zeros(count, 0, dtype=torch.long)
+        return Followed(self.model.read(source), nothing, torch.arange(count))
+
+    def topk(self, tokens, state, count):
+        return None
+
+    def step(self, tokens, state):
+        state.consume()
+        for one in self.record.passes:
+            one.attentions.clear()
+        scores, inner = self.model.step(tokens, state.inner)
+        read = torch.cat([state.read, tokens], 1)
+        found = {n: a.weights for one in self.record.passes for n, a in one.attentions.items()}
+        for row, (sentence, prefix) in enumerate(
+            zip(state.sentence.tolist(), read.tolist(), strict=True)
+        ):
+            key = sentence, tuple(prefix)
+            self.kept[key] = {name: weights[row] for name, weights in found.items()}
+            self.rows[key] = row
+        return scores, Followed(inner, read, state.sentence)
+
+
+def searched(model):
+    """The hypotheses of a search, and the generator that followed it."""
+    with regard.look(model) as record, torch.no_grad():
+        follower = Following(model, record)
+        return Beam(size=4, n_best=3, max_tokens=9).run(
+            follower, Sequences.of(SOURCES, 0)
+        ), follower
+
+
+def of_one_pass(model, source, target):
+    """The weights of every cross-attention in a pass over one sentence alone: (H, T, S) by name."""
+    with regard.look(model) as record, torch.no_grad():
+        model(Sequences.of([source], 0), Sequences.full(torch.tensor([target])))
+    (one,) = record.passes
+    return {n: a.weights[0] for n, a in one.attentions.items() if a.kind == "cross"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_captured_attention_of_a_beam_is_that_of_one_pass_over_each_hypothesis(name):
+    torch.manual_seed(1)
+    model = MODELS[name]()
+    with torch.no_grad():
+        for parameter in model.parameters():  # so large that words differ, and weights are not flat
+            parameter.add_(torch.randn_like(parameter), alpha=0.5)
+    model = model.double().eval()
+    found, follower = searched(model)
+    held, steps = set(), 0
+    for sentence, (source, hypotheses) in enumerate(zip(SOURCES, found, strict=True)):
+        assert len(hypotheses) == 3
+        for hypothesis in hypotheses:
+            target = [model.config.bos, *hypothesis.tokens][:9]  # what was read
+            whole = of_one_pass(model, source, target)
+            assert whole
+            for t in range(len(target)):
+                key = sentence, tuple(target[: t + 1])
+                captured = follower.kept[key]
+                for attention, weights in whole.items():
+                    one = captured[attention][:, 0]  # (H, T=1, S) -> (H, S)
+                    torch.testing.assert_close(one[:, : len(source)], weights[:, t].to(one))
+                    assert not one[:, len(source) :].any()
+                held.add(follower.rows[key] % 4)
+                steps += 1
+    assert len(held) > 1 and steps > 20  # the search has reordered its rows
+
+
+def test_the_steps_of_a_search_are_no_matrix_of_one_sentence():
+    model = MODELS["general"]().eval()
+    with regard.look(model) as record, torch.no_grad():
+        Beam(size=3, max_tokens=4).run(model, Sequences.of(SOURCES[:1], 0))
+    (attention,) = record.passes[0].attentions.values()
+    assert [part.size(0) for part in attention.parts[:2]] == [1, 3]
+    with pytest.raises(ConfigError, match="1 to 3 rows.*another hypothesis at each step"):
+        record.heads()
