@@ -447,6 +447,18 @@ def test_look_colours_a_text_by_a_cell(runs, tmp_path):
     assert "has no recurrent cells" in refused("look", runs["transformer"], "one", "--cell", "1:1")
 
 
+def test_look_draws_gradients_of_models_side_by_side(runs, tmp_path):
+    words = ["look", runs["language"], "one two three", "--gradients"]
+    (found,) = json.loads(done(*words, "--json"))["norms"].values()
+    assert len(found[0]) == 2 and min(map(min, found)) > 0
+    both = json.loads(done(*words, "--beside", runs["language"], "--json"))["norms"]
+    assert len(both) == 2 and list(both.values()) == [found, found]
+    image = tmp_path / "g.png"
+    assert "layer 1" in done(*words, "--png", image) and image.exists()
+    assert "draws one model" in refused(*words[:3], "--cell", "1:1", "--beside", runs["language"])
+    assert "has 1 tokens" in refused("look", runs["language"], "one", "--gradients")
+
+
 def test_look_finds_cells_of_the_files_of_a_folder(runs, tmp_path):
     folder = tmp_path / "code"
     folder.mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +25,10 @@ from regard.schema import read_text
 
 if TYPE_CHECKING:
     from regard.tasks.verbs import TaskVerbs
-    from regard.visual import AttentionComparison, Inputs, Picture
+    from regard.visual import AttentionComparison, Picture
     from regard.visual.attention_record import AttentionRecord
+
+    Drawn = tuple[Picture, dict[str, Any]]  # and its numbers
 
 LARGEST_TEXT = 1 << 26  # bytes of a file in which cells are looked for
 
@@ -40,6 +42,51 @@ class Selection:
     head: Annotated[int | None, Option(help="From 1; by default the mean of all heads.")] = None
     word: Annotated[str | None, Option(help="What this word attends to, head by head.")] = None
     tokens: Annotated[bool, Option("--tokens", help="Show subwords, not merged to words.")] = False
+
+
+@dataclass(frozen=True)
+class OtherPicture:
+    """A picture of something else than attention; one at most is asked for."""
+
+    inputs: Annotated[bool, Option("--inputs", help="Show ids, segments and mask.")] = False
+    steps: Annotated[
+        str | None, Option(metavar="WORD", help="Of an ELMo: how the vector of a word is made.")
+    ] = None
+    cell: Annotated[
+        str | None, Option(metavar="LAYER:NUMBER", help="Colour the text by a recurrent cell.")
+    ] = None
+    cells: Annotated[
+        str | None,
+        Option(metavar="KIND", help="Find cells of text or python: TEXT is a file or a folder."),
+    ] = None
+    gradients: Annotated[
+        bool, Option("--gradients", help="Show how far the gradient reaches back in time.")
+    ] = False
+
+    def draw(self, tasks: Mapping[str, TaskVerbs], text: str) -> Drawn | None:
+        """The picture that is asked for, and its numbers; None where none is.
+
+        Args:
+            tasks: by their names; the first is drawn, and of gradients all.
+
+        Raises:
+            ConfigError: several are asked for, or there is a second model that this one ignores.
+        """
+        given = [f"--{one.name}" for one in fields(self) if getattr(self, one.name) != one.default]
+        if not given:
+            return None
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)} are different pictures: give one of them.")
+        if len(tasks) > 1 and not self.gradients:
+            raise ConfigError(f"{given[0]} draws one model: leave --beside out.")
+        if self.gradients:
+            return _gradients(tasks, text)
+        task = next(iter(tasks.values()))
+        if self.steps is not None:
+            return _steps(task, text, self.steps)
+        if self.cell is not None:
+            return _cell(task, text, self.cell)
+        return _inputs(task, text) if self.cells is None else _found_cells(task, text, self.cells)
 
 
 @dataclass(frozen=True)
@@ -76,6 +123,7 @@ class PictureOutput:
 
 @with_decoding
 @with_flags("output", PictureOutput)
+@with_flags("other", OtherPicture)
 @with_flags("selection", Selection)
 def look(
     model: ModelFolder,
@@ -84,20 +132,10 @@ def look(
     silence: Annotated[
         list[str] | None, Option(metavar="LAYER:HEADS", help="Mask heads: 3:1,6 of layer 3.")
     ] = None,
-    inputs: Annotated[bool, Option("--inputs", help="Show ids, segments and mask.")] = False,
-    steps: Annotated[
-        str | None, Option(metavar="WORD", help="Of an ELMo: how the vector of a word is made.")
-    ] = None,
-    cell: Annotated[
-        str | None, Option(metavar="LAYER:NUMBER", help="Colour the text by a recurrent cell.")
-    ] = None,
-    cells: Annotated[
-        str | None,
-        Option(metavar="KIND", help="Find cells of text or python: TEXT is a file or a folder."),
-    ] = None,
     device: Device = None,
     *,
     selection: Selection,
+    other: OtherPicture,
     output: PictureOutput,
     decoding: dict[str, Any],
 ) -> None:
@@ -107,15 +145,16 @@ def look(
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if beside is None else [beside]))
     title = f"{' and '.join(names)}: “{text}”"
-    if special := _special(task, text, inputs, steps, cell, cells):
-        drawn, numbers = special
-        output.write(drawn, _page(drawn, title), facts | numbers)
+    tasks = [task, *([] if beside is None else [load_task(beside, device=device)])]
+    if (drawn := other.draw(dict(zip(names, tasks, strict=True)), text)) is not None:
+        picture, numbers = drawn
+        output.write(picture, _page(picture, title), facts | numbers)
         return
     with _masked_heads(task, silence or ()):
         record, answer = _record(task, text, decoding)
     facts["answer"] = answer
     if beside is not None:
-        records = (record, _record(load_task(beside, device=device), text, {})[0])
+        records = (record, _record(tasks[1], text, {})[0])
         both = _comparison(dict(zip(names, records, strict=True)), selection)
         picture = page = replace(both, title=title)
     elif selection.word is not None:
@@ -129,31 +168,7 @@ def look(
     output.write(picture, page, facts)
 
 
-def _special(
-    task: TaskVerbs,
-    text: str,
-    inputs: bool,
-    steps: str | None,
-    cell: str | None,
-    cells: str | None,
-) -> tuple[Picture, dict[str, Any]] | None:
-    """A picture of something else than attention and its numbers, where one is asked for."""
-    asked = {"--inputs": inputs, "--steps": steps is not None, "--cell": cell is not None}
-    asked["--cells"] = cells is not None
-    given = [name for name, value in asked.items() if value]
-    if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} are different pictures: give one of them.")
-    if inputs:
-        rows = _inputs(task, text)
-        return rows, dict(rows.rows)
-    if steps is not None:
-        return _steps(task, text, steps)
-    if cells is not None:
-        return _found_cells(task, text, cells)
-    return None if cell is None else _cell(task, text, cell)
-
-
-def _found_cells(task: TaskVerbs, name: str, kind: str) -> tuple[Picture, dict[str, Any]]:
+def _found_cells(task: TaskVerbs, name: str, kind: str) -> Drawn:
     """The cells that follow properties of the text of a file or of the files of a folder."""
     from regard.visual import find_cells
     from regard.visual.character_properties import KINDS
@@ -171,7 +186,15 @@ def _found_cells(task: TaskVerbs, name: str, kind: str) -> tuple[Picture, dict[s
     return found, {"cells": cells}
 
 
-def _cell(task: TaskVerbs, text: str, cell: str) -> tuple[Picture, dict[str, Any]]:
+def _gradients(tasks: Mapping[str, TaskVerbs], text: str) -> Drawn:
+    """The gradient of the last token's loss by the hidden states, step by step."""
+    from regard.visual import gradient_curves, gradient_norms
+
+    norms = {name: gradient_norms(one.model, one.tokenizer, text) for name, one in tasks.items()}
+    return gradient_curves(norms), {"norms": {name: one.tolist() for name, one in norms.items()}}
+
+
+def _cell(task: TaskVerbs, text: str, cell: str) -> Drawn:
     """A text coloured by a cell, and the value of each character."""
     from regard.visual import cell_activation
 
@@ -213,16 +236,17 @@ def _texts_of(line: str) -> Any:
     return tuple(line.split("\t")) if "\t" in line else line
 
 
-def _inputs(task: TaskVerbs, text: str) -> Inputs:
+def _inputs(task: TaskVerbs, text: str) -> Drawn:
     """What the encoder of a task reads."""
     from regard.visual import Inputs
 
     if task.input_format is None:
         raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
-    return Inputs.of(_texts_of(text), task.input_format.tokenizer, task.input_format.template)
+    found = Inputs.of(_texts_of(text), task.input_format.tokenizer, task.input_format.template)
+    return found, dict(found.rows)
 
 
-def _steps(task: TaskVerbs, text: str, word: str) -> tuple[Picture, dict[str, Any]]:
+def _steps(task: TaskVerbs, text: str, word: str) -> Drawn:
     """The layers of an ELMo at a word and their weighted sum, and the same as numbers."""
     from regard.visual import elmo_steps
 

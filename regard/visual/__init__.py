@@ -23,6 +23,7 @@ __all__, __getattr__ = names_of(
         "dropouts": "dropouts",
         "distribution": "Distribution next_tokens",
         "elmo_mix": "elmo_steps",
+        "gradients": "gradient_curves gradient_norms",
         "head_grid": "HeadGrid Panel",
         "heatmap": "Heatmap",
         "inputs": "Inputs",
