@@ -48,6 +48,7 @@ def run_here(condition: Condition):
             "segments",
         ),
         "awd_lstm",
+        "convolution",
         "crf",
         "tokenizing",
     ],
@@ -102,6 +103,14 @@ def test_all_sides_compute_the_same_perplexity(options):
         sides = [c for c in work.conditions if not c.missing and "float32" in c.name]
         found = [run_here(condition) for condition in sides]
         assert len(found) == 2 and found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_convolutions_and_torchs_give_the_same_and_so_do_steps_and_whole_texts(options):
+    threads = torch.get_num_threads()
+    for work in importlib.import_module("benchmarks.convolution").works(options):
+        ours, other = map(run_here, work.conditions)
+        assert ours == pytest.approx(other, rel=1e-5)
+    torch.set_num_threads(threads)
 
 
 def test_a_worker_returns_results_and_raises_errors_of_its_process():
