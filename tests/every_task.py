@@ -209,6 +209,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "translation": translator,
     "summarization": lambda: translator(task="summarization"),
     "text-to-text": lambda: translator(task="text-to-text"),
+    "dialogue": lambda: translator(task="dialogue"),
     "span-corruption": span_corruption,
     "captioning": captioner,
     "captioning-transformer": lambda: captioner(RegionTransformer),

@@ -167,12 +167,13 @@ def _outputs(
 
     if len(files) > 1 and columns:
         _no_columns("lines of two files have none")
-    sources, references = fields_of(task.rows_to_evaluate(files, columns))
+    rows = task.rows_to_evaluate(files, columns)
+    sources, references = fields_of(rows)
     long = task.over_limit(sources)
     found = task.hypotheses(sources, too_long="truncate", **decoding)
     best = [texts[0] for texts in task.spelled(sources, found)]
     counts = {"texts": len(sources), "truncated": len(long), "unfinished": unfinished(found)}
-    return task.scores(best, references), Counter(counts)
+    return [*task.scores(best, references), *task.reference_scores(rows)], Counter(counts)
 
 
 def _likelihood(

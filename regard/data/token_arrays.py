@@ -51,6 +51,7 @@ class FieldEncoder:
     max_length: the most ids, `before` and `after` included; None: any number
     too_long: for a longer text, raise an error, `truncate` it, or `skip` its row; both are counted
     prefix: text put before each text
+    truncation_side: the end at which a text is truncated
 
     Raises:
         ConfigError: `too_long` is something else, or `max_length` leaves no room for a text.
@@ -63,6 +64,7 @@ class FieldEncoder:
     max_length: int | None = None
     too_long: Literal["error", "truncate", "skip"] = "error"
     prefix: str = ""
+    truncation_side: Literal["left", "right"] = "right"
 
     def __post_init__(self) -> None:
         if self.too_long not in ("error", "truncate", "skip"):
@@ -93,8 +95,10 @@ class FieldEncoder:
         return [] if most is None else [i for i, ids in enumerate(encoded) if len(ids) > most]
 
     def truncated(self, ids: list[int]) -> list[int]:
-        """The first `max_length` ids, of which the last are `after`."""
+        """`max_length` of the ids, of which the first are `before` and the last are `after`."""
         assert self.max_length is not None
+        if self.truncation_side == "left":
+            return list(self.before) + ids[len(ids) - self.max_length + len(self.before) :]
         return ids[: self.max_length - len(self.after)] + list(self.after)
 
 
@@ -198,9 +202,11 @@ class TokenArray:
         """The sequences where `keep` (sequences,) is True."""
         return self._of_lengths(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
 
-    def truncated(self, lengths: np.ndarray) -> TokenArray:
-        """The first `lengths` (sequences,) ids of each sequence."""
+    def truncated(self, lengths: np.ndarray, side: str = "right") -> TokenArray:
+        """The first `lengths` (sequences,) ids of each sequence, or the last ones."""
         positions = np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
+        if side == "left":
+            positions = np.repeat(self.lengths, self.lengths) - 1 - positions
         return self._of_lengths(self.ids[positions < np.repeat(lengths, self.lengths)], lengths)
 
     def framed(self, before: tuple[int, ...], after: tuple[int, ...]) -> TokenArray:
@@ -401,7 +407,8 @@ class _Encoding:
                 keep &= ~long
             elif long.any():
                 most = column.max_length - column.special_count
-                fields[i] = fields[i].truncated(np.minimum(lengths, most))
+                shorter = np.minimum(lengths, most)
+                fields[i] = fields[i].truncated(shorter, column.truncation_side)
         for builder, column, ids in zip(self.builders, self.columns, fields, strict=True):
             kept = ids if keep.all() else ids.select(keep)
             builder.add(kept.framed(column.before, column.after))

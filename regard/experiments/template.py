@@ -35,6 +35,7 @@ FILE_ENDINGS = {
     **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
     "question-answering": "json",
     "multiple-choice": "json",
+    "dialogue": "json",
 }
 # task -> the model that is trained from random weights
 RANDOM_MODELS = {

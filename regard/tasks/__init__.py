@@ -18,6 +18,7 @@ TASKS: dict[str, Any] = {
     "translation": "regard.tasks.translation:Translation",
     "summarization": "regard.tasks.summarization:Summarization",
     "text-to-text": "regard.tasks.text_to_text:TextToText",
+    "dialogue": "regard.tasks.dialogue:Dialogue",
     "captioning": "regard.tasks.captioning:Captioning",
     "span-corruption": "regard.tasks.span_corruption:SpanCorruption",
     "language-modeling": "regard.tasks.language_modeling:LanguageModeling",

@@ -33,9 +33,9 @@ TASK_OF = {
     "next_sentence": "next-sentence",
     "sentence_order": "sentence-order",
 }
-# what encoder-decoders are for: pairs of texts; and trees
+# what encoder-decoders are for: pairs of texts; trees, and turns of dialogues
 ENCODER_DECODERS = ("translation", "summarization", "text-to-text", "span-corruption")
-OF_ENCODER_DECODERS = (*ENCODER_DECODERS, "sequence-parsing")
+OF_ENCODER_DECODERS = (*ENCODER_DECODERS, "sequence-parsing", "dialogue")
 # what the published ones of a `model_type` are for; others turn any text into another
 PUBLISHED_FOR = {
     **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),

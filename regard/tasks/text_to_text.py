@@ -70,10 +70,11 @@ from regard.text.templates import Template
 
 Files = tuple[RecipePath, ...]
 SAMPLES = 12  # rows that a run's report shows
+KEPT = "source: empty, row kept"  # an event of a report
 
 
-class TextPairsData(DataSection):
-    """[data]: two files of lines, or one table with `columns` for source and target."""
+class PairsData(DataSection):
+    """What sections [data] with sources and targets have in common."""
 
     several_files: ClassVar[bool] = True
 
@@ -81,9 +82,6 @@ class TextPairsData(DataSection):
     valid: Files | Share | FoldOption
     """Files, or a share or a fold of the training data."""
     test: Files = ()
-    columns: tuple[int | str, ...] = (0, 1)
-    format: str | None = None
-    """Of one table: tsv, csv, jsonl or parquet, where the file's ending does not say it."""
     max_length: int = Field(default=256, ge=2)
     """Of one sentence, `</s>` included; never more than the model reads."""
     too_long: Literal["error", "truncate", "skip"] = "skip"
@@ -96,13 +94,21 @@ class TextPairsData(DataSection):
     max_tokens_per_batch: int = Field(default=4096, ge=1)
     """Tokens in the larger of a batch's two arrays, padding included."""
 
-    def read(self, source: Any, part: str) -> RowReader:
-        """The pairs of two files of lines, or of one table."""
-        return pairs_of(source, self.columns, self.format)
-
     def texts(self) -> Iterator[str]:
         """Both sides of the training pairs, from which a tokenizer learns."""
         return self.records("train").texts()
+
+
+class TextPairsData(PairsData):
+    """[data]: two files of lines, or one table with `columns` for source and target."""
+
+    columns: tuple[int | str, ...] = (0, 1)
+    format: str | None = None
+    """Of one table: tsv, csv, jsonl or parquet, where the file's ending does not say it."""
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The pairs of two files of lines, or of one table."""
+        return pairs_of(source, self.columns, self.format)
 
 
 class TextToTextObjective(ReinforceObjective):
@@ -118,12 +124,18 @@ class TextToTextEvaluation(Options):
     """For how many texts validation generates targets; 0 means all."""
 
 
-class TextToTextRecipe(DecodingRecipe):
+class PairsRecipe(DecodingRecipe):
+    """What the recipes of tasks with sources and targets have in common."""
+
+    data: PairsData
+    objective: TextToTextObjective = TextToTextObjective()
+    evaluation: TextToTextEvaluation = TextToTextEvaluation()
+
+
+class TextToTextRecipe(PairsRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: TextPairsData
-    objective: TextToTextObjective = TextToTextObjective()
-    evaluation: TextToTextEvaluation = TextToTextEvaluation()
 
 
 @dataclass(frozen=True)
@@ -186,6 +198,8 @@ class TextToText(EmbedsTexts):
 
     metric_names: names of the first metrics of `metrics()` in the run's log.
     default_max_tokens: the limit of decoding where neither a recipe nor a folder sets one.
+    reads_empty: whether an empty source has a target; otherwise that of an empty text is empty, and
+        training leaves such pairs out.
     """
 
     name = "text-to-text"
@@ -194,6 +208,7 @@ class TextToText(EmbedsTexts):
     Recipe: ClassVar[type[Recipe] | None] = TextToTextRecipe
     goal = ("loss", "min")
     default_max_tokens: ClassVar[str] = "2x+10"
+    reads_empty: ClassVar[bool] = False
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy", "chrf")
 
     def __init__(
@@ -241,7 +256,7 @@ class TextToText(EmbedsTexts):
 
     @classmethod
     def from_recipe(
-        cls, recipe: TextToTextRecipe, model: EncoderDecoder, tokenizer: Tokenizer
+        cls, recipe: PairsRecipe, model: EncoderDecoder, tokenizer: Tokenizer
     ) -> TextToText:
         """The task with its data, ready to be trained.
 
@@ -254,13 +269,17 @@ class TextToText(EmbedsTexts):
         limits: dict[str, Any] = {"max_length": limit, "prefix": data.source_prefix}
         tokens = language_tokens(tokenizer, start, data.source_language, data.target_language)
         fields = cls.fields(tokenizer, tokens, too_long=data.too_long, **limits)
-        train = encode(data.records("train"), fields)
+        empty: Literal["keep", "skip"] = "keep" if cls.reads_empty else "skip"
+        train = encode(data.records("train"), fields, empty=empty)
         pairs = list(islice(data.records("valid"), recipe.evaluation.valid_sentences or None))
         fields = cls.fields(tokenizer, tokens, too_long="truncate", **limits)
         valid = encode(pairs, fields, empty="keep")
         budget = data.max_tokens_per_batch
         batches = Buckets(train.columns, pads, max_tokens=budget, seed=recipe.seed)
         parts = {"training data": train.report, "validation data": valid.report}
+        if cls.reads_empty:
+            for report in parts.values():
+                report.events.pop(KEPT, None)
         notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
         if oversized := batches.oversized:
             notes.append(
@@ -304,7 +323,7 @@ class TextToText(EmbedsTexts):
         return source, FieldEncoder("target", tokenizer.for_targets, start, end, **limits)
 
     @staticmethod
-    def example(recipe: TextToTextRecipe, words: int) -> PairBatch:
+    def example(recipe: PairsRecipe, words: int) -> PairBatch:
         """A batch as the recipe asks for, if every sentence had `words` tokens: for estimates."""
         rows = max(1, recipe.data.max_tokens_per_batch // words)
         side = Sequences(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
@@ -423,7 +442,7 @@ class TextToText(EmbedsTexts):
         with muted():
             found = decode_in_order(self.model, sources, method)
         found = [
-            [Hypothesis([], 0.0, 0.0, True)] if not text.strip() else best
+            best if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
             for text, best in zip(texts, found, strict=True)
         ]
         self._capture(sources, [best[0].tokens for best in found])
@@ -458,26 +477,31 @@ class TextToText(EmbedsTexts):
             limit = self.model.config.max_length
             warn_of_truncation(len(cut), len(sources), "sources", limit)
         texts = self.generate(sources, too_long="truncate", **options)
-        return self.scores(texts, references), texts
+        found = [*self.scores(texts, references), *self.reference_scores(pairs)]
+        return found, texts
+
+    def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
+        """Scores of the references themselves, whatever is generated: none."""
+        return []
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The pairs of two files of lines, or of two columns of one table."""
         return pairs_of(files, columns or (0, 1))
 
-    def check_test(self, recipe: TextToTextRecipe) -> None:
+    def check_test(self, recipe: PairsRecipe) -> None:
         """See `TaskVerbs`."""
         if recipe.data.test:
             fields_of(recipe.data.records("test"))
 
-    def test(self, recipe: TextToTextRecipe) -> list[Score]:
+    def test(self, recipe: PairsRecipe) -> list[Score]:
         """See `TaskVerbs`."""
         return self.evaluate(recipe.data.records("test"))[0] if recipe.data.test else []
 
-    def test_samples(self, recipe: TextToTextRecipe) -> list[tuple[str, str, str]]:
+    def test_samples(self, recipe: PairsRecipe) -> list[tuple[str, str, str]]:
         """The first rows of the test data: (source, output, reference)."""
         return self._outputs(recipe.data.records("test")) if recipe.data.test else []
 
-    def samples(self, recipe: TextToTextRecipe) -> list[tuple[str, str, str]]:
+    def samples(self, recipe: PairsRecipe) -> list[tuple[str, str, str]]:
         """The first validation rows: (source, output, reference)."""
         return self._outputs(recipe.data.records("valid"))
 

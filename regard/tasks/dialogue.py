@@ -1,0 +1,149 @@
+"""Dialogue: a model that replies to what was said before, and the perplexity of replies.
+
+    turns before -> history </s> -> model -> reply
+
+Each turn of a dialogue is a reply to its history, which is empty for the first one. The model is an
+encoder-decoder, or a language model that reads history and reply as one text (`decoder-only`). How
+much a model uses the history is the perplexity of the same replies with it and without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, ClassVar, Literal, Unpack
+
+from pydantic import Field
+
+from regard.data.datasets.dialogues import Replies, read_dialogues
+from regard.data.readers import RowReader
+from regard.data.token_arrays import FieldEncoder, encode
+from regard.errors import ConfigError
+from regard.metrics import CHRF, Metric, Score
+from regard.models.protocols import EncoderDecoder
+from regard.tasks.inputs import checked_texts
+from regard.tasks.text_to_text import PairsData, PairsRecipe, TextToText, TextToTextOptions
+from regard.text import Tokenizer
+from regard.text.languages import LanguageTokens
+
+
+class DialogueData(PairsData):
+    """[data]: files of dialogues, as `regard.data.read_dialogues` takes them."""
+
+    history: int | None = Field(default=None, ge=0)
+    """Turns before a reply that the model reads; all where it is not given."""
+    too_long: Literal["error", "truncate", "skip"] = "truncate"
+    """A history that is too long loses its beginning, a reply its end."""
+
+    def read(self, source: Any, part: str) -> Any:
+        """The dialogues of one file."""
+        if len(source) != 1:
+            raise ConfigError(f"[data] `{part}` must be one file, but is {len(source)}.")
+        return read_dialogues(source[0])
+
+    def records(self, part: str) -> RowReader:
+        """The replies of the dialogues of "train", "valid" or "test"; a share takes whole ones."""
+        return Replies(super().records(part), self.history)
+
+
+class DialogueRecipe(PairsRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: DialogueData
+
+
+class Dialogue(TextToText):
+    """A model that replies, with its tokenizer.
+
+    history: turns before a reply that it reads; None: all.
+    """
+
+    name = "dialogue"
+    verbs = ("generate", "predict", "evaluate", "look")
+    Recipe = DialogueRecipe
+    default_max_tokens: ClassVar[str] = "40"
+    metric_names: ClassVar[tuple[str, ...]] = ("chrf",)
+    reads_empty = True
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        *,
+        method: Any = None,
+        history: int | None = None,
+        **options: Unpack[TextToTextOptions],
+    ):
+        super().__init__(model, tokenizer, method=method, **options)
+        self.history = history
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from recipe.decoding.problems()
+        if not recipe.data.train:
+            yield "data.train", "must name a file of dialogues."
+
+    @classmethod
+    def source_options(cls, recipe: Any) -> dict[str, Any]:
+        """See `TextToText`."""
+        return {**super().source_options(recipe), "history": recipe.data.history}
+
+    def settings(self) -> dict[str, Any]:
+        """See `TextToText`."""
+        kept = {} if self.history is None else {"history": self.history}
+        return {**super().settings(), **kept}
+
+    @classmethod
+    def fields(
+        cls, tokenizer: Tokenizer, tokens: LanguageTokens, *, prefix: str = "", **limits: Any
+    ) -> tuple[FieldEncoder, FieldEncoder]:
+        """See `TextToText`; a history that is too long loses its oldest tokens."""
+        source, target = super().fields(tokenizer, tokens, prefix=prefix, **limits)
+        return replace(source, truncation_side="left"), target
+
+    def reply(self, turns: Sequence[str] | str, **options: Any) -> str:
+        """What follows the turns of a dialogue, of which the last `history` are read.
+
+        Args:
+            turns: none for the first turn of a dialogue.
+            options: how to decode, by name.
+        """
+        said = checked_texts([turns] if isinstance(turns, str) else list(turns))
+        first = 0 if self.history is None else max(0, len(said) - self.history)
+        return self.generate([" ".join(said[first:])], too_long="truncate", **options)[0]
+
+    def validate(self) -> dict[str, float]:
+        """The cross-entropy of the replies, in nats per token."""
+        loss, count = self._total_loss(self._data().valid)
+        return {"loss": loss / count}
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """chrF of the generated replies."""
+        return (CHRF(),)
+
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
+        """The replies of a file of dialogues."""
+        if columns or len(files) != 1:
+            raise ConfigError("A file of dialogues is evaluated: give one, without columns.")
+        return Replies(read_dialogues(files[0]), self.history)
+
+    def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
+        """The perplexity of the replies, per token, with their histories and without."""
+        rows = [tuple(row) for row in islice(pairs, None)]
+        read = "all" if self.history is None else str(self.history)
+        named = {"reply perplexity": (read, rows)}
+        named["reply perplexity without history"] = ("0", [("", reply) for _, reply in rows])
+        return [self._perplexity(name, read, rows) for name, (read, rows) in named.items()]
+
+    def _perplexity(self, name: str, history: str, rows: Sequence[Sequence[str]]) -> Score:
+        limits = {"max_length": self.model.config.max_length, "too_long": "truncate"}
+        fields = self.fields(
+            self.tokenizer, self._language_tokens(), prefix=self.source_prefix, **limits
+        )
+        nats, count = self._total_loss(encode(rows, fields, empty="keep"))
+        tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
+        signature = f"unit:token|tok:{tokens}|history:{history}|count:{count}"
+        return Score(name, math.exp(nats / count), signature, count)

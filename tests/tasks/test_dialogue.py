@@ -1,0 +1,185 @@
+"""Dialogues: their readers, replies, and perplexities with and without what was said before."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+import regard
+from regard.data import Dialogue, Replies, read_dialogues
+from regard.errors import ConfigError, DataError
+from regard.models.decoder_only import DecoderOnly
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.tasks.dialogue import Dialogue as DialogueTask
+from regard.text import train
+
+TURNS = [
+    ["M: hello there", "W: hi", "M: how are you"],
+    ["W: a b c", "M: c b a", "W: a", "M: b", "W: c c"],
+    ["M: only one turn"],
+]
+FORMS = {
+    "dream.json": json.dumps([[turns, [{"question": "?"}], "id"] for turns in TURNS]),
+    "lists.json": json.dumps(TURNS),
+    "lists.jsonl": "".join(json.dumps({"turns": turns}) + "\n" for turns in TURNS),
+    "speakers.jsonl": "".join(
+        json.dumps({"turns": [
+            dict(zip(("speaker", "text"), turn.split(": ", 1), strict=True)) for turn in turns
+        ]}) + "\n" for turns in TURNS
+    ),
+    "roles.json": json.dumps([
+        {"turns": [dict(zip(("role", "content"), t.split(": ", 1), strict=True)) for t in turns]}
+        for turns in TURNS
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_gives_the_same_turns(name, tmp_path):
+    (tmp_path / name).write_text(FORMS[name])
+    found = [list(dialogue.turns) for dialogue in read_dialogues(tmp_path / name)]
+    assert found == TURNS == [[*one.turns] for one in read_dialogues(TURNS)]
+    assert [one.turns for one in read_dialogues([Dialogue(("a", "b"))])] == [("a", "b")]
+
+
+@pytest.mark.parametrize("content, problem", [
+    ('[["a", "  "]]', "item 0: turn 1 is empty"),
+    ('[["a"], []]', "item 1: has no turns"),
+    ('[{"dialogue": ["a"]}]', "has no `turns`"),
+    ('[[{"speaker": "M"}]]', "turn 0 has neither a `text` nor a `content`"),
+    ('["a b"]', "a dialogue must be a list, but is text"),
+    ('{"turns": ["a"]}', "the file must be a list, but is an object"),
+    ("[]", "has not one dialogue"), ("", "."),
+])  # fmt: skip
+def test_malformed_dialogues_raise_an_error_that_says_where(content, problem, tmp_path):
+    (tmp_path / "d.json").write_text(content)
+    with pytest.raises(DataError, match=problem):
+        list(read_dialogues(tmp_path / "d.json"))
+
+
+def test_a_file_of_another_ending_raises_an_error(tmp_path):
+    (tmp_path / "d.txt").write_text("a\n")
+    with pytest.raises(DataError, match=r"Name it .json .* or .jsonl"):
+        list(read_dialogues(tmp_path / "d.txt"))
+
+
+@pytest.mark.parametrize("history, wanted", [
+    (None, ["", "M: hello there", "M: hello there W: hi"]),
+    (1, ["", "M: hello there", "W: hi"]), (0, ["", "", ""]), (9, ["", "M: hello there",
+                                                               "M: hello there W: hi"]),
+])  # fmt: skip
+def test_replies_have_the_turns_before_them(history, wanted):
+    rows = list(Replies(read_dialogues(TURNS[:1]), history))
+    assert rows == list(zip(wanted, TURNS[0], strict=True))
+
+
+def test_a_negative_history_raises_an_error():
+    with pytest.raises(ConfigError, match="`history` must be at least 0, but is -1"):
+        Replies(read_dialogues(TURNS), -1)
+
+
+WORDS = [" ".join(turns) for turns in TURNS]
+
+
+def task_of(kind: str, **options):
+    torch.manual_seed(0)
+    tokenizer = train("words", WORDS, 40)
+    sizes = dict(d_model=16, heads=2, pad=0, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
+    if kind == "decoder-only":
+        config = GPT2Config(tokenizer.vocab_size, layers=2, max_length=64, **sizes)
+        model = DecoderOnly.of(GPT2(config), "gpt2")
+    else:
+        layers = dict(encoder_layers=1, decoder_layers=1)
+        model = Transformer(TransformerConfig(tokenizer.vocab_size, d_ff=16, **layers, **sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return DialogueTask(model.eval(), tokenizer, **options)
+
+
+def naive(task: DialogueTask, rows) -> tuple[float, int]:
+    """Minus the log-probability of the replies, one by one, in float64."""
+    config, encode = task.model.config, task.tokenizer.encode
+    model, total, count = task.model.double(), 0.0, 0
+    from regard.data.batches import Sequences
+
+    with torch.no_grad():
+        for history, reply in rows:
+            source = Sequences.of([[*encode(history).ids, config.eos]], 0)
+            target = [config.bos, *encode(reply).ids, config.eos]
+            hidden = model(source, Sequences.of([target[:-1]], 0)).hidden
+            scores = model.head.logits(hidden)[0].log_softmax(-1)
+            total -= sum(float(scores[at, token]) for at, token in enumerate(target[1:]))
+            count += len(target) - 1
+    model.float()
+    return total, count
+
+
+@pytest.mark.parametrize("history", [None, 1])
+@pytest.mark.parametrize("kind", ["decoder-only", "transformer"])
+def test_perplexities_are_those_of_each_reply_alone(kind, history):
+    task = task_of(kind, history=history)
+    rows = list(Replies(read_dialogues(TURNS), history))
+    with_history, without = task.reference_scores(rows)
+    for score, chosen in ((with_history, rows), (without, [("", reply) for _, reply in rows])):
+        nats, count = naive(task, chosen)
+        assert score.count == count
+        assert score.value == pytest.approx(math.exp(nats / count), rel=1e-5)
+    assert with_history.signature.split("|")[2] == f"history:{history or 'all'}"
+    assert without.signature.split("|")[2] == "history:0"
+
+
+def test_a_long_history_loses_its_beginning():
+    task = task_of("decoder-only")
+    limit = task.model.config.max_length
+    words = " ".join(["a b c"] * limit)
+    kept = " ".join((["a", "b", "c"] * limit)[-(limit - 1) :])
+    one, other = (task.reference_scores([(text, "W: hi")])[0] for text in (words, kept))
+    assert one == other
+    assert task.reply([words]) == task.reply([kept])
+
+
+def test_a_reply_reads_as_many_turns_as_the_model_was_trained_with():
+    task = task_of("transformer", history=2)
+    assert task.reply(["W: c", *TURNS[0]]) == task.generate(" ".join(TURNS[0][1:]))
+    assert task_of("transformer").reply([]) == task_of("transformer").reply("")
+
+
+@pytest.mark.parametrize("model", [
+    {"name": "decoder-only", "inside": dict(d_model=32, heads=2, layers=2, max_length=64)},
+    {"name": "decoder-only", "decoder": "recurrent", "inside": dict(d_model=32)},
+    dict(name="transformer", d_model=32, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1),
+], ids=str)  # fmt: skip
+def test_models_learn_to_use_the_history(model, tmp_path):
+    data = tmp_path / "d.json"
+    data.write_text(json.dumps([["M: a", "W: b"], ["M: c", "W: a"], ["M: b", "W: c"]] * 8))
+    run = regard.train(
+        task="dialogue", model=model, train=[data], valid=[data], test=[data], updates=200,
+        learning_rate=1e-2, tokenizer={"kind": "words", "vocab_size": 40}, history=1,
+        out=tmp_path / "run", show="none",
+    )  # fmt: skip
+    scores = run.result.test_scores
+    assert scores["reply perplexity"] < scores["reply perplexity without history"]
+    again = regard.load(run.folder)
+    assert again.history == 1 and again.reply(["M: c"]) == run.model.reply(["M: c"]) == "W: a"
+
+
+def test_a_share_of_validation_data_takes_whole_dialogues(tmp_path):
+    data = tmp_path / "d.json"
+    data.write_text(json.dumps([[f"a{i}", f"b{i}", f"c{i}"] for i in range(20)]))
+    from regard.tasks.dialogue import DialogueData
+
+    section = DialogueData(train=(str(data),), valid=0.25)
+    parts = [{reply[1:] for _, reply in section.records(part)} for part in ("train", "valid")]
+    assert not parts[0] & parts[1] and [len(part) for part in parts] == [15, 5]
+
+
+def test_two_files_are_not_sources_and_targets(tmp_path):
+    (tmp_path / "d.json").write_text(json.dumps(TURNS))
+    task = task_of("transformer")
+    with pytest.raises(ConfigError, match="give one, without columns"):
+        task.rows_to_evaluate([tmp_path / "d.json"] * 2, [])
