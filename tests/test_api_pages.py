@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import re
 import sys
 from importlib import import_module
@@ -82,3 +84,41 @@ def test_signatures_are_shown_without_ranges():
     )
     assert reference.plain_signature(ranged) == "(a: int = 3, b: list[str])"
     assert reference.plain_signature("(a: tuple[int, ...] = (1,)) -> None").endswith("-> None")
+
+
+def docstrings(module):
+    """Address, kind and docstring of a module's described names and of their members."""
+    yield module.__name__, "module", module.__doc__
+    for name in reference.public_names(module):
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            yield (
+                f"{module.__name__}.{name}",
+                "class" if inspect.isclass(value) else "function",
+                value.__doc__,
+            )
+        for member, function in vars(value).items() if inspect.isclass(value) else ():
+            if inspect.isfunction(function) and not member.startswith("_"):
+                yield f"{module.__name__}.{name}.{member}", "method", function.__doc__
+
+
+@pytest.mark.parametrize("station", reference.MODULES)
+def test_docstrings_are_well_formed(station):
+    docutils = pytest.importorskip("docutils.core", reason="the packages of the group docs")
+    napoleon = pytest.importorskip("sphinx.ext.napoleon", reason="the packages of the group docs")
+    wrong = []
+    for module in reference.modules_of(station):
+        for address, kind, text in docstrings(module):
+            lines = reference.restructured(inspect.cleandoc(text or "").splitlines())
+            text = str(napoleon.GoogleDocstring(lines, napoleon.Config(), what=kind))
+            heard = io.StringIO()
+            docutils.publish_doctree(
+                text, settings_overrides={"warning_stream": heard, "report_level": 2}
+            )
+            wrong += [
+                f"{address}: {line}"
+                for line in heard.getvalue().splitlines()
+                if re.match(r"<string>:\d+: ", line)
+                and not re.search("[Uu]nknown|[Nn]o role", line)
+            ]
+    assert not wrong

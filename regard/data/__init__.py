@@ -14,7 +14,7 @@ __all__, __getattr__ = names_of(
         "corpus_folder": "open_corpus",
         "datasets.conll": "TaggedSentence read_conll",
         "datasets.glue": "read_glue",
-        "datasets.dialogues": "Dialogue Replies read_dialogues",
+        "datasets.dialogues": "Replies Turns read_dialogues",
         "datasets.multiple_choice": "ChoiceQuestion read_choices",
         "datasets.records": "RecordReader",
         "datasets.sentiment_trees": "read_sentiment_trees",

@@ -43,8 +43,8 @@ class LlamaConfig:
     key_value_heads: None: as many as `heads`.
     head_dim: None: `d_model` / `heads`.
     max_length: of the texts of pre-training; longer ones are read, with positions never seen.
-    rope_theta, rope_scaling, rope_factor, rope_low_factor, rope_high_factor, rope_original_length:
-        of the rotary positions, see `RotaryAngles`.
+    rope_theta, rope_scaling, rope_factor: of the rotary positions, see `RotaryAngles`.
+    rope_low_factor, rope_high_factor, rope_original_length: of their kind llama3.
     attention_bias, feed_bias: whether the projections of attention, and the feed-forward layers,
         add a vector.
     output, pad, bos, eos: as of `GPTConfig`.

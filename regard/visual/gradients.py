@@ -30,7 +30,7 @@ from regard.visual.recurrent_cells import encoded, recurrent_part
 def gradient_norms(
     model: nn.Module, tokenizer: Tokenizer, text: str, length: int | None = None
 ) -> Tensor:
-    """|dL_T / dh_t| of each layer and step, (L, T): L_T is the loss of the token after T others.
+    """The norm of dL_T / dh_t in each layer and step, (L, T): L_T is the loss after T tokens.
 
     Args:
         model: a language model of recurrent layers.

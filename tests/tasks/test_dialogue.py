@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import regard
-from regard.data import Dialogue, Replies, read_dialogues
+from regard.data import Replies, Turns, read_dialogues
 from regard.errors import ConfigError, DataError
 from regard.models.decoder_only import DecoderOnly
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.dialogue import Dialogue as DialogueTask
+from regard.tasks.dialogue import Dialogue
 from regard.text import train
 
 TURNS = [
@@ -43,7 +43,7 @@ def test_every_form_gives_the_same_turns(name, tmp_path):
     (tmp_path / name).write_text(FORMS[name])
     found = [list(dialogue.turns) for dialogue in read_dialogues(tmp_path / name)]
     assert found == TURNS == [[*one.turns] for one in read_dialogues(TURNS)]
-    assert [one.turns for one in read_dialogues([Dialogue(("a", "b"))])] == [("a", "b")]
+    assert [one.turns for one in read_dialogues([Turns(("a", "b"))])] == [("a", "b")]
 
 
 @pytest.mark.parametrize("content, problem", [
@@ -98,10 +98,10 @@ def task_of(kind: str, **options):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    return DialogueTask(model.eval(), tokenizer, **options)
+    return Dialogue(model.eval(), tokenizer, **options)
 
 
-def naive(task: DialogueTask, rows) -> tuple[float, int]:
+def naive(task: Dialogue, rows) -> tuple[float, int]:
     """Minus the log-probability of the replies, one by one, in float64."""
     config, encode = task.model.config, task.tokenizer.encode
     model, total, count = task.model.double(), 0.0, 0

@@ -18,13 +18,13 @@ _TEXTS = ("text", "content")
 
 
 @dataclass(frozen=True)
-class Dialogue:
+class Turns:
     """turns: what was said, each behind the name of its speaker, where that is known: "M: Hi."."""
 
     turns: tuple[str, ...]
 
 
-def read_dialogues(data: str | PathLike[str] | Iterable[Any]) -> RecordReader[Dialogue]:
+def read_dialogues(data: str | PathLike[str] | Iterable[Any]) -> RecordReader[Turns]:
     """The dialogues of a file, or of anything to loop over.
 
     data: a `.json` file of DREAM, whose questions are left out, or with a list of dialogues; a
@@ -38,7 +38,7 @@ def read_dialogues(data: str | PathLike[str] | Iterable[Any]) -> RecordReader[Di
     return RecordReader(data, _read, "dialogue", unit="dialogue")
 
 
-def _read(source: Source, report: ReadReport) -> Iterator[tuple[int, Dialogue]]:
+def _read(source: Source, report: ReadReport) -> Iterator[tuple[int, Turns]]:
     for number, (location, item) in enumerate(listed(source) or _whole(str(source)), 1):
         report.read += 1
         yield number, _dialogue(item, location)
@@ -53,8 +53,8 @@ def _whole(path: str) -> Iterator[tuple[Location, Any]]:
         yield (f"{path}, item {i}", None), item
 
 
-def _dialogue(item: object, location: Location) -> Dialogue:
-    if isinstance(item, Dialogue):
+def _dialogue(item: object, location: Location) -> Turns:
+    if isinstance(item, Turns):
         return item
     if isinstance(item, Mapping):
         if "turns" not in item:
@@ -67,7 +67,7 @@ def _dialogue(item: object, location: Location) -> Dialogue:
     turns = must_be(item, list, "a dialogue", location)
     if not turns:
         raise DataError(*location, "has no turns.")
-    return Dialogue(tuple(_turn(i, turn, location) for i, turn in enumerate(turns)))
+    return Turns(tuple(_turn(i, turn, location) for i, turn in enumerate(turns)))
 
 
 def _turn(number: int, turn: object, location: Location) -> str:
@@ -98,7 +98,7 @@ class Replies(RowReader):
         ConfigError: `turns` is negative.
     """
 
-    def __init__(self, dialogues: RecordReader[Dialogue], turns: int | None = None):
+    def __init__(self, dialogues: RecordReader[Turns], turns: int | None = None):
         if turns is not None and turns < 0:
             raise ConfigError(f"`history` must be at least 0, but is {turns}.")
         self.dialogues, self.turns = dialogues, turns
