@@ -73,7 +73,7 @@ def works(options: Options) -> Iterator[Work]:
     if options.quick:
         yield _work("a tiny GPT-2, one sequence", TINY, tuple(SIDES), options)
         tiny = replace(TINY, family="llama", shared=1)
-        yield _work("a tiny Llama, one sequence", tiny, ("regard int8", "llama.cpp Q8_0"), options)
+        yield _work("a tiny Llama, one sequence", tiny, tuple(SIDES), options)
         return
     small = Shape()
     yield _work("GPT-2 124M, one sequence", small, tuple(SIDES), options, GOALS)

@@ -22,7 +22,7 @@ from regard.attention.cache import HEADROOM, extremes
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models.check_config import config_of
-from regard.models.config import TokenId
+from regard.models.config import Size, TokenId
 from regard.models.protocols import EncoderDecoder, Head, LanguageModel, Output
 from regard.ops import TopKTokens
 from regard.state import State
@@ -37,7 +37,7 @@ class DecoderOnlyConfig:
     bos: the delimiter between source and target.
     """
 
-    vocab_size: int
+    vocab_size: Size
     decoder: str = "gpt2"
     inside: Mapping[str, Any] = field(default_factory=dict)
     pad: TokenId = 0
