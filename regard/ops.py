@@ -290,19 +290,20 @@ class UnpaddedMask:
     """Attention among sequences without padding: each query sees the keys of its own sequence.
 
     causal: of these only the ones up to and including its own position.
+    window: of these only the last so many; None: all.
     """
 
     queries: SequenceOffsets
     keys: SequenceOffsets
     causal: bool = False
+    window: int | None = None
 
     @property
     def padded(self) -> KeyMask:
         """The mask of the same sequences with padding."""
         if not self.causal:
             return KeyMask(self.keys.keep[:, None, None, :])  # (R, W) -> (R, 1, 1, W)
-        position = torch.arange(self.keys.longest, device=self.keys.starts.device)
-        return KeyMask(position <= position[:, None], is_causal=True)
+        return KeyMask.causal(self.keys.longest, self.keys.starts.device, self.window)
 
 
 @dataclass(frozen=True)
@@ -354,10 +355,17 @@ class KeyMask:
     sparse: SparseMask | None = None
 
     @classmethod
-    def causal(cls, count: int, device: torch.device | None = None) -> KeyMask:
-        """Each of `count` queries sees the keys up to its own position."""
-        positions = torch.arange(count, device=device)
-        return cls((positions <= positions[:, None])[None, None], is_causal=True)
+    def causal(
+        cls, count: int, device: torch.device | None = None, window: int | None = None
+    ) -> KeyMask:
+        """Each of `count` queries sees the keys up to its own position, of these the last
+        `window`; None: all.
+        """
+        keys = torch.arange(count, device=device)
+        queries = keys[:, None]
+        if window is None or count <= window:
+            return cls((keys <= queries)[None, None], is_causal=True)
+        return cls(((keys <= queries) & (keys > queries - window))[None, None])
 
     @classmethod
     def padding(cls, lengths: Tensor, width: int) -> KeyMask:

@@ -206,7 +206,9 @@ def by_blocks(
     mask, count = mask.simplified(length), -(-length // size)
     if mask.trivial(length) or not length:
         return ALL_KEYS
-    axis = partial(torch.arange, device=device)
+    # Which blocks there are is a matter of numbers, and tensors on the meta device have none.
+    on_meta = device is not None and torch.device(device).type == "meta"
+    axis = partial(torch.arange, device="cpu" if on_meta else device)
     first = axis(count) * size
     ends = first, (first + size - 1).clamp(max=length - 1)
     sequence, head = axis(sequences)[:, None, None, None], axis(heads)[None, :, None, None]
@@ -217,6 +219,8 @@ def by_blocks(
         _rows_of(mask, touched, chosen, length, size, sequences, heads)
         for chosen in _groups(touched.sum(-1).amax((0, 1)))
     ]
+    if on_meta:
+        rows = [BlockRows(*(part.to("meta") for part in vars(row).values())) for row in rows]
     options = dict(sequences=sequences, heads=heads, device=device)
     grid = lambda queries: mask.grid(queries, length, **options)  # type: ignore[arg-type] # noqa: E731
     return KeyMask(sparse=SparseMask(size, length, tuple(rows), grid))

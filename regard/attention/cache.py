@@ -110,15 +110,18 @@ class KeyValueCache(State):
         """The keys and values of one layer (from 0), for its attention."""
         return CachedLayer(self, number)
 
-    def mask(self, count: int) -> KeyMask:
-        """What the next `count` tokens may see of the cache and of each other."""
-        device = self.lengths.device
+    def mask(self, count: int, window: int | None = None) -> KeyMask:
+        """What the next `count` tokens may see of the cache and of each other: all up to
+        themselves, or the last `window` of these.
+        """
+        device, total = self.lengths.device, self.longest + count
         if self.longest == 0:
-            return KeyMask.causal(count, device)
-        if count == 1 and self.even:
+            return KeyMask.causal(count, device, window)
+        if count == 1 and self.even and (window is None or total <= window):
             return ALL_KEYS
-        keys = torch.arange(self.longest + count, device=device)
-        return KeyMask(keys <= self.positions(count)[:, None, :, None])  # (B, 1, T, S)
+        keys, queries = torch.arange(total, device=device), self.positions(count)[:, None, :, None]
+        seen = keys <= queries  # (B, 1, T, S)
+        return KeyMask(seen if window is None else seen & (keys > queries - window))
 
     def advance(self, count: int) -> KeyValueCache:
         """After every layer has written `count` tokens."""

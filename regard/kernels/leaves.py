@@ -88,17 +88,17 @@ def _self_attention(
         if table is not None:
             raise CannotCompile("attention of the first tokens with a bias has no compiled form")
         return _first_attention(lowering, layer, hidden)
-    number = 0
+    number, window = 0, None
     if cache is not None:
-        if mask != MASK or not is_part(cache, "layer", CACHE):
+        if not is_part(mask, "mask", CACHE) or not is_part(cache, "layer", CACHE):
             raise CannotCompile(
                 "attention must use the cache of the state, with `state.mask(count)`"
             )
-        number = cache.parts[1]
+        number, window = cache.parts[1], mask.parts[1]
     if tokens is not ALL:
         raise CannotCompile("attention with a cache must compute all tokens")
     projected = lowering.linear(layer.query_key_value, hidden)
-    return lowering.attention(SELF, layer, projected, number, bias=table)
+    return lowering.attention(SELF, layer, projected, number, bias=table, window=window)
 
 
 def _grouped_attention(

@@ -283,6 +283,7 @@ class Lowering:
         layer_number: int,
         other: int = ABSENT,
         bias: RelativeBias | None = None,
+        window: int | None = None,
     ) -> Register:
         """Heads that read, and their output."""
         score = layer.score
@@ -293,6 +294,7 @@ class Lowering:
         if scale <= 0:
             raise CannotCompile("the scale of the attention scores must be above 0")
         sizes: dict[str, Any] = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
+        sizes["window"] = window or 0
         if bias is not None:
             sizes["table"] = bias_table(bias, layer.kept, scale)
         context = self.write(kind, heads * head_dim, projected, layer=layer_number, **sizes)
@@ -346,6 +348,12 @@ def _cache_method(name: str, result: Any) -> Callable[..., Any]:
         return result
 
     return method
+
+
+def _mask(lowering: Lowering, cache: Any, count: Any, window: Any = None) -> Symbol:
+    """Of the tokens that are read; of a layer that sees a window, the window is a part of it."""
+    _cache_method("mask", MASK)(lowering, cache, count)
+    return Symbol("mask", (CACHE, window))
 
 
 def _layer(lowering: Lowering, of: Any, number: Any, heads: object = None) -> Symbol:
@@ -432,7 +440,7 @@ def _zeros(lowering: Lowering, like: Any) -> Symbol:
 METHODS: dict[Any, Callable[..., Any]] = {
     "size": _size,
     "reserve": _cache_method("reserve", CACHE),
-    "mask": _cache_method("mask", MASK),
+    "mask": _mask,
     "advance": _cache_method("advance", ADVANCED),
     "consume": lambda low, state: None,
     "layer": _layer,

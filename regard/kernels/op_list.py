@@ -27,6 +27,7 @@ class Op:
         the scores of keys N - 1 positions before the query, ..., at it, ..., N - 1 behind it; of
         GROUPED (N, K), the cosines and sines of positions.
     number: the scale of scores or of states, or the epsilon of a norm.
+    window: of self-attention, how many positions a token sees, its own included; 0: all.
     """
 
     kind: int
@@ -38,6 +39,7 @@ class Op:
     head_dim: int = 0
     activation: int = 0
     number: float = 0.0
+    window: int = 0
     matrix: QuantizedMatrix | None = None
     gain: Tensor | None = None
     bias: Tensor | None = None

@@ -53,7 +53,14 @@ def _attends(
     scale: float | None = None,
     drop: Drop = NO_DROP,
 ) -> bool:
-    return bias is None and mask.sparse is None and training.attends(query, key, value)
+    return bias is None and _reads(mask) and training.attends(query, key, value)
+
+
+def _reads(mask: KeyMask) -> bool:
+    """Whether the kernels read masks of this kind: blocks are others' work, and sequences without
+    padding have no window.
+    """
+    return mask.sparse is None and (mask.unpadded is None or mask.unpadded.window is None)
 
 
 def _attention(
@@ -71,7 +78,7 @@ def _attention(
 def _attends_packed(
     projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
 ) -> bool:
-    return mask.sparse is None and training.attends(*ops.unstack_qkv(projected))
+    return _reads(mask) and training.attends(*ops.unstack_qkv(projected))
 
 
 def _packed_attention(

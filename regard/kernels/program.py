@@ -314,7 +314,7 @@ def _op(op: Op, matrix: signatures.MatrixStruct | None) -> signatures.OpStruct:
     return signatures.OpStruct(
         *(op.kind, op.target, op.source, op.other),
         *(op.layer, op.heads, op.head_dim, op.activation),
-        *(op.number, rows),
+        *(op.number, rows, op.window, 0),
         None if matrix is None else ctypes.addressof(matrix),
         *addresses,
     )

@@ -32,7 +32,7 @@ class OpStruct(ctypes.Structure):
 
     _fields_ = [
         *_fields_of(int32, "kind target source other layer heads head_dim activation"),
-        *(("number", float32), ("rows", int32)),
+        *(("number", float32), *_fields_of(int32, "rows window unused")),
         *_fields_of(pointer, "matrix gain bias table"),
     ]
 

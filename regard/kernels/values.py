@@ -26,7 +26,7 @@ class Symbol:
 CACHE, SOURCE, TOKENS, SUBSET = (Symbol(name) for name in ("cache", "source", "tokens", "subset"))
 SEGMENT_IDS, LAYOUT, LENGTHS = Symbol("segments"), Symbol("layout"), Symbol("lengths")
 COUNT = Symbol("size", (TOKENS, 1))
-MASK, ADVANCED = Symbol("mask", (CACHE,)), Symbol("advanced")
+MASK, ADVANCED = Symbol("mask", (CACHE, None)), Symbol("advanced")  # without a window
 SOURCE_MASK, NOTHING = Symbol("mask", (SOURCE,)), Symbol("nothing")
 INPUTS = {
     symbol.name: symbol for symbol in (CACHE, SOURCE, TOKENS, SUBSET, SEGMENT_IDS, LAYOUT, LENGTHS)
@@ -42,5 +42,7 @@ class Built:
 
 
 OFFSETS = Symbol("offsets", (LAYOUT,))
-UNPADDED = Built(UnpaddedMask, {"queries": OFFSETS, "keys": OFFSETS, "causal": False})
+UNPADDED = Built(
+    UnpaddedMask, {"queries": OFFSETS, "keys": OFFSETS, "causal": False, "window": None}
+)
 WHOLE_TEXTS = Built(KeyMask, {**vars(KeyMask()), "unpadded": UNPADDED})

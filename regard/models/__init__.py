@@ -35,6 +35,8 @@ MODELS: dict[str, Any] = {
     "big_bird": "regard.models.bigbird:BigBird",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
+    "gpt3": "regard.models.gpt3:GPT3",
+    "gpt-neo": "regard.models.gpt_neo:GPTNeo",
     "llama": "regard.models.llama:Llama",
     "bart": "regard.models.bart:Bart",
     "bart-as-encoder": "regard.models.bart_as_encoder:BartAsEncoder",

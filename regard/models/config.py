@@ -51,6 +51,13 @@ Filters = Annotated[
     Field(max_length=MOST_LAYERS),
 ]
 """Of convolutions: the width and the number of each kind of filter, or of each layer."""
+AttentionKind = Literal["global", "local"]
+AttentionKinds = Annotated[
+    tuple[AttentionKind, ...],
+    BeforeValidator(_as_tuple),
+    Field(min_length=1, max_length=MOST_LAYERS),
+]
+"""Whether layers see all earlier tokens or a window of them: of the first ones, and repeated."""
 TokenIds = Annotated[tuple[TokenId, ...], BeforeValidator(_as_tuple)]
 Flags = Annotated[tuple[bool, ...], BeforeValidator(_as_tuple)]
 

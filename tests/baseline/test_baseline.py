@@ -119,6 +119,8 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "show-attend-tell",
     "region-transformer",
     "llama",
+    "gpt3",
+    "gpt-neo",
     "decoder-only",
 }
 

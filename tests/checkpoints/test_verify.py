@@ -48,6 +48,15 @@ SIZES = {
     "xlnet": dict(vocab_size=V, d_model=12, n_layer=2, n_head=3, d_inner=20),
     "gpt2": GPT | dict(summary_proj_to_labels=True),
     "openai-gpt": GPT,
+    "gpt_neo": dict(
+        vocab_size=V,
+        hidden_size=12,
+        num_layers=2,
+        num_heads=3,
+        max_position_embeddings=20,
+        attention_types=[[["global", "local"], 1]],
+        window_size=2,
+    ),
     "llama": BODY | dict(num_key_value_heads=1, max_position_embeddings=20),
     "marian": PAIR,
     "pegasus": PAIR,
@@ -124,7 +133,7 @@ def test_verify_compares_every_layer_and_head_with_transformers(made, model_type
         assert all(row.left is not None for row in needed)
         bare = architecture in (
             *("DistilBertModel", "ElectraModel", "GPT2Model", "OpenAIGPTModel", "XLNetModel"),
-            "LlamaModel",
+            *("LlamaModel", "GPTNeoModel"),
         )
         assert bare or len(names) > 3
     if "PreTraining" in architecture or "DoubleHeads" in architecture:

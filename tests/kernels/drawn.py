@@ -43,6 +43,7 @@ from regard.layers.quantized import quantize_matrix
 from regard.models.bert import Bert
 from regard.models.distilbert import DistilBert
 from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.gpt3 import GPT3, GPT3Config
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.quantize import prepare
 from regard.models.roberta import Roberta
@@ -444,11 +445,15 @@ def an_encoder(draw: Draw) -> Case:
 def a_decoder(draw: Draw) -> Case:
     model: Any
     sizes = sizes_of_layers(draw)
-    if draw.choice([True, False]):
+    kind = draw.choice(["llama", "gpt2", "gpt3"])
+    if kind == "llama":
         shared = draw.choice([n for n in (1, 2, 3) if sizes["heads"] % n == 0])
         model = Llama(LlamaConfig(IDS, key_value_heads=shared, **sizes))
-    else:
+    elif kind == "gpt2":
         model = GPT2(GPT2Config(IDS, max_length=70, **sizes))
+    else:
+        window = draw.choice([1, 2, 5, 33])
+        model = GPT3(GPT3Config(IDS, max_length=70, window=window, **sizes))
     model = quantized(model, draw)
     tokens = torch.randint(3, IDS, (draw.choice([1, 2, 5]), 1 + size(draw, 40)))
 

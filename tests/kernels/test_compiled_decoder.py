@@ -32,6 +32,8 @@ from regard.models import quantize
 from regard.models.bart import Bart, BartConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
+from regard.models.gpt3 import GPT3, GPT3Config
+from regard.models.gpt_neo import GPTNeo, GPTNeoConfig
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.m2m_100 import M2M100, M2M100Config
 from regard.models.mbart import MBart, MBartConfig
@@ -84,6 +86,10 @@ MODELS = {
     ),
     "gpt2": lambda: GPT2(GPT2Config(WORDS, **SMALL)),
     "gpt2, scaled by layer": lambda: GPT2(GPT2Config(WORDS, scaled_by_layer=True, **SMALL)),
+    "gpt3": lambda: GPT3(GPT3Config(WORDS, window=5, **SMALL)),
+    "gpt-neo": lambda: GPTNeo(
+        GPTNeoConfig(WORDS, window=2, attention_kinds=("local", "local", "global"), **SMALL)
+    ),
     "llama": lambda: Llama(LlamaConfig(WORDS, d_ff=100, key_value_heads=2, **SMALL)),
     "llama, one head of keys": lambda: Llama(
         LlamaConfig(
@@ -195,7 +201,9 @@ def test_compiled_steps_give_the_scores_of_the_plain_model(use, runs, name, weig
     assert error < factor * (0.05 if weights == "int8" else 0.02)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "llama", "transformer", "pre-norm", "t5"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "gpt, pruned", "gpt3", "gpt-neo", "llama", "transformer", "pre-norm", "t5"]
+)
 def test_a_compiled_step_reads_several_tokens_of_a_sequence(use, runs, monkeypatch, name):
     monkeypatch.setattr("regard.kernels.compiled_decoder.MAX_TOKENS", 32)
     model = prepare(spread(MODELS[name]()), "bfloat16")
@@ -210,7 +218,7 @@ def test_a_compiled_step_reads_several_tokens_of_a_sequence(use, runs, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["fast", "plain", None])
-@pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "llama"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "gpt3", "gpt-neo", "llama"])
 def test_prefill_gives_the_state_of_a_full_forward_pass(use, name, kind):
     use(kind)
     model = prepare(spread(MODELS[name]())) if kind else spread(MODELS[name]())
@@ -222,7 +230,9 @@ def test_prefill_gives_the_state_of_a_full_forward_pass(use, name, kind):
         assert one[:, :, :, :40].any() and torch.equal(one[:, :, :, :40], other[:, :, :, :40])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt", "llama", "transformer", "pre-norm", "t5", "umt5"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "gpt", "gpt3", "gpt-neo", "llama", "transformer", "pre-norm", "t5", "umt5"]
+)
 def test_compiled_models_generate_the_tokens_of_plain_ones(use, runs, name):
     model = prepare(spread(MODELS[name]()), "bfloat16")
     methods = [Greedy(max_tokens=20), Beam(size=4, max_tokens=20)]

@@ -138,6 +138,15 @@ TINY: dict[str, list[dict]] = {
         dict(GPT, positions="none"), dict(GPT, positions="transformer-xl"),
         dict(GPT, positions="shaw", clip_distance=4, scaled_by_layer=True),
     ],
+    "gpt3": [
+        dict(GPT, window=3), dict(GPT, window=1, attention_kinds=("local",), layers=3),
+        dict(GPT, layers=3, attention_kinds=("local", "local", "global"), window=2,
+             positions="shaw", clip_distance=2),
+    ],
+    "gpt-neo": [
+        dict(GPT, window=3),
+        dict(GPT, layers=3, window=2, attention_kinds=("local", "global"), output="own", d_ff=12),
+    ],
     "llama": [
         LLAMA, dict(LLAMA, key_value_heads=1, head_dim=6, output="tied", attention_bias=True),
         dict(LLAMA, key_value_heads=None, feed_bias=True, rope_scaling="llama3", rope_factor=4.0,

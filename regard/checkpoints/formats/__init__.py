@@ -36,6 +36,7 @@ LAYOUTS = {
     "segabert": "regard.checkpoints.formats.segabert:SEGABERT",
     "openai-gpt": "regard.checkpoints.formats.gpt:GPT_LAYOUT",
     "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",
+    "gpt_neo": "regard.checkpoints.formats.gpt_neo:GPT_NEO",
     "llama": "regard.checkpoints.formats.llama:LLAMA",
     "transfo-xl": "regard.checkpoints.formats.transfo_xl:TRANSFO_XL",
     "roberta": "regard.checkpoints.formats.roberta:ROBERTA",

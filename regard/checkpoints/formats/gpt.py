@@ -125,6 +125,23 @@ class GPTLayout(EncoderLayout):
         return ours
 
 
+@dataclass(frozen=True)
+class CausalLMLayout(GPTLayout):
+    """How decoders are published since: as GPT, under other names of the architectures."""
+
+    ENDINGS = {
+        (): "Model",
+        ("classes",): "ForSequenceClassification",
+        ("tags",): "ForTokenClassification",
+        ("span",): "ForQuestionAnswering",
+    }
+
+    @property
+    def language_model(self) -> str:
+        """See `GPTLayout`."""
+        return f"{self.family}ForCausalLM"
+
+
 def _check_summary(config: Mapping[str, Any]) -> None:
     for name, values in SUMMARY.items():
         if config.get(name, values[0]) not in values:

@@ -19,7 +19,7 @@ from regard.checkpoints.formats.config_table import (
     unsupported,
 )
 from regard.checkpoints.formats.encoder_layout import HeadLayout, Rows, affine, packed
-from regard.checkpoints.formats.gpt import GPTLayout
+from regard.checkpoints.formats.gpt import CausalLMLayout
 from regard.checkpoints.names import Names
 from regard.models.config import Epsilon, InitScale, Size, TokenId
 from regard.models.llama import Factor, Llama
@@ -88,20 +88,8 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class LlamaLayout(GPTLayout):
-    """How Llama is published: as GPT, with biases only where the configuration says so."""
-
-    ENDINGS = {
-        (): "Model",
-        ("classes",): "ForSequenceClassification",
-        ("tags",): "ForTokenClassification",
-        ("span",): "ForQuestionAnswering",
-    }
-
-    @property
-    def language_model(self) -> str:
-        """See `GPTLayout`."""
-        return f"{self.family}ForCausalLM"
+class LlamaLayout(CausalLMLayout):
+    """How Llama is published: biases only where the configuration says so."""
 
     def body_of(self, config: Any) -> Rows:
         """See `EncoderLayout`."""

@@ -79,6 +79,14 @@ struct KVView {
     return first + slot * slot_stride + s * position_stride;
   }
 
+  // The same without the positions before `begin`.
+  KVView from(int64_t begin) const {
+    KVView later = *this;
+    later.first += begin * position_stride;
+    if (origin) later.origin += begin * origin_stride;
+    return later;
+  }
+
   // Positions `begin` to before `end`.
   INLINE void prefetch(int64_t begin, int64_t end, int64_t width) const {
     if (!origin && position_stride == width) {
@@ -300,8 +308,8 @@ struct DistanceBias {
 };
 
 // The attention of queries (count, width) over the keys of one head. The first query sees the first
-// `keys` positions, each further one `more_keys` more. `next` is the head that is computed
-// afterwards.
+// `keys` positions, each further one `more_keys` more, or of these the last `window`, if it is not 0.
+// `next` is the head that is computed afterwards.
 struct AttentionCall {
   const Memory& memory;
   HeadIndex index, next;
@@ -312,22 +320,28 @@ struct AttentionCall {
   int64_t capacity;  // all positions and a block
   RowsView<float> context;
   DistanceBias bias;
+  int64_t window;
 };
 
 template <int Q, class T>
 void attend_block(const AttentionCall& call) {
-  const int64_t total = call.keys + (Q - 1) * call.more_keys, capacity = call.capacity;
+  const int64_t capacity = call.capacity;
+  const int64_t begin = call.window ? std::max(call.keys - call.window, (int64_t)0) : 0;
+  const int64_t total = call.keys + (Q - 1) * call.more_keys - begin;
   float inverse[Q];
   const Memory& memory = call.memory;
-  const KVView<T> keys(memory, memory.keys, call.index);
-  const KVView<T> values(memory, memory.values, call.index);
-  const KVView<T> next(memory, memory.keys, call.next);
+  const KVView<T> keys = KVView<T>(memory, memory.keys, call.index).from(begin);
+  const KVView<T> values = KVView<T>(memory, memory.values, call.index).from(begin);
+  const KVView<T> next = KVView<T>(memory, memory.keys, call.next).from(begin);
   const Stream<T> key_stream{keys, values, total, call.width};
   compute_scores<Q>(call.queries, key_stream, call.weights, capacity);
   for (int q = 0; q < Q; q++) {
-    const int64_t count = call.keys + q * call.more_keys;
-    if (call.bias.numbers) call.bias.add(call.weights + q * capacity, count);
-    inverse[q] = softmax(call.weights + q * capacity, count, total, call.scale);
+    const int64_t count = call.keys + q * call.more_keys - begin;
+    const int64_t hidden = call.window ? std::max(count - call.window, (int64_t)0) : 0;
+    float* weights = call.weights + q * capacity;
+    if (call.bias.numbers) call.bias.add(weights, count);
+    std::fill_n(weights, hidden, 0.0f);
+    inverse[q] = softmax(weights + hidden, count - hidden, total - hidden, call.scale);
   }
   const Stream<T> value_stream{values, next, total, call.width};
   weighted_sum<Q>(call.weights, capacity, inverse, value_stream, call.context);

@@ -39,6 +39,7 @@ struct Op {
   int32_t layer, heads, head_dim, activation;
   float number;   // the scale of scores or states, or the epsilon of a norm
   int32_t rows;   // of the matrix, or the table
+  int32_t window, unused;  // how many positions a token sees in SELF; 0: all
   const Matrix* matrix;
   const float *gain, *bias;  // of a norm
   const float* table;
@@ -141,7 +142,7 @@ void self_attention(const Op& op, const Call& call, Share share, int thread) {
     float* context = call.registers[op.target] + token * inner + index.head * width;
     attend({cache, index, next, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
             call.weights_of(thread), call.capacity, {context, inner, call.tokens},
-            bias_of(op, index.head)});
+            bias_of(op, index.head), op.window});
     call.round(call.consumer(op), {token, token + call.tokens}, groups_of_head(op, index));
   }
 }
@@ -174,7 +175,7 @@ void grouped_attention(const Op& op, const Call& call, Share share, int thread) 
       const int64_t stride = alone ? inner : width, count = alone ? call.tokens : readers;
       attend({cache, index, next, {queries + t * inner, stride, count}, before + t + 1, alone,
               width, op.number, call.weights_of(thread), call.capacity,
-              {context + t * inner, stride, count}, {nullptr, 0}});
+              {context + t * inner, stride, count}, {nullptr, 0}, 0});
     }
     const int64_t groups = readers * width / GROUP;
     call.round(call.consumer(op), {token, token + call.tokens},
@@ -193,7 +194,7 @@ void cross_attention(const Op& op, const Call& call, Share share, int thread) {
     const int64_t at = index.row * queries * inner + index.head * width;
     attend({source, index, next, {call.registers[op.source] + at, inner, queries},
             source.lengths[index.row], 0, width, op.number, call.weights_of(thread), call.capacity,
-            {call.registers[op.target] + at, inner, queries}, {nullptr, 0}});
+            {call.registers[op.target] + at, inner, queries}, {nullptr, 0}, 0});
     const int64_t token = index.row * queries;
     call.round(call.consumer(op), {token, token + queries}, groups_of_head(op, index));
   }

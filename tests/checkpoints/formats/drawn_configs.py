@@ -175,6 +175,29 @@ DRAWN_ENCODERS = {
         },
         ENCODER_ENDINGS,
     ),
+    "gpt_neo": DrawnFamily(
+        "GPTNeo",
+        ENCODER
+        | {
+            "num_layers": (3,),
+            "num_heads": (1, 2, 3, 6),
+            "attention_types": (
+                [[["global", "local"], 1], [["local"], 1]],
+                [[["local", "global"], 1], [["local"], 1]],
+                [[["global"], 3]],
+                [[["local"], 2], [["global"], 1]],
+            ),
+            "window_size": (1, 2, 5, 300),
+            "activation_function": ACTIVATIONS,
+            "intermediate_size": (None, 7, 20),
+            "resid_dropout": DROPOUTS,
+            "embed_dropout": DROPOUTS,
+            "attention_dropout": DROPOUTS,
+            "classifier_dropout": DROPOUTS,
+            "layer_norm_epsilon": (1e-12, 1e-5, 0.1),
+        },
+        ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    ),
     "llama": DrawnFamily(
         "Llama",
         ENCODER

@@ -1,0 +1,118 @@
+"""GPT-3: "Language Models are Few-Shot Learners" (Brown et al. 2020).
+
+    ids -> embed + positions -> L x [norm, masked self-attention; norm, feed-forward] -> norm
+
+GPT-2 in which layers with dense and with locally banded attention alternate, as in the Sparse
+Transformer (Child et al. 2019): a token sees all before it, or the last `window` tokens alone
+(section 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from regard.attention.cache import KeyValueCache
+from regard.attention.local_mask import local_mask
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.models.config import AttentionKinds, Probability, Size
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.protocols import States
+from regard.ops import KeyMask
+
+
+@dataclass(frozen=True)
+class GPT3Config(GPT2Config):
+    """The defaults are the smallest model. The paper tells of no dropout and of no width of bands;
+    256 is that of GPT-Neo.
+
+    attention_kinds: of the first layers, and repeated for the others: "global", which sees all
+        earlier tokens, or "local".
+    window: how many tokens a "local" layer sees, its own included.
+
+    The others are those of `GPT2Config`.
+    """
+
+    max_length: Size = 2048
+    dropout: Probability = 0.0
+    embedding_dropout: Probability = 0.0
+    attention_dropout: Probability = 0.0
+    attention_kinds: AttentionKinds = ("global", "local")
+    window: Size = 256
+
+
+# Table 2.1, where heads x d_head is d_model. It prints 24 heads of 128 for XL, whose d_model is
+# 2048, and a d_model of 5140 for 13B, whose heads have 40 x 128 dimensions. The counts of
+# table D.1 are those of 16 heads and of 5120.
+SIZES = {
+    "125M": dict(d_model=768, heads=12, layers=12),
+    "350M": dict(d_model=1024, heads=16, layers=24),
+    "760M": dict(d_model=1536, heads=16, layers=24),
+    "1.3B": dict(d_model=2048, heads=16, layers=24),
+    "2.7B": dict(d_model=2560, heads=32, layers=32),
+    "6.7B": dict(d_model=4096, heads=32, layers=32),
+    "13B": dict(d_model=5120, heads=40, layers=40),
+    "175B": dict(d_model=12288, heads=96, layers=96),
+}
+
+
+def _printed(parameters: float, millions: int, exact: int) -> dict[str, tuple[float, str]]:
+    source = (
+        f"Brown et al. 2020, table 2.1; table D.1 prints {millions:,} million. With 50,257 tokens "
+        f"and 2,048 positions they are {exact:,}"
+    )
+    return {"parameters": (parameters, source)}
+
+
+PUBLISHED: dict[str, Any] = {
+    "125M": _printed(125e6, 125, 125_226_240),
+    "350M": _printed(350e6, 356, 355_871_744),
+    "760M": _printed(760e6, 760, 760_300_032),
+    "1.3B": _printed(1.3e9, 1_320, 1_315_723_264),
+    "2.7B": _printed(2.7e9, 2_650, 2_651_553_280),
+    "6.7B": _printed(6.7e9, 6_660, 6_658_404_352),
+    "13B": _printed(13.0e9, 12_850, 12_853_386_240),
+    "175B": _printed(175.0e9, 174_600, 174_604_259_328),
+}
+
+
+class GPT3(GPT2):
+    """GPT-3, a `LanguageModel` and an `Encoder`."""
+
+    Config: type = GPT3Config
+    SIZES = SIZES
+    PUBLISHED: dict[str, Any] = PUBLISHED
+
+    def of_layers(self, mask: Callable[[int | None], KeyMask]) -> list[KeyMask]:
+        """The mask of each layer, where `mask` makes that of a window; None: of all tokens."""
+        kinds = self.config.attention_kinds
+        made = {"global": mask(None), "local": mask(self.config.window)}
+        return [made[kinds[n % len(kinds)]] for n in range(self.config.layers)]
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`; the last one is behind the last norm."""
+        hidden = self.embed(batch)
+        yield hidden
+        masks = self.of_layers(lambda window: local_mask(batch, window))
+        relations = self.relations.of(batch)
+        *inner, last = self.blocks
+        for block, mask, relation in zip(inner, masks, relations, strict=False):
+            hidden = block(hidden, mask, relation=relation)
+            yield hidden
+        yield self.norm(last(hidden, masks[-1], relation=relations[-1], tokens=tokens))
+
+    def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
+        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        state.consume()
+        count = ids.size(1)
+        cache = state.reserve(count)
+        hidden = self.dropout(self.embedding(ids) + self.positions.after(cache, count))
+        masks = self.of_layers(lambda window: cache.mask(count, window))
+        relations = self.relations.after(cache, count)
+        for n, block in enumerate(self.blocks):
+            hidden = block(hidden, masks[n], relation=relations[n], cache=cache.layer(n))
+        return self.norm(hidden), cache.advance(count)
