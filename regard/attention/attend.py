@@ -132,7 +132,7 @@ def _takes_fused(
 ) -> bool:
     if mask.unpadded is not None or mask.sparse is not None:
         return False
-    if query.is_cuda or torch.compiler.is_compiling():
+    if query.is_cuda or query.is_meta or torch.compiler.is_compiling():
         return True
     # The CPU has no fused kernel with dropout; `ops.dropout` is faster than what stands for it.
     return not drop.threshold and not (query.dtype == torch.bfloat16 and key.size(-2) <= FEW_KEYS)
@@ -153,6 +153,8 @@ def _fused(
     if bias is not None:
         bias = bias.to(query.dtype)
         grid = bias if grid is None else bias.masked_fill(~grid, -torch.inf)
+    if query.is_meta and query.dim() == 4:
+        return _kept_alone(query, key, value, grid, is_causal)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -162,6 +164,19 @@ def _fused(
         is_causal=is_causal,
         scale=scale,
     )
+
+
+def _kept_alone(
+    query: Tensor, key: Tensor, value: Tensor, grid: Tensor | None, is_causal: bool
+) -> Tensor:
+    """The context, without numbers, and what fused kernels keep for the backward pass.
+
+    There is none for the meta device, where torch would keep the weights, as no device does.
+    """
+    if grid is not None:
+        grid = grid.to(query.dtype).expand(*query.shape[:-1], key.size(-2))
+    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+    return kernel(query, key, value, grid, True, 0.0, is_causal)[0]
 
 
 ops.register(ops.attention, "torch", _fused, when=_takes_fused)

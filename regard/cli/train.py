@@ -27,16 +27,21 @@ def train(
     out: Out = None,
     device: Device = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print what it would cost.")] = False,
+    devices: Annotated[
+        int | None, Option(min=1, help="With --dry-run: how the training is sharded over so many.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train what a recipe asks for, in a new run folder."""
+    if devices is not None and not dry_run:
+        raise ConfigError("--devices would be without effect: it belongs to --dry-run.")
     if dry_run:
         if device is not None:
             raise ConfigError("--device would be without effect: --dry-run measures on the CPU.")
         from regard.experiments.estimate import estimate
 
-        found = estimate(recipe, overrides or ())
+        found = estimate(recipe, overrides or (), devices=devices)
         show(found.facts(), found.text(), as_json)
         return
     from regard.experiments import runs

@@ -196,7 +196,8 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
     _check_layers(options)
     try:
         config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
-        _check_memory(lambda: model(config))
+        if torch.get_default_device().type != "meta":  # there, no model takes memory
+            _check_memory(lambda: model(config))
         return model(config)
     except (ValueError, OverflowError, RuntimeError) as error:  # torch's own have the last type
         raise ConfigError(f"[model] {str(error).removeprefix('[model] ')}") from None

@@ -60,12 +60,18 @@ SIZES = {
 }
 
 
+_FLOPS = (
+    "Brown et al. 2020, table D.1, before it rounds: 6 for each parameter and each of 300 billion "
+    "tokens, without attention"
+)
+
+
 def _printed(parameters: float, millions: int, exact: int) -> dict[str, tuple[float, str]]:
     source = (
         f"Brown et al. 2020, table 2.1; table D.1 prints {millions:,} million. With 50,257 tokens "
         f"and 2,048 positions they are {exact:,}"
     )
-    return {"parameters": (parameters, source)}
+    return {"parameters": (parameters, source), "FLOPs": (6 * millions * 1e6 * 300e9, _FLOPS)}
 
 
 PUBLISHED: dict[str, Any] = {

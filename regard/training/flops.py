@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +36,21 @@ def twin(model: nn.Module, device: str) -> Any:
     return made
 
 
-def count(task: Task, batch: Any, *, checkpointing: bool = False) -> tuple[int, int, int]:
+class Counted(NamedTuple):
     """Of a batch: its items (tokens, examples), FLOPs, and bytes stored for the backward pass.
 
-    task: its model is on the meta device.
+    attention_flops: those of the FLOPs that are products of queries with keys and of weights with
+    values.
     """
+
+    items: int
+    flops: int
+    stored: int
+    attention_flops: int
+
+
+def count(task: Task, batch: Any, *, checkpointing: bool = False) -> Counted:
+    """What a batch of a task costs, whose model is on the meta device."""
     blocks = blocks_of(task.model) if checkpointing else []
     counts, head = task.counts(batch), _vocabulary_head(task)
     task.model.train()
@@ -49,8 +59,19 @@ def count(task: Task, batch: Any, *, checkpointing: bool = False) -> tuple[int, 
             stored = stored_by(task.model, lambda: task.losses(batch, None), blocks)
     # A backward pass costs two forward passes, but one where a matrix is frozen under adapters, and
     # does not go through a frozen encoder.
-    flops = 3 * counter.get_total_flops() - sum(products) - 2 * _frozen_flops(task, batch)
-    return next(iter(counts.values())), flops, stored + (bytes_of(head) if head else 0)
+    frozen = _frozen_flops(task, batch)
+    flops = 3 * counter.get_total_flops() - sum(products) - 2 * frozen.get_total_flops()
+    attention = 3 * _attention_flops(counter) - 2 * _attention_flops(frozen)
+    stored += bytes_of(head) if head else 0
+    return Counted(next(iter(counts.values())), flops, stored, attention)
+
+
+def _attention_flops(counter: FlopCounterMode) -> int:
+    """Of products in which both sides are computed: torch has operations of their own for them."""
+    found = counter.get_flop_counts().get("Global", {}).items()
+    return sum(
+        flops for op, flops in found if any(name in str(op) for name in ("bmm", "attention"))
+    )
 
 
 def _vocabulary_head(task: Task) -> Any:
@@ -102,15 +123,14 @@ def _frozen_products(model: nn.Module) -> Iterator[list[int]]:
             hook.remove()
 
 
-def _frozen_flops(task: Any, batch: Any) -> int:
+def _frozen_flops(task: Any, batch: Any) -> FlopCounterMode:
     """FLOPs of the forward pass through a frozen encoder."""
     features = task.model.encoder if isinstance(task.model, EncoderWithHeads) else None
-    if not isinstance(features, Features):
-        return 0
-    texts = task.completed(batch).texts  # characters, too, where it reads them
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        features.choice(features.encoder.states(texts))
-    return counter.get_total_flops()
+        if isinstance(features, Features):
+            texts = task.completed(batch).texts  # characters, too, where it reads them
+            features.choice(features.encoder.states(texts))
+    return counter
 
 
 def stored_by(

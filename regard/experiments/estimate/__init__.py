@@ -31,6 +31,7 @@ from regard.experiments.estimate.counting import (
     memory_of,
     parameters_of,
     published,
+    sharded,
     updates_of,
 )
 from regard.experiments.estimate.measuring import Measured, measured
@@ -48,8 +49,10 @@ class Estimate:
 
     parameters: by part of the model.  memory: bytes by use.  items: what the task counts, such as
     predicted "tokens" or "examples".  count: items of one update.  flops: of one update, for the
-    batch that `batch` describes.  batch_tokens: tokens of the batch, padding included.
-    seconds: of one update.  measured: how seconds and activations were found.
+    batch that `batch` describes; attention_flops: those of them that are products of queries with
+    keys and of weights with values.  batch_tokens: tokens of the batch, padding included.
+    seconds: of one update.  measured: how seconds and activations were found.  shards: bytes on
+    that of several `devices` that has the most.
     """
 
     model: str
@@ -65,6 +68,9 @@ class Estimate:
     seconds: float | None
     measured: str
     published: tuple[Figure, ...] = ()
+    attention_flops: float = 0.0
+    devices: int = 1
+    shards: dict[str, int] | None = None
 
     def totals(self) -> dict[str, Any]:
         """Sums over parts and updates."""
@@ -73,6 +79,8 @@ class Estimate:
             "parameters": sum(self.parameters.values()),
             "memory": sum(self.memory.values()),
             "flops_per_item": self.flops / self.count,
+            "attention_flops_per_item": self.attention_flops / self.count,
+            "memory_per_device": None if self.shards is None else sum(self.shards.values()),
             "flops": None if updates is None else self.flops * updates,
             "count": None if updates is None else self.count * updates,
             "seconds": None if updates is None or seconds is None else seconds * updates,
@@ -88,6 +96,19 @@ class Estimate:
         times = ", twice what is frozen" if adapted else ", once what is frozen" * frozen
         return "3 times the forward pass's products" + times
 
+    def _attention_text(self) -> list[tuple[str, str]]:
+        if not self.attention_flops:
+            return []
+        share = self.attention_flops / self.flops
+        return [("    of attention", f"{_number(self.attention_flops / self.count)} ({share:.1%})")]
+
+    def _shards_text(self) -> list[tuple[str, str]]:
+        if self.shards is None:
+            return []
+        total = _bytes(sum(self.shards.values()))
+        uses = [(f"  {use}", _bytes(number)) for use, number in self.shards.items()]
+        return [("on each device", f"{total}, sharded over {self.devices:,}"), *uses]
+
     def text(self) -> str:
         """One quantity a line."""
         totals = self.totals()
@@ -102,8 +123,10 @@ class Estimate:
             ("memory", f"{_bytes(totals['memory'])} beside the program"),
             *((f"  {use}", _bytes(number)) for use, number in self.memory.items()),
             ("    a token", _bytes(self.memory["activations"] / max(1, self.batch_tokens))),
+            *self._shards_text(),
             ("FLOPs", f"{_number(totals['flops'])}, {self._times()}"),
             (f"  {article} {self.items[:-1]}", _number(totals["flops_per_item"])),
+            *self._attention_text(),
             ("  an update", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),
             ("updates", "depend on the data" if self.updates is None else f"{self.updates:,}"),
             ("time", _duration(totals["seconds"])),
@@ -118,13 +141,20 @@ class Estimate:
         return "\n".join(f"{name:<{wide}}  {value}" for name, value in lines)
 
 
-def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool = True) -> Estimate:
+def estimate(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    measure: bool = True,
+    devices: int | None = None,
+) -> Estimate:
     """What training this recipe will cost.
 
     Args:
         path: of the recipe.
         overrides: `dotted.name=value`.
         measure: also time a small pass on this machine, a few seconds.
+        devices: that share a training, each with a part of weights, gradients, tables and rows.
 
     Raises:
         ConfigError, DataError: the recipe, or the data where it exists, cannot be used.
@@ -140,8 +170,8 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
         for batch in sample.batches
     ]
     mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
-    items, flops = mean[0] * options.accumulate, mean[1] * options.accumulate
-    found = Measured(None, max(kept for _, _, kept in counted), "nothing: all is counted")
+    items, flops, _, attention = (options.accumulate * one for one in mean)
+    found = Measured(None, max(one.stored for one in counted), "nothing: all is counted")
     if measure:
         found = measured(recipe, sample, found)
     return Estimate(
@@ -158,6 +188,11 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
         seconds=found.seconds,
         measured=found.how,
         published=published(task.model),
+        attention_flops=attention,
+        devices=devices or 1,
+        shards=None
+        if devices is None
+        else sharded(task.model, options, found.activations, len(sample.batches[0]), devices),
     )
 
 
@@ -177,6 +212,8 @@ def _number(value: float | None) -> str:
 
 def _bytes(value: float | None) -> str:
     value = value or 0.0
+    if value >= 1e12:
+        return f"{value / 1e12:.2f} TB"
     if value >= 1e9:
         return f"{value / 1e9:.2f} GB"
     return f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} KB"

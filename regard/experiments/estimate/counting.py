@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from regard.errors import ConfigError
 from regard.models import model_class, name_of, size_of
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
-from regard.models.protocols import Generator
+from regard.models.protocols import Generator, Model
 from regard.training.flops import bytes_of
 from regard.training.options import TrainingOptions
 
@@ -47,6 +48,52 @@ def memory_of(model: nn.Module, options: TrainingOptions, activations: int) -> d
         f"{chosen.name}'s tables": tables * trained,
         "activations": activations,
     }
+
+
+def sharded(
+    model: nn.Module, options: TrainingOptions, activations: int, rows: int, devices: int
+) -> dict[str, int]:
+    """Bytes on the device that has the most, by use, where `devices` share a training.
+
+    Each reads a part of the `rows` of a batch and keeps a part of the rows of every parameter, of
+    its gradient and of the optimizer's tables, as torch's FSDP2 cuts them (ZeRO's third stage:
+    Rajbhandari et al. 2020). What it computes with is gathered: the parameters outside the blocks,
+    a block and the next one, and a block's gradients before they are added up.
+
+    Raises:
+        ConfigError: there are fewer rows than devices.
+    """
+    if rows < devices:
+        raise ConfigError(
+            f"`devices` must be at most {rows:,}, the rows of a batch, but is {devices:,}: each "
+            "device reads at least one row. Ask for fewer, or for larger batches in [data]."
+        )
+    whole = memory_of(model, options, activations * -(-rows // devices) // rows)
+    kept = {one: _shard(one, devices) for one in model.parameters()}
+    trained = sum(size for one, size in kept.items() if one.requires_grad)
+    weights, gradients, tables, activated = whole
+    factor = whole[tables] // max(1, whole[gradients])
+    return {
+        weights: sum(kept.values()),
+        gradients: trained,
+        tables: factor * trained,
+        "gathered": _gathered(model),
+        activated: whole[activated],
+    }
+
+
+def _shard(parameter: nn.Parameter, devices: int) -> int:
+    """Bytes of the largest part of a parameter that is cut between rows."""
+    rows = parameter.size(0) if parameter.dim() else 1
+    return -(-rows // devices) * (parameter.numel() // max(1, rows)) * parameter.element_size()
+
+
+def _gathered(model: nn.Module) -> int:
+    """Bytes of what a device has of others' parameters and gradients at a time, at most."""
+    blocks = model.repeated_blocks if isinstance(model, Model | EncoderWithHeads) else []
+    largest = max(map(bytes_of, blocks), default=0)
+    gradients = max((bytes_of(block, trained=True) for block in blocks), default=0)
+    return bytes_of(model) - sum(map(bytes_of, blocks)) + 2 * largest + gradients
 
 
 def updates_of(options: TrainingOptions, an_epoch: int | None, items: float) -> int | None:
