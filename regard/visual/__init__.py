@@ -28,6 +28,7 @@ __all__, __getattr__ = names_of(
         "heatmap": "Heatmap",
         "inputs": "Inputs",
         "lattice": "Lattice",
+        "parameter_counts": "ModelSizes NamedSize model_sizes",
         "picture": "Illustration Note Picture PictureChoice PictureColumn PictureRow",
         "positions_and_masks": (
             "bias_curves bucket_grid distance_grid mask_grid position_table sinusoids "
