@@ -1,8 +1,8 @@
 """How much context helps trained models: python examples/effective_context.py RUNS TEXT MODEL...
 
 RUNS is a folder of runs, such as runs/long-memory-ptb of examples/long_memory.py, TEXT a file of
-lines and MODEL the name of a run. The table has the perplexity of 3,000 tokens after contexts of 8 to
-256 tokens; then the relative effective context length (Dai et al. 2019) of each model.
+lines and MODEL the name of a run. The table has the perplexity of 3,000 tokens after contexts of
+8 to 256 tokens; then the relative effective context length (Dai et al. 2019) of each model.
 """
 
 from __future__ import annotations

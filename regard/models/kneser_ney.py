@@ -1,0 +1,335 @@
+"""n-gram language models with modified Kneser-Ney smoothing (Chen and Goodman 1999, section 4.1.6).
+
+    p(w | c) = max(a(c w) - D, 0) / sum_x a(c x)  +  g(c) p(w | c without its first token)
+
+a(.) is how often the longest n-grams occur, and of shorter ones how many tokens come before them.
+The discount D depends on whether a(c w) is 1, 2, or more; g(c) is what discounts take from c. The
+shortest context is empty, and below it all tokens are equally probable.
+
+A sentence ends with `eos`, which also stands before the next one: no context goes back behind it.
+Nothing is trained by gradients: `KneserNey.fit` counts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from regard.data.batches import IGNORE
+from regard.errors import ConfigError, DataError
+from regard.models.config import Size, TokenId
+from regard.models.protocols import LanguageModel, Output
+from regard.state import State
+
+NONE = -1  # in a context: no token
+FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts do not give them
+PARTS = 2**24  # probabilities that are computed together
+
+
+@dataclass(frozen=True)
+class KneserNeyConfig:
+    """order: tokens of the longest n-gram, of which the last is predicted.
+
+    bos: never predicted, as `pad` is not.
+    """
+
+    vocab_size: Size
+    order: Annotated[int, Field(ge=2, le=20)] = 5
+    pad: TokenId = 0
+    bos: TokenId = 1
+    eos: TokenId = 2
+    max_length: None = None  # any
+
+    @property
+    def d_model(self) -> int:
+        """Tokens of a context."""
+        return self.order - 1
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """Which tokens have a probability, (V,) bool."""
+        found = np.ones(self.vocab_size, dtype=bool)
+        found[[i for i in {self.pad, self.bos} - {self.eos} if i < self.vocab_size]] = False
+        return found
+
+
+@dataclass
+class Contexts(State):
+    """tokens: the last ones of each sequence, (B, order - 1) int64, `NONE` where there is none."""
+
+    tokens: Tensor
+
+    def after(self, tokens: Tensor, eos: int) -> Tensor:
+        """The contexts that end with each of the tokens (B, T): (B, T, order - 1)."""
+        width = self.tokens.size(1)
+        ids = torch.cat([self.tokens, tokens], 1)  # (B, order - 1 + T)
+        windows = ids.unfold(1, width, 1)[:, 1:]  # -> (B, T, order - 1)
+        later = (windows == eos).flip(-1).cumsum(-1).flip(-1)  # sentence ends at or behind a token
+        return windows.masked_fill(later > (windows == eos).long(), NONE)
+
+
+class NGramTable(nn.Module):
+    """All n-grams of one length, by their number: sorted by prefix, then by the last token.
+
+    key: (N,) int64, the number of the prefix times V plus the last token.  start: (M + 1,) int64,
+        where those of each prefix begin.  log_prob, log_backoff: (N,) of the last token after the
+        others, and g of all as a context.
+    """
+
+    key: Tensor
+    start: Tensor
+    log_prob: Tensor
+    log_backoff: Tensor
+
+    def __init__(self, key: np.ndarray, prefixes: int, vocab_size: int):
+        super().__init__()
+        self.vocab_size = vocab_size
+        bounds = np.searchsorted(key, np.arange(prefixes + 1) * vocab_size)
+        self.register_buffer("key", torch.from_numpy(key))
+        self.register_buffer("start", torch.from_numpy(bounds))
+        self.register_buffer("log_prob", torch.full((len(key),), -torch.inf))
+        self.register_buffer("log_backoff", torch.zeros(len(key)))
+
+    def find(self, prefix: Tensor, token: Tensor) -> Tensor:
+        """The numbers of n-grams by those of their prefixes; `NONE` where there is none."""
+        key = prefix * self.vocab_size + token
+        at = torch.searchsorted(self.key, key).clamp(max=len(self.key) - 1)
+        known = (prefix >= 0) & (token >= 0) & (self.key[at] == key)
+        return torch.where(known, at, NONE)
+
+    def following(self, prefixes: Tensor) -> tuple[Tensor, Tensor]:
+        """All n-grams with these prefixes (P,): the row of its prefix and the number of each."""
+        known = (prefixes >= 0).nonzero()[:, 0]
+        first, end = self.start[prefixes[known]], self.start[prefixes[known] + 1]
+        counts = end - first
+        rows = known.repeat_interleave(counts)
+        within = torch.arange(len(rows), device=rows.device) - (
+            counts.cumsum(0) - counts
+        ).repeat_interleave(counts)
+        return rows, first.repeat_interleave(counts) + within
+
+
+class KneserNeyHead:
+    """From contexts to the probabilities of tokens. tables: of n-grams of 1, 2, ... tokens."""
+
+    def __init__(self, tables: Sequence[NGramTable]):
+        self.tables = tables
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities: contexts (..., order - 1) -> (..., V)."""
+        size = max(1, PARTS // self.tables[0].vocab_size)
+        found = [self._distributions(part) for part in hidden.flatten(0, -2).split(size)]
+        return torch.cat(found).unflatten(0, hidden.shape[:-1])
+
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
+        """Sum of -log p in nats over contexts (N, order - 1), and how many targets counted.
+
+        Raises:
+            ConfigError: `smoothing` is not 0: nothing is trained with this loss.
+        """
+        if smoothing:
+            raise ConfigError("The loss of n-grams has no label smoothing: they are counted.")
+        counted = targets != IGNORE
+        contexts, targets = hidden[counted], targets[counted]
+        total = self.tables[0].log_prob[targets]
+        for length in range(1, len(self.tables)):
+            context, shorter, longer = self._of_contexts(contexts, length)
+            found = longer.find(context, targets)
+            backed_off = total + shorter.log_backoff[context].where(context >= 0, 0.0)
+            total = longer.log_prob[found].where(found >= 0, backed_off)
+        return -total.double().sum(), len(targets)
+
+    def _distributions(self, contexts: Tensor) -> Tensor:
+        """(N, order - 1) -> (N, V)"""
+        found = self.tables[0].log_prob.repeat(len(contexts), 1)
+        for length in range(1, len(self.tables)):
+            context, shorter, longer = self._of_contexts(contexts, length)
+            found += shorter.log_backoff[context].where(context >= 0, 0.0)[:, None]
+            rows, numbers = longer.following(context)
+            found[rows, longer.key[numbers] % longer.vocab_size] = longer.log_prob[numbers]
+        return found
+
+    def _of_contexts(self, contexts: Tensor, length: int) -> tuple[Tensor, NGramTable, NGramTable]:
+        """The numbers of the last `length` tokens of contexts (N, order - 1) -> (N,), the n-grams
+        of this length, and those with one token more.
+        """
+        first, *others = contexts[:, contexts.size(1) - length :].unbind(1)
+        found = first
+        for table, token in zip(self.tables[1:length], others, strict=True):
+            found = table.find(found, token)
+        return found, self.tables[length - 1], self.tables[length]
+
+
+class KneserNey(nn.Module, LanguageModel[Contexts]):
+    """An n-gram language model, a `LanguageModel`. Its hidden states are contexts, int64.
+
+    tables: the n-grams of 1, 2, ... `order` tokens.
+    """
+
+    Config = KneserNeyConfig
+
+    def __init__(self, config: KneserNeyConfig, tables: Sequence[NGramTable]):
+        super().__init__()
+        self.config = config
+        self.tables = nn.ModuleList(tables)
+        self.head = KneserNeyHead(tables)
+
+    @classmethod
+    def fit(cls, ids: np.ndarray, config: KneserNeyConfig) -> KneserNey:
+        """Count the n-grams of a text, (N,) ids of sentences that end with `eos`.
+
+        A warning tells where n-grams are too few for discounts of their own.
+
+        Raises:
+            DataError: there is no id, or one that is not in the vocabulary or never predicted.
+        """
+        _check_ids(ids, config)
+        text = ids.astype(np.int64)
+        text = text if text[0] == config.eos else np.concatenate([[config.eos], text])
+        tables: list[NGramTable] = []
+        probability = np.full(1, 1 / config.predicted.sum())  # of every token, below all n-grams
+        levels = list(_levels(text, config))
+        for level, longer in zip(levels, [*levels[1:], None], strict=True):
+            counts = level.adjusted(longer)
+            prefixes = len(probability)
+            backoff, extra = level.discounted(counts, len(tables) + 1, prefixes)
+            probability = extra + backoff[level.prefix] * probability[level.suffix]
+            if tables:
+                tables[-1].log_backoff.copy_(_log(backoff))
+            else:
+                probability[~config.predicted] = 0
+            table = NGramTable(level.key, prefixes, config.vocab_size)
+            table.log_prob.copy_(_log(probability))
+            tables.append(table)
+        return cls(config, tables)
+
+    def forward(self, ids: Tensor, state: Contexts | None = None) -> Output:
+        """Contexts (B, T, order - 1) for predicting what follows each id (B, T); the last ones."""
+        contexts = (state or self.empty(len(ids))).after(ids, self.config.eos)
+        return Output(contexts, Contexts(contexts[:, -1]))
+
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Contexts:
+        """Contexts without tokens."""
+        shape, device = (sequences, self.config.d_model), self.tables[0].get_buffer("key").device
+        return Contexts(torch.full(shape, NONE, device=device))
+
+    def prefill(self, tokens: Tensor, state: Contexts, lengths: Tensor | None = None) -> Contexts:
+        """See `Generator`."""
+        state.consume()
+        every = torch.cat([state.tokens[:, None], state.after(tokens, self.config.eos)], 1)
+        last = torch.full((len(tokens),), tokens.size(1)) if lengths is None else lengths
+        return Contexts(every[torch.arange(len(tokens)), last])
+
+    @property
+    def first_token(self) -> int:
+        """`eos`, which stands before every sentence."""
+        return self.config.eos
+
+    def step(self, tokens: Tensor, state: Contexts) -> tuple[Tensor, Contexts]:
+        """Log-probabilities (R, T, V) of what follows each of the tokens (R, T)."""
+        state.consume()
+        contexts = state.after(tokens, self.config.eos)
+        return self.head.logits(contexts), Contexts(contexts[:, -1])
+
+
+# ------------------------------------------------------------------------------- counting
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The M different n-grams of one length in a text.
+
+    number: (N,) of that which ends at each token of the text; `NONE` where none does.
+    key: (M,) see `NGramTable`.
+    prefix, suffix: (M,) the numbers, among those shorter by one token, of all but its last token,
+        and of all but its first.
+    count: (M,) how often it occurs.  begins: (M,) bool, whether it begins a sentence.
+    """
+
+    number: np.ndarray
+    key: np.ndarray
+    prefix: np.ndarray
+    suffix: np.ndarray
+    count: np.ndarray
+    begins: np.ndarray
+
+    def adjusted(self, longer: _Level | None) -> np.ndarray:
+        """a(.): different tokens before each; occurrences where no token can be before it."""
+        if longer is None:
+            return self.count
+        before = np.bincount(longer.suffix, minlength=len(self.key))
+        return np.where(self.begins, self.count, before)
+
+    def discounted(
+        self, counts: np.ndarray, length: int, prefixes: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """g of each of so many prefixes, and the first term of each n-gram's probability."""
+        discount = np.array([0, *_discounts(counts, length)])[np.minimum(counts, 3)]
+        total = np.bincount(self.prefix, counts, prefixes)
+        taken = np.bincount(self.prefix, discount, prefixes)
+        backoff = np.divide(taken, total, out=np.ones(prefixes), where=total > 0)
+        return backoff, (counts - discount) / np.maximum(total, 1)[self.prefix]
+
+
+def _levels(text: np.ndarray, config: KneserNeyConfig) -> Iterator[_Level]:
+    """The n-grams of 1, 2, ... `order` tokens; `eos` is only the first or the last of them."""
+    words, size = np.arange(config.vocab_size), config.vocab_size
+    none, occurs = np.zeros_like(words), np.bincount(text[1:], minlength=size)
+    level = _Level(text, words, none, none, occurs, np.zeros(size, dtype=bool))
+    yield level
+    begins = words == config.eos
+    for length in range(2, config.order + 1):
+        before = np.concatenate([[NONE], level.number[:-1]])
+        if length > 2:
+            before[1:][text[:-1] == config.eos] = NONE
+        (at,) = (before >= 0).nonzero()
+        key, first, inverse, count = np.unique(
+            before[at] * size + text[at], return_index=True, return_inverse=True, return_counts=True
+        )
+        number = np.full(len(text), NONE)
+        number[at] = inverse
+        begins = begins[key // size]
+        level = _Level(number, key, key // size, level.number[at[first]], count, begins)
+        yield level
+
+
+def _discounts(counts: np.ndarray, length: int) -> tuple[float, float, float]:
+    """D of n-grams that are counted once, twice, and more often (equations 25 and 26)."""
+    once, twice, thrice, four = (int((counts == k).sum()) for k in (1, 2, 3, 4))
+    if min(once, twice, thrice) > 0:
+        y = once / (once + 2 * twice)
+        found = 1 - 2 * y * twice / once, 2 - 3 * y * thrice / twice, 3 - 4 * y * four / thrice
+        if min(found) >= 0:
+            return found
+    warnings.warn(
+        f"The n-grams of {length} tokens are too few, or their counts too unusual, for discounts "
+        f"of their own: {', '.join(map(str, FALLBACK))} are taken.",
+        stacklevel=4,
+    )
+    return FALLBACK
+
+
+def _check_ids(ids: np.ndarray, config: KneserNeyConfig) -> None:
+    if not len(ids):
+        raise DataError("the text", None, "has no tokens: there is nothing to count.")
+    if ids.max() >= config.vocab_size:
+        said = f"has the id {ids.max():,}, but the vocabulary has {config.vocab_size:,} tokens."
+        raise DataError("the text", None, said)
+    never = np.setdiff1d(np.unique(ids), config.predicted.nonzero()[0])
+    if len(never):
+        said = f"has the id {never[0]}, which is `pad` or `bos` and is never predicted."
+        raise DataError("the text", None, said)
+
+
+def _log(probability: np.ndarray) -> Tensor:
+    with np.errstate(divide="ignore"):
+        return torch.from_numpy(np.log(probability))

@@ -1,0 +1,237 @@
+"""Modified Kneser-Ney smoothing against Chen and Goodman's equations, n-gram by n-gram."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from regard.checkpoints.formats.arpa import read_arpa, write_arpa
+from regard.errors import CheckpointError, ConfigError, DataError
+from regard.models.kneser_ney import KneserNey, KneserNeyConfig
+from regard.tasks.language_modeling import LanguageModeling
+from regard.text import train as train_tokenizer
+
+EOS, V = 2, 400
+
+
+def sentences(seed: int, count: int = 2000) -> list[list[int]]:
+    """Drawn so that some tokens, and some contexts, are frequent; some sentences are empty."""
+    drawn = random.Random(seed)
+    texts: list[list[int]] = [[3, 4, 5]]
+    for _ in range(count):
+        copied = drawn.choice(texts) if drawn.random() < 0.3 else []
+        new = [3 + int(397 * drawn.random() ** 6) for _ in range(drawn.randrange(6))]
+        texts.append((copied + new)[: drawn.randrange(12)])
+    return texts[1:]
+
+
+def stream(texts: list[list[int]]) -> np.ndarray:
+    return np.array([token for text in texts for token in (*text, EOS)], dtype=np.uint16)
+
+
+class Definition:
+    """p(w | c) by the equations, from dictionaries of n-grams; "<s>" begins a sentence."""
+
+    def __init__(self, texts: list[list[int]], order: int):
+        self.order = order
+        counts: list[Counter] = [Counter() for _ in range(order + 1)]
+        for text in texts:
+            padded = ["<s>", *text, EOS]
+            for n in range(1, order + 1):
+                for i in range(len(padded) - n + 1):
+                    counts[n][tuple(padded[i : i + n])] += 1
+        del counts[1]["<s>",]
+        self.adjusted: list[dict] = [{}]
+        for n in range(1, order + 1):
+            if n == order:
+                self.adjusted.append(dict(counts[n]))
+                continue
+            before = defaultdict(set)
+            for gram in counts[n + 1]:
+                before[gram[1:]].add(gram[0])
+            self.adjusted.append(
+                {g: c if g[0] == "<s>" else len(before[g]) for g, c in counts[n].items()}
+            )
+        self.discounts = [[], *(self.discount(table) for table in self.adjusted[1:])]
+
+    def discount(self, table: dict) -> list[float]:
+        t = [sum(1 for c in table.values() if c == k) for k in range(5)]
+        y = t[1] / (t[1] + 2 * t[2])
+        return [0.0] + [k - (k + 1) * y * t[k + 1] / t[k] for k in (1, 2, 3)]
+
+    def __call__(self, context: tuple, token: int) -> float:
+        table, d = self.adjusted[len(context) + 1], self.discounts[len(context) + 1]
+        shorter = self(context[1:], token) if context else 1 / (V - 2)
+        total = sum(c for g, c in table.items() if g[:-1] == context)
+        if not total:
+            return shorter
+        count = table.get((*context, token), 0)
+        taken = sum(d[min(c, 3)] for g, c in table.items() if g[:-1] == context)
+        return max(count - d[min(count, 3)], 0) / total + taken / total * shorter
+
+
+def fitted(order: int, seed: int = 0) -> KneserNey:
+    return KneserNey.fit(stream(sentences(seed)), KneserNeyConfig(V, order))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_probabilities_are_those_of_the_equations(order):
+    model, wanted = fitted(order), Definition(sentences(0), order)
+    for text in (*sentences(1, 6), [8, 8, 8, 8, 8], []):
+        ids = torch.tensor([[EOS, *text]])
+        found = model.head.logits(model(ids).hidden)[0].double().exp()
+        padded = ("<s>", *text)
+        for i in range(len(padded)):
+            context = padded[max(0, i + 2 - order) : i + 1]
+            some = [2, 3, 4, 5, 17, V - 1, *text[:4]]
+            by_equation = [wanted(context, token) for token in some]
+            torch.testing.assert_close(
+                found[i, some], torch.tensor(by_equation, dtype=torch.float64), rtol=1e-5, atol=0
+            )
+        assert found[:, :2].sum() == 0  # padding and bos
+        torch.testing.assert_close(found.sum(-1), torch.ones(len(padded)).double())
+
+
+def test_the_loss_is_that_of_the_distributions():
+    model = fitted(4)
+    ids = torch.tensor(stream(sentences(1, 40)).astype("int64"))[None]
+    hidden, targets = model(ids[:, :-1]).hidden[0], ids[0, 1:].clone()
+    targets[::5] = -100
+    loss, count = model.head.loss(hidden, targets)
+    counted = targets >= 0
+    every = model.head.logits(hidden)[counted]
+    assert count == int(counted.sum())
+    wanted = -every.double().gather(1, targets[counted][:, None]).sum()
+    torch.testing.assert_close(loss, wanted, rtol=1e-6, atol=0)
+    with pytest.raises(ConfigError, match="label smoothing"):
+        model.head.loss(hidden, targets, smoothing=0.1)
+
+
+def test_steps_prefixes_and_pieces_equal_the_whole_pass():
+    model = fitted(4)
+    texts = torch.tensor([[2, 3, 4, 2, 5, 3, 3], [4, 4, 2, 2, 3, 5, 8]])
+    wanted = model.head.logits(model(texts).hidden)
+    state, found = model.empty(2), []
+    for token in texts.T:
+        scores, state = model.step(token[:, None], state)
+        found.append(scores)
+    assert torch.equal(torch.cat(found, 1), wanted)
+    lengths = torch.tensor([2, 5])
+    state = model.prefill(texts[:, :6], model.empty(2), lengths)
+    scores, _ = model.step(texts[[0, 1], lengths][:, None], state)
+    assert torch.equal(scores[:, 0], wanted[[0, 1], lengths])
+    first = model(texts[:, :3])
+    rest = model.head.logits(model(texts[:, 3:], first.state).hidden)
+    assert torch.equal(rest, wanted[:, 3:])
+
+
+def test_a_task_evaluates_and_generates_with_it():
+    lines = ["the cat sat", "the dog sat down", "the cat ran"] * 40 + ["a dog ran down", "a cat"]
+    tokenizer = train_tokenizer("words", lines, 50)
+    ids = np.array([i for line in lines for i in (*tokenizer.encode(line).ids, tokenizer.eos_id)])
+    with pytest.warns(UserWarning, match="too few"):
+        config = KneserNeyConfig(
+            tokenizer.vocab_size, 3, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
+        )
+        model = KneserNey.fit(ids, config)
+    task = LanguageModeling(model, tokenizer, format="lines", unit="word")
+    score = task.evaluate(["the cat sat down", "a dog sat"])
+    text = torch.tensor(
+        [
+            [
+                i
+                for line in ("the cat sat down", "a dog sat")
+                for i in (tokenizer.eos_id, *tokenizer.encode(line).ids)
+            ]
+            + [tokenizer.eos_id]
+        ]
+    )
+    every = model.head.logits(model(text[:, :-1]).hidden)[0].double()
+    nats = -every.gather(1, text[0, 1:, None]).mean()
+    assert score.value == pytest.approx(math.exp(nats), rel=1e-6)
+    assert task.generate("the cat", max_tokens=1) in ("the cat sat", "the cat ran")
+
+
+def test_bad_texts_are_named():
+    config = KneserNeyConfig(V, 3)
+    with pytest.raises(DataError, match="no tokens"):
+        KneserNey.fit(np.array([], dtype=np.int32), config)
+    with pytest.raises(DataError, match="id 400, but the vocabulary has 400"):
+        KneserNey.fit(np.array([3, V, 2]), config)
+    with pytest.raises(DataError, match="id 1, which is `pad` or `bos`"):
+        KneserNey.fit(np.array([3, 1, 2]), config)
+
+
+@pytest.fixture(scope="module")
+def arpa(tmp_path_factory):
+    """A model over words, its tokenizer, its file, and other sentences."""
+    words = [f"w{i}" for i in range(397)]
+    tokenizer = train_tokenizer("words", [" ".join(words)], 401)
+
+    def text(ids):
+        return " ".join(words[i - 3] for i in ids)
+
+    lines = [text(one) for one in sentences(0)]
+    ids = [i for line in lines for i in (*tokenizer.encode(line).ids, tokenizer.eos_id)]
+    special = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+    config = KneserNeyConfig(tokenizer.vocab_size, 4, *special)
+    model, path = KneserNey.fit(np.array(ids), config), tmp_path_factory.mktemp("arpa") / "lm.arpa"
+    write_arpa(model, tokenizer, path)
+    return model, tokenizer, path, [text(one) for one in sentences(1, 50)]
+
+
+def total(model, tokenizer, line: str) -> float:
+    """log10 of the probability of a sentence and its end."""
+    ids = torch.tensor([[EOS, *tokenizer.encode(line).ids, EOS]])
+    loss, _ = model.head.loss(model(ids[:, :-1]).hidden[0], ids[0, 1:])
+    return -float(loss) / math.log(10)
+
+
+def test_kenlm_computes_the_same_scores_from_the_file(arpa):
+    kenlm = pytest.importorskip("kenlm")
+    model, tokenizer, path, lines = arpa
+    judge = kenlm.Model(str(path))
+    assert judge.order == 4
+    for line in [*lines, "", "w3 unknown w5"]:
+        assert total(model, tokenizer, line) == pytest.approx(judge.score(line), rel=1e-5)
+
+
+def test_a_written_file_is_read_as_the_same_model(arpa):
+    model, tokenizer, path, lines = arpa
+    again = read_arpa(path, tokenizer)
+    assert again.config == model.config
+    for line in lines:
+        assert total(again, tokenizer, line) == pytest.approx(total(model, tokenizer, line), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("w5", "w5555", "the token 'w5555', but the tokenizer has not"),
+        ("\\2-grams:", "\\2-gram", "must have a number, 1 tokens"),
+        ("-grams:", "", "no n-grams of 2 tokens"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(arpa, tmp_path, old, new, said):
+    _, tokenizer, path, _ = arpa
+    (tmp_path / "bad.arpa").write_text(path.read_text().replace(old, new))
+    with pytest.raises(CheckpointError, match=said):
+        read_arpa(tmp_path / "bad.arpa", tokenizer)
+
+
+def test_a_tokenizer_of_another_vocabulary_is_an_error(arpa, tmp_path):
+    with pytest.raises(ConfigError, match="it is another one"):
+        write_arpa(arpa[0], train_tokenizer("words", ["a b"], 10), tmp_path / "lm.arpa")
+    pieces = train_tokenizer("characters", ["a b" * 30], 10)
+    tokens = np.array([*pieces.encode("a b").ids, pieces.eos_id] * 9)
+    special = (pieces.pad_id, pieces.bos_id, pieces.eos_id)
+    with pytest.warns(UserWarning, match="too few"):
+        model = KneserNey.fit(tokens, KneserNeyConfig(pieces.vocab_size, 2, *special))
+    with pytest.raises(ConfigError, match="has a space in it"):
+        write_arpa(model, pieces, tmp_path / "lm.arpa")
