@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import resource
 import subprocess
 import sys
@@ -60,3 +62,13 @@ def test_public_names_are_sorted_and_each_can_be_imported():
         assert getattr(regard, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         _ = regard.lode
+
+
+def test_no_public_name_is_that_of_a_module_beside_it():
+    """`from package import name` would give the module, once it is imported."""
+    for found in pkgutil.walk_packages(regard.__path__, "regard."):
+        if found.ispkg:
+            package = importlib.import_module(found.name)
+            modules = {one.name for one in pkgutil.iter_modules(package.__path__)}
+            names = {*getattr(package, "__all__", ())}
+            assert not names & modules, found.name

@@ -20,7 +20,7 @@ __all__, __getattr__ = names_of(
         "constituents": "TreePicture n_best_picture",
         "contextual_words": "contextual_vectors",
         "curves": "Curves Series",
-        "dropouts": "dropouts",
+        "dropout_masks": "dropouts",
         "distribution": "Distribution next_tokens",
         "elmo_mix": "elmo_steps",
         "gradients": "gradient_curves gradient_norms",

@@ -8,7 +8,7 @@ import torch
 from regard.errors import ConfigError
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.text import train
-from regard.visual.dropouts import dropouts
+from regard.visual import dropouts
 
 TEXTS = ["I love cats", "I love dogs too"]
 
