@@ -180,8 +180,7 @@ class RawRecipe:
         value = _value_at(self.tables, key)
         for _, problem in _invalid_values({key: value} if value is not None else {}):
             raise ConfigError(f"{self.location(key)}: `{key}` {problem}")
-        if key in self.overrides:
-            value = _readings(self.overrides[key])[0]
+        value = self._asked(key)
         if value is None and default is not None:
             return default
         if value in names:
@@ -198,7 +197,19 @@ class RawRecipe:
 
     def has(self, key: str) -> bool:
         """Whether the file or the command line sets the option at this dotted name."""
-        return key in self.overrides or _value_at(self.tables, key) is not None
+        return self._asked(key) is not None
+
+    def _asked(self, key: str) -> Any:
+        """The value at a dotted name on the command line, else in the file; None: there is none.
+
+        On the command line it may stand inside its section: `model={name = "gpt2"}`.
+        """
+        sections = [other for other in self.overrides if f"{key}.".startswith(f"{other}.")]
+        if not sections:
+            return _value_at(self.tables, key)
+        last = sections[-1]  # the later one replaces the other
+        value = _readings(self.overrides[last])[0]
+        return value if last == key else _value_at(value, key.removeprefix(f"{last}."))
 
     def check(self, schema: type[AnyRecipe], *, keep_unset: bool = False) -> AnyRecipe:
         """The typed options.
@@ -213,7 +224,7 @@ class RawRecipe:
             raise ConfigError(_joined(message))
         tables = json.loads(json.dumps(self.tables))
         for key, text in self.overrides.items():
-            _put(tables, key, _override(schema, key, text))
+            _put_override(tables, schema, key, _readings(text))
         folder = self.path.absolute().parent if self.path else Path.cwd()
         try:
             # JSON's strict mode has TOML's types: lists become tuples and strings paths, but "3"
@@ -243,7 +254,7 @@ class RawRecipe:
 
     def location(self, key: str) -> str:
         """`file:line` of the option at the dotted `key`; the file where no line is found."""
-        if key and key in self.overrides:
+        if key and any(f"{key}.".startswith(f"{other}.") for other in self.overrides):
             return COMMAND_LINE
         file = str(self.path) if self.path else "recipe"
         line = _line_of(self.text, key) or _line_of(self.text, key.rpartition(".")[0])
@@ -312,18 +323,29 @@ def _split(item: str) -> tuple[str, str]:
     return key, value
 
 
-def _override(schema: type, key: str, text: str) -> Any:
-    """The value that `key=text` puts into the tables, of the option's own type.
+def _put_override(tables: dict[str, Any], schema: type, key: str, readings: list[Any]) -> None:
+    """Put `key=value` into the tables; the options of a whole section one by one."""
+    first = readings[0]
+    if not isinstance(first, dict) or _plain(_option(schema, key)) is None:
+        return _put(tables, key, _override(schema, key, readings))
+    _put(tables, key, {})
+    for name, value in first.items():
+        _put_override(tables, schema, f"{key}.{name}", [value])
 
-    The text is read as TOML (100, true, [1, 2], "a") and, where the option takes no such value,
-    as a bare string, so that the shell needs no inner quotes. Paths start in the current folder.
+
+def _override(schema: type, key: str, readings: list[Any]) -> Any:
+    """The value that `key=value` puts into the tables, of the option's own type.
+
+    readings: what the text may mean. It is read as TOML (100, true, [1, 2], "a") and, where the
+    option takes no such value, as a bare string, so that the shell needs no inner quotes. Paths
+    start in the current folder.
     """
     option = _option(schema, key)
     if option is None:
         raise ConfigError(f"{COMMAND_LINE}: {_unknown(schema, key)}")
     adapter: TypeAdapter[Any] = TypeAdapter(option)
     problems = []
-    for value in _readings(text):
+    for value in readings:
         if invalid := list(_invalid_values({key: value})):
             problems.append(f"`{key}` {invalid[0][1]}")
             continue

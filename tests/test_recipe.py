@@ -168,6 +168,12 @@ def test_overrides_are_read_with_the_options_own_type():
     assert (options.name, options.task) == ("2024", "language_modeling")
 
 
+def test_a_section_given_whole_replaces_that_of_the_file():
+    options = check(TEXT, "training={rate = 2, schedule = 'linear'}", "training.bf16=true")
+    assert options.training == Training(rate=2.0, schedule="linear", bf16=True)
+    assert check(TEXT, "training={}").training == Training()
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -175,6 +181,9 @@ def test_overrides_are_read_with_the_options_own_type():
         ("trainig.updates=5", "a recipe has no `trainig`. Did you mean 'training'?"),
         ("training.updates=many", WHOLE + ' "many".'),
         ("data.columns=[1, true]", "`data.columns[1]` must be a whole number, but is true."),
+        ("training={updatse = 5}", "[training] has no `updatse`. Did you mean 'updates'?"),
+        ("training={updates = 'many'}", WHOLE + ' "many".'),
+        ("training=3", "`training` must be a section, but is 3."),
         ("updates=100", "a recipe has no `updates`. It belongs to [training]."),
         (
             "training.updates",
