@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 
 from regard.data.batches import PairBatch, Sequences
-from regard.data.corpus import Corpus, encode_corpus
 from regard.data.document_windows import DocumentWindows
-from regard.data.documents import Documents, read_documents
 from regard.data.sampler import EpochSampler
 from regard.data.span_corruption import CorruptedWindows, Noise
 from regard.decoding.hypothesis import Hypothesis
@@ -25,61 +23,32 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError
 from regard.metrics import Score
 from regard.models.protocols import EncoderDecoder
-from regard.recipe import Options, Recipe, RecipePath
+from regard.recipe import Options, Recipe
 from regard.tasks.batching import device_of
-from regard.tasks.sections import DataSection, DecodingRecipe, Share, TokenizerSection
+from regard.tasks.document_data import DocumentData
+from regard.tasks.sections import DecodingRecipe, TokenizerSection
 from regard.tasks.text_to_text import SAMPLES, TextToText, text_to_text_loss
 from regard.text import Tokenizer
 from regard.text.languages import sentence_end
 from regard.text.training import train
 
-Files = tuple[RecipePath, ...]
 SENTINEL = "<extra_id_{}>"
 
 
-class SpanCorruptionData(DataSection):
+class SpanCorruptionData(DocumentData):
     """[data]: texts, in documents that follow one another without padding."""
 
-    running_text: ClassVar[bool] = True
-    of_documents: ClassVar[bool] = True
-    several_files: ClassVar[bool] = True
-
-    train: Files
-    valid: Files | Share = 0.05
-    """Files, or a share of the training documents: the last ones."""
-    documents: Literal["rows", "blank-lines", "files"] | None = None
-    """What a document is; None: rows of tables, and of other files what blank lines separate."""
-    field: str | int | None = None
-    """Of tables: the column with the text."""
     source_length: int = Field(default=512, ge=4)
     """Tokens of a source, `</s>` included; with the default spans 512 are 568 of the text."""
     density: float = Field(default=0.15, gt=0, lt=1)
     """The share of the tokens that are dropped."""
     mean_length: float = Field(default=3.0, ge=1)
     """Of a dropped span, in tokens."""
-    batch_size: int = Field(default=8, ge=1)
-    """Sources of a batch."""
 
     @property
     def noise(self) -> Noise:
         """How much is dropped."""
         return Noise(self.density, self.mean_length)
-
-    def read(self, source: Any, part: str) -> Documents:
-        """The documents of some files."""
-        return read_documents(source, self.documents, field=self.field)
-
-    def texts(self) -> Iterator[str]:
-        """The training texts, from which a tokenizer learns."""
-        return self.read(self.train, "train").texts()
-
-    def corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
-        """The training and the validation texts, each document with `</s>` at its end."""
-        end = (sentence_end(tokenizer),)
-        corpus = encode_corpus(self.read(self.train, "train"), tokenizer, end=end)
-        if isinstance(self.valid, float):
-            return corpus.split(self.valid)
-        return corpus, encode_corpus(self.read(self.valid, "valid"), tokenizer, end=end)
 
 
 class SentinelTokenizerSection(TokenizerSection):
@@ -179,8 +148,9 @@ class SpanCorruption(TextToText):
                 f"tokenizer has {len(task.sentinels)} sentinels. Give a shorter `source_length`, a "
                 "longer `mean_length`, or more `sentinels` of [tokenizer]."
             )
+        corpora = data.corpora(tokenizer, end=(sentence_end(tokenizer),))
         ids = {"end": model.config.eos, "start": model.config.bos, "pad": model.config.pad}
-        for part, corpus in zip(("train", "valid"), data.corpora(tokenizer), strict=True):
+        for part, corpus in zip(("train", "valid"), corpora, strict=True):
             windows = DocumentWindows(
                 corpus.tokens.joined(),
                 length=window,

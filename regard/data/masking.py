@@ -1,0 +1,326 @@
+"""Masked texts for BERT's pre-training (Devlin et al. 2019, section 3.1 and appendix A.1).
+
+    text     my dog is hairy
+    input    [CLS] my dog is [MASK] [SEP]        the label of [MASK] is hairy, other labels IGNORE
+
+Of each text 15 % of the tokens are chosen; in place of a chosen one stands [MASK] (80 %), a random
+token (10 %) or itself (10 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.batches import IGNORE, Sequences, moved
+from regard.data.document_windows import DocumentWindows
+from regard.data.sampler import BatchSequence, permutation
+from regard.data.sentence_pairs import SentencePairs
+from regard.errors import ConfigError
+from regard.text import Tokenizer
+from regard.text.templates import Template
+
+# kind of tokenizer -> how a token begins that begins a word, or that continues one
+BEGINNINGS = {"byte-bpe": "Ġ", "unigram": "▁", "sentencepiece": "▁"}
+CONTINUATIONS = {"wordpiece": "##"}
+REPLACED, RANDOM = 0.8, 0.1  # shares of the chosen tokens: [MASK], a random token
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Which tokens are chosen.
+
+    share: of the tokens of a text; at least one is.
+    cycle: in how many epochs a text has different masks before they repeat; None: in all of them.
+    """
+
+    share: float = 0.15
+    cycle: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MaskVocabulary:
+    """mask: the id of [MASK].  drawn: ids of random tokens, all but special ones, (N,).
+
+    continues: (V,) bool, whether a token continues a word; None: subwords are chosen singly.
+    """
+
+    mask: int
+    drawn: np.ndarray
+    continues: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, whole_words: bool) -> MaskVocabulary:
+        """That of a tokenizer.
+
+        Raises:
+            ConfigError: it has no mask, or its tokens do not show where words begin.
+        """
+        (mask,) = tokenizer.required_ids("mask")
+        ids = np.arange(tokenizer.vocab_size)
+        drawn = ids[~np.isin(ids, list(tokenizer.special_ids))]
+        return cls(mask, drawn, continues_words(tokenizer) if whole_words else None)
+
+
+def continues_words(tokenizer: Tokenizer) -> np.ndarray:
+    """Which tokens continue a word, (V,) bool; behind a special token any token begins one.
+
+    Raises:
+        ConfigError: the tokens do not show where words begin.
+    """
+    tokens = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
+    if tokenizer.kind in CONTINUATIONS:
+        found = [token.startswith(CONTINUATIONS[tokenizer.kind]) for token in tokens]
+    elif tokenizer.kind in BEGINNINGS:
+        found = [not token.startswith(BEGINNINGS[tokenizer.kind]) for token in tokens]
+    elif tokenizer.kind == "words":
+        found = [False] * len(tokens)
+    else:
+        known = ", ".join([*CONTINUATIONS, *BEGINNINGS, "words"])
+        raise ConfigError(
+            f"[data] `whole_words` needs tokens that show where words begin: a tokenizer of kind "
+            f"{known}, but this one is of kind {tokenizer.kind}."
+        )
+    return np.array(found)
+
+
+class Masked(NamedTuple):
+    """Tokens with masks, and what stood at the chosen ones, elsewhere `IGNORE`; (T,) each."""
+
+    ids: np.ndarray
+    labels: np.ndarray
+
+
+def masked(
+    ids: np.ndarray,
+    maskable: np.ndarray,
+    vocabulary: MaskVocabulary,
+    share: float,
+    random: np.random.Generator,
+) -> Masked:
+    """Choose tokens of a text and replace them.
+
+    Args:
+        ids: (T,) with special tokens.
+        maskable: (T,) bool, which of them may be chosen.
+    """
+    positions = np.flatnonzero(maskable)
+    count = max(1, round(share * len(positions))) if len(positions) else 0
+    chosen = _chosen(ids, positions, count, vocabulary.continues, random)
+    labels = np.full(len(ids), IGNORE)
+    labels[chosen] = ids[chosen]
+    drawn, found = random.random(len(chosen)), ids.copy()
+    found[chosen[drawn < REPLACED]] = vocabulary.mask
+    others = chosen[(drawn >= REPLACED) & (drawn < REPLACED + RANDOM)]
+    found[others] = random.choice(vocabulary.drawn, len(others))
+    return Masked(found, labels)
+
+
+def _chosen(
+    ids: np.ndarray,
+    positions: np.ndarray,
+    count: int,
+    continues: np.ndarray | None,
+    random: np.random.Generator,
+) -> np.ndarray:
+    """`count` of the positions; of whole words as many as are at most so many, and one at least."""
+    if continues is None or not count:
+        return random.choice(positions, count, replace=False)
+    begins = ~continues[ids[positions]] | (np.diff(positions, prepend=-2) > 1)
+    words = np.split(positions, np.flatnonzero(begins)[1:])
+    found: list[np.ndarray] = []
+    for number in random.permutation(len(words)):
+        if not found or len(words[number]) <= count:
+            found.append(words[number])
+            count -= len(words[number])
+        if count <= 0:
+            break
+    return np.concatenate(found)
+
+
+# ------------------------------------------------------------------------------- batches
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedBatch:
+    """Texts with masks, and their labels (B, T).
+
+    follows: (B,) int64 of pairs, 0 where the second text follows the first and 1 where it does not.
+    """
+
+    texts: Sequences
+    labels: Tensor
+    follows: Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """Chosen tokens."""
+        return int((self.labels != IGNORE).sum())
+
+    def __len__(self) -> int:
+        """The number of texts, B."""
+        return len(self.texts)
+
+    def to(self, device: torch.device | str) -> MaskedBatch:
+        """The same batch on another device."""
+        follows = None if self.follows is None else moved(self.follows, device)
+        return replace(
+            self, texts=self.texts.to(device), labels=moved(self.labels, device), follows=follows
+        )
+
+
+class Row(NamedTuple):
+    """A text or a pair, (ids,) or (ids, ids); its number; and whether a second text follows."""
+
+    texts: tuple[np.ndarray, ...]
+    number: int
+    follows: bool | None = None
+
+
+class TextRows(Protocol):
+    """Texts without masks, in batches."""
+
+    def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
+        """The batches of an epoch, with the texts of cycle number `cycle`."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What the order depends on."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WindowRows:
+    """The windows of documents, each a text."""
+
+    windows: DocumentWindows
+
+    def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
+        """See `TextRows`."""
+        return _WindowEpoch(self.windows, self.windows.epoch(epoch).order)
+
+    def identity(self) -> dict[str, Any]:
+        """See `TextRows`."""
+        return self.windows.identity()
+
+
+@dataclass(frozen=True, eq=False)
+class _WindowEpoch(BatchSequence[Sequence[Row]]):
+    windows: DocumentWindows
+    numbers: np.ndarray
+
+    def __len__(self) -> int:
+        return -(-len(self.numbers) // self.windows.batch_size)
+
+    def batch(self, index: int) -> Sequence[Row]:
+        size = self.windows.batch_size
+        numbers = self.numbers[index * size : (index + 1) * size]
+        found = self.windows.batch(numbers).sequences
+        rows = zip(found.ids.numpy(), found.lengths.tolist(), numbers.tolist(), strict=True)
+        return [Row((ids[:length],), number) for ids, length, number in rows]
+
+
+@dataclass(frozen=True, eq=False)
+class PairRows:
+    """Pairs of texts, half of which follow one another."""
+
+    pairs: SentencePairs
+    batch_size: int
+
+    def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
+        """See `TextRows`."""
+        drawn = self.pairs.drawn(cycle)
+        numbers = permutation(len(drawn), self.pairs.seed, epoch)
+        return _PairEpoch(self, drawn, numbers)
+
+    def identity(self) -> dict[str, Any]:
+        """See `TextRows`."""
+        return {**self.pairs.identity(), "rows": self.batch_size}
+
+
+@dataclass(frozen=True, eq=False)
+class _PairEpoch(BatchSequence[Sequence[Row]]):
+    rows: PairRows
+    drawn: np.ndarray
+    numbers: np.ndarray
+
+    def __len__(self) -> int:
+        return -(-len(self.numbers) // self.rows.batch_size)
+
+    def batch(self, index: int) -> Sequence[Row]:
+        size, ids = self.rows.batch_size, self.rows.pairs.corpus.tokens.ids
+        numbers = self.numbers[index * size : (index + 1) * size]
+        return [
+            Row((ids[a:b].astype(np.int64), ids[c:d].astype(np.int64)), number, bool(follows))
+            for number, (a, b, c, d, follows) in zip(
+                numbers.tolist(), self.drawn[numbers].tolist(), strict=True
+            )
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedTexts:
+    """Texts with masks, for an `EpochSampler`.
+
+    The masks of a text depend on the seed, the text's number and the epoch alone.
+
+    pad: the id that fills up shorter rows.
+    """
+
+    rows: TextRows
+    template: Template
+    vocabulary: MaskVocabulary
+    masking: Masking
+    pad: int | None
+    seed: int
+
+    def epoch(self, number: int) -> MaskedEpoch:
+        """The batches of epoch `number`, in order."""
+        cycle = number if self.masking.cycle is None else number % self.masking.cycle
+        return MaskedEpoch(self, self.rows.order(number, cycle), cycle)
+
+    def identity(self) -> dict[str, Any]:
+        """What the batches depend on. Checkpoints hold these names."""
+        whole = self.vocabulary.continues is not None
+        facts = {"whole_words": whole, "masks_seed": self.seed}
+        return {**self.rows.identity(), **vars(self.masking), **facts}
+
+    def batch(self, rows: Sequence[Row], cycle: int) -> MaskedBatch:
+        """Rows with special tokens and masks."""
+        inputs, found = [self.template.apply([*map(np.ndarray.tolist, r.texts)]) for r in rows], []
+        for row, one in zip(rows, inputs, strict=True):
+            maskable = np.zeros(len(one), dtype=bool)
+            for start, count in zip(one.starts, one.counts, strict=True):
+                maskable[start : start + count] = True
+            random = np.random.Generator(np.random.PCG64([self.seed, row.number, cycle]))
+            ids = np.array(one.ids)
+            found.append(masked(ids, maskable, self.vocabulary, self.masking.share, random))
+        texts = Sequences.of([one.ids.tolist() for one in found], self.pad)
+        if self.template.segment_count > 1:
+            segments = Sequences.of([one.segments for one in inputs], 0).ids
+            texts = replace(texts, segments=segments)
+        labels = Sequences.of([one.labels.tolist() for one in found], IGNORE).ids
+        follows = None
+        if rows[0].follows is not None:
+            follows = torch.tensor([int(not row.follows) for row in rows])
+        return MaskedBatch(texts, labels, follows)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedEpoch(BatchSequence[MaskedBatch]):
+    """The batches of one epoch."""
+
+    data: MaskedTexts
+    rows: Sequence[Sequence[Row]]
+    cycle: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, index: int) -> MaskedBatch:
+        return self.data.batch(self.rows[index], self.cycle)

@@ -1,0 +1,258 @@
+"""Pre-training of BERT and its relatives from text: masked tokens, and sentence pairs.
+
+Devlin et al. 2019, section 3.1: the sum of the mean of -log p(token) over the chosen tokens, and,
+where the texts are pairs, of the mean of -log p(follows) over the pairs. Without pairs, as RoBERTa
+(Liu et al. 2019, section 4.2), a text is a window of a document. See `regard.data.masking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data.batches import IGNORE, Sequences
+from regard.data.corpus import Corpus
+from regard.data.document_windows import DocumentWindows
+from regard.data.masking import (
+    MaskedBatch,
+    MaskedTexts,
+    Masking,
+    MaskVocabulary,
+    PairRows,
+    TextRows,
+    WindowRows,
+)
+from regard.data.sampler import EpochSampler
+from regard.data.sentence_pairs import SentencePairs
+from regard.decoding.steps import evaluating
+from regard.errors import RegardError
+from regard.metrics import Score
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.recipe import Recipe
+from regard.tasks.batching import training_layout, watched
+from regard.tasks.document_data import DocumentData
+from regard.tasks.encoding import EncoderTask, headed
+from regard.tasks.sections import NewTokenizerRecipe, TokenizerSection
+from regard.text import Tokenizer
+
+SAMPLES = 6  # texts that the report of a run shows
+
+
+class MaskedData(DocumentData):
+    """[data]: documents, in texts of at most `max_length` tokens that do not cross documents."""
+
+    max_length: int = Field(default=128, ge=8)
+    """Tokens of a text or of a pair, special tokens included; never more than the model reads."""
+    sentence_pairs: bool = False
+    """Whether texts are pairs of sentences, half of which follow one another, as BERT reads them;
+    the model learns which of them do."""
+    share: float = Field(default=0.15, gt=0, le=1)
+    """Of the tokens of a text, those that are chosen and predicted."""
+    whole_words: bool = False
+    """Whether all subwords of a word are chosen together."""
+    mask_cycle: int | None = Field(default=None, ge=1)
+    """In how many epochs a text has different masks before they repeat. None: in all, as RoBERTa;
+    BERT's data had 10, its authors' GPU recipe 5."""
+
+
+class MaskTokenizer(TokenizerSection):
+    """[tokenizer]: one that is trained gets the special tokens [CLS], [SEP] and [MASK]."""
+
+    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        """Read the tokenizer that `path` names, or learn one from `texts()`."""
+        made = super().build(texts)
+        if self.path is not None:
+            return made
+        return made.with_roles({"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"})
+
+
+class MaskedRecipe(NewTokenizerRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    new_tokenizer: ClassVar[TokenizerSection] = MaskTokenizer(kind="wordpiece")
+
+    data: MaskedData
+    tokenizer: MaskTokenizer | None = None
+    """Where the model is started from a folder: that of the folder."""
+
+
+class MaskedLanguageModeling(EncoderTask):
+    """An encoder in pre-training; what it predicts is in `FillMask`."""
+
+    Recipe: ClassVar[type[Recipe] | None] = MaskedRecipe
+    goal = ("loss", "min")
+    items: ClassVar[str] = "tokens"
+    head = "masked_lm"
+    masked_texts: Mapping[str, MaskedTexts] = MappingProxyType({})
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        if not recipe.data.train:
+            yield "data.train", "must name at least one file."
+
+    @classmethod
+    def from_recipe(
+        cls, recipe: MaskedRecipe, model: Any, tokenizer: Tokenizer
+    ) -> MaskedLanguageModeling:
+        """The task with its data, ready to be trained.
+
+        Raises:
+            ConfigError: the model has no head for this, the tokenizer no mask, or the data no
+                sentence pairs.
+            DataError: a file cannot be read.
+        """
+        data = recipe.data
+        outputs = {cls.head: 1, **({"next_sentence": 2} if data.sentence_pairs else {})}
+        task: Any = cls(_with_heads(headed(model), outputs), tokenizer, max_length=data.max_length)
+        vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
+        corpora = data.corpora(tokenizer, structure=data.sentence_pairs)
+        task.masked_texts = {}
+        for part, corpus in zip(("train", "valid"), corpora, strict=True):
+            seed = recipe.seed if part == "train" else 0
+            rows = task._rows(corpus, data, seed)
+            masking = Masking(data.share, data.mask_cycle)
+            task.masked_texts[part] = MaskedTexts(
+                rows, task.input_format.template, vocabulary, masking, model.config.pad, seed
+            )
+        return task
+
+    def _rows(self, corpus: Corpus, data: MaskedData, seed: int) -> TextRows:
+        """The texts of a corpus, or its pairs."""
+        special = self.input_format.template.special_count(2 if data.sentence_pairs else 1)
+        length = (self.input_format.max_length or data.max_length) - special
+        if data.sentence_pairs:
+            return PairRows(SentencePairs(corpus, length=length, seed=seed), data.batch_size)
+        sizes = {"length": length, "batch_size": data.batch_size}
+        return WindowRows(DocumentWindows(corpus.tokens, **sizes, seed=seed))
+
+    @classmethod
+    def example(cls, recipe: Any, words: int) -> MaskedBatch:
+        """A batch as the recipe asks for, whatever the length of a text: for estimates."""
+        data = recipe.data
+        texts = Sequences.dummy(data.batch_size, data.max_length)
+        labels = torch.full_like(texts.ids, IGNORE)
+        labels[:, : max(1, round(data.share * data.max_length))] = 1
+        follows = torch.zeros(data.batch_size, dtype=torch.long) if data.sentence_pairs else None
+        return MaskedBatch(texts, labels, follows)
+
+    # ---- training
+
+    def start_from_word_vectors(self, recipe: Any) -> None:
+        """See `TaskVerbs`; this task reads no word vectors."""
+
+    def train_batches(self) -> EpochSampler:
+        """Masked texts of the corpus, in another order in each epoch."""
+        return EpochSampler(self._masked("train"))
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        """Chosen tokens, and pairs."""
+        pairs = {} if batch.follows is None else {"next_sentence": len(batch)}
+        return {"loss": batch.count, **pairs}
+
+    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+        """The sum of the cross-entropies of the chosen tokens, and that of the pairs."""
+        count, here = batch.count, self.completed(batch)
+        texts = training_layout(self.model.encoder, here.texts)
+        hidden = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
+        labels = here.labels if texts.layout is None else here.labels[here.texts.keep]
+        head: Any = self.model.heads[self.head]
+        found = {"loss": head.loss(hidden.flatten(0, 1), labels.flatten(), count=count)}
+        if here.follows is not None:
+            scores = self._pair_scores(hidden, texts)
+            total = F.cross_entropy(scores, here.follows, reduction="sum")
+            found["next_sentence"] = total, len(batch)
+        return found, None
+
+    def _pair_scores(self, hidden: Tensor, texts: Sequences) -> Tensor:
+        """The scores of whether the second text of each pair follows, (B, 2) float32."""
+        read = self.model.pooled("next_sentence", hidden, texts)
+        return self.model.scores_from("next_sentence", read).float()
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Cross-entropy in nats per chosen token and how many are found, always of the same masks;
+        of pairs these too, and the sum of both losses.
+        """
+        sums = dict.fromkeys(("tokens", "nats", "found", "pairs", "pair_nats", "pairs_found"), 0.0)
+        with evaluating(self.model):
+            for batch in watched(self._masked("valid").epoch(0)):
+                self._add(sums, self.completed(batch))
+        loss = sums["nats"] / sums["tokens"]
+        scores = {"loss": loss, "accuracy": sums["found"] / sums["tokens"]}
+        if not sums["pairs"]:
+            return scores
+        pairs = sums["pair_nats"] / sums["pairs"]
+        also = {"masked_lm": loss, "next_sentence_accuracy": sums["pairs_found"] / sums["pairs"]}
+        return {**scores, **also, "loss": loss + pairs, "next_sentence": pairs}
+
+    def _add(self, sums: dict[str, float], here: Any) -> None:
+        """Add what a batch of the validation data gives."""
+        head: Any = self.model.heads[self.head]
+        hidden = self.model.encoder.encode(here.texts)
+        chosen = here.labels != IGNORE
+        scores, labels = head.logits(hidden[chosen]).float(), here.labels[chosen]
+        sums["tokens"] += len(labels)
+        sums["nats"] += float(F.cross_entropy(scores, labels, reduction="sum"))
+        sums["found"] += int((scores.argmax(-1) == labels).sum())
+        if here.follows is not None:
+            scores = self._pair_scores(hidden, here.texts)
+            sums["pairs"] += len(scores)
+            sums["pair_nats"] += float(F.cross_entropy(scores, here.follows, reduction="sum"))
+            sums["pairs_found"] += int((scores.argmax(-1) == here.follows).sum())
+
+    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """Validation texts with masks, the most probable tokens for the chosen ones, and these."""
+        batch = next(iter(self._masked("valid").epoch(0)))
+        here, found = self.completed(batch), []
+        head: Any = self.model.heads[self.head]
+        with torch.no_grad(), evaluating(self.model):
+            hidden = self.model.encoder.encode(here.texts)
+        for row, labels, states in list(zip(batch.texts.ids, batch.labels, hidden, strict=True))[
+            :SAMPLES
+        ]:
+            chosen = labels != IGNORE
+            best = head.logits(states[chosen.to(states.device)]).argmax(-1).tolist()
+            texts = (row[: int((row != self.model.config.pad).sum())].tolist(), best)
+            shown, guessed = (" ".join(map(self.tokenizer.label, ids)) for ids in texts)
+            found.append(
+                (shown, guessed, " ".join(map(self.tokenizer.label, labels[chosen].tolist())))
+            )
+        return found
+
+    def attention_inputs(self, sample: Any) -> Any:
+        """None: a sample is tokens, not a text."""
+        return None
+
+    def notes(self) -> list[str]:
+        """How many documents give no pairs."""
+        rows = self._masked("train").rows
+        if not isinstance(rows, PairRows) or not rows.pairs.single:
+            return self.remarks
+        single, count = rows.pairs.single, len(rows.pairs.documents)
+        said = f"{single:,} of {count:,} documents have one sentence, and are only the second text"
+        return [*self.remarks, f"training data: {said} of pairs that do not follow one another"]
+
+    def check_test(self, recipe: Any) -> None:
+        """See `TaskVerbs`; there are no test data."""
+
+    def test(self, recipe: Any) -> list[Score]:
+        """See `TaskVerbs`; there are no test data."""
+        return []
+
+    def _masked(self, part: str) -> MaskedTexts:
+        if not self.masked_texts:
+            raise RegardError("This model was loaded to be used: it has no data to train on.")
+        return self.masked_texts[part]
+
+
+def _with_heads(model: EncoderWithHeads, outputs: Mapping[str, int]) -> EncoderWithHeads:
+    """The encoder with a head of each kind, the model's own where it has it."""
+    heads = {kind: model.with_head(kind, count).heads[kind] for kind, count in outputs.items()}
+    return EncoderWithHeads(model.encoder, heads).train(model.training)

@@ -1,0 +1,242 @@
+"""Masks and sentence pairs of BERT's pre-training against their definition."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from regard.data import sentence_pairs
+from regard.data.batches import IGNORE
+from regard.data.corpus import encode_corpus
+from regard.data.document_windows import DocumentWindows
+from regard.data.documents import Documents
+from regard.data.masking import (
+    MaskedTexts,
+    Masking,
+    MaskVocabulary,
+    PairRows,
+    WindowRows,
+    continues_words,
+    masked,
+)
+from regard.data.readers import read
+from regard.data.sentence_pairs import SentencePairs
+from regard.errors import ConfigError
+from regard.text import train
+from regard.text.templates import Template
+
+WORDS = "the old cat sat on a warm mat while unbelievable storms were thundering".split()
+MASK = 4
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = train("wordpiece", [" ".join(WORDS[:9] + ["un", "storm"])] * 3, 120)
+    return made.with_roles({"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"})
+
+
+def corpus_of(texts, tokenizer):
+    """Each text a document."""
+    rows = read([(text,) for text in texts])
+    return encode_corpus(Documents((rows,)), tokenizer, structure=True)
+
+
+def documents(count=300, seed=1):
+    draw = random.Random(seed)
+    return [
+        " ".join(
+            " ".join(draw.choices(WORDS, k=draw.randint(1, 12))).capitalize() + "."
+            for _ in range(draw.randint(1, 9))
+        )
+        for _ in range(count)
+    ]
+
+
+# ---------------------------------------------------------------------------------- masks
+
+
+def test_rates_over_a_million_tokens_are_those_of_the_definition():
+    random_ = np.random.Generator(np.random.PCG64(1))
+    vocabulary = MaskVocabulary(MASK, np.arange(5, 30_000))
+    chosen = replaced = kept = other = total = 0
+    drawn = []
+    for _ in range(2000):
+        ids = random_.integers(5, 30_000, 503)
+        maskable = np.ones(503, bool)
+        maskable[[0, 250, 502]] = False
+        found = masked(ids, maskable, vocabulary, 0.15, random_)
+        there = found.labels != IGNORE
+        assert there.sum() == 75 and not there[~maskable].any()  # of 500
+        assert (found.labels[there] == ids[there]).all()
+        assert (found.ids[~there] == ids[~there]).all()
+        chosen, total = chosen + there.sum(), total + 500
+        replaced += (found.ids[there] == MASK).sum()
+        kept += (found.ids[there] == ids[there]).sum()
+        rest = there & (found.ids != MASK) & (found.ids != ids)
+        other += rest.sum()
+        drawn.append(found.ids[rest])
+    assert chosen / total == 0.15 and total == 1_000_000
+    deviation = 4 * (0.25 / chosen) ** 0.5
+    assert replaced / chosen == pytest.approx(0.8, abs=deviation)
+    assert kept / chosen == pytest.approx(0.1, abs=deviation)
+    assert other / chosen == pytest.approx(0.1, abs=deviation)
+    drawn = np.concatenate(drawn)
+    assert drawn.min() >= 5 and drawn.mean() == pytest.approx(15_000, rel=0.03)
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(1, 1), (2, 1), (3, 1), (17, 3), (0, 0)])
+def test_at_least_one_token_is_chosen_where_there_is_one(count, chosen):
+    random_ = np.random.Generator(np.random.PCG64(2))
+    ids = np.arange(10, 10 + count)
+    vocabulary = MaskVocabulary(MASK, np.arange(5, 50))
+    found = masked(ids, np.ones(count, bool), vocabulary, 0.15, random_)
+    assert (found.labels != IGNORE).sum() == chosen
+
+
+def test_whole_words_are_chosen_together(tokenizer):
+    continues = continues_words(tokenizer)
+    assert continues[tokenizer.id("##s")] and not continues[tokenizer.id("the")]
+    vocabulary = MaskVocabulary(MASK, np.arange(5, 60), continues)
+    text = tokenizer.encode("the storms were unbelievable while thundering cats sat on mats").ids
+    ids = np.array(text * 4)
+    words = np.cumsum(~continues[ids])
+    random_, counts = np.random.Generator(np.random.PCG64(3)), []
+    for _ in range(400):
+        found = masked(ids, np.ones(len(ids), bool), vocabulary, 0.15, random_)
+        there = found.labels != IGNORE
+        for word in np.unique(words[there]):
+            assert there[words == word].all()
+        counts.append(there.sum())
+    wanted = round(0.15 * len(ids))
+    assert max(counts) <= max(wanted, np.bincount(words).max()) and np.mean(counts) > wanted - 1
+
+
+@pytest.mark.parametrize("kind", ["byte-bpe", "unigram", "words"])
+def test_where_words_begin_in_other_vocabularies(kind):
+    lines = ["the storms were unbelievable", "the storm was thundering"] * 4
+    made = train(kind, lines, 300 if kind == "byte-bpe" else 40)
+    continues = continues_words(made)
+    tokens = made.encode(" the storms were").ids
+    assert sum(not continues[i] for i in tokens if made.token(i) != "▁") == 3
+
+
+def test_characters_do_not_show_where_words_begin():
+    made = train("characters", ["the storms"] * 3, 30)
+    with pytest.raises(ConfigError, match="needs tokens that show where words begin"):
+        continues_words(made)
+
+
+# ---------------------------------------------------------------------------------- texts
+
+
+def texts_of(tokenizer, cycle=None, seed=1, size=3):
+    corpus = corpus_of(documents(40), tokenizer)
+    windows = DocumentWindows(corpus.tokens, length=20, batch_size=size, seed=seed)
+    template = Template.bert(tokenizer.cls_id, tokenizer.sep_id)
+    vocabulary = MaskVocabulary.of(tokenizer, whole_words=False)
+    return MaskedTexts(
+        WindowRows(windows), template, vocabulary, Masking(0.15, cycle), tokenizer.pad_id, seed
+    )
+
+
+def rows_of(epoch):
+    """Each text with its masks, without padding."""
+    found = {}
+    for batch in epoch:
+        for ids, labels, length in zip(
+            batch.texts.ids, batch.labels, batch.texts.lengths.tolist(), strict=True
+        ):
+            restored = ids[:length].clone()
+            chosen = labels[:length] != IGNORE
+            restored[chosen] = labels[:length][chosen]
+            found.setdefault(tuple(restored.tolist()), []).append(tuple(ids[:length].tolist()))
+            assert (labels[length:] == IGNORE).all()
+    return found
+
+
+def test_masks_differ_by_epoch_and_repeat_after_a_cycle(tokenizer):
+    dynamic, fixed = texts_of(tokenizer), texts_of(tokenizer, cycle=2)
+    first, second = rows_of(dynamic.epoch(0)), rows_of(dynamic.epoch(1))
+    assert first.keys() == second.keys() and first != second
+    once, again = rows_of(fixed.epoch(0)), rows_of(fixed.epoch(2))
+    assert once == again != rows_of(fixed.epoch(1))
+    assert texts_of(tokenizer, size=5).rows.windows.count == dynamic.rows.windows.count
+    assert rows_of(texts_of(tokenizer, size=5).epoch(0)) == first  # whatever the batch is
+    assert rows_of(texts_of(tokenizer, seed=2).epoch(0)) != first
+    assert [*dynamic.epoch(3)][2].texts.ids.equal(dynamic.epoch(3)[2].texts.ids)
+
+
+def test_special_tokens_are_never_chosen(tokenizer):
+    for batch in texts_of(tokenizer).epoch(0):
+        chosen = batch.labels[batch.labels != IGNORE]
+        assert not {tokenizer.cls_id, tokenizer.sep_id} & set(chosen.tolist())
+        assert (batch.texts.ids[:, 0] == tokenizer.cls_id).all()
+        assert batch.count == int((batch.labels != IGNORE).sum()) > 0
+
+
+# ---------------------------------------------------------------------------------- pairs
+
+
+def test_half_of_the_pairs_follow_and_the_others_are_of_another_document(tokenizer):
+    corpus = corpus_of(documents(2000), tokenizer)
+    pairs = SentencePairs(corpus, length=61, seed=1)
+    found, offsets = pairs.drawn(0), corpus.tokens.offsets
+    a, a_end, b, b_end, follows = found.T
+    sizes = (a_end - a) + (b_end - b)
+    assert (a_end > a).all() and (b_end > b).all() and sizes.max() <= 61
+    document = [np.searchsorted(offsets, one, side="right") for one in (a, a_end - 1, b, b_end - 1)]
+    assert (document[0] == document[1]).all() and (document[2] == document[3]).all()
+    follows = follows.astype(bool)
+    assert (document[0] == document[2])[follows].all()
+    assert (document[0] != document[2])[~follows].all()
+    assert (b >= a_end)[follows].all()
+    assert follows.mean() == pytest.approx(0.5, abs=2 / len(found) ** 0.5)
+    assert (pairs.drawn(0) == found).all() and not np.array_equal(pairs.drawn(1)[:50], found[:50])
+
+
+def test_a_pair_that_is_not_cut_joins_at_a_sentence(tokenizer, monkeypatch):
+    monkeypatch.setattr(sentence_pairs, "SHORT", 0.0)
+    corpus = corpus_of(documents(200), tokenizer)
+    pairs = SentencePairs(corpus, length=1000, seed=3)
+    starts = {*corpus.sentences.tolist()}
+    for a, a_end, b, b_end, follows in pairs.drawn(0).tolist():
+        assert {a, a_end, b, b_end} <= starts
+        assert not follows or a_end == b
+
+
+def test_segments_and_labels_of_pairs(tokenizer):
+    corpus = corpus_of(documents(60), tokenizer)
+    rows = PairRows(SentencePairs(corpus, length=29, seed=1), 4)
+    template = Template.bert(tokenizer.cls_id, tokenizer.sep_id)
+    vocabulary = MaskVocabulary.of(tokenizer, whole_words=True)
+    data = MaskedTexts(rows, template, vocabulary, Masking(), tokenizer.pad_id, 1)
+    seen = 0
+    for batch in data.epoch(0):
+        assert set(batch.follows.tolist()) <= {0, 1} and len(batch.follows) == len(batch)
+        for ids, segments, length in zip(
+            batch.texts.ids, batch.texts.segments, batch.texts.lengths.tolist(), strict=True
+        ):
+            ends = (ids[:length] == tokenizer.sep_id).nonzero()[:, 0].tolist()
+            assert len(ends) == 2 and ends[1] == length - 1 < 32
+            assert segments[:length].tolist() == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
+            seen += 1
+    assert seen == len(rows.pairs.drawn(0))
+
+
+def test_corpora_without_pairs_are_errors(tokenizer):
+    with pytest.raises(ConfigError, match="need at least two documents"):
+        SentencePairs(corpus_of(["The cat sat. A mat was warm."], tokenizer), length=20, seed=1)
+    with pytest.raises(ConfigError, match="Every document has one sentence"):
+        SentencePairs(corpus_of(["The cat sat.", "A mat."], tokenizer), length=20, seed=1)
+    some = SentencePairs(corpus_of(["The cat sat. On.", "A mat."], tokenizer), length=20, seed=1)
+    assert some.single == 1 and len(some.drawn(0)) == 1
+
+
+def test_a_long_line_and_long_sentences_are_cut(tokenizer):
+    long = " ".join(WORDS * 20_000)  # one sentence
+    corpus = corpus_of([long, "The cat sat. A mat was warm.", f"{long[:900]}. The cat."], tokenizer)
+    found = SentencePairs(corpus, length=30, seed=1).drawn(0)
+    sizes = (found[:, 1] - found[:, 0]) + (found[:, 3] - found[:, 2])
+    assert sizes.max() <= 30 and (found[:, 1] > found[:, 0]).all()

@@ -1,0 +1,217 @@
+"""BERT's pre-training: losses beside `transformers`, what is stored, and resuming."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertForPreTraining
+
+import regard
+from regard.data.batches import IGNORE
+from regard.data.corpus_building import build_corpus
+from regard.data.documents import read_documents
+from regard.errors import ConfigError
+from regard.experiments import runs
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.tasks.fill_mask import FillMask
+from regard.training.callbacks import Callback
+
+WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
+RECIPE = """
+task = "fill-mask"
+[data]
+train = ["text.txt"]
+valid = 0.1
+max_length = 32
+batch_size = 4
+sentence_pairs = true
+[tokenizer]
+kind = "wordpiece"
+vocab_size = 90
+[model]
+name = "bert"
+d_model = 16
+d_ff = 32
+heads = 2
+layers = 2
+max_length = 40
+[training]
+updates = 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with documents and a recipe."""
+    draw = random.Random(1)
+    documents = [
+        " ".join(
+            " ".join(draw.choices(WORDS, k=draw.randint(2, 9))) + "." for _ in range(4)
+        ).replace(". ", ".\n", 1)
+        for _ in range(40)
+    ]
+    (tmp_path / "text.txt").write_text("\n\n".join(documents))
+    (tmp_path / "bert.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(path, *changes):
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    return runs.plan(runs.read_recipe(path))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_losses_and_gradients_are_those_of_transformers(here, training):
+    task = planned(
+        here / "bert.toml", ("[model]\n", "[model]\ndropout = 0.0\nattention_dropout = 0.0\n")
+    ).task
+    runs.save(task, here / "saved")
+    other = BertForPreTraining.from_pretrained(here / "saved", attn_implementation="eager")
+    other.train(training)
+    task.model.train(training)
+    batches = iter(task.train_batches())
+    for _ in range(3):
+        batch = next(batches)
+        found, _ = task.losses(batch)
+        (nats, tokens), (pair_nats, pairs) = found["loss"], found["next_sentence"]
+        assert task.counts(batch) == {"loss": tokens, "next_sentence": pairs}
+        loss = nats / tokens + pair_nats / pairs
+        wanted = other(
+            input_ids=batch.texts.ids,
+            attention_mask=batch.texts.keep.long(),
+            token_type_ids=batch.texts.segments,
+            labels=batch.labels,
+            next_sentence_label=batch.follows,
+        ).loss
+        torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-5)
+        task.model.zero_grad()
+        other.zero_grad()
+        loss.backward()
+        wanted.backward()
+        ours = task.model.encoder.word_tables[0].weight.grad
+        theirs = other.bert.embeddings.word_embeddings.weight.grad
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
+    folder, result = regard.train("bert.toml", show="none")
+    names = {"loss", "accuracy", "masked_lm", "next_sentence", "next_sentence_accuracy"}
+    assert result.scores.keys() == names
+    both = result.scores["masked_lm"] + result.scores["next_sentence"]
+    assert result.scores["loss"] == pytest.approx(both)
+    task = regard.load(folder)
+    assert isinstance(task, FillMask) and [*task.model.heads] == ["masked_lm", "next_sentence"]
+    assert "[MASK]" not in task.fill("the old [MASK] sat.").text
+    assert 0 < task.follows("the cat sat.", "a mat was warm.") < 1
+    (here / "classes.tsv").write_text("text\tlabel\n" + "the cat\tyes\nthe sun\tno\n" * 8)
+    run = regard.train(
+        task="classification",
+        model=str(Path(folder) / "model"),
+        train="classes.tsv",
+        valid="classes.tsv",
+        updates=2,
+        show="none",
+    )
+    assert run.model.predict("the cat") in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("bert", ""),
+        ("roberta", "pad = 0\n"),
+        ("mpnet", ""),
+        ("distilbert", ""),
+        ("albert", ""),
+        ("electra", ""),
+        ("big_bird", ""),
+    ],
+)
+def test_every_family_with_a_head_for_masks_learns_without_pairs(here, name, options):
+    changes = (("sentence_pairs = true\n", "whole_words = true\nmask_cycle = 2\n"),)
+    task = planned(here / "bert.toml", *changes, ('name = "bert"', f'name = "{name}"')).task
+    assert task.validate().keys() == {"loss", "accuracy"} and task.validate() == task.validate()
+    batch = next(iter(task.train_batches()))
+    assert batch.follows is None and batch.count == int((batch.labels != IGNORE).sum())
+    found, _ = task.losses(batch)
+    found["loss"][0].backward()
+    assert all(w.grad is not None for n, w in task.model.named_parameters() if "head" in n)
+
+
+def test_a_model_without_a_head_for_this_is_an_error(here):
+    with pytest.raises(ConfigError, match="next_sentence"):
+        planned(here / "bert.toml", ('name = "bert"', 'name = "distilbert"'))
+    with pytest.raises(ConfigError, match="cannot train this model|no head"):
+        planned(
+            here / "bert.toml",
+            ("sentence_pairs = true\n", ""),
+            ('name = "distilbert"', 'name = "gpt2"'),
+        )
+
+
+class Stop(Callback):
+    """Stops a training after three updates."""
+
+    def on_update(self, update) -> None:
+        if update.number == 3:
+            raise KeyboardInterrupt
+
+
+def test_training_is_resumed_to_the_last_bit(here):
+    path = here / "bert.toml"
+    path.write_text(RECIPE.replace("updates = 3", "updates = 6\n[training.checkpoints]\nevery = 1"))
+    whole, _ = regard.train(path, out="whole", show="none")
+    with pytest.raises(KeyboardInterrupt):
+        regard.train(path, out="parts", show="none", callbacks=[Stop()])
+    regard.resume("parts", show="none")
+    ours, again = (regard.load(folder).model.state_dict() for folder in (whole, "parts"))
+    assert all(torch.equal(ours[name], again[name]) for name in ours)
+
+
+def test_training_learns_what_surrounds_a_mask(here):
+    draw = random.Random(2)
+    documents = [f"{draw.choice('abcdefgh')} " * 40 for _ in range(60)]
+    (here / "text.txt").write_text("\n\n".join(documents))
+    path = here / "bert.toml"
+    optimizer = 'updates = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
+    path.write_text(RECIPE.replace("updates = 3", optimizer).replace("sentence_pairs = true", ""))
+    _, result = regard.train(path, show="none")
+    assert result.scores["accuracy"] > 0.4  # guessing finds 1 of 8
+
+
+def test_a_corpus_in_a_folder_gives_the_same_texts(here):
+    plan = planned(here / "bert.toml")
+    in_memory = [batch.texts.ids for batch in plan.task._masked("train").epoch(1)]
+    plan.task.tokenizer.save(here / "tokenizer")
+    tokenizer = runs.build_tokenizer(plan.recipe)
+    build_corpus(read_documents("text.txt"), tokenizer, here / "corpus", structure=True)
+    changes = (
+        ('train = ["text.txt"]', 'train = ["corpus"]'),
+        (
+            'kind = "wordpiece"\nvocab_size = 90',
+            'path = "corpus"',
+        ),
+    )
+    again = planned(here / "bert.toml", *changes).task
+    found = [batch.texts.ids for batch in again._masked("train").epoch(1)]
+    assert len(found) == len(in_memory)
+    assert all(torch.equal(a, b) for a, b in zip(found, in_memory, strict=True))
+
+
+def test_an_encoder_goes_on_from_its_folder_with_its_heads(here):
+    folder, _ = regard.train("bert.toml", show="none")
+    section = RECIPE.index("[tokenizer]"), RECIPE.index("[training]")
+    changed = RECIPE[: section[0]] + f'[model]\npath = "{folder}/model"\n' + RECIPE[section[1] :]
+    (here / "more.toml").write_text(changed)
+    task = runs.plan(runs.read_recipe(here / "more.toml")).task
+    assert isinstance(task.model, EncoderWithHeads)
+    before = regard.load(folder).model.state_dict()
+    assert all(torch.equal(before[name], now) for name, now in task.model.state_dict().items())
