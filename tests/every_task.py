@@ -45,6 +45,7 @@ HEADS = {
     "question-answering": ("span", 2),
     "multiple-choice": ("multiple_choice", 1),
     "fill-mask": ("masked_lm", 1),
+    "masked-language-modeling": ("masked_lm", 1),
     "next-sentence": ("next_sentence", 2),
     "replaced-tokens": ("replaced", 1),
     "sentence-order": ("sentence_order", 2),

@@ -56,7 +56,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def columns_of(name: str, texts: list[str]) -> dict[str, list[str]]:
     """The columns of texts that a task reads, and lines with the same texts."""
-    if name == "fill-mask":
+    if name in ("fill-mask", "masked-language-modeling"):
         return {"text": [text and f"[MASK] {text}" for text in texts]}
     if every_task.task_of(name) in PAIRS:
         return {"one": texts, "two": [text and "the cat was sleeping" for text in texts]}

@@ -31,7 +31,7 @@ FILE_ENDINGS = {
     "permutation-language-modeling": "txt",
     "bidirectional-language-modeling": "txt",
     "span-corruption": "txt",
-    "fill-mask": "txt",
+    "masked-language-modeling": "txt",
     **dict.fromkeys(("tagging", "crf-tagging"), "conll"),
     **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
     "question-answering": "json",
@@ -43,7 +43,7 @@ RANDOM_MODELS = {
     **dict.fromkeys(OF_ENCODER_DECODERS, "transformer-prenorm"),
     "language-modeling": "gpt2",
     "span-corruption": "t5",
-    "fill-mask": "bert",
+    "masked-language-modeling": "bert",
     "permutation-language-modeling": "xlnet",
     "bidirectional-language-modeling": "elmo",
     "captioning": "show-attend-tell",
@@ -99,7 +99,7 @@ def _preset_options(task: str) -> dict[str, Any]:
     """The options that the template sets."""
     ending = FILE_ENDINGS.get(task, "tsv")
     file = f"train.{ending}"
-    several = [file] if task in (*OF_ENCODER_DECODERS, "fill-mask") else file
+    several = [file] if task in (*OF_ENCODER_DECODERS, "masked-language-modeling") else file
     preset = {"task": task, "data": {"train": several, "valid": 0.1}}
     if task in RANDOM_MODELS:
         return {**preset, "model": {"name": RANDOM_MODELS[task]}, "training": {"epochs": 10}}

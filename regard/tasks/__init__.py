@@ -35,6 +35,7 @@ TASKS: dict[str, Any] = {
     "multi-regression": "regard.tasks.multi_regression:MultiRegression",
     "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
     "fill-mask": "regard.tasks.fill_mask:FillMask",
+    "masked-language-modeling": "regard.tasks.masked_language_modeling:MaskedLanguageModeling",
     "replaced-tokens": "regard.tasks.replaced_tokens:ReplacedTokenDetection",
     "next-sentence": "regard.tasks.next_sentence:NextSentence",
     "sentence-order": "regard.tasks.sentence_order:SentenceOrder",

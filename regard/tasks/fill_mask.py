@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import tokenizers
 import torch
@@ -21,9 +21,9 @@ from regard.errors import ConfigError, RegardError, TextError, check_at_least
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
+from regard.tasks.encoding import EncoderTask
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list, checked_text
-from regard.tasks.masked_language_modeling import MaskedLanguageModeling
 from regard.tasks.next_sentence import NextSentence
 from regard.tasks.predictions import Prediction
 from regard.tasks.sentence_order import SentenceOrder
@@ -54,12 +54,13 @@ class FilledText(Prediction):
     masks: list[list[MaskCandidate]]
 
 
-class FillMask(MaskedLanguageModeling):
+class FillMask(EncoderTask):
     """Fills masks; with a next-sentence head also predicts whether one text follows another."""
 
     name = "fill-mask"
     prediction_type = FilledText
-    verbs = ("predict", "embed", "look")
+    verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "look")
+    head = "masked_lm"
 
     def __init__(
         self, model: EncoderWithHeads, tokenizer: Tokenizer, *, max_length: int | None = None

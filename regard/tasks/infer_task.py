@@ -47,6 +47,7 @@ TRAINED_AS = {"xlnet": "permutation-language-modeling"}
 PRETRAINED_AS = {"elmo": "bidirectional-language-modeling"}
 OF_CLASSES = ("classification", "multi-label-classification", "multi-regression", "regression")
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | dict.fromkeys(OF_CLASSES, "classes")
+HEAD_OF["masked-language-modeling"] = "masked_lm"
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 
 
@@ -70,6 +71,8 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
         *several, regression = OF_CLASSES
         several = [regression, several[1]] if model.outputs()["classes"] == 1 else several
         named = several + [task for task in named if task != "classification"]
+    if "masked_lm" in model.heads:
+        named += ["masked-language-modeling"]
     return (*named, "embedding")
 
 

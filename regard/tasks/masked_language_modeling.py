@@ -1,4 +1,4 @@
-"""Pre-training of BERT and its relatives from text: masked tokens, and sentence pairs.
+"""Masked language modeling: pre-training of BERT and its relatives, with sentence pairs or without.
 
 Devlin et al. 2019, section 3.1: the sum of the mean of -log p(token) over the chosen tokens, and,
 where the texts are pairs, of the mean of -log p(follows) over the pairs. Without pairs, as RoBERTa
@@ -7,7 +7,8 @@ where the texts are pairs, of the mean of -log p(follows) over the pairs. Withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -17,8 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.batches import IGNORE, Sequences
-from regard.data.corpus import Corpus
+from regard.data.corpus import Corpus, encode_corpus
 from regard.data.document_windows import DocumentWindows
+from regard.data.documents import Documents, read_documents
 from regard.data.masking import (
     MaskedBatch,
     MaskedTexts,
@@ -28,6 +30,7 @@ from regard.data.masking import (
     TextRows,
     WindowRows,
 )
+from regard.data.readers import read
 from regard.data.sampler import EpochSampler
 from regard.data.sentence_pairs import SentencePairs
 from regard.decoding.steps import evaluating
@@ -37,10 +40,13 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
 from regard.tasks.batching import training_layout, watched
 from regard.tasks.document_data import DocumentData
-from regard.tasks.encoding import EncoderTask, headed
+from regard.tasks.encoding import headed
+from regard.tasks.fill_mask import FillMask
+from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.sections import NewTokenizerRecipe, TokenizerSection
 from regard.text import Tokenizer
 
+MOST = 512  # tokens of a text where the model reads any number
 SAMPLES = 6  # texts that the report of a run shows
 
 
@@ -82,13 +88,14 @@ class MaskedRecipe(NewTokenizerRecipe):
     """Where the model is started from a folder: that of the folder."""
 
 
-class MaskedLanguageModeling(EncoderTask):
-    """An encoder in pre-training; what it predicts is in `FillMask`."""
+class MaskedLanguageModeling(FillMask):
+    """An encoder in pre-training, and its tokenizer; afterwards it fills masks."""
 
+    name = "masked-language-modeling"
+    verbs = ("predict", "embed", "evaluate", "look")
     Recipe: ClassVar[type[Recipe] | None] = MaskedRecipe
     goal = ("loss", "min")
     items: ClassVar[str] = "tokens"
-    head = "masked_lm"
     masked_texts: Mapping[str, MaskedTexts] = MappingProxyType({})
 
     @classmethod
@@ -118,9 +125,7 @@ class MaskedLanguageModeling(EncoderTask):
             seed = recipe.seed if part == "train" else 0
             rows = task._rows(corpus, data, seed)
             masking = Masking(data.share, data.mask_cycle)
-            task.masked_texts[part] = MaskedTexts(
-                rows, task.input_format.template, vocabulary, masking, model.config.pad, seed
-            )
+            task.masked_texts[part] = task._texts(rows, vocabulary, masking, seed)
         return task
 
     def _rows(self, corpus: Corpus, data: MaskedData, seed: int) -> TextRows:
@@ -142,6 +147,42 @@ class MaskedLanguageModeling(EncoderTask):
         follows = torch.zeros(data.batch_size, dtype=torch.long) if data.sentence_pairs else None
         return MaskedBatch(texts, labels, follows)
 
+    # ---- scores
+
+    def evaluate(self, texts: Documents | Sequence[str]) -> list[Score]:
+        """How many of the masked tokens of documents are found, and the perplexity of these tokens.
+
+        15 % of the tokens are chosen, always the same ones, in windows of the model's length.
+
+        Args:
+            texts: documents, or a list of texts, each of them a document.
+        """
+        if not isinstance(texts, Documents):
+            rows = [(checked_text(text, i),) for i, text in enumerate(as_list(texts))]
+            texts = Documents((read(rows),))
+        data = MaskedData(train=(), max_length=self.input_format.max_length or MOST, batch_size=32)
+        rows_of = self._rows(encode_corpus(texts, self.tokenizer), data, seed=0)
+        vocabulary = MaskVocabulary.of(self.tokenizer, whole_words=False)
+        sums = self._sums(self._texts(rows_of, vocabulary, Masking(), seed=0))
+        count = int(sums["tokens"])
+        tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
+        how = f"masked:0.15|window:{data.max_length}|tok:{tokens}|count:{count}"
+        perplexity = math.exp(min(sums["nats"] / count, 700.0))
+        return [
+            Score("masked accuracy", sums["found"] / count, how, count, 4),
+            Score("masked perplexity", perplexity, how, count, 2),
+        ]
+
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Documents:
+        """The documents of files; of tables, the column that is named."""
+        return read_documents(files, field=columns[0] if columns else None)
+
+    def _texts(
+        self, rows: TextRows, vocabulary: MaskVocabulary, masking: Masking, seed: int
+    ) -> MaskedTexts:
+        template, pad = self.input_format.template, self.model.config.pad
+        return MaskedTexts(rows, template, vocabulary, masking, pad, seed)
+
     # ---- training
 
     def start_from_word_vectors(self, recipe: Any) -> None:
@@ -151,12 +192,14 @@ class MaskedLanguageModeling(EncoderTask):
         """Masked texts of the corpus, in another order in each epoch."""
         return EpochSampler(self._masked("train"))
 
-    def counts(self, batch: Any) -> dict[str, int]:
+    def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Chosen tokens, and pairs."""
         pairs = {} if batch.follows is None else {"next_sentence": len(batch)}
         return {"loss": batch.count, **pairs}
 
-    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+    def losses(
+        self, batch: MaskedBatch, carry: None = None
+    ) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The sum of the cross-entropies of the chosen tokens, and that of the pairs."""
         count, here = batch.count, self.completed(batch)
         texts = training_layout(self.model.encoder, here.texts)
@@ -175,15 +218,11 @@ class MaskedLanguageModeling(EncoderTask):
         read = self.model.pooled("next_sentence", hidden, texts)
         return self.model.scores_from("next_sentence", read).float()
 
-    @torch.no_grad()
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats per chosen token and how many are found, always of the same masks;
         of pairs these too, and the sum of both losses.
         """
-        sums = dict.fromkeys(("tokens", "nats", "found", "pairs", "pair_nats", "pairs_found"), 0.0)
-        with evaluating(self.model):
-            for batch in watched(self._masked("valid").epoch(0)):
-                self._add(sums, self.completed(batch))
+        sums = self._sums(self._masked("valid"))
         loss = sums["nats"] / sums["tokens"]
         scores = {"loss": loss, "accuracy": sums["found"] / sums["tokens"]}
         if not sums["pairs"]:
@@ -192,7 +231,16 @@ class MaskedLanguageModeling(EncoderTask):
         also = {"masked_lm": loss, "next_sentence_accuracy": sums["pairs_found"] / sums["pairs"]}
         return {**scores, **also, "loss": loss + pairs, "next_sentence": pairs}
 
-    def _add(self, sums: dict[str, float], here: Any) -> None:
+    @torch.no_grad()
+    def _sums(self, texts: MaskedTexts) -> dict[str, float]:
+        """Nats, right answers and numbers of tokens and of pairs, in the first epoch."""
+        sums = dict.fromkeys(("tokens", "nats", "found", "pairs", "pair_nats", "pairs_found"), 0.0)
+        with evaluating(self.model):
+            for batch in watched(texts.epoch(0)):
+                self._add(sums, self.completed(batch))
+        return sums
+
+    def _add(self, sums: dict[str, float], here: MaskedBatch) -> None:
         """Add what a batch of the validation data gives."""
         head: Any = self.model.heads[self.head]
         hidden = self.model.encoder.encode(here.texts)
@@ -226,7 +274,7 @@ class MaskedLanguageModeling(EncoderTask):
             )
         return found
 
-    def attention_inputs(self, sample: Any) -> Any:
+    def attention_inputs(self, sample: Sequence[str]) -> None:
         """None: a sample is tokens, not a text."""
         return None
 

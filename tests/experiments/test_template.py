@@ -30,6 +30,7 @@ LANGUAGE_MODELS = (
     "language-modeling",
     "permutation-language-modeling",
     "bidirectional-language-modeling",
+    "masked-language-modeling",
 )
 
 

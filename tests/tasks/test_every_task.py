@@ -34,6 +34,7 @@ NAMES = sorted(every_task.MAKERS)
 # what a model of each task is asked
 GOOD: dict[str, Any] = {
     "fill-mask": "the cat [MASK] on a mat",
+    "masked-language-modeling": "the cat [MASK] on a mat",
     "next-sentence": ("the cat sat", "on a mat"),
     "sentence-order": ("the cat sat", "on a mat"),
     "question-answering": ("who sat", "the old cat sat on a mat"),
@@ -121,6 +122,7 @@ def of_words(name: str, count: int) -> str:
     words = " ".join(["cat"] * count)
     return {
         "fill-mask": f"[MASK] {words}",
+        "masked-language-modeling": f"[MASK] {words}",
         "next-sentence": f"the cat\t{words}",
         "sentence-order": f"the cat\t{words}",
         "question-answering": f"{words}\tthe old cat sat",

@@ -16,12 +16,12 @@ from regard.data.documents import read_documents
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.tasks.fill_mask import FillMask
+from regard.tasks.masked_language_modeling import MaskedLanguageModeling
 from regard.training.callbacks import Callback
 
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
 RECIPE = """
-task = "fill-mask"
+task = "masked-language-modeling"
 [data]
 train = ["text.txt"]
 valid = 0.1
@@ -108,7 +108,10 @@ def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
     both = result.scores["masked_lm"] + result.scores["next_sentence"]
     assert result.scores["loss"] == pytest.approx(both)
     task = regard.load(folder)
-    assert isinstance(task, FillMask) and [*task.model.heads] == ["masked_lm", "next_sentence"]
+    assert isinstance(task, MaskedLanguageModeling) and [*task.model.heads] == [
+        "masked_lm",
+        "next_sentence",
+    ]
     assert "[MASK]" not in task.fill("the old [MASK] sat.").text
     assert 0 < task.follows("the cat sat.", "a mat was warm.") < 1
     (here / "classes.tsv").write_text("text\tlabel\n" + "the cat\tyes\nthe sun\tno\n" * 8)
@@ -215,3 +218,16 @@ def test_an_encoder_goes_on_from_its_folder_with_its_heads(here):
     assert isinstance(task.model, EncoderWithHeads)
     before = regard.load(folder).model.state_dict()
     assert all(torch.equal(before[name], now) for name, now in task.model.state_dict().items())
+
+
+def test_evaluation_is_over_the_same_masks_and_names_them(here):
+    folder, _ = regard.train("bert.toml", show="none")
+    task = regard.load(folder)
+    texts = ["The old cat sat on a warm mat.", "The sun was sleeping in the cat."]
+    accuracy, perplexity = task.evaluate(texts)
+    assert [accuracy.value, perplexity.value] == [one.value for one in task.evaluate(texts)]
+    assert accuracy.signature == "masked:0.15|window:32|tok:wordpiece-68|count:2"
+    assert 0 <= accuracy.value <= 1 < perplexity.value
+    (here / "more.txt").write_text("\n\n".join(texts))
+    again = task.evaluate(task.rows_to_evaluate([str(here / "more.txt")], []))
+    assert [one.value for one in again] == [accuracy.value, perplexity.value]

@@ -12,15 +12,17 @@ from regard.models import MODELS, model_class
 from regard.tasks import TASKS, task_class
 from regard.tasks.infer_task import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
+MASKED = "masked-language-modeling"
 # The files do not exist: whatever is refused here is refused before anything is read.
 FILES = {"tagging": '"no.conll"', "multiple-choice": '"no.jsonl"'}
-FILES |= dict.fromkeys(ENCODER_DECODERS, '["no.tsv"]')
+FILES |= dict.fromkeys((*ENCODER_DECODERS, MASKED), '["no.tsv"]')
 VALID = (
     *ENCODER_DECODERS,
     "language-modeling",
     "permutation-language-modeling",
     "bidirectional-language-modeling",
     "captioning",
+    MASKED,
 )  # cannot do without
 TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
 MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "recurrent"}
@@ -126,7 +128,10 @@ def test_the_recorded_recipe_of_a_run_is_not_checked_again(tmp_path):
     assert runs.read_recipe(path).training.validation.patience == 2
 
 
-@pytest.mark.parametrize("task", [one for one in TRAINED if one not in (*MODEL, *ENCODER_DECODERS)])
+@pytest.mark.parametrize(
+    "task",
+    [one for one in TRAINED if one not in (*MODEL, *ENCODER_DECODERS, MASKED)],
+)
 def test_frozen_word_vectors_need_a_file_in_every_task_on_an_encoder(tmp_path, task):
     path = recipe(tmp_path, task)
     with pytest.raises(ConfigError, match="`data.freeze_word_vectors` is for `word_vectors`"):
