@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.batches import IGNORE, Sequences
@@ -106,7 +106,7 @@ class MaskedLanguageModeling(FillMask):
 
     @classmethod
     def from_recipe(
-        cls, recipe: MaskedRecipe, model: Any, tokenizer: Tokenizer
+        cls, recipe: MaskedRecipe, model: nn.Module, tokenizer: Tokenizer
     ) -> MaskedLanguageModeling:
         """The task with its data, ready to be trained.
 
@@ -117,15 +117,15 @@ class MaskedLanguageModeling(FillMask):
         """
         data = recipe.data
         outputs = {cls.head: 1, **({"next_sentence": 2} if data.sentence_pairs else {})}
-        task: Any = cls(_with_heads(headed(model), outputs), tokenizer, max_length=data.max_length)
+        task = cls(_with_heads(headed(model), outputs), tokenizer, max_length=data.max_length)
         vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
         corpora = data.corpora(tokenizer, structure=data.sentence_pairs)
-        task.masked_texts = {}
+        masking, found = Masking(data.share, data.mask_cycle), {}
         for part, corpus in zip(("train", "valid"), corpora, strict=True):
             seed = recipe.seed if part == "train" else 0
             rows = task._rows(corpus, data, seed)
-            masking = Masking(data.share, data.mask_cycle)
-            task.masked_texts[part] = task._texts(rows, vocabulary, masking, seed)
+            found[part] = task._texts(rows, vocabulary, masking, seed)
+        task.masked_texts = found
         return task
 
     def _rows(self, corpus: Corpus, data: MaskedData, seed: int) -> TextRows:
