@@ -53,7 +53,7 @@ from regard.models import MODELS, is_encoder, model_class, name_of
 from regard.models.adapters import merged
 from regard.models.check_config import check_sizes, config_of
 from regard.models.config import Size
-from regard.models.encoder_with_heads import EncoderWithHeads, assembled, with_options
+from regard.models.encoder_with_heads import EncoderWithHeads, assembled, deployed, with_options
 from regard.models.protocols import EncoderDecoder
 from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest
@@ -443,9 +443,10 @@ def read_inference_model(path: str | Path) -> nn.Module:
 
 def exported(model: nn.Module) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The contents of config.json and the tensors, as other libraries publish the architecture;
-    as only this one reads them where none has it. Adapters are merged.
+    as only this one reads them where none has it. Adapters are merged, and what is for training
+    alone is left out.
     """
-    model = merged(model)
+    model = merged(deployed(model))
     return to_published(model) or (own_config(model), model.state_dict())
 
 

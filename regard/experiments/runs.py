@@ -33,7 +33,7 @@ from regard.experiments.run_folder import Run
 from regard.models import MODELS, as_encoder, as_encoder_decoder, model_class, name_of
 from regard.models.adapters import merged
 from regard.models.config import MOST_LAYERS, Count, Probability, Size
-from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.encoder_with_heads import EncoderWithHeads, deployed
 from regard.models.features import Features, FeaturesConfig
 from regard.progress import Show, showing
 from regard.recipe import (
@@ -273,14 +273,21 @@ class TrainingPlan:
         return section.lora if isinstance(section, FineTuneSection) else None
 
     def publish(self, folder: Path) -> None:
-        """Write model/ of a run, which is `folder`, and adapter/ where the model has adapters."""
+        """Write model/ of a run, which is `folder`, and adapter/ where the model has adapters.
+
+        Models that were trained with it have folders beside it.
+        """
         save(self.task, folder)
+        for name, companion in self.task.companions().items():
+            save(companion, folder.parent / name)
         if self.lora is not None:
             write_run_adapter(self.task, self.lora, self.recipe.model.path, folder.parent)
 
     def is_published(self, folder: Path) -> bool:
         """Whether model/ of a run, which is `folder`, and what stands beside it are complete."""
-        return _is_published(self.task, folder) and has_run_adapter(self.lora, folder.parent)
+        beside = {folder.parent / name: one for name, one in self.task.companions().items()}
+        written = (_is_published(one, path) for path, one in [(folder, self.task), *beside.items()])
+        return all(written) and has_run_adapter(self.lora, folder.parent)
 
     def identity(self) -> dict[str, Any]:
         """What may not change between a run and its resumption."""
@@ -577,7 +584,8 @@ def _train(
     if not (folder / REPORT).exists():
         if finished:  # the task holds the weights before the training
             made.task.model = merged(made.task.model)
-            load_weights(made.task.model, load(folder).model.state_dict())
+            for name, one in {"model": made.task, **made.task.companions()}.items():
+                load_weights(deployed(one.model), load(folder / name).model.state_dict())
             made.task.model.eval()
         write_report(folder, made.task, made.recipe, result)
     return result

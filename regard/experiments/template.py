@@ -32,18 +32,22 @@ FILE_ENDINGS = {
     "bidirectional-language-modeling": "txt",
     "span-corruption": "txt",
     "masked-language-modeling": "txt",
+    "replaced-tokens": "txt",
     **dict.fromkeys(("tagging", "crf-tagging"), "conll"),
     **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
     "question-answering": "json",
     "multiple-choice": "json",
     "dialogue": "json",
 }
+# tasks beside those of encoder-decoders whose data are lists of files
+OF_DOCUMENTS = ("masked-language-modeling", "replaced-tokens")
 # task -> the model that is trained from random weights
 RANDOM_MODELS = {
     **dict.fromkeys(OF_ENCODER_DECODERS, "transformer-prenorm"),
     "language-modeling": "gpt2",
     "span-corruption": "t5",
     "masked-language-modeling": "bert",
+    "replaced-tokens": "electra",
     "permutation-language-modeling": "xlnet",
     "bidirectional-language-modeling": "elmo",
     "captioning": "show-attend-tell",
@@ -99,7 +103,7 @@ def _preset_options(task: str) -> dict[str, Any]:
     """The options that the template sets."""
     ending = FILE_ENDINGS.get(task, "tsv")
     file = f"train.{ending}"
-    several = [file] if task in (*OF_ENCODER_DECODERS, "masked-language-modeling") else file
+    several = [file] if task in (*OF_ENCODER_DECODERS, *OF_DOCUMENTS) else file
     preset = {"task": task, "data": {"train": several, "valid": 0.1}}
     if task in RANDOM_MODELS:
         return {**preset, "model": {"name": RANDOM_MODELS[task]}, "training": {"epochs": 10}}

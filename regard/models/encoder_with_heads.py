@@ -123,6 +123,18 @@ class EncoderWithHeads(nn.Module):
             made.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
         return EncoderWithHeads(self.encoder, {kind: made}).train(self.training)
 
+    @property
+    def deployed(self) -> EncoderWithHeads:
+        """What is published and used: this model, without parts that are for its training alone."""
+        return self
+
+    def new_like(self) -> EncoderWithHeads:
+        """A new model of the same configuration, with new weights."""
+        kind: Any = type(self.encoder)
+        made = assembled(kind(self.config), self.outputs())
+        made.labels = self.labels
+        return made
+
     def outputs(self) -> dict[str, int]:
         """The number of outputs of each head; 1 where its kind determines it."""
         return {kind: outputs_of(head) for kind, head in self.heads.items()}
@@ -156,6 +168,11 @@ def assembled(encoder: Encoder, outputs: Mapping[str, int]) -> EncoderWithHeads:
     return EncoderWithHeads(
         encoder, {kind: new_head(encoder, kind, count) for kind, count in outputs.items()}
     )
+
+
+def deployed(model: nn.Module) -> nn.Module:
+    """What of a model is published and used: all but parts that are for its training alone."""
+    return model.deployed if isinstance(model, EncoderWithHeads) else model
 
 
 def with_options(model: Any, changes: Mapping[str, Any]) -> nn.Module:

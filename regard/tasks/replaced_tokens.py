@@ -4,24 +4,59 @@
     found.replaced                          the words that are probably not the original ones
     found.words, found.probabilities        of every word, that it was replaced
 
-The head comes with published discriminators (`ElectraForPreTraining`) and is not trained here.
+In training a generator fills masks, and the discriminator reads what it drew (equation 3):
+
+    sum over the chosen tokens of -log p_G(x_t)  +  50 sum over all tokens of the binary
+    cross-entropy of p_D(replaced) with [x'_t != x_t], each a mean over its own tokens
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
 
-from regard.errors import TextError
-from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderTask
+from regard.data.batches import IGNORE, Sequences
+from regard.data.masking import MaskedBatch, MaskedTexts
+from regard.data.sampler import EpochSampler
+from regard.decoding.steps import evaluating
+from regard.errors import RegardError, TextError
+from regard.metrics import Score
+from regard.models.electra import Electra
+from regard.models.generator_discriminator import GeneratorAndDiscriminator, generator_config
+from regard.recipe import Options, Recipe
+from regard.tasks.batching import TooLong, training_layout, watched
+from regard.tasks.encoding import EncoderTask, headed
 from regard.tasks.inputs import as_list, checked_text
+from regard.tasks.masked_language_modeling import SAMPLES, MaskedLanguageModeling, MaskedRecipe
 from regard.tasks.predictions import Prediction
+from regard.tasks.sections import starts_from_folder
+from regard.tasks.verbs import TaskVerbs
+from regard.text import Tokenizer
 from regard.text.encoding import Encoding
 from regard.text.word_spans import WordSpans
+
+
+class ReplacedTokensObjective(Options):
+    """[objective]"""
+
+    weight: float = Field(default=50.0, gt=0)
+    """Of the discriminator's loss; that of the generator has 1."""
+    generator_size: float = Field(default=0.25, gt=0, le=1)
+    """Its width, feed-forward width and heads, as a share of those of the model."""
+    generator_layers: int | None = Field(default=None, ge=1)
+    """None: as many as the model has."""
+
+
+class ReplacedTokensRecipe(MaskedRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    objective: ReplacedTokensObjective = ReplacedTokensObjective()
 
 
 @dataclass(frozen=True)
@@ -48,6 +83,57 @@ class ReplacedTokens(Prediction):
         return " ".join(f"{word}/{probability:.2f}" for word, probability in pairs)
 
 
+@dataclass(frozen=True)
+class Corrupted:
+    """A batch as the discriminator reads it, and the generator's loss.
+
+    texts: with drawn tokens at the chosen ones.  replaced: (B, T) bool, where they are others.
+    nats: the sum of -log p_G(token) over the chosen tokens.
+    """
+
+    texts: Sequences
+    replaced: Tensor
+    nats: Tensor
+
+
+@dataclass
+class Sums:
+    """Of the validation data: sums of losses, and numbers of tokens.
+
+    chosen, kept: the chosen tokens; those of them at which the generator drew the original one.
+    tokens, right: all tokens; those that the discriminator judges right at p(replaced) = 0.5.
+    replaced, judged, found: the replaced ones; those that are judged to be; those that are both.
+    """
+
+    chosen: int = 0
+    kept: int = 0
+    nats: float = 0.0
+    tokens: int = 0
+    judge_nats: float = 0.0
+    right: int = 0
+    replaced: int = 0
+    judged: int = 0
+    found: int = 0
+
+    def add(self, other: Sums) -> None:
+        """Add those of another batch."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def scores(self, weight: float) -> dict[str, float]:
+        """Means, and the shares that are defined."""
+        generator, judge = self.nats / self.chosen, self.judge_nats / self.tokens
+        return {
+            "loss": generator + weight * judge,
+            "generator": generator,
+            "generator_accuracy": self.kept / self.chosen,
+            "discriminator": judge,
+            "accuracy": self.right / self.tokens,
+            "precision": self.found / self.judged if self.judged else 0.0,
+            "recall": self.found / self.replaced if self.replaced else 0.0,
+        }
+
+
 class ReplacedTokenDetection(EncoderTask):
     """Tells for each token whether it stands in place of another."""
 
@@ -55,6 +141,174 @@ class ReplacedTokenDetection(EncoderTask):
     prediction_type = ReplacedTokens
     verbs = ("predict", "embed", "look")
     head = "replaced"
+    Recipe: ClassVar[type[Recipe] | None] = ReplacedTokensRecipe
+    goal = ("loss", "min")
+    items: ClassVar[str] = "tokens"
+    objective = ReplacedTokensObjective()
+    masked: MaskedLanguageModeling | None = None
+
+    # ---- training
+
+    @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model is one of those that are trained with a generator."""
+        return issubclass(model, Electra)
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        if not recipe.data.train:
+            yield "data.train", "must name at least one file."
+        if recipe.data.sentence_pairs:
+            yield "data.sentence_pairs", "has no loss in this task, whose texts are single."
+        if starts_from_folder(recipe):
+            for name in ("lora", "features"):
+                if dict(recipe.model)[name] is not None:
+                    yield f"model.{name}", "would freeze the generator too. Leave it out."
+
+    @classmethod
+    def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> ReplacedTokenDetection:
+        """The task with its data, ready to be trained, and a generator with random weights.
+
+        Raises:
+            ConfigError: the model has no head for this, the tokenizer no mask, or the generator
+                cannot have its size.
+            DataError: a file cannot be read.
+        """
+        objective, found = recipe.objective, headed(model).with_head(cls.head, 1)
+        sizes = objective.generator_size, objective.generator_layers
+        found = GeneratorAndDiscriminator(found, generator_config(found.config, *sizes))
+        task = cls(found, tokenizer, max_length=recipe.data.max_length)
+        task.objective = objective
+        task.masked = MaskedLanguageModeling.from_recipe(recipe, found.generator, tokenizer)
+        return task
+
+    @classmethod
+    def example(cls, recipe: Any, words: int) -> MaskedBatch:
+        """A batch as the recipe asks for, whatever the length of a text: for estimates."""
+        return MaskedLanguageModeling.example(recipe, words)
+
+    def start_from_word_vectors(self, recipe: Any) -> None:
+        """See `TaskVerbs`; this task reads no word vectors."""
+
+    def train_batches(self) -> EpochSampler:
+        """Masked texts of the corpus, in another order in each epoch."""
+        return EpochSampler(self._masked("train"))
+
+    def companions(self) -> dict[str, TaskVerbs]:
+        """See `TaskVerbs`: in training, the generator."""
+        return {} if self.masked is None else {"generator": self.masked}
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        """Chosen tokens, and all tokens."""
+        return {"loss": batch.count, "discriminator": int(batch.texts.lengths.sum())}
+
+    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+        """The sum of the generator's cross-entropies, and that of the discriminator's times its
+        weight.
+        """
+        counts = self.counts(batch)
+        made = self.corrupted(batch)
+        total = self.objective.weight * self._judged(made)[1]
+        return {
+            "loss": (made.nats, counts["loss"]),
+            "discriminator": (total, counts["discriminator"]),
+        }, None
+
+    def corrupted(self, batch: MaskedBatch, random: torch.Generator | None = None) -> Corrupted:
+        """Put what the generator draws at the chosen tokens, all of which it reads as [MASK].
+
+        random: None: torch's own generator.
+        """
+        model: Any = self.model
+        count, here = batch.count, self.completed(batch)
+        chosen, ids = here.labels != IGNORE, here.texts.ids  # (B, T)
+        original = torch.where(chosen, here.labels, ids)
+        masked = replace(here.texts, ids=ids.masked_fill(chosen, self.tokenizer.mask_id))
+        texts = training_layout(model.generator.encoder, masked)
+        hidden = model.generator.encoder.encode(texts).flatten(0, 1)  # (B T, D) or (N, D)
+        labels = here.labels.flatten()
+        labels = labels if texts.layout is None else labels[texts.layout.slots]
+        index = torch.nonzero_static(labels != IGNORE, size=count)[:, 0]
+        states, targets = hidden.index_select(0, index), labels[index]
+        nats, _ = model.generator.heads["masked_lm"].loss(states, targets, count=count)
+        drawn = original.masked_scatter(chosen, model.draw(states.detach(), random))
+        return Corrupted(replace(here.texts, ids=drawn), drawn != original, nats)
+
+    def _judged(self, made: Corrupted) -> tuple[Tensor, Tensor]:
+        """The discriminator's logits, (B, T), and the sum of its losses in nats."""
+        texts = training_layout(self.model.encoder, made.texts)
+        read = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
+        logits = texts.pad(self.model.scores_from(self.head, read))[..., 0].float()  # (B, T)
+        targets = made.replaced.to(logits.dtype)
+        nats = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return logits, nats.masked_fill(~made.texts.keep, 0.0).sum()
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Both losses in nats and their weighted sum, how many of its tokens the generator draws,
+        and how good the discriminator is: always of the same masks and the same random numbers.
+        """
+        sums, device = Sums(), next(self.model.parameters()).device
+        random = torch.Generator(device).manual_seed(0)
+        with evaluating(self.model):
+            for batch in watched(self._masked("valid").epoch(0)):
+                sums.add(self._measured(batch, random))
+        return sums.scores(self.objective.weight)
+
+    def _measured(self, batch: MaskedBatch, random: torch.Generator) -> Sums:
+        made = self.corrupted(batch, random)
+        logits, nats = self._judged(made)
+        keep, replaced = made.texts.keep, made.replaced
+        judged = (logits > 0) & keep
+        return Sums(
+            chosen=batch.count,
+            kept=batch.count - int(replaced.sum()),
+            nats=float(made.nats),
+            tokens=int(keep.sum()),
+            judge_nats=float(nats),
+            right=int(((judged == replaced) & keep).sum()),
+            replaced=int(replaced.sum()),
+            judged=int(judged.sum()),
+            found=int((judged & replaced).sum()),
+        )
+
+    @torch.no_grad()
+    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """Validation texts with drawn tokens, those judged to be replaced, and those that are."""
+        batch = next(iter(self._masked("valid").epoch(0)))
+        random = torch.Generator(next(self.model.parameters()).device).manual_seed(0)
+        with evaluating(self.model):
+            made = self.corrupted(batch, random)
+            judged = (self._judged(made)[0] > 0) & made.texts.keep
+        shown, found = (made.texts.keep, judged, made.replaced), []
+        for row, ids in enumerate(made.texts.ids[:SAMPLES]):
+            tokens = ([self.tokenizer.label(i) for i in ids[one[row]].tolist()] for one in shown)
+            text, marked, replaced = map(" ".join, tokens)
+            found.append((text, marked, replaced))
+        return found
+
+    def attention_inputs(self, sample: Sequence[str]) -> None:
+        """None: a sample is tokens, not a text."""
+        return None
+
+    def check_test(self, recipe: Any) -> None:
+        """See `TaskVerbs`; there are no test data."""
+
+    def test(self, recipe: Any) -> list[Score]:
+        """See `TaskVerbs`; there are no test data."""
+        return []
+
+    def notes(self) -> list[str]:
+        """Of the training data there is nothing to be told."""
+        return self.remarks
+
+    def _masked(self, part: str) -> MaskedTexts:
+        if self.masked is None:
+            raise RegardError("This model was loaded to be used: it has no data to train on.")
+        return self.masked.masked_texts[part]
+
+    # ---- predictions
 
     def predictions(
         self, texts: Sequence[str], *, too_long: TooLong = "error"

@@ -177,6 +177,10 @@ class TaskVerbs:
         """The first rows of a recipe's test data: (source, output, reference); of some tasks."""
         return []
 
+    def companions(self) -> dict[str, TaskVerbs]:
+        """Other models that are trained with this one, by the name of their folder in a run."""
+        return {}
+
     def published(self) -> dict[str, Any]:
         """Fields of config.json that other libraries read, beside those of the model."""
         return {}

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.layers.linear import Linear
 from regard.models.adapters import adapted_layers, insert_updates_like
-from regard.models.encoder_with_heads import EncoderWithHeads, assembled
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.models.protocols import Generator
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
@@ -29,9 +29,7 @@ def twin(model: nn.Module, device: str) -> Any:
         if not isinstance(model, EncoderWithHeads):
             made = type(model)(model.config)
         else:
-            encoder: Any = type(model.encoder)
-            made = assembled(encoder(model.config), model.outputs())
-            made.labels = model.labels
+            made = model.new_like()
     insert_updates_like(made, model)
     return made
 

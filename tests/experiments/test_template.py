@@ -31,6 +31,7 @@ LANGUAGE_MODELS = (
     "permutation-language-modeling",
     "bidirectional-language-modeling",
     "masked-language-modeling",
+    "replaced-tokens",
 )
 
 

@@ -12,22 +12,23 @@ from regard.models import MODELS, model_class
 from regard.tasks import TASKS, task_class
 from regard.tasks.infer_task import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
-MASKED = "masked-language-modeling"
+PRETRAINING = ("masked-language-modeling", "replaced-tokens")
 # The files do not exist: whatever is refused here is refused before anything is read.
 FILES = {"tagging": '"no.conll"', "multiple-choice": '"no.jsonl"'}
-FILES |= dict.fromkeys((*ENCODER_DECODERS, MASKED), '["no.tsv"]')
+FILES |= dict.fromkeys((*ENCODER_DECODERS, *PRETRAINING), '["no.tsv"]')
 VALID = (
     *ENCODER_DECODERS,
     "language-modeling",
     "permutation-language-modeling",
     "bidirectional-language-modeling",
     "captioning",
-    MASKED,
+    *PRETRAINING,
 )  # cannot do without
 TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
 MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "recurrent"}
 MODEL["permutation-language-modeling"] = "xlnet"
 MODEL["bidirectional-language-modeling"] = "elmo"
+MODEL["replaced-tokens"] = "electra"
 MODEL["captioning"] = "show-attend-tell"
 
 
@@ -130,7 +131,7 @@ def test_the_recorded_recipe_of_a_run_is_not_checked_again(tmp_path):
 
 @pytest.mark.parametrize(
     "task",
-    [one for one in TRAINED if one not in (*MODEL, *ENCODER_DECODERS, MASKED)],
+    [one for one in TRAINED if one not in (*MODEL, *ENCODER_DECODERS, *PRETRAINING)],
 )
 def test_frozen_word_vectors_need_a_file_in_every_task_on_an_encoder(tmp_path, task):
     path = recipe(tmp_path, task)

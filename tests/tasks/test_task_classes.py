@@ -40,7 +40,8 @@ def test_a_task_has_the_methods_of_its_kind(name):
     kind = task_class(name)
     wanted = [*OF_ALL, *(DECODING if kind.decodes else ON_ENCODERS)]
     if kind.Recipe is not None:
-        wanted += TRAINED
+        evaluated = kind.decodes or "evaluate" in kind.verbs
+        wanted += [one for one in TRAINED if evaluated or one != "evaluate"]
         for own in ("loss", "measured") if kind.losses is EncoderTask.losses else ():
             assert any(own in vars(one) for one in levels(kind) if one is not EncoderTask), own
         assert all(hasattr(kind.Recipe.model_fields["data"].annotation, one)
