@@ -204,7 +204,7 @@ class MaskedLanguageModeling(FillMask):
         count, here = batch.count, self.completed(batch)
         texts = training_layout(self.model.encoder, here.texts)
         hidden = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
-        labels = here.labels if texts.layout is None else here.labels[here.texts.keep]
+        labels = here.labels if texts.layout is None else texts.layout.unpad(here.labels)
         head: Any = self.model.heads[self.head]
         found = {"loss": head.loss(hidden.flatten(0, 1), labels.flatten(), count=count)}
         if here.follows is not None:

@@ -16,6 +16,7 @@ from regard.data.documents import read_documents
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.tasks import batching
 from regard.tasks.masked_language_modeling import MaskedLanguageModeling
 from regard.training.callbacks import Callback
 
@@ -68,10 +69,14 @@ def planned(path, *changes):
     return runs.plan(runs.read_recipe(path))
 
 
+@pytest.mark.parametrize("share", [0.15, 1.0])
 @pytest.mark.parametrize("training", [False, True])
-def test_losses_and_gradients_are_those_of_transformers(here, training):
+def test_losses_and_gradients_are_those_of_transformers(here, monkeypatch, training, share):
+    monkeypatch.setattr(batching, "MIN_PADDING", 1)  # in training, batches without padding
     task = planned(
-        here / "bert.toml", ("[model]\n", "[model]\ndropout = 0.0\nattention_dropout = 0.0\n")
+        here / "bert.toml",
+        ("[model]\n", "[model]\ndropout = 0.0\nattention_dropout = 0.0\n"),
+        ("[tokenizer]\n", f"share = {share}\n[tokenizer]\n"),
     ).task
     runs.save(task, here / "saved")
     other = BertForPreTraining.from_pretrained(here / "saved", attn_implementation="eager")
