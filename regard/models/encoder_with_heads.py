@@ -15,7 +15,7 @@ from regard.errors import ConfigError
 from regard.layers.chart_head import ChartHead
 from regard.layers.task_heads import ClassificationHead, TaskHead, first_token
 from regard.models.check_config import config_of
-from regard.models.protocols import Encoder, Output
+from regard.models.protocols import Encoder, Head, Output
 from regard.suggest import nearest
 
 # kind -> what it computes
@@ -77,6 +77,15 @@ class EncoderWithHeads(nn.Module):
             found = ", ".join(self.heads) or "none"
             raise ConfigError(f"This model has no head {kind!r}. Its heads: {found}.")
         return cast(TaskHead, self.heads[kind])
+
+    @property
+    def masked_lm(self) -> Head:
+        """The head over the vocabulary.
+
+        Raises:
+            ConfigError: this model has none.
+        """
+        return cast(Head, self.head("masked_lm"))
 
     def read(self, kind: str, batch: Sequences, encoder: Encoder | None = None) -> Tensor:
         """What a head reads of a batch: (B, D) where it pools, else (B, T, D) or (1, N, D).

@@ -59,7 +59,7 @@ class GeneratorAndDiscriminator(EncoderWithHeads):
 
         random: None: torch's own generator.
         """
-        head: Any = self.generator.heads["masked_lm"]
+        head = self.generator.masked_lm
         rows = max(slice_on(hidden.device) // self.config.vocab_size, ROWS)
         shares = (head.logits(part).float().softmax(-1) for part in hidden.split(rows))
         return torch.cat([torch.multinomial(p, 1, generator=random)[:, 0] for p in shares])

@@ -175,14 +175,13 @@ class FillMask(EncoderTask):
         """For each mask the index of its text and the probabilities of all words, (V,)."""
         if not len(rows):
             return
-        head: Any = self.model.heads[self.head]
         with torch.no_grad(), evaluating(self.model):
             most = batch_budget(self.encoder)
             for batch in watched(rows.longest_first(self.input_format.pad, max_tokens=most)):
                 here = self.completed(batch)
                 masked = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
                 hidden = self.encoder.encode(here.texts)[masked]  # (M, D)
-                scores = head.logits(hidden).float()  # (M, V)
+                scores = self.model.masked_lm.logits(hidden).float()  # (M, V)
                 owners = batch.numbers.repeat_interleave(masked.sum(1).cpu()).tolist()
                 check_finite(scores.isfinite().all(-1), owners)
                 yield from zip(owners, scores.softmax(-1).cpu(), strict=True)

@@ -7,8 +7,8 @@ where the texts are pairs, of the mean of -log p(follows) over the pairs. Withou
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ from regard.data.sampler import EpochSampler
 from regard.data.sentence_pairs import SentencePairs
 from regard.decoding.steps import evaluating
 from regard.errors import RegardError
-from regard.metrics import Score
+from regard.metrics import Perplexity, Protocol, Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
 from regard.tasks.batching import training_layout, watched
@@ -167,7 +167,7 @@ class MaskedLanguageModeling(FillMask):
         count = int(sums["tokens"])
         tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
         how = f"masked:0.15|window:{data.max_length}|tok:{tokens}|count:{count}"
-        perplexity = math.exp(min(sums["nats"] / count, 700.0))
+        perplexity = Perplexity(sums["nats"], count, Protocol("token", tokens)).value
         return [
             Score("masked accuracy", sums["found"] / count, how, count, 4),
             Score("masked perplexity", perplexity, how, count, 2),
@@ -205,8 +205,9 @@ class MaskedLanguageModeling(FillMask):
         texts = training_layout(self.model.encoder, here.texts)
         hidden = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
         labels = here.labels if texts.layout is None else texts.layout.unpad(here.labels)
-        head: Any = self.model.heads[self.head]
-        found = {"loss": head.loss(hidden.flatten(0, 1), labels.flatten(), count=count)}
+        found = {
+            "loss": self.model.masked_lm.loss(hidden.flatten(0, 1), labels.flatten(), count=count)
+        }
         if here.follows is not None:
             scores = self._pair_scores(hidden, texts)
             total = F.cross_entropy(scores, here.follows, reduction="sum")
@@ -242,10 +243,9 @@ class MaskedLanguageModeling(FillMask):
 
     def _add(self, sums: dict[str, float], here: MaskedBatch) -> None:
         """Add what a batch of the validation data gives."""
-        head: Any = self.model.heads[self.head]
         hidden = self.model.encoder.encode(here.texts)
         chosen = here.labels != IGNORE
-        scores, labels = head.logits(hidden[chosen]).float(), here.labels[chosen]
+        scores, labels = self.model.masked_lm.logits(hidden[chosen]).float(), here.labels[chosen]
         sums["tokens"] += len(labels)
         sums["nats"] += float(F.cross_entropy(scores, labels, reduction="sum"))
         sums["found"] += int((scores.argmax(-1) == labels).sum())
@@ -257,22 +257,23 @@ class MaskedLanguageModeling(FillMask):
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """Validation texts with masks, the most probable tokens for the chosen ones, and these."""
-        batch = next(iter(self._masked("valid").epoch(0)))
-        here, found = self.completed(batch), []
-        head: Any = self.model.heads[self.head]
+        batch = self._masked("valid").epoch(0)[0]
+        here = self.completed(batch)
+        best, chosen = here.labels.clone(), here.labels != IGNORE
         with torch.no_grad(), evaluating(self.model):
-            hidden = self.model.encoder.encode(here.texts)
-        for row, labels, states in list(zip(batch.texts.ids, batch.labels, hidden, strict=True))[
-            :SAMPLES
-        ]:
-            chosen = labels != IGNORE
-            best = head.logits(states[chosen.to(states.device)]).argmax(-1).tolist()
-            texts = (row[: int((row != self.model.config.pad).sum())].tolist(), best)
-            shown, guessed = (" ".join(map(self.tokenizer.label, ids)) for ids in texts)
-            found.append(
-                (shown, guessed, " ".join(map(self.tokenizer.label, labels[chosen].tolist())))
-            )
-        return found
+            best[chosen] = self.model.masked_lm.logits(
+                self.model.encoder.encode(here.texts)[chosen]
+            ).argmax(-1)
+
+        def shown(ids: Tensor) -> str:
+            return " ".join(map(self.tokenizer.label, ids.tolist()))
+
+        lengths = batch.texts.lengths.tolist()
+        rows = zip(batch.texts.ids, lengths, best.cpu(), batch.labels, strict=True)
+        return [
+            (shown(ids[:length]), shown(found[labels != IGNORE]), shown(labels[labels != IGNORE]))
+            for ids, length, found, labels in islice(rows, SAMPLES)
+        ]
 
     def attention_inputs(self, sample: Sequence[str]) -> None:
         """None: a sample is tokens, not a text."""

@@ -74,21 +74,21 @@ def encoded(model: nn.Module, tokenizer: Tokenizer, text: str) -> Any:
     return found
 
 
-def recurrent_part(model: Any) -> Recurrent | Elmo:
+def recurrent_part(model: nn.Module) -> Recurrent | Elmo:
     """The part of a model that has recurrent layers.
 
     Raises:
         ConfigError: there is none.
     """
-    model = unwrapped(model)
-    while isinstance(model, EncoderWithHeads | Features):
-        model = model.encoder
-    if not isinstance(model, Recurrent | Elmo):
+    part: object = unwrapped(model)
+    while isinstance(part, EncoderWithHeads | Features):
+        part = part.encoder
+    if not isinstance(part, Recurrent | Elmo):
         raise ConfigError(
-            f"{type(model).__name__} has no recurrent cells that carry a state from token to "
+            f"{type(part).__name__} has no recurrent cells that carry a state from token to "
             "token. The models `recurrent`, `awd-lstm` and `elmo` have."
         )
-    return model
+    return part
 
 
 @dataclass(frozen=True)

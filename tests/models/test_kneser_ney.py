@@ -215,7 +215,9 @@ def test_a_written_file_is_read_as_the_same_model(arpa):
     [
         ("w5", "w5555", "the token 'w5555', but the tokenizer has not"),
         ("\\2-grams:", "\\2-gram", "must have a number, 1 tokens"),
-        ("-grams:", "", "no n-grams of 2 tokens"),
+        ("ngram ", "", "no n-grams of 2 tokens"),
+        ("\\4-grams:", "\\end\\\n", "must have a number, 3 tokens"),
+        ("w5 w", "w5 x", "the token 'x[0-9]*', but not among its 1-grams"),
     ],
 )
 def test_files_that_cannot_be_read_are_named(arpa, tmp_path, old, new, said):
@@ -235,3 +237,12 @@ def test_a_tokenizer_of_another_vocabulary_is_an_error(arpa, tmp_path):
         model = KneserNey.fit(tokens, KneserNeyConfig(pieces.vocab_size, 2, *special))
     with pytest.raises(ConfigError, match="has a space in it"):
         write_arpa(model, pieces, tmp_path / "lm.arpa")
+
+
+def test_a_file_that_was_cut_off_is_an_error(arpa, tmp_path):
+    _, tokenizer, path, _ = arpa
+    text = path.read_text()
+    for end in (text.index("\\4-grams:"), text.index("\\3-grams:") + 40, len(text) - 60):
+        (tmp_path / "cut.arpa").write_text(text[: text.rindex("\n", 0, end) + 1])
+        with pytest.raises(CheckpointError, match="it is incomplete"):
+            read_arpa(tmp_path / "cut.arpa", tokenizer)

@@ -236,3 +236,20 @@ def test_evaluation_is_over_the_same_masks_and_names_them(here):
     (here / "more.txt").write_text("\n\n".join(texts))
     again = task.evaluate(task.rows_to_evaluate([str(here / "more.txt")], []))
     assert [one.value for one in again] == [accuracy.value, perplexity.value]
+
+
+def test_the_report_shows_masked_texts_and_what_is_found(here):
+    plan = planned(here / "bert.toml")
+    for weights in plan.task.model.parameters():
+        torch.nn.init.normal_(weights, std=0.5)
+    samples, batch = plan.task.samples(plan.recipe), plan.task._masked("valid").epoch(0)[0]
+    label = plan.task.tokenizer.label
+    assert len(samples) == min(6, len(batch))
+    for number, (text, found, wanted) in enumerate(samples):
+        length, labels = int(batch.texts.lengths[number]), batch.labels[number]
+        assert text == " ".join(map(label, batch.texts.ids[number, :length].tolist()))
+        chosen = (labels != IGNORE).nonzero()[:, 0].tolist()
+        assert wanted == " ".join(label(int(labels[at])) for at in chosen)
+        with torch.no_grad():
+            scores = plan.task.model.eval().scores("masked_lm", batch.texts)[number, chosen]
+        assert found == " ".join(map(label, scores.argmax(-1).tolist()))

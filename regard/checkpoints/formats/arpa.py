@@ -57,9 +57,14 @@ def read_arpa(path: str | Path, tokenizer: Tokenizer) -> KneserNey:
         CheckpointError: the file is no ARPA file, or has a token that the tokenizer lacks.
     """
     pad, bos, eos = tokenizer.required_ids("pad", "bos", "eos")
-    levels = list(_entries(Path(path)))
-    if len(levels) < 2:
+    declared, levels = _entries(Path(path))
+    if len(declared) < 2:
         raise CheckpointError(f"{path} has no n-grams of 2 tokens: it is no ARPA file of a model.")
+    if declared != [*map(len, levels)]:
+        raise CheckpointError(
+            f"{path} must have {declared} n-grams of 1, 2, ... tokens, as it begins with, but has "
+            f"{[*map(len, levels)]}: it is incomplete."
+        )
     config = KneserNeyConfig(tokenizer.vocab_size, len(levels), pad, bos, eos)
     number = {BEGIN: eos, END: eos}
     if tokenizer.unk_id is not None:
@@ -69,7 +74,7 @@ def read_arpa(path: str | Path, tokenizer: Tokenizer) -> KneserNey:
             number[tokens[0]] = _id_of(tokens[0], tokenizer, path)
     tables = [_unigrams(levels[0], number, config)]
     for entries in levels[1:]:
-        tables.append(_table(entries, number, tables, config))
+        tables.append(_table(entries, number, tables, config, path))
     return KneserNey(config, tables)
 
 
@@ -124,17 +129,18 @@ def _lines(
 # --------------------------------------------------------------------------------- reading
 
 
-def _entries(path: Path) -> Iterator[list[Entry]]:
-    """The n-grams of each length, in order."""
-    found: list[Entry] = []
-    length, numbers = 0, path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(numbers, 1):
-        if re.fullmatch(r"\\(\d+-grams:|end\\)", line):
-            if length:
-                yield found
-            found, length = [], length + 1
-        elif length and line.strip():
-            found.append(_entry(line, length, f"{path}, line {number}"))
+def _entries(path: Path) -> tuple[list[int], list[list[Entry]]]:
+    """How many n-grams of each length the file declares, and those that it has."""
+    declared: list[int] = []
+    levels: list[list[Entry]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if counted := re.fullmatch(r"ngram \d+=(\d+)\s*", line):
+            declared.append(int(counted[1]))
+        elif re.fullmatch(r"\\\d+-grams:\s*", line):
+            levels.append([])
+        elif levels and line.strip() not in ("", "\\end\\"):
+            levels[-1].append(_entry(line, len(levels), f"{path}, line {number}"))
+    return declared, levels
 
 
 def _entry(line: str, length: int, location: str) -> Entry:
@@ -169,9 +175,15 @@ def _unigrams(entries: list[Entry], number: dict[str, int], config: KneserNeyCon
 
 
 def _table(
-    entries: list[Entry], number: dict[str, int], tables: list[NGramTable], config: KneserNeyConfig
+    entries: list[Entry],
+    number: dict[str, int],
+    tables: list[NGramTable],
+    config: KneserNeyConfig,
+    path: str | Path,
 ) -> NGramTable:
     """The n-grams of one length, sorted by the numbers of their prefixes."""
+    if unknown := {one for named, _, _ in entries for one in named} - number.keys():
+        raise CheckpointError(f"{path} has the token {min(unknown)!r}, but not among its 1-grams.")
     tokens = torch.tensor([[number[one] for one in named] for named, _, _ in entries])
     values = torch.tensor([(p, backoff) for _, p, backoff in entries], dtype=torch.float64) * LN10
     prefix = tokens[:, 0]
@@ -179,7 +191,7 @@ def _table(
         prefix = table.find(prefix, token)
     if (prefix < 0).any():
         named = " ".join(entries[int((prefix < 0).nonzero()[0])][0])
-        raise CheckpointError(f"The file has the n-gram {named!r}, but not its first tokens.")
+        raise CheckpointError(f"{path} has the n-gram {named!r}, but not its first tokens.")
     key, order = (prefix * config.vocab_size + tokens[:, -1]).sort()
     found = NGramTable(key.numpy(), len(tables[-1].key), config.vocab_size)
     found.log_prob.copy_(values[order, 0])
