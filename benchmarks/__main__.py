@@ -10,6 +10,7 @@ Works by name; all of them without one:
     recurrent    an LSTM language model: training and decoding
     awd_lstm     AWD-LSTM: training, beside fastai's
     convolution  ConvS2S's layer beside nn.Conv1d; ConvS2S and ByteNet step by step
+    captioning   captions of images, beside torch's LSTMCell
     crf          a conditional random field: loss, gradient, best tags, beside pytorch-crf
     evaluation   the perplexity of a text, by an LSTM and by a GPT-2
     segments     a Transformer-XL's memory beside recomputing the context of every token
@@ -47,6 +48,7 @@ NAMES = (
     "recurrent",
     "awd_lstm",
     "convolution",
+    "captioning",
     "crf",
     "evaluation",
     "segments",

@@ -9,6 +9,7 @@ from pathlib import Path
 import every_task
 import pytest
 import torch
+from PIL import Image
 from test_cli import done, refused
 
 from regard.experiments import runs
@@ -17,7 +18,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.fill_mask import FillMask
 from regard.tasks.folders import load, save
 from regard.text import train
-from regard.visual import elmo_steps
+from regard.visual import attended_regions, elmo_steps
 
 GOOD, BAD = "good fine great nice".split(), "bad dull slow poor".split()
 MODEL = """
@@ -156,6 +157,32 @@ def test_look_shows_one_word_and_two_models(classifier, tmp_path):
     page = tmp_path / "both.html"
     done("look", classifier, text, "--beside", classifier, "--html", page)
     assert all(f"{classifier} ({number})" in page.read_text() for number in (1, 2))
+
+
+def test_look_draws_the_photograph_for_each_word_of_its_caption(tmp_path):
+    folder, image = tmp_path / "captioner", tmp_path / "red.png"
+    torch.manual_seed(1)
+    save(every_task.captioner(), folder)
+    Image.new("RGB", (30, 20), (250, 10, 10)).save(image)
+    asked = ["look", folder, image, "--regions"]
+    page, drawn = tmp_path / "it.html", tmp_path / "it.png"
+    options = ["--max-tokens", 4, "--beams", 2, "--png", drawn, "--html", page]
+    found = json.loads(done(*asked, "--json", *options))
+    picture = attended_regions(load(folder), image, max_tokens=4, beams=2)
+    assert found["answer"] == picture.title and tuple(found["words"]) == picture.words
+    torch.testing.assert_close(torch.tensor(found["weights"]), picture.weights)
+    assert drawn.read_bytes().startswith(b"\x89PNG") and "data:image" in page.read_text()
+    assert picture.title in done(*asked, *options)
+    assert "no image" in refused("look", folder, page, "--regions")
+
+
+def test_look_refuses_what_another_picture_would_ignore(classifier):
+    asked = ("look", classifier, "the film is good", "--inputs")
+    assert "--regions is for models that" in refused(*asked[:3], "--regions")
+    assert "--layer would be without effect on --inputs" in refused(*asked, "--layer", 1)
+    assert "--silence would be without effect" in refused(*asked, "--silence", "1:1")
+    assert "--beams would be without effect" in refused(*asked, "--beams", 2)
+    assert "leave --beside out" in refused(*asked, "--beside", classifier)
 
 
 def test_look_shows_zeros_for_a_masked_head(classifier):

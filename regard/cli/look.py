@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
@@ -24,6 +24,7 @@ from regard.errors import ConfigError
 from regard.schema import read_text
 
 if TYPE_CHECKING:
+    from regard.tasks.captioning import Captioning
     from regard.tasks.verbs import TaskVerbs
     from regard.visual import AttentionComparison, Picture
     from regard.visual.attention_record import AttentionRecord
@@ -62,26 +63,44 @@ class OtherPicture:
     gradients: Annotated[
         bool, Option("--gradients", help="Show how far the gradient reaches back in time.")
     ] = False
+    regions: Annotated[
+        bool,
+        Option("--regions", help="TEXT is an image: show where each word of its caption looked."),
+    ] = False
 
-    def draw(self, tasks: Mapping[str, TaskVerbs], text: str) -> Drawn | None:
-        """The picture that is asked for, and its numbers; None where none is.
+    def chosen(self, selection: Selection, silence: Sequence[str]) -> str | None:
+        """The option of the picture that is asked for; None where none is.
+
+        Raises:
+            ConfigError: several are asked for, or attention is selected that this one ignores.
+        """
+        given = _given(self)
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)} are different pictures: give one of them.")
+        without = [*_given(selection), *(["--silence"] if silence else [])]
+        if given and without:
+            raise ConfigError(f"{', '.join(without)} would be without effect on {given[0]}.")
+        return given[0] if given else None
+
+    def draw(
+        self, chosen: str, tasks: Mapping[str, TaskVerbs], text: str, decoding: dict[str, Any]
+    ) -> Drawn:
+        """The picture of the option that is chosen, and its numbers.
 
         Args:
             tasks: by their names; the first is drawn, and of gradients all.
 
         Raises:
-            ConfigError: several are asked for, or there is a second model that this one ignores.
+            ConfigError: there is a second model, or an option of decoding, that this one ignores.
         """
-        given = [f"--{one.name}" for one in fields(self) if getattr(self, one.name) != one.default]
-        if not given:
-            return None
-        if len(given) > 1:
-            raise ConfigError(f"{' and '.join(given)} are different pictures: give one of them.")
         if len(tasks) > 1 and not self.gradients:
-            raise ConfigError(f"{given[0]} draws one model: leave --beside out.")
+            raise ConfigError(f"{chosen} draws one model: leave --beside out.")
+        task = next(iter(tasks.values()))
+        if self.regions:
+            return _regions(task, text, decoding)
+        check_no_decoding(chosen, decoding)
         if self.gradients:
             return _gradients(tasks, text)
-        task = next(iter(tasks.values()))
         if self.steps is not None:
             return _steps(task, text, self.steps)
         if self.cell is not None:
@@ -141,13 +160,14 @@ def look(
 ) -> None:
     """Show which tokens a model attends to while it reads or answers a text, or its cells."""
     output.check()
+    chosen = other.chosen(selection, silence or ())
     text, task = checked_argument(text), load_task(model, device=device)
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if beside is None else [beside]))
     title = f"{' and '.join(names)}: “{text}”"
     tasks = [task, *([] if beside is None else [load_task(beside, device=device)])]
-    if (drawn := other.draw(dict(zip(names, tasks, strict=True)), text)) is not None:
-        picture, numbers = drawn
+    if chosen is not None:
+        picture, numbers = other.draw(chosen, dict(zip(names, tasks, strict=True)), text, decoding)
         output.write(picture, _page(picture, title), facts | numbers)
         return
     with _masked_heads(task, silence or ()):
@@ -166,6 +186,23 @@ def look(
     if not output.as_json and answer:
         emit(answer + "\n\n")
     output.write(picture, page, facts)
+
+
+def _given(options: Selection | OtherPicture) -> list[str]:
+    """The names of the options that are given, as on the command line."""
+    ours = fields(options)
+    return [f"--{one.name}" for one in ours if getattr(options, one.name) != one.default]
+
+
+def _regions(task: TaskVerbs, image: str, decoding: dict[str, Any]) -> Drawn:
+    """The photograph for each word of its caption, and the weights of its regions."""
+    from regard.visual import attended_regions
+
+    if not task.reads_images:
+        raise ConfigError(f"--regions is for models that describe images: {task.name} reads texts.")
+    found = attended_regions(cast("Captioning", task), image, **decoding)
+    numbers = {"words": found.words, "weights": found.weights.tolist()}
+    return found, {"answer": found.title, **numbers}
 
 
 def _found_cells(task: TaskVerbs, name: str, kind: str) -> Drawn:

@@ -3,21 +3,19 @@
     image file -> regions -> encoder-decoder -> caption
 
 The model is one that reads regions: "show-attend-tell" (Xu et al. 2015) or "region-transformer".
-The regions are the last features of EfficientNet-Lite0, or patches of pixels. A training adds Xu's
-term (section 4.2.1, equation 14), which wants every region to be attended to once in a caption:
+`region_features` computes them. A training adds Xu's term (section 4.2.1, equation 14), which wants
+every region to be attended to once in a caption:
 
     weight * sum over the regions i of (1 - sum over the words t of alpha_ti)^2
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -26,30 +24,19 @@ from torch import Tensor
 
 from regard import decoding
 from regard.attention.capture import label, muted
-from regard.checkpoints.efficientnet_lite import load_efficientnet_lite
 from regard.data.batches import PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
-from regard.data.images import read_image
 from regard.data.readers import RowReader, read
-from regard.data.regions import (
-    PATCH_FEATURES,
-    PATCH_SIDE,
-    PATCHES,
-    RegionTable,
-    patches,
-)
+from regard.data.regions import RegionTable
 from regard.data.sampler import EpochSampler
-from regard.data.splits import Fold, group_folds, group_split
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, DataError, TextError
-from regard.layers.efficientnet_lite import REGION_FEATURES, region_features
+from regard.errors import ConfigError, DataError
 from regard.metrics import BLEU, CIDEr, Metric, Score
 from regard.models.protocols import EncoderDecoder
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
-from regard.recipe import RecipePath
 from regard.tasks.batching import (
     ELSEWHERE,
     TOKENS_AT_ONCE,
@@ -58,9 +45,11 @@ from regard.tasks.batching import (
     watched,
 )
 from regard.tasks.finite_checks import NonFiniteScores
+from regard.tasks.image_captions import ImageCaptionsData, ImageRows, RowNumbers, grouped
 from regard.tasks.inputs import as_list, checked_columns, checked_texts
+from regard.tasks.region_features import GRID, WIDTHS, RegionFeatures
 from regard.tasks.reinforce import Reinforce, RewardMean
-from regard.tasks.sections import DataSection, DecodingRecipe, FoldOption, Share, TokenizerSection
+from regard.tasks.sections import DecodingRecipe, TokenizerSection
 from regard.tasks.text_to_text import (
     SAMPLES,
     TextToText,
@@ -70,70 +59,6 @@ from regard.tasks.text_to_text import (
     text_to_text_output,
 )
 from regard.text import Tokenizer
-
-RegionKind = Literal["efficientnet-lite0", "patches"]
-WIDTHS: dict[RegionKind, int] = {"efficientnet-lite0": REGION_FEATURES, "patches": PATCH_FEATURES}
-GRID = 7  # regions of a row, and of a column
-
-
-class ImageCaptionsData(DataSection):
-    """[data]: a table with an image and one of its captions in each row."""
-
-    train: RecipePath
-    valid: RecipePath | Share | FoldOption
-    """A table; or a share or a fold of the training images, with all their captions."""
-    test: RecipePath | None = None
-    columns: tuple[int | str, ...] = ("image", "caption")
-    format: str | None = None
-    """tsv, csv, jsonl or parquet, where the file's ending does not say it."""
-    images: RecipePath | None = None
-    """The folder in which the images are; None: that of the table."""
-    regions: RegionKind = "efficientnet-lite0"
-    """efficientnet-lite0: 49 vectors of 1,280 numbers, of a network that was trained to classify
-    images. patches: 49 squares of 8 x 8 pixels."""
-    features: RecipePath | None = None
-    """A folder for the regions of the images, which another training then maps; None: every start
-    computes them."""
-    max_length: int = Field(default=64, ge=2)
-    """Of a caption, `</s>` included."""
-    too_long: Literal["error", "truncate", "skip"] = "truncate"
-    max_tokens_per_batch: int = Field(default=1600, ge=1)
-    """Regions in a batch: 49 for each caption."""
-
-    def read(self, source: Any, part: str) -> RowReader:
-        """Pairs of an image's file and a caption."""
-        return ImageRows(read(source, self.columns, format=self.format), self.images)
-
-    def texts(self) -> Iterator[str]:
-        """The captions, from which a tokenizer learns."""
-        return (caption for _, caption in self.records("train"))
-
-    def split(self, examples: Any) -> np.ndarray:
-        """Which of the training rows are validation data, (N,) bool: all captions of an image."""
-        images = [image for image, _ in examples]
-        if isinstance(self.valid, Fold):
-            return self.valid.mask(group_folds(images, self.valid.of, self.split_seed))
-        return group_split(images, cast(float, self.valid), self.split_seed)
-
-
-@dataclass(frozen=True, eq=False)
-class ImageRows(RowReader):
-    """Rows of an image and a caption, in which the name of the image begins with its folder."""
-
-    reader: RowReader
-    folder: Path | None
-
-    def file_of(self, field: int) -> str:
-        """See `RowReader`."""
-        return self.reader.file_of(field)
-
-    def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """See `RowReader`."""
-        folder = self.folder or Path(self.file_of(0)).parent
-        for line, row in self.reader.numbered():
-            if not row[0].strip():
-                raise DataError(self.file_of(0), line, "names no image.")
-            yield line, (str(folder / row[0]), *row[1:])
 
 
 class CaptioningObjective(TextToTextObjective):
@@ -152,22 +77,6 @@ class CaptioningRecipe(DecodingRecipe):
     data: ImageCaptionsData
     objective: CaptioningObjective = CaptioningObjective()
     evaluation: TextToTextEvaluation = TextToTextEvaluation()
-
-
-@dataclass(frozen=True)
-class RowNumbers:
-    """ "Encodes" the name of an image as its row in a table, and a checksum, in S numbers."""
-
-    rows: Mapping[str, int]
-    table: RegionTable
-    vocab_size: int = 1 << 31
-
-    def encode_many(self, texts: list[str]) -> list[list[int]]:
-        """For a batch of `select`; the checksum tells a resumed training that images changed."""
-        rest = [0] * (self.table.features.shape[1] - 2)
-        checksums = self.table.checksums
-        rows = (self.rows[text] for text in texts)
-        return [[row, checksums[row] % self.vocab_size, *rest] for row in rows]
 
 
 @dataclass(frozen=True)
@@ -213,7 +122,7 @@ class Captioning(TextToText):
         label_smoothing: float = 0.0,
     ):
         super().__init__(model, tokenizer, method=method, label_smoothing=label_smoothing)
-        self.regions = checked_kind(regions, model.config.d_region)
+        self.features = RegionFeatures.of(regions, model.config.d_region)
         self.doubly_stochastic = doubly_stochastic if ATTENTION_WEIGHTS in model.extras else 0.0
 
     # ---- from a recipe
@@ -265,7 +174,7 @@ class Captioning(TextToText):
         data = recipe.data
         train_rows, valid_rows = data.records("train"), data.records("valid")
         names = list(dict.fromkeys(image for rows in (train_rows, valid_rows) for image, _ in rows))
-        table = self._table(names, data.features)
+        table = self.features.table(names, data.features)
         numbers = {name: row for row, name in enumerate(names)}
         train = encode(train_rows, self._fields(numbers, table, data.max_length, data.too_long))
         fields = self._fields(numbers, table, data.max_length, "truncate")
@@ -304,7 +213,7 @@ class Captioning(TextToText):
         """What `load` must know beside model, tokenizer and decoding method."""
         return {
             "label_smoothing": self.label_smoothing,
-            "regions": self.regions,
+            "regions": self.features.kind,
             "doubly_stochastic": self.doubly_stochastic,
         }
 
@@ -400,7 +309,8 @@ class Captioning(TextToText):
         texts = checked_texts(texts)
         named = [number for number, text in enumerate(texts) if text.strip()]
         method = decoding.with_options(self.method, **options)
-        table = RegionTable(self._features([texts[number] for number in named], named))
+        files = [texts[number] for number in named]
+        table = RegionTable(self.features.of_files(files, named))
         found = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
         with muted():
             decoded = self._decoded(table, range(len(named)), method)
@@ -450,47 +360,7 @@ class Captioning(TextToText):
         found = self.generate(names)
         return [(n, text, several[n][0]) for n, text in zip(names, found, strict=True)]
 
-    # ---- regions
-
-    @cached_property
-    def _regions_of(self) -> Callable[[str], Tensor]:
-        """From the name of a file to its regions (S, F)."""
-        if self.regions == "patches":
-            return lambda name: patches(read_image(name, PATCH_SIDE * PATCHES))
-        network = load_efficientnet_lite()
-        return lambda name: region_features(network, read_image(name))
-
-    def _features(self, names: Sequence[str], numbers: Sequence[int] = ()) -> np.ndarray:
-        """(N, S, F) of image files.
-
-        numbers: of the files among what was given, for errors.
-        """
-        found = np.zeros((len(names), GRID * GRID, WIDTHS[self.regions]), np.float32)
-        for row, name in enumerate(watched(list(names))):
-            try:
-                found[row] = self._regions_of(name).numpy()
-            except DataError as error:
-                if not numbers:
-                    raise
-                raise TextError(numbers[row], str(error)) from None
-        return found
-
-    def _table(self, names: Sequence[str], folder: Path | None) -> RegionTable:
-        """The regions of images; in a folder a file holds them, named by the contents of
-        all images.
-        """
-        if folder is None:
-            return RegionTable(self._features(names))
-        digest = hashlib.sha256(self.regions.encode())
-        for name in names:
-            digest.update(hashlib.sha256(_content(name)).digest())
-        path = folder / f"regions-{digest.hexdigest()[:16]}.npy"
-        if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(".part.npy")
-            np.save(part, self._features(names))
-            part.replace(path)
-        return RegionTable(np.load(path, mmap_mode="r"))
+    # ---- decoding
 
     def _decoded(
         self, table: RegionTable, rows: Sequence[int], method: Any
@@ -524,24 +394,6 @@ class Captioning(TextToText):
         return self.images
 
 
-def checked_kind(regions: str, width: int) -> RegionKind:
-    """The kind of regions, whose vectors must have the model's width.
-
-    Raises:
-        ConfigError: there is no such kind, or they have another width.
-    """
-    if regions not in get_args(RegionKind):
-        known = ", ".join(get_args(RegionKind))
-        raise ConfigError(f"`regions` must be one of {known}, but is {regions!r}.")
-    kind = cast(RegionKind, regions)
-    if WIDTHS[kind] != width:
-        raise ConfigError(
-            f'Regions of the kind "{kind}" have {WIDTHS[kind]:,} numbers, but the model reads '
-            f"{width:,}: set [model] d_region = {WIDTHS[kind]}."
-        )
-    return kind
-
-
 def batch_of(table: RegionTable) -> Callable[[Sequences, Sequences], PairBatch]:
     """Makes a batch of rows in the table, as `RowNumbers` gives them, and captions."""
     return lambda rows, captions: PairBatch(table.select(rows.ids[:, 0].tolist()), captions)
@@ -556,25 +408,3 @@ def doubly_stochastic(weights: Tensor, words: Tensor) -> Tensor:
     """
     total = (weights.float() * words[..., None]).sum(1)  # (B, S)
     return ((1 - total) ** 2).sum()
-
-
-def grouped(rows: RowReader) -> dict[str, list[str]]:
-    """The captions of each image, in the order of the file.
-
-    Raises:
-        DataError: a row does not have two fields.
-    """
-    found: dict[str, list[str]] = {}
-    for line, row in rows.numbered():
-        if len(row) != 2:
-            problem = f"has {len(row)} fields, but must have two: an image and its caption."
-            raise DataError(rows.file_of(0), line, problem)
-        found.setdefault(row[0], []).append(row[1])
-    return found
-
-
-def _content(name: str) -> bytes:
-    try:
-        return Path(name).read_bytes()
-    except OSError as error:
-        raise DataError(name, None, f"cannot be read: {error.strerror}.") from None

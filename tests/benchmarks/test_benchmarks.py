@@ -49,6 +49,7 @@ def run_here(condition: Condition):
         ),
         "awd_lstm",
         "convolution",
+        "captioning",
         "crf",
         "tokenizing",
     ],
@@ -110,6 +111,17 @@ def test_convolutions_and_torchs_give_the_same_and_so_do_steps_and_whole_texts(o
     for work in importlib.import_module("benchmarks.convolution").works(options):
         ours, other = map(run_here, work.conditions)
         assert ours == pytest.approx(other, rel=1e-5)
+    torch.set_num_threads(threads)
+
+
+def test_captions_of_images_are_those_of_torchs_parts_in_batches_or_alone(options):
+    threads = torch.get_num_threads()
+    (work,) = importlib.import_module("benchmarks.captioning").works(options)
+    greedy = [one for one in work.conditions if "beams" not in one.name]
+    found = {one.name: run_here(one) for one in greedy}
+    assert {len(row) for rows in found.values() for row in rows} == {4}
+    del found["regard, a Transformer"]
+    assert len(found) == 4 and all(rows == found["regard"] for rows in found.values())
     torch.set_num_threads(threads)
 
 

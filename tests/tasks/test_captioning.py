@@ -16,7 +16,7 @@ from regard.errors import ConfigError, DataError, TextError
 from regard.experiments import runs
 from regard.metrics import BLEU, CIDEr
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
-from regard.tasks import captioning
+from regard.tasks import region_features
 from regard.tasks.captioning import doubly_stochastic
 from regard.tasks.text_to_text import text_to_text_output
 from regard.training.interrupt import Interrupted
@@ -153,8 +153,8 @@ def test_validation_images_and_training_images_are_others(workdir):
 
 def test_regions_that_a_file_holds_are_those_that_are_computed(workdir, monkeypatch):
     reads = []
-    read_once = captioning.read_image
-    monkeypatch.setattr(captioning, "read_image", lambda *a: reads.append(a) or read_once(*a))
+    read_once = region_features.read_image
+    monkeypatch.setattr(region_features, "read_image", lambda *a: reads.append(a) or read_once(*a))
     kept = ["data.features=kept"]
     first, _ = regard.train("small.toml", kept, out="first", show="none")
     (file,) = Path("kept").iterdir()
