@@ -15,6 +15,7 @@ __all__, __getattr__ = names_of(
         "datasets.conll": "TaggedSentence read_conll",
         "datasets.glue": "read_glue",
         "datasets.dialogues": "Replies Turns read_dialogues",
+        "datasets.minimal_pairs": "MinimalPair read_minimal_pairs",
         "datasets.multiple_choice": "ChoiceQuestion read_choices",
         "datasets.records": "RecordReader",
         "datasets.sentiment_trees": "read_sentiment_trees",

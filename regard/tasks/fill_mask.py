@@ -23,7 +23,8 @@ from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.encoding import EncoderTask
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.inputs import as_list, checked_text
+from regard.tasks.inputs import as_list, checked_text, too_long_error
+from regard.tasks.log_likelihoods import pseudo_log_likelihoods
 from regard.tasks.next_sentence import NextSentence
 from regard.tasks.predictions import Prediction
 from regard.tasks.sentence_order import SentenceOrder
@@ -127,6 +128,23 @@ class FillMask(EncoderTask):
             )
         task = kinds[0](self.model, self.tokenizer, max_length=self.input_format.max_length)
         return task.follows(first, second, too_long=too_long)
+
+    def log_likelihoods(self, texts: Sequence[str]) -> list[float]:
+        """The pseudo-log-likelihood of each text, in nats: see `regard.tasks.log_likelihoods`.
+
+        Raises:
+            TextError: a text is empty, is too long, or has a mask.
+        """
+        texts = [checked_text(text, index) for index, text in enumerate(as_list(texts))]
+        inputs = self.input_format.encode([(text,) for text in texts])
+        for index, (text, one) in enumerate(zip(texts, inputs, strict=True)):
+            if not text.strip():
+                raise TextError(index, "is empty.", "Leave it out.")
+            if MASK in text or self.tokenizer.mask_id in one.ids:
+                raise TextError(index, f"has a mask: {text!r:.80}.", "Masks have no likelihood.")
+        for index in self.input_format.too_long(inputs):
+            raise too_long_error(index, len(inputs[index]), self.input_format.max_length)
+        return pseudo_log_likelihoods(self, inputs)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:
         """The examples of texts with masks.

@@ -47,6 +47,7 @@ from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
 from regard.tasks.lambada import lambada_scores
+from regard.tasks.log_likelihoods import causal_log_likelihoods
 from regard.tasks.prompts import fitted_prompts, prompt_capacity, warn_of_context_ends
 from regard.tasks.running_text import TextData
 from regard.tasks.sections import (
@@ -530,6 +531,13 @@ class LanguageModeling(EmbedsTexts):
         memory = ("memory_length", "max_distance")
         chosen = {name: value for name, value in given(options).items() if name in memory}
         return self.model.with_memory(**chosen) if chosen else self.model
+
+    def log_likelihoods(self, texts: Sequence[str]) -> list[float]:
+        """log p of each text, alone, in nats; see `regard.tasks.log_likelihoods`."""
+        first, end = self._before(), self.line_end()
+        encoded = self.tokenizer.encode_many(checked_texts(texts))
+        rows = [self._turned([*first, *ids, *end]) for ids in encoded]
+        return causal_log_likelihoods(self.generator, rows, self.model.target_length or VALID_STEPS)
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
         """Accuracy and perplexity of the last words of passages; see `regard.tasks.lambada`."""

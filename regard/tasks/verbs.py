@@ -42,6 +42,7 @@ METHODS = {
     "stream": "continues a text",
     "hypotheses": "searches for the most probable text",
     "lambada": "scores the prediction of last words",
+    "log_likelihoods": "gives the log-likelihoods of texts",
     "cache_prefixes": "caches the prefixes of prompts",
     "fill": "fills masks",
     "follows": "tells whether a text follows another",
@@ -115,6 +116,8 @@ class TaskVerbs:
     # of tasks that decode
     hypotheses: Callable[..., list[list[Hypothesis]]]
     spelled: Callable[..., list[list[str]]]
+    # of tasks with a probability of a text
+    log_likelihoods: Callable[[Sequence[str]], list[float]]
     # of tasks on an encoder
     reads_pairs: ClassVar[bool]
     prediction_type: ClassVar[type[Prediction]]

@@ -244,7 +244,7 @@ LEAVES = [
 OF_TWO = ("similarity", "follows", "answer", "search")  # methods with two arguments
 METHODS = (
     "predict predictions embed embed_stream evaluate over_limit similarity fill follows generate "
-    "translate summarize stream lambada answer tag search cache_prefixes"
+    "translate summarize stream lambada log_likelihoods answer tag search cache_prefixes"
 ).split()
 
 

@@ -1,0 +1,128 @@
+"""The log-likelihoods of texts, each alone, in nats.
+
+a causal model      log p(x) = sum over t of log p(x_t | x_1 ... x_(t-1))
+a masked model      PLL(x) = sum over t of log p(x_t | all other tokens), the
+                    pseudo-log-likelihood (Salazar et al. 2020, equation 2), in one pass a token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.batches import Sequences
+from regard.data.bucketing import sorted_batches
+from regard.data.encoder_inputs import EncodedInputs
+from regard.data.token_arrays import TokenArray
+from regard.decoding.steps import evaluating
+from regard.layers.softmax import token_losses
+from regard.models.protocols import Generator
+from regard.tasks.batching import device_of, watched
+from regard.tasks.embedder import batch_budget
+from regard.tasks.finite_checks import check_finite
+from regard.tasks.inputs import too_long_error
+from regard.text.templates import EncoderInput
+
+if TYPE_CHECKING:
+    from regard.tasks.encoding import EncoderTask
+
+
+@torch.no_grad()
+def causal_log_likelihoods(
+    model: Generator, texts: Sequence[Sequence[int]], steps: int
+) -> list[float]:
+    """Of the tokens of each text but the first, which is what precedes it.
+
+    Args:
+        steps: tokens that a model without a limit reads at a time.
+
+    Raises:
+        TextError: a text is longer than the model's context.
+        RegardError: a likelihood is not finite.
+    """
+    if not texts:
+        return []
+    if (limit := model.config.max_length) is not None:
+        steps = limit  # a text is read at once
+        for index, ids in enumerate(texts):
+            if len(ids) > limit + 1:
+                raise too_long_error(index, len(ids) - 1, limit)
+    rows = TokenArray.of(texts)
+    found = torch.zeros(len(rows), dtype=torch.float64)
+    batches = sorted_batches(
+        (rows,), (model.config.pad,), max_tokens=batch_budget(model), make=lambda one: one
+    )
+    with evaluating(model):
+        for numbers, batch in zip(batches.indices, watched(batches), strict=True):
+            found[numbers] = _causal(model, batch, steps)
+    check_finite(found.isfinite(), range(len(rows)), "log-likelihood")
+    return found.tolist()
+
+
+def _causal(model: Generator, batch: Sequences, steps: int) -> Tensor:
+    """log p of each row behind its first token, (B,) float64."""
+    inputs, targets = batch.ids[:, :-1], batch.ids[:, 1:]  # (B, T - 1)
+    predicted = torch.arange(inputs.size(1)) < batch.lengths[:, None] - 1
+    found, state = torch.zeros(len(batch), dtype=torch.float64), None
+    device = device_of(model)
+    for start in range(0, inputs.size(1), steps):
+        part = slice(start, start + steps)
+        output, chosen = model(inputs[:, part].to(device), state), predicted[:, part]
+        state, hidden = output.state, output.hidden[chosen.to(device)]  # (N, D)
+        nats = _nats(model.head.logits, hidden, targets[:, part][chosen], model.config.vocab_size)
+        found -= found.new_zeros(len(batch)).index_add(0, chosen.nonzero()[:, 0], nats)
+    return found
+
+
+def _nats(
+    logits: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, vocab_size: int
+) -> Tensor:
+    """-log p(target) on the CPU: (N, D) and (N,) -> (N,) float64."""
+    if not len(targets):
+        return torch.zeros(0, dtype=torch.float64)
+    parts = token_losses(hidden, targets.to(hidden.device), logits, vocab_size)
+    return torch.cat([*parts]).double().cpu()
+
+
+@torch.no_grad()
+def pseudo_log_likelihoods(task: EncoderTask, inputs: Sequence[EncoderInput]) -> list[float]:
+    """Of the tokens of each input that are not special ones, none of which may be a mask.
+
+    Args:
+        task: whose model has the head "masked_lm".
+
+    Raises:
+        RegardError: a likelihood is not finite.
+    """
+    mask: int = task.tokenizer.mask_id  # type: ignore[assignment]
+    owners = np.repeat(np.arange(len(inputs)), [one.counts[0] for one in inputs])
+    found = torch.zeros(len(inputs), dtype=torch.float64)
+    if not len(owners):
+        return found.tolist()
+    tokens = [one.ids[one.starts[0] :][: one.counts[0]] for one in inputs]
+    targets = torch.from_numpy(np.concatenate(tokens))
+    copies = EncodedInputs(
+        TokenArray.of(ids for one in inputs for ids in _masked(one, mask)),
+        TokenArray.of((inputs[owner].segments for owner in owners.tolist()), 256),
+        TokenArray.of([number] for number in range(len(owners))),
+    )
+    vocab_size, most = task.model.config.vocab_size, batch_budget(task.encoder)
+    with evaluating(task.model):
+        for batch in watched(copies.longest_first(task.input_format.pad, max_tokens=most)):
+            texts = task.completed(batch).texts
+            hidden = task.encoder.encode(texts)[texts.ids == mask]  # (B, D)
+            nats = _nats(task.model.masked_lm.logits, hidden, targets[batch.numbers], vocab_size)
+            found.index_add_(0, torch.from_numpy(owners)[batch.numbers], -nats)
+    check_finite(found.isfinite(), range(len(inputs)), "pseudo-log-likelihood")
+    return found.tolist()
+
+
+def _masked(one: EncoderInput, mask: int) -> Iterator[list[int]]:
+    """The input once for each of its tokens, with a mask in its place."""
+    first = one.starts[0]
+    for at in range(first, first + one.counts[0]):
+        yield [*one.ids[:at], mask, *one.ids[at + 1 :]]
