@@ -32,7 +32,7 @@ STATIONS = (
     ),
     *("progress", "recipe", "ops", "state"),
     *("text", "data", "layers", "attention", "models", "checkpoints", "decoding", "kernels"),
-    *("metrics", "tasks", "training", "visual", "experiments", "cli"),
+    *("metrics", "tasks", "training", "visual", "experiments", "cli", "__main__"),
 )
 CALLED_BY_NAME = {("regard.registry", "regard.kernels")}
 SOURCES = sorted((ROOT / "regard").rglob("*.py"))

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from regard.checkpoints import shards
 from regard.checkpoints.filling import unique_tensors
 from regard.errors import CheckpointError
 from regard.file_writing import not_written, replacing, sync
@@ -95,23 +96,58 @@ def write_folder(
     Raises:
         CheckpointError: it cannot be written; nothing is left behind in that case.
     """
-    temporary = folder.with_name(f".{folder.name}.writing")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        for name, content in tensors.items():
-            file = f"{name}.safetensors"
-            if not (same and name in same and _linked(same[name] / file, temporary / file)):
-                _save(temporary / file, content)
-        _write_json(temporary / FACTS, facts)
-        checksums = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
-        _write_json(temporary / MANIFEST, {"sha256": checksums})
-        sync(temporary)
-        os.rename(temporary, folder)
-        sync(folder.parent)
+        begin_folder(folder)
+        checksums = write_files(folder, tensors, same)
+        complete_folder(folder, {FACTS: facts}, checksums)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        abandon_folder(folder)
         raise not_written(folder, error) from error
+
+
+def begin_folder(folder: Path) -> None:
+    """Make an empty folder under a temporary name, in which `folder` is written."""
+    abandon_folder(folder)
+    _unfinished(folder).mkdir(parents=True)
+
+
+def write_files(
+    folder: Path,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    same: Mapping[str, Path] | None = None,
+) -> dict[str, str]:
+    """Write tensors into a folder that was begun; see `write_folder`. The checksum of each file."""
+    checksums = {}
+    for name, content in tensors.items():
+        file = f"{name}.safetensors"
+        path = _unfinished(folder) / file
+        if not (same and name in same and _linked(same[name] / file, path)):
+            _save(path, content)
+        checksums[file] = _sha256(path)
+    return checksums
+
+
+def complete_folder(
+    folder: Path, documents: Mapping[str, Mapping[str, Any]], checksums: Mapping[str, str]
+) -> None:
+    """Write JSON files and the manifest into a folder that was begun, and give it its name."""
+    temporary, found = _unfinished(folder), dict(checksums)
+    for name, content in documents.items():
+        _write_json(temporary / name, content)
+        found[name] = _sha256(temporary / name)
+    _write_json(temporary / MANIFEST, {"sha256": dict(sorted(found.items()))})
+    sync(temporary)
+    os.rename(temporary, folder)
+    sync(folder.parent)
+
+
+def abandon_folder(folder: Path) -> None:
+    """Delete what was begun of a folder."""
+    shutil.rmtree(_unfinished(folder), ignore_errors=True)
+
+
+def _unfinished(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.writing")
 
 
 def _linked(source: Path, target: Path) -> bool:
@@ -141,15 +177,36 @@ def verify_folder(folder: Path) -> None:
             )
 
 
-def read_folder(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+def read_folder(
+    folder: Path, rank: int = 0, size: int = 1, *, verified: bool = False
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """The tensors (by file, by name) and the facts of a folder, after it was verified.
+
+    Tensors that several processes have written are joined.
+
+    rank, size: of the process that reads; see `shards.joined`.
+    verified: whether that was done before.
 
     Raises:
         CheckpointError: see `verify_folder`.
     """
-    verify_folder(folder)
-    tensors = {path.stem: read_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
+    if not verified:
+        verify_folder(folder)
+    tensors = _tables(folder, "*", rank, size)
     return tensors, _readable(folder / FACTS, lambda path: read_json(path, finite=False))
+
+
+def read_table(folder: Path, name: str) -> dict[str, Tensor]:
+    """The tensors of one file of a folder, `name` without ending; {} where it is not there."""
+    return _tables(folder, f"{name}*", 0, 1).get(name, {})
+
+
+def _tables(folder: Path, pattern: str, rank: int, size: int) -> shards.Tables:
+    paths = sorted(folder.glob(f"{pattern}.safetensors"))
+    found = {path.stem: read_tensors(path) for path in paths}
+    if not (folder / shards.INDEX).exists():
+        return found
+    return shards.joined(folder, found, rank, size)
 
 
 def _readable(path: Path, read: Callable[[Path], Any]) -> Any:

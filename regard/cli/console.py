@@ -32,6 +32,7 @@ RENAMED_COMMANDS = {"convert": "quantize"}
 RENAMED_FLAGS = {"--weights": "`--quantize` (of `regard quantize`: `--dtype`)"}
 
 
+ALONE = ("find-lr", "cross-validate", "compare", "quantize", "corpus", "init")  # write files
 WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare")
 WORDS = "regard.words"  # of the command line, in the context of a command
 
@@ -48,6 +49,11 @@ class Commands(TyperGroup):
         if args[0] in RENAMED_COMMANDS:
             new = RENAMED_COMMANDS[args[0]]
             raise ConfigError(f"`regard {args[0]}` is now `regard {new}`: see regard {new} --help.")
+        if args[0] in ALONE and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+            raise ConfigError(
+                f"torchrun starts `regard train` and `regard resume` in several processes; `regard "
+                f"{args[0]}` needs one: start it without torchrun."
+            )
         ctx.meta[WORDS] = args
         return super().resolve_command(ctx, args)
 

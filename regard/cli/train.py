@@ -72,6 +72,10 @@ def _progress(quiet: bool) -> Literal["none", "auto"]:
 
 
 def _show_result(folder: Path, result: Result, as_json: bool) -> None:
+    from regard.training.distributed import is_first
+
+    if not is_first():  # of several processes one prints
+        return
     found = result.labelled_scores().items()
     scores = [f"{name} {value:.4g}" for name, value in found if value is not None]
     text = "  ".join([f"{folder}", *scores, f"update {result.update:,} ({result.reason})"])

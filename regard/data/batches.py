@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,6 +28,14 @@ def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
     if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+@runtime_checkable
+class HasRows(Protocol):
+    """A batch whose rows can be selected, so that several processes can divide it."""
+
+    def __len__(self) -> int: ...
+    def select(self, rows: Tensor) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +248,10 @@ class PairBatch:
         """The number of pairs, B."""
         return len(self.target)
 
+    def select(self, rows: Tensor) -> PairBatch:
+        """The pairs of these indices."""
+        return PairBatch(self.source.select(rows), self.target.select(rows))
+
     def to(self, device: torch.device | str) -> PairBatch:
         """The same pairs on another device; the count goes along, so that nobody waits for it."""
         return _with_count(PairBatch(self.source.to(device), self.target.to(device)), self.count)
@@ -266,6 +278,10 @@ class StreamBatch:
     def __len__(self) -> int:
         """The number of streams, B."""
         return self.tokens.shape[0]
+
+    def select(self, rows: Tensor) -> StreamBatch:
+        """The streams of these indices."""
+        return StreamBatch(self.tokens[rows], self.targets[rows], self.fresh)
 
     def to(self, device: torch.device | str) -> StreamBatch:
         """The same window on another device; the count goes along, so that nobody waits for it."""

@@ -48,6 +48,13 @@ class BidirectionalBatch:
         """The number of texts, B."""
         return len(self.tokens) // 2
 
+    def select(self, rows: Tensor) -> BidirectionalBatch:
+        """The texts of these indices, in both directions."""
+        both = torch.cat([rows, rows + len(self)])
+        restarts = None if self.restarts is None else self.restarts[rows]
+        tokens, targets = self.tokens.select(both), self.targets[both]
+        return BidirectionalBatch(tokens, targets, self.fresh, restarts)
+
     def to(self, device: torch.device | str) -> BidirectionalBatch:
         """The same on another device."""
         restarts = None if self.restarts is None else moved(self.restarts, device)

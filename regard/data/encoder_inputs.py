@@ -173,6 +173,10 @@ class InputBatch:
         """The number of inputs, B."""
         return len(self.texts)
 
+    def select(self, rows: Tensor) -> InputBatch:
+        """The inputs of these indices."""
+        return InputBatch(self.texts.select(rows), self.numbers[rows])
+
     def to(self, device: torch.device | str) -> InputBatch:
         """The same inputs on another device."""
         return InputBatch(self.texts.to(device), self.numbers)

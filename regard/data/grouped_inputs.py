@@ -35,6 +35,12 @@ class GroupBatch:
         """The number of examples, B."""
         return len(self.numbers)
 
+    def select(self, rows: Tensor) -> GroupBatch:
+        """The examples of these indices."""
+        parts = torch.arange(len(self.texts)).split(self.sizes.tolist())
+        texts = self.texts.select(torch.cat([parts[row] for row in rows.tolist()]))
+        return GroupBatch(texts, self.sizes[rows], self.numbers[rows])
+
     def to(self, device: torch.device | str) -> GroupBatch:
         """The same inputs on another device."""
         return GroupBatch(self.texts.to(device), self.sizes, self.numbers)

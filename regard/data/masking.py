@@ -166,6 +166,13 @@ class MaskedBatch:
         """The number of texts, B."""
         return len(self.texts)
 
+    def select(self, rows: Tensor) -> MaskedBatch:
+        """The texts of these indices."""
+        follows = None if self.follows is None else self.follows[rows]
+        return replace(
+            self, texts=self.texts.select(rows), labels=self.labels[rows], follows=follows
+        )
+
     def to(self, device: torch.device | str) -> MaskedBatch:
         """The same batch on another device."""
         follows = None if self.follows is None else moved(self.follows, device)

@@ -65,6 +65,10 @@ class PermutationBatch:
         """The number of rows, B."""
         return len(self.segments)
 
+    def select(self, rows: Tensor) -> PermutationBatch:
+        """The segments of these indices."""
+        return replace(self, segments=self.segments.select(rows), labels=self.labels[rows])
+
     def to(self, device: torch.device | str) -> PermutationBatch:
         """The same batch on another device."""
         there, labels = self.segments.to(device), moved(self.labels, device)

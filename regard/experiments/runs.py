@@ -7,6 +7,7 @@ run.folder, run.scores, run.model
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -58,6 +59,7 @@ from regard.text import Tokenizer
 from regard.text.sentencepiece import is_m2m_100, is_marian
 from regard.training import Result, TrainingOptions
 from regard.training.callbacks import Callback, check_callbacks
+from regard.training.distributed import connected, processes
 from regard.training.options import without_effect
 from regard.training.progress import Progress, check_show
 from regard.training.result import RESULT
@@ -65,6 +67,7 @@ from regard.visual.notebook import NotebookProgress, in_notebook
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 OWN_TABLES = {"training", "seed", "name"}  # of a recipe: the identity has them elsewhere, or not
 NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
 
@@ -352,8 +355,16 @@ def plan(
     made.task.start_from_word_vectors(recipe)
     adapt(made.task, made.lora, model)
     for note in made.task.notes():
-        warnings.warn(note, stacklevel=4)  # of the caller of `train` or `resume`
+        warnings.warn(note, stacklevel=_level_of_caller())
     return made
+
+
+def _level_of_caller() -> int:
+    """How far above the function that asks the first frame outside this package is."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 # --------------------------------------------------------------------------------- runs
@@ -396,6 +407,28 @@ def train(
     """
     check_show(show)
     check_callbacks(callbacks)
+    begun: list[tuple[RawRecipe, TrainingPlan]] = []
+    with connected(device) as own_device:
+
+        def begin_here() -> Path:
+            raw, made, folder = _begin(recipe, overrides, options, out, own_device, show)
+            begun.append((raw, made))
+            return folder
+
+        folder = processes().agree(begin_here)
+        raw, made = begun[0] if begun else _plan_in(folder, own_device)
+        return run_plan(raw, made, folder, show, callbacks)
+
+
+def _begin(
+    recipe: str | Path | None,
+    overrides: Sequence[str],
+    options: dict[str, Any],
+    out: str | Path | None,
+    device: str | None,
+    show: Show | Progress,
+) -> tuple[RawRecipe, TrainingPlan, Path]:
+    """Begin a new run: see `train`. Its recipe, its plan and its folder."""
     device_for(device)  # raises an error before anything is written
     raw = keywords.recipe_from_keywords(recipe, overrides, options)
     schema = schema_of(raw)
@@ -407,7 +440,13 @@ def train(
     with keywords.data_in_files(raw, schema, folder) as raw:
         with showing(show):
             made = begin(raw, folder, device)
-    return run_plan(raw, made, folder, show, callbacks)
+        return raw, made, folder
+
+
+def _plan_in(folder: Path, device: str | None) -> tuple[RawRecipe, TrainingPlan]:
+    """The recipe and the plan of a run that another process has begun."""
+    raw, recipe = open_recipe(folder / "recipe.toml")
+    return raw, _plan_of_run(folder, raw, recipe, None, device)
 
 
 def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPlan:
@@ -511,9 +550,9 @@ def resume(
     if not (folder / "recipe.toml").exists():
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     raw, recipe = open_recipe(folder / "recipe.toml")
-    with raw.locating(type(recipe)):
+    with raw.locating(type(recipe)), connected(device) as own_device:
         with showing(show):
-            made = _plan_of_run(folder, raw, recipe, data_root, device)
+            made = _plan_of_run(folder, raw, recipe, data_root, own_device)
         published, defaults = made.is_published, made.defaults()
         verb = partial(training.resume, published=published, defaults=defaults)
         return _train(verb, made, folder, show, callbacks)
@@ -581,11 +620,20 @@ def _train(
         show=show,
         callbacks=callbacks,
     )
-    if not (folder / REPORT).exists():
-        if finished:  # the task holds the weights before the training
-            made.task.model = merged(made.task.model)
-            for name, one in {"model": made.task, **made.task.companions()}.items():
-                load_weights(deployed(one.model), load(folder / name).model.state_dict())
-            made.task.model.eval()
-        write_report(folder, made.task, made.recipe, result)
+    processes().agree(lambda: _report(made, folder, result, finished))
     return result
+
+
+def _report(made: TrainingPlan, folder: Path, result: Result, finished: bool) -> None:
+    """Write the report unless it exists.
+
+    finished: whether the run had been finished before; the task then holds the first weights.
+    """
+    if (folder / REPORT).exists():
+        return
+    if finished:
+        made.task.model = merged(made.task.model)
+        for name, one in {"model": made.task, **made.task.companions()}.items():
+            load_weights(deployed(one.model), load(folder / name).model.state_dict())
+        made.task.model.eval()
+    write_report(folder, made.task, made.recipe, result)

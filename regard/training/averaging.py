@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import old_names
-from regard.checkpoints.store import read_tensors, verify_folder
+from regard.checkpoints.store import read_table, verify_folder
 from regard.errors import CheckpointError
 from regard.training.checkpointing import AVERAGED, FROZEN
 
@@ -44,11 +44,10 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 def _weights_in(folder: Path) -> dict[str, Tensor]:
     """The weights of a checkpoint, those that are frozen too; where it has a mean, that one."""
-    weights = read_tensors(folder / "weights.safetensors")
-    for name in (FROZEN, AVERAGED):
-        if (file := folder / f"{name}.safetensors").exists():
-            weights |= read_tensors(file)
-    return weights
+    tables = {name: read_table(folder, name) for name in ("weights", FROZEN, AVERAGED)}
+    if not tables["weights"]:
+        raise CheckpointError(f"{folder} holds no weights.")
+    return tables["weights"] | tables[FROZEN] | tables[AVERAGED]
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -24,15 +24,17 @@ from typing import Any
 from torch import Tensor
 
 from regard import old_names
-from regard.checkpoints.store import FACTS, read_folder, write_folder
+from regard.checkpoints.store import FACTS, read_folder
 from regard.errors import CheckpointError
 from regard.file_writing import locked
 from regard.schema import checked
 from regard.training.callbacks import Callback
 from regard.training.counters_and_rng import Counters
+from regard.training.distributed import OneProcess, Processes
 from regard.training.options import CheckpointOptions
 from regard.training.result import RESULT
 
+ALONE = OneProcess()
 RETRY = 60.0  # seconds until a checkpoint that could not be written is tried again
 Tables = dict[str, dict[str, Tensor]]
 AVERAGED = "averaged"  # the file of the mean of the weights; there only where one has begun
@@ -115,7 +117,9 @@ class RunFolder:
         name = f"step-{update:06d}"
         return self.checkpoints / (f"{name}.{max(revisions) + 1}" if revisions else name)
 
-    def newest(self, warn: Callable[[str], None]) -> tuple[Path, Tables, dict[str, Any]] | None:
+    def newest(
+        self, warn: Callable[[str], None], here: Processes = ALONE
+    ) -> tuple[Path, Tables, dict[str, Any]] | None:
         """The newest checkpoint whose checksums are right: its path, tensors and facts.
 
         None where there are none. Damaged ones are renamed to `damaged-*`, with a warning.
@@ -126,7 +130,7 @@ class RunFolder:
         damaged = []
         for path in reversed(self.saved()):
             try:
-                tensors, facts = read_folder(path)
+                tensors, facts = read_folder(path, here.rank, here.size)
             except CheckpointError as error:
                 damaged.append(path)
                 warn(f"{error} This checkpoint is not used; trying the one before it.")
@@ -181,9 +185,10 @@ class Checkpointer:
         gather: Callable[[], tuple[Tables, Facts]],
         warn: Callable[[str], None],
         callback: Callback,
+        here: Processes = ALONE,
     ):
         self.folder, self.options, self.counters = folder, options, counters
-        self.gather, self.warn, self.callback = gather, warn, callback
+        self.gather, self.warn, self.callback, self.here = gather, warn, callback, here
         self._saved_update: int | None = None
         self._saved_at = time.monotonic()
         self._failed_at: float | None = None
@@ -197,8 +202,9 @@ class Checkpointer:
     def save(self) -> Path:
         """Write a checkpoint now, whatever exists; then delete old ones. Where it was written."""
         tensors, facts = self.gather()
-        path = self.folder.new_path(self.counters.update)
-        write_folder(path, tensors, asdict(facts), self._same(tensors.get(FROZEN, {})))
+        path = self.here.agree(lambda: self.folder.new_path(self.counters.update))
+        same = self._same(tensors.get(FROZEN, {}))
+        self.here.write_folder(path, tensors, asdict(facts), same)
         self._saved_update, self._saved_at = self.counters.update, time.monotonic()
         self._failed_at = None
         self._frozen = path, _versions(tensors.get(FROZEN, {}))
@@ -213,6 +219,9 @@ class Checkpointer:
 
     def prune(self) -> None:
         """Delete the checkpoints that may go; the best one and those to average stay."""
+        self.here.agree(self._prune)
+
+    def _prune(self) -> None:
         named = {self.counters.best_checkpoint, *(path.name for path in self.to_average())}
         self.folder.prune(self.options.keep, also=named)
 
@@ -234,7 +243,7 @@ class Checkpointer:
 
     def save_if_due(self) -> None:
         """Write a checkpoint when the options ask for one after this update, or at this time."""
-        if self._saved_update != self.counters.update and self._is_due():
+        if self._saved_update != self.counters.update and self.here.agree(self._is_due):
             self.try_to_save()
 
     def to_average(self) -> list[Path]:

@@ -31,10 +31,13 @@ class Interruption:
     """Listens for the signals while it is entered: `code` is 0 until one comes, then 128 + it.
 
     Outside the main thread Python gives no signals, so `code` stays 0.
+
+    repeated: whether more signals may follow that mean the same, as from torchrun and from Slurm;
+        otherwise a second one raises KeyboardInterrupt.
     """
 
-    def __init__(self) -> None:
-        self.code = 0
+    def __init__(self, *, repeated: bool = False) -> None:
+        self.code, self.repeated = 0, repeated
         self._may_leave = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -59,7 +62,7 @@ class Interruption:
             self._may_leave = False
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
-        second = bool(self.code)
+        second = bool(self.code) and not self.repeated
         self.code = 128 + number
         if second:
             raise KeyboardInterrupt

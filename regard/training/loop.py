@@ -25,7 +25,7 @@ from regard.training.counters_and_rng import isolated_rng
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 from regard.training.options import TrainingOptions
 from regard.training.progress import Progress
-from regard.training.report import TrainingReport
+from regard.training.report import Report
 from regard.training.result import Result
 from regard.training.schedules import ScheduleStep, schedule
 from regard.training.stop_conditions import fraction, reason_to_end
@@ -47,7 +47,7 @@ class Loop(Updates):
     `training_state.start_run` or `training_state.restore` comes before `run`.
     """
 
-    report: TrainingReport
+    report: Report
     checkpointer: Checkpointer
 
     def __init__(
@@ -67,7 +67,7 @@ class Loop(Updates):
         self.callback = callback
         self.schedule = schedule(options.schedule)
         self.scores: dict[str, float] = {}
-        self.average = WeightAverage(self.model, options.averaging, self.counters)
+        self.average = WeightAverage(self.sharded.trained, options.averaging, self.counters)
 
     def run(self, test: Test = no_test) -> Result:
         """Update after update until a limit is reached; then score the test data.
@@ -84,13 +84,13 @@ class Loop(Updates):
                 if reason := reason_to_end(self.options, self.counters, self.epochs):
                     return self.finish(reason, test)
                 self.checkpointer.save_if_due()
-                if self.interruption.code:
+                if self.processes.greatest(self.interruption.code):
                     raise Stopped
                 self.update()
         except Stopped:
             raise self.saved_and_stopped() from None
         finally:
-            self.report.metrics_log.close()
+            self.report.close()
 
     def update(self) -> None:
         """One update, and what is told of it."""
@@ -145,6 +145,10 @@ class Loop(Updates):
 
     def measure(self) -> dict[str, float]:
         """The task's scores on the validation data."""
+        return self.sharded.on_first(self.measured)
+
+    def measured(self) -> dict[str, float]:
+        """The same, in the first process."""
         with self.measuring():
             return self.task.validate()
 
@@ -181,17 +185,17 @@ class Loop(Updates):
             at.stale += 1
             return
         at.stale, at.best, at.best_update = 0, score, at.update
-        at.best_checkpoint = self.folder.new_path(at.update).name
+        at.best_checkpoint = self.processes.agree(lambda: self.folder.new_path(at.update).name)
         if self.checkpointer.try_to_save():
-            self.publish_early()
+            with self.average.applied():
+                self.sharded.on_first(self.publish_early)
         else:  # weights that are not on the disk cannot be the best ones
             at.best, at.best_update, at.best_checkpoint = before
 
     def publish_early(self) -> None:
         """Write the best weights so far into model/, to be tried while the training goes on."""
         try:
-            with self.average.applied():
-                self.publish(self.model, self.folder.model)
+            self.publish(self.model, self.folder.model)
         except (OSError, CheckpointError) as error:
             self.progress.warn(f"{error} The training goes on.")
 
@@ -214,12 +218,17 @@ class Loop(Updates):
 
         Where the process ends before result.json is written, a resumed run does all of this again.
         """
-        at = self.counters
         self.checkpointer.save_unless_saved()
         self.checkpointer.prune()  # a process that was killed may have saved and not pruned
         if self.report.meters.sums:
             self.report.log(self.epochs, self.learning_rate, self.norm)
-        weights = self.take_published()
+        self.put_last_mean()
+        self.sharded.merge()
+        return self.processes.agree(lambda: self.publish_final(reason, test))
+
+    def publish_final(self, reason: str, test: Test) -> Result:
+        """Write model/, and score the test data."""
+        at, weights = self.counters, self.take_published()
         if averaged := self.checkpointer.to_average():
             self.scores = self.measure()
             names = [path.name for path in averaged]
@@ -231,17 +240,22 @@ class Loop(Updates):
         end = at.update, at.tokens, at.seconds, at.best, at.best_update
         return Result(reason, weights, *end, _finite(self.scores), _finite(tested), signatures)
 
+    def put_last_mean(self) -> None:
+        """Fill the model with the mean that `average` has, where the last weights are the best."""
+        at = self.counters
+        if not at.best_checkpoint or at.best_update == at.update:
+            self.average.put_into_model()
+
     def take_published(self) -> str:
         """Fill the model with what is published: the mean of the last checkpoints, or the best.
 
-        Without validation the last weights are the best.
+        Without validation the last weights are the best; `put_last_mean` comes before.
         """
         at, last = self.counters, f"the weights of update {self.counters.update}"
         if checkpoints := self.checkpointer.to_average():
             load_weights(self.model, average(checkpoints))
             return f"the mean weights of {', '.join(path.name for path in checkpoints)}"
         if not at.best_checkpoint or at.best_update == at.update:
-            self.average.put_into_model()
             return last
         try:
             best = average([self.folder.checkpoints / at.best_checkpoint])
@@ -257,7 +271,7 @@ class Loop(Updates):
         return Interrupted(
             f"stopped at update {self.counters.update:,}, which is saved. "
             f"Go on with: regard resume {self.folder.path}",
-            self.interruption.code,
+            self.processes.greatest(self.interruption.code),
         )
 
 

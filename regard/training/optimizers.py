@@ -8,7 +8,7 @@ fused one is the fastest, on the CPU as well: for 3M parameters in 80 tensors on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,12 +25,18 @@ SCALE = "rate_scale"  # in a group of parameters: its rate divided by that of th
 TINY = 1e-6  # keeps the clipped norm below the limit
 
 
-def optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
-    """The optimizer that the options name, over all parameters that are to be trained."""
+def optimizer(
+    model: nn.Module, options: OptimizerOptions, held: Mapping[str, Tensor] | None = None
+) -> torch.optim.Optimizer:
+    """The optimizer that the options name, over all parameters that are to be trained.
+
+    held: of each by name, the tensor to be changed where it is not the parameter itself.
+    """
     o = options
+    own = trained(model) if held is None else held
     layers = layer_groups(model) if o.discriminative != 1 else [trained(model)]
     groups = [
-        {"params": [p for n, p in some.items() if n in layer], "weight_decay": decay, SCALE: scale}
+        {"params": [own[n] for n in some if n in layer], "weight_decay": decay, SCALE: scale}
         for layer, scale in zip(layers, _scales(len(layers), o.discriminative), strict=True)
         for some, decay in ((decayed(model), o.weight_decay), (undecayed(model), 0.0))
     ]
@@ -140,11 +146,6 @@ def _update(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) 
     )
 
 
-def gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
-    """The joint norm of all gradients, as a tensor on their device."""
-    return ops.gradient_norm(_gradients(optimizer))
-
-
 def clip(optimizer: torch.optim.Optimizer, norm: float, limit: float) -> None:
     """Scale a gradient of this norm down to `limit`; 0 does not, nor is a smaller one changed."""
     if not limit or not norm > limit:
@@ -153,30 +154,37 @@ def clip(optimizer: torch.optim.Optimizer, norm: float, limit: float) -> None:
     if isinstance(optimizer, Adam):
         optimizer.gradient_scale = scale
     else:
-        torch._foreach_mul_(_gradients(optimizer), scale)
+        torch._foreach_mul_(gradients(optimizer), scale)
 
 
-def _gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Those that there are, in the order of the parameters."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     return [p.grad for p in parameters if p.grad is not None]
 
 
-def named_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimizer's state as `parameter/key` -> tensor, for a checkpoint."""
+def named_state(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The optimizer's state as `parameter/key` -> tensor, for a checkpoint.
+
+    parameters: those that are trained, each under one name.
+    """
     return {
         f"{name}/{key}": value
-        for name, parameter in trained(model).items()
+        for name, parameter in parameters.items()
         for key, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor)
     }
 
 
 def restore_state(
-    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
 ) -> None:
     """Put back what `named_state` gave; torch moves each tensor to where the optimizer wants it."""
-    names = {id(parameter): name for name, parameter in trained(model).items()}
+    names = {id(parameter): name for name, parameter in parameters.items()}
     order = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
     states: dict[str, dict[str, Tensor]] = {}
     for full, tensor in tensors.items():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard.data.batches import Batches
 from regard.training.counters_and_rng import isolated_rng
-from regard.training.task import Task
+from regard.training.task import Losses
 
+TaskLosses = Callable[[Any, Any], tuple[Losses, Any]]
 GAIN = 1.1  # bfloat16 must be faster by this factor, so that noise does not decide
 
 
@@ -22,33 +25,36 @@ def casting(precision: str, device: torch.device) -> AbstractContextManager:
     return nullcontext()
 
 
-def resolve(precision: str, task: Task, batches: Batches, device: torch.device) -> str:
+def resolve(precision: str, losses: TaskLosses, model: nn.Module, batches: Batches) -> str:
     """ "auto" becomes bfloat16 where a forward and backward pass over the first batch is faster.
+
+    losses: `Task.losses` with this model.
 
     Timing changes neither weights nor generators nor the position in the data.
     """
     if precision != "auto":
         return precision
+    device = next(model.parameters()).device
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "float32"
     position = batches.position()
     batch = next(batches)
     batches.restore(position)
     with isolated_rng():
-        seconds = {name: _timed(task, batch, name, device) for name in ("float32", "bfloat16")}
+        seconds = {name: _timed(losses, model, batch, name) for name in ("float32", "bfloat16")}
     return "bfloat16" if seconds["float32"] > GAIN * seconds["bfloat16"] else "float32"
 
 
-def _timed(task: Task, batch: Any, precision: str, device: torch.device) -> float:
+def _timed(losses: TaskLosses, model: nn.Module, batch: Any, precision: str) -> float:
     """The fastest of three passes, after one to warm up."""
-    times = []
+    times, device = [], next(model.parameters()).device
     for _ in range(4):
         began = time.perf_counter()
         with casting(precision, device):
-            losses, _ = task.losses(batch, None)
-        total: Any = sum(value for value, _ in losses.values())
+            found, _ = losses(batch, None)
+        total: Any = sum(value for value, _ in found.values())
         total.backward()
         total.item()  # waits for the device
-        task.model.zero_grad()
+        model.zero_grad()
         times.append(time.perf_counter() - began)
     return min(times[1:])

@@ -155,7 +155,8 @@ def range_test(
     check_range(start, end, updates)
     torch.manual_seed(seed)
     updating = GrowingRate(task, options, start, end, updates)
-    updating.precision = resolve(options.precision, task, updating.batches, updating.device)
+    compute = updating.sharded.losses
+    updating.precision = resolve(options.precision, compute, updating.model, updating.batches)
     updating.model.train()
     rates: list[float] = []
     losses: list[float] = []

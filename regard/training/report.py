@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -14,6 +14,53 @@ from regard.training.counters_and_rng import Counters, Meters
 from regard.training.metrics_log import MetricsLog
 from regard.training.progress import Progress, Status
 from regard.training.utilization import Utilization
+
+
+class Report(Protocol):
+    """What a training tells of its updates, validations and tests."""
+
+    meters: Meters
+
+    def add(
+        self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
+    ) -> None: ...
+    def log(self, epochs: float, learning_rate: float, norm: float) -> None: ...
+    def show_if_due(self, epochs: float, fraction: float, learning_rate: float) -> None: ...
+    def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None: ...
+    def tested(self, scores: Mapping[str, float]) -> None: ...
+    def length(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class NoReport:
+    """That of the processes that write nothing."""
+
+    def __init__(self) -> None:
+        self.meters = Meters()
+
+    def add(
+        self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
+    ) -> None:
+        pass
+
+    def log(self, epochs: float, learning_rate: float, norm: float) -> None:
+        pass
+
+    def show_if_due(self, epochs: float, fraction: float, learning_rate: float) -> None:
+        pass
+
+    def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
+        pass
+
+    def tested(self, scores: Mapping[str, float]) -> None:
+        pass
+
+    def length(self) -> int:
+        """Nothing was written."""
+        return 0
+
+    def close(self) -> None:
+        pass
 
 
 class TrainingReport:
@@ -91,6 +138,14 @@ class TrainingReport:
         self._write({f"test/{name}": score for name, score in scores.items()})
         told = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
         self.progress.say(f"test data: {told}")
+
+    def length(self) -> int:
+        """Write all events to the disk; the bytes of metrics.jsonl."""
+        return self.metrics_log.length()
+
+    def close(self) -> None:
+        """Close metrics.jsonl."""
+        self.metrics_log.close()
 
     def _write(self, event: Mapping[str, Any]) -> None:
         self.metrics_log.write(self.counters.update, event)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from torch import nn
 
 from regard import old_names, ops
 from regard.checkpoints.filling import load_weights
-from regard.checkpoints.store import write_tensors
+from regard.checkpoints.store import read_folder, write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
 from regard.malloc import keep_freed_blocks
 from regard.progress import Show
 from regard.training.callbacks import Callback, Callbacks
-from regard.training.checkpointing import Checkpoint, RunFolder, checked_checkpoint
+from regard.training.checkpointing import Checkpoint, RunFolder, Tables, checked_checkpoint
+from regard.training.distributed import processes
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Test, no_test
 from regard.training.options import TrainingOptions
@@ -63,16 +64,11 @@ def train(
         Interrupted: after a signal, when the training is saved.
     """
     ops.load_kernels()
-    run = RunFolder(Path(folder))
-    with run.locked(), Interruption() as interruption, closing(progress(show)) as shown:
-        if run.saved() or run.result.exists():
-            raise ConfigError(
-                f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
-                "another folder."
-            )
-        run.remove_leftovers()
+    run, here = RunFolder(Path(folder)), processes()
+    with _opened(run, show) as (interruption, shown):
+        here.agree(lambda: _check_empty(run))
         now = _identity(identity, options, seed)
-        told = Callbacks(callbacks)
+        told = Callbacks(callbacks if here.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, told)
         start_run(loop, seed)
         return _finished(loop, test)
@@ -106,11 +102,11 @@ def resume(
         Others as `train`.
     """
     ops.load_kernels()
-    run = RunFolder(Path(folder))
+    run, here = RunFolder(Path(folder)), processes()
     now = _identity(identity, options, seed)
-    with run.locked(), Interruption() as interruption, closing(progress(show)) as shown:
-        run.remove_leftovers()
-        newest = run.newest(shown.warn)
+    with _opened(run, show) as (interruption, shown):
+        here.agree(run.remove_leftovers)
+        newest = _newest(run, shown.warn)
         checkpoint = checked_checkpoint(*newest) if newest else None
         if checkpoint:
             _check_identity(checkpoint.facts.identity, now, run, shown, defaults or {})
@@ -118,7 +114,12 @@ def resume(
         if finished and published(run.model):
             shown.say(f"{run.path} is finished: there is nothing to resume.")
             return finished
-        told = Callbacks(callbacks)
+        if finished and here.size > 1:
+            raise ConfigError(
+                f"{run.path} is finished, but its model/ is not complete. One process writes it "
+                f"again: regard resume {run.path}"
+            )
+        told = Callbacks(callbacks if here.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, told)
         if finished:
             _publish_again(loop, checkpoint)
@@ -129,6 +130,43 @@ def resume(
             shown.say(f"{run.path} has no checkpoint yet: it starts from the beginning.")
             start_run(loop, seed)
         return _finished(loop, test)
+
+
+@contextmanager
+def _opened(run: RunFolder, show: Show | Progress) -> Iterator[tuple[Interruption, Progress]]:
+    """The first process locks the folder and shows the progress; all listen for signals."""
+    here = processes()
+    with ExitStack() as stack:
+        here.agree(lambda: stack.enter_context(run.locked()))
+        interruption = stack.enter_context(Interruption(repeated=here.size > 1))
+        shown = stack.enter_context(closing(progress(show if here.first else "none")))
+        yield interruption, shown
+
+
+def _check_empty(run: RunFolder) -> None:
+    """Raises ConfigError where there is a run; otherwise only what a killed process left goes."""
+    if run.saved() or run.result.exists():
+        raise ConfigError(
+            f"{run.path} holds a run already. Go on with it (regard resume {run.path}), or choose "
+            "another folder."
+        )
+    run.remove_leftovers()
+
+
+def _newest(
+    run: RunFolder, warn: Callable[[str], None]
+) -> tuple[Path, Tables, dict[str, Any]] | None:
+    """The newest checkpoint that is not damaged, which the first process looks for."""
+    found, here = [], processes()
+
+    def look() -> Path | None:
+        found.append(run.newest(warn, here))
+        return found[0] and found[0][0]
+
+    path = here.agree(look)
+    if found or path is None:
+        return found[0] if found else None
+    return path, *read_folder(path, here.rank, here.size, verified=True)
 
 
 def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
@@ -142,6 +180,7 @@ def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
     restore_average(loop, checkpoint)
     loop.checkpointer = checkpointer(loop)
     load_weights(loop.model, checkpoint.weights)
+    loop.put_last_mean()
     weights = loop.take_published()
     loop.publish(loop.model, run.model)
     loop.progress.say(f"{run.path} is finished: {weights} were written to model/ again.")
@@ -151,7 +190,8 @@ def _finished(loop: Loop, test: Test) -> Result:
     """Train to the end, and mark the run as finished: afterwards there is nothing to resume."""
     keep_freed_blocks()
     result = loop.run(test)
-    write_text(loop.folder.result, json.dumps(asdict(result), indent=1) + "\n")
+    text = json.dumps(asdict(result), indent=1) + "\n"
+    loop.processes.agree(lambda: write_text(loop.folder.result, text))
     loop.callback.on_end(result)
     return result
 

@@ -12,24 +12,26 @@ import platform
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import __version__
-from regard.checkpoints.filling import load_weights
 from regard.training.checkpointing import AVERAGED, FROZEN, Checkpoint, Checkpointer, Facts, Tables
 from regard.training.counters_and_rng import isolated_rng, restore_rng, rng_facts, rng_tensors
+from regard.training.distributed import Processes
 from regard.training.loop import Loop
 from regard.training.metrics_log import MetricsLog
 from regard.training.optimizers import named_state, restore_state
 from regard.training.precision import casting, resolve
-from regard.training.report import TrainingReport
+from regard.training.report import NoReport, Report, TrainingReport
 from regard.training.utilization import Utilization
 
 
 def start_run(loop: Loop, seed: int) -> None:
     """Start a training from its first update, with a checkpoint before it."""
-    torch.manual_seed(seed)
-    loop.precision = resolve(loop.options.precision, loop.task, loop.batches, loop.device)
+    loop.processes.seed(seed)
+    wanted = loop.options.precision
+    found = resolve(wanted, loop.sharded.losses, loop.model, loop.batches)
+    loop.precision = loop.processes.agree(lambda: found)
     loop.report, loop.checkpointer = _report(loop, 0), checkpointer(loop)
     loop.checkpointer.save()
 
@@ -38,14 +40,20 @@ def checkpointer(loop: Loop) -> Checkpointer:
     """What writes the checkpoints of a training."""
     options, warn = loop.options.checkpoints, loop.progress.warn
     return Checkpointer(
-        loop.folder, options, loop.counters, lambda: gather(loop), warn, loop.callback
+        loop.folder,
+        options,
+        loop.counters,
+        lambda: gather(loop),
+        warn,
+        loop.callback,
+        loop.processes,
     )
 
 
 def gather(loop: Loop) -> tuple[Tables, Facts]:
     """All that `restore` needs: tensors by file and name, and facts for JSON."""
     groups = {
-        "optimizer": named_state(loop.optimizer, loop.model),
+        "optimizer": named_state(loop.optimizer, loop.sharded.trained),
         "carry": loop.carry.tensors() if loop.carry is not None else {},
         "random": rng_tensors(),
         "meters": loop.report.meters.sums,
@@ -60,19 +68,19 @@ def gather(loop: Loop) -> tuple[Tables, Facts]:
         learning_rate=loop.learning_rate,
         norm=loop.norm,
         counts=loop.report.meters.counts,
-        metrics_bytes=loop.report.metrics_log.length(),
+        metrics_bytes=loop.report.length(),
         random=rng_facts(),
-        machine=_machine(),
+        machine=_machine(loop.processes),
     )
-    tables = {**_weights(loop.model), "memory": memory}
+    tables = {**_weights(loop), "memory": memory}
     averaged = loop.average.tensors()
     return tables | ({AVERAGED: averaged} if averaged else {}), facts
 
 
-def _weights(model: nn.Module) -> Tables:
-    """The state of a model: what is trained, and what is frozen, where something is."""
-    state = model.state_dict()
-    parameters = model.named_parameters(remove_duplicate=False)
+def _weights(loop: Loop) -> Tables:
+    """The state of the model: what is trained, and what is frozen, where something is."""
+    state = loop.sharded.state()
+    parameters = loop.model.named_parameters(remove_duplicate=False)
     names = {name for name, parameter in parameters if not parameter.requires_grad}
     frozen = {name: tensor for name, tensor in state.items() if name in names}
     trained = {name: tensor for name, tensor in state.items() if name not in names}
@@ -82,9 +90,10 @@ def _weights(model: nn.Module) -> Tables:
 def restore(loop: Loop, checkpoint: Checkpoint) -> None:
     """Put a training back to where `gather` found it."""
     facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
-    load_weights(loop.model, checkpoint.weights)
+    loop.sharded.load(checkpoint.weights)
     restore_average(loop, checkpoint)
-    restore_state(loop.optimizer, loop.model, memory.get("optimizer", {}))
+    state = loop.sharded.parts(memory.get("optimizer", {}))
+    restore_state(loop.optimizer, loop.sharded.trained, state)
     loop.batches.restore(facts.position)
     loop.precision, loop.scores = facts.precision, facts.scores
     loop.learning_rate, loop.norm = facts.learning_rate, facts.norm
@@ -95,36 +104,45 @@ def restore(loop: Loop, checkpoint: Checkpoint) -> None:
     loop.report.meters.sums = {name: value.to(loop.device) for name, value in sums.items()}
     loop.report.meters.counts = facts.counts
     loop.checkpointer.resumed(checkpoint.path)
-    restore_rng(memory["random"], facts.random)
+    if "random" in memory:
+        restore_rng(memory["random"], facts.random)
+    else:  # another number of processes has saved it
+        loop.processes.seed(facts.identity["seed"] + loop.counters.update)
     loop.progress.say(f"going on from {checkpoint.path} (update {loop.counters.update:,})")
-    for name, now in _machine().items():
-        if facts.machine.get(name) != now:
+    before = {"processes": 1, **facts.machine}
+    for name, now in _machine(loop.processes).items():
+        if before.get(name) != now:
             loop.progress.warn(
-                f"{name} was {facts.machine.get(name)!r} and is {now!r}: the result will be as "
-                "good, but not equal in every bit."
+                f"{name} was {before.get(name)!r} and is {now!r}: the result will be as good, but "
+                "not equal in every bit."
             )
 
 
 def restore_average(loop: Loop, checkpoint: Checkpoint) -> None:
     """Put back the counters and the mean of the weights that they count."""
     loop.counters = loop.average.counters = checkpoint.facts.counters
-    loop.average.restore(checkpoint.tensors.get(AVERAGED, {}))
+    loop.average.restore(loop.sharded.parts(checkpoint.tensors.get(AVERAGED, {})))
 
 
 def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:
     """The saved values, in a state of the kind that a first batch carries on."""
     position = loop.batches.position()
     with isolated_rng(), torch.no_grad(), casting(loop.precision, loop.device):
-        _, carry = loop.task.losses(next(loop.batches), None)
+        _, carry = loop.sharded.losses(next(loop.batches), None)
     loop.batches.restore(position)
-    return carry.with_tensors({name: t.to(loop.device) for name, t in tensors.items()})
+    rows = {name: loop.processes.rows(t.size(0)) for name, t in tensors.items()}
+    own = {name: t[rows[name].start : rows[name].stop] for name, t in tensors.items()}
+    return carry.with_tensors({name: t.to(loop.device) for name, t in own.items()})
 
 
-def _report(loop: Loop, length: int) -> TrainingReport:
+def _report(loop: Loop, length: int) -> Report:
     """The report of a training whose metrics.jsonl has so many bytes."""
+    if not loop.processes.first:
+        return NoReport()
     tensorboard, update = loop.options.tensorboard, loop.counters.update
     log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, update=update)
-    utilization = Utilization(loop.task, loop.device, loop.precision)
+    devices = loop.processes.size
+    utilization = Utilization(loop.task, loop.device, loop.precision, devices)
     return TrainingReport(log, loop.progress, loop.items, loop.counters, utilization, loop.callback)
 
 
@@ -136,11 +154,12 @@ def _grouped(memory: dict[str, Tensor]) -> Tables:
     return groups
 
 
-def _machine() -> dict[str, Any]:
+def _machine(processes: Processes) -> dict[str, Any]:
     """What the last bit of a result depends on beside the recipe."""
     return {
         "regard": __version__,
         "torch": torch.__version__,
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
+        "processes": processes.size,
     }

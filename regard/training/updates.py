@@ -22,13 +22,14 @@ from regard.ops import WeightCopies, weight_copies
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.compiling import CompiledBlock, compiled_blocks, compiling
 from regard.training.counters_and_rng import Counters
+from regard.training.distributed import processes
 from regard.training.layer_groups import (
     Parameters,
     frozen_groups,
     layer_groups,
     without_gradients,
 )
-from regard.training.optimizers import clip, gradient_norm, optimizer, set_rate, trained
+from regard.training.optimizers import clip, gradients, optimizer, set_rate
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 from regard.training.stop_conditions import epochs_done
@@ -65,13 +66,13 @@ class Updates(ABC):
     def __init__(self, task: Task, options: TrainingOptions):
         if options.threads:
             torch.set_num_threads(options.threads)
-        self.task, self.options = task, options
+        self.task, self.options, self.processes = task, options, processes()
         self.model: nn.Module = task.model
-        self.parameters = list(trained(self.model).values())
-        self.optimizer = optimizer(self.model, options.optimizer)
+        self.sharded = self.processes.shard(task)
+        self.optimizer = optimizer(self.model, options.optimizer, self.sharded.trained)
         self.unfreezing = options.unfreeze_epochs
         self.layers = layer_groups(self.model) if self.unfreezing else []
-        self.device = self.parameters[0].device
+        self.device = next(iter(self.sharded.trained.values())).device
         self.weight_copies = WeightCopies()  # of the weights, for products in bfloat16
         self.checkpointed, self.compiled = self.blocks()
         self.batches = task.train_batches()
@@ -105,7 +106,8 @@ class Updates(ABC):
         with weight_copies(self.weight_copies):
             with without_gradients(self.frozen_layers()):
                 losses = [self.backward(batch, divisors) for batch in batches]
-            self.check_finite(losses, gradient_norm(self.optimizer))
+            losses, norm = self.sharded.reduced(losses, lambda: gradients(self.optimizer))
+            self.check_finite(losses, norm)
             clip(self.optimizer, self.norm, self.options.optimizer.clip)
             self.advance(totals, sum(map(self.task.rate_factor, batches)) / len(batches))
             self.optimizer.step()
@@ -146,7 +148,7 @@ class Updates(ABC):
         """Add this batch's part of the gradient of the sum over losses of (sum / divisor)."""
         casts = casting(self.precision, self.device)
         with casts, compiling(self.compiled), activation_checkpointing(self.checkpointed):
-            losses, self.carry = self.task.losses(batch, self.carry)
+            losses, self.carry = self.sharded.losses(batch, self.carry)
         sums = {name: value for name, (value, _) in losses.items()}
         objective = sum(value / divisors[name] for name, value in sums.items())
         objective.backward()  # type: ignore[union-attr]

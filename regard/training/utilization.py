@@ -50,12 +50,15 @@ RATES = {
 class Utilization:
     """Counts the tokens of batches, and from a few batches the FLOPs of a token.
 
+    devices: how many such devices a batch is divided among.
+
     A task whose batches cannot be counted, or whose model cannot be copied without numbers, has no
     share.
     """
 
-    def __init__(self, task: Task, device: torch.device, precision: str):
+    def __init__(self, task: Task, device: torch.device, precision: str, devices: int = 1):
         self.task, self.device, self.precision = task, device, precision
+        self.devices = devices
         self.tokens, self.batch = 0, None
         self._model: Any = None
         self._counted: dict[tuple, float] = {}  # FLOPs of a position, by the shapes of a batch
@@ -72,7 +75,7 @@ class Utilization:
         if per_token is None or not tokens:
             return None
         if self._rate is None:
-            self._rate = rate_of(self.device, self.precision)
+            self._rate = self.devices * rate_of(self.device, self.precision)
         return tokens * per_token / seconds / self._rate
 
     def _flops_per_token(self) -> float | None:

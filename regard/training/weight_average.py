@@ -13,19 +13,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.training.counters_and_rng import Counters
-from regard.training.optimizers import trained
 from regard.training.options import AveragingOptions
 
 
 class WeightAverage:
-    """The mean of the weights of a model; how many they are is in the counters, 0 for none yet."""
+    """The mean of the weights of a model; how many they are is in the counters, 0 for none yet.
 
-    def __init__(self, model: nn.Module, options: AveragingOptions, counters: Counters):
-        self.model, self.options, self.counters = model, options, counters
-        self.weights: list[Tensor] = [*trained(model).values()]
+    named: the weights that are trained, by name; a tied one comes once.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor], options: AveragingOptions, counters: Counters):
+        self.named, self.options, self.counters = named, options, counters
+        self.weights: list[Tensor] = [*named.values()]
         self.means: list[Tensor] = []
 
     @property
@@ -83,18 +85,12 @@ class WeightAverage:
             _copy(self.means, self.weights)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The mean by the names of the parameters, tied ones too; {} where there is none."""
-        if not self.has_begun:
-            return {}
-        means = {id(w): mean for w, mean in zip(self.weights, self.means, strict=True)}
-        named = self.model.named_parameters(remove_duplicate=False)
-        return {name: means[id(p)] for name, p in named if id(p) in means}
+        """The mean by the names of the parameters; {} where there is none."""
+        return dict(zip(self.named, self.means, strict=True)) if self.has_begun else {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave."""
-        named = self.model.named_parameters(remove_duplicate=False)
-        found = {id(p): tensors[name].to(p) for name, p in named if name in tensors}
-        self.means = [found[id(w)] for w in self.weights] if found else []
+        self.means = [tensors[name].to(w) for name, w in self.named.items()] if tensors else []
 
     def _begin(self) -> None:
         self.means = [weight.detach().clone() for weight in self.weights]

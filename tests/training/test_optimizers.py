@@ -7,18 +7,20 @@ import pytest
 import torch
 from toy import Toy
 
+from regard import ops
 from regard.errors import ConfigError
 from regard.ops import WeightCopies, cast, weight_copies
 from regard.training import OptimizerOptions
 from regard.training.optimizers import (
     clip,
     decayed,
-    gradient_norm,
     named_state,
     optimizer,
     restore_state,
+    trained,
     undecayed,
 )
+from regard.training.optimizers import gradients as gradients_of
 
 
 def test_only_matrices_that_are_not_embeddings_decay():
@@ -81,7 +83,7 @@ def test_clipping_equals_torch(limit, name, kernels, request):
     mine, other = optimizer(model, options), torch_s(theirs, options)
     for seed in range(3):
         gradients(model, seed), gradients(theirs, seed)
-        norm = gradient_norm(mine)
+        norm = ops.gradient_norm(gradients_of(mine))
         clip(mine, float(norm), limit)
         expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), limit or torch.inf)
         torch.testing.assert_close(norm, expected)
@@ -138,7 +140,8 @@ def test_the_optimizer_state_is_restored_by_name(name):
     first, second = optimizer(model, options), optimizer(other, options)
     gradients(model, 0)
     first.step()
-    restore_state(second, other, {k: v.clone() for k, v in named_state(first, model).items()})
+    state = {name: one.clone() for name, one in named_state(first, trained(model)).items()}
+    restore_state(second, trained(other), state)
     other.load_state_dict(model.state_dict())
     for one, rule in ((model, first), (other, second)):
         gradients(one, 1)

@@ -1,0 +1,232 @@
+"""Two processes give what one gives, save what one resumes, and resume what one has saved."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from queue import Queue
+
+import pytest
+import torch
+from ranks_program import RECIPE, Exact, chosen, stopped
+from torch.distributed import HashStore
+from toy import averaged
+
+import regard
+from regard.checkpoints.store import read_folder, read_tensors
+from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch
+from regard.data.bidirectional_streams import BidirectionalBatch
+from regard.data.encoder_inputs import InputBatch
+from regard.data.grouped_inputs import GroupBatch
+from regard.data.masking import MaskedBatch
+from regard.data.permutations import PermutationBatch
+from regard.errors import CheckpointError
+from regard.training import resume, train
+from regard.training.heartbeat import Heartbeat
+from regard.training.metrics_log import read_events
+
+PROGRAM = Path(__file__).with_name("ranks_program.py")
+CLOCK = ("seconds", "tokens_per_s", "examples_per_s", "mfu")
+WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
+
+
+def write_rows(folder: Path) -> None:
+    """13 examples: of the four batches of an epoch, the last has one row."""
+    rows = [" ".join(WORDS[i : i + 2 + i % 4]) + f"\t{'ab'[i % 3 == 0]}" for i in range(13)]
+    (folder / "train.tsv").write_text("\n".join(rows) + "\n")
+    (folder / "valid.tsv").write_text("\n".join(rows[:5]) + "\n")
+    (folder / "recipe.toml").write_text(RECIPE)
+
+
+def torchrun(what: str, folder: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    paths = [str(Path(regard.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [*command, "--standalone", str(PROGRAM), what, str(folder)],
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder in which two processes have trained what `ranks_program` says."""
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.set_num_threads(1)
+    stopped(folder / "resumed")  # by one process
+    write_rows(folder)
+    done = torchrun("main", folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A training in this process, of the same kind as that of two."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    train(Exact(), chosen(), folder, show="none")
+    return folder
+
+
+def check_equal(found: Path, expected: Path, tolerance: float) -> None:
+    """Every line of metrics.jsonl, the result and the published weights, but for the clock."""
+    events, wanted = read_events(found), read_events(expected)
+    assert len(events) == len(wanted)
+    for one, other in zip(events, wanted, strict=True):
+        assert one.keys() - set(CLOCK) == other.keys() - set(CLOCK)
+        for name in one.keys() - {*CLOCK, "average"}:
+            assert math.isclose(one[name], other[name], rel_tol=tolerance), (name, one, other)
+    one, other = (json.loads((run / "result.json").read_text()) for run in (found, expected))
+    for name in ("reason", "weights", "update", "tokens", "best_update"):
+        assert one[name] == other[name]
+    mine, theirs = (read_tensors(run / "model" / "model.safetensors") for run in (found, expected))
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert tensor.shape == theirs[name].shape
+        assert torch.allclose(tensor, theirs[name], rtol=tolerance, atol=tolerance), name
+
+
+def test_two_processes_give_the_curve_and_the_weights_of_one(runs, alone):
+    """In float64, with a carried state, accumulation, clipping and the mean of checkpoints."""
+    check_equal(runs / "several", alone, 1e-10)
+
+
+def test_the_mean_of_weights_is_that_of_one_process(runs, tmp_path):
+    train(Exact(), averaged(), tmp_path / "run", show="none")
+    check_equal(runs / "averaged", tmp_path / "run", 1e-7)  # a rate of 5 multiplies rounding
+
+
+def test_one_process_resumes_what_two_have_saved(runs, alone, tmp_path):
+    run = shutil.copytree(runs / "stopped", tmp_path / "run")
+    assert (max((run / "checkpoints").iterdir()) / "index.json").exists()
+    resume(Exact(), chosen(), run, show="none")
+    check_equal(run, alone, 1e-10)
+
+
+def test_two_processes_resume_what_one_has_saved(runs, alone):
+    check_equal(runs / "resumed", alone, 1e-10)
+
+
+def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
+    began = time.monotonic()
+    done = torchrun("dying", tmp_path)
+    assert done.returncode != 0
+    assert time.monotonic() - began < 30  # with the start of torch
+    assert "has lost the connection to another one" in done.stderr
+    run = tmp_path / "killed"
+    assert max((run / "checkpoints").iterdir()).name == "step-000020"
+    resume(Exact(), chosen(), run, show="none")
+    check_equal(run, alone, 1e-10)
+
+
+class Clock:
+    """The heartbeats of two processes in this one, with a store of their own."""
+
+    def __init__(self):
+        self.store, self.lost = HashStore(), Queue()
+
+    def beat(self, rank: int) -> Heartbeat:
+        """One that has started."""
+        times = {"every": 0.01, "patience": 0.2, "grace": 0.01}
+        heartbeat = Heartbeat(self.store, rank, 2, **times, lost=self.lost.put)
+        heartbeat.start()
+        return heartbeat
+
+
+def test_a_heartbeat_that_stops_is_noticed_and_one_that_leaves_is_not():
+    clock = Clock()
+    first, second = clock.beat(0), clock.beat(1)
+    time.sleep(0.3)
+    assert clock.lost.empty()
+    second.leave(failed=False)
+    time.sleep(0.3)
+    assert clock.lost.empty()
+    first.leave(failed=False)
+    clock = Clock()
+    first = clock.beat(0)
+    clock.store.set("1", "7")  # and nothing more
+    assert re.match("Process 1 of 2 has given no sign of life for 0 s", clock.lost.get(timeout=5))
+    first.leave(failed=True)
+
+
+def test_an_error_in_one_process_is_told_to_the_others():
+    clock = Clock()
+    first, second = clock.beat(0), clock.beat(1)
+    first.leave(failed=True)
+    assert clock.lost.get(timeout=5) == (
+        "Process 0 of 2 has ended with an error: see its own message."
+    )
+    second.leave(failed=False)
+
+
+def test_a_recipe_is_trained_with_batches_of_fewer_rows_than_processes(runs, tmp_path, monkeypatch):
+    """In float32, with layers of their own; the folder is that of one process."""
+    write_rows(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    regard.train("recipe.toml", out="recipe", show="none")
+    check_equal(runs / "recipe", tmp_path / "recipe", 2e-4)
+    files = [
+        {str(file.relative_to(run)) for file in run.rglob("*") if "checkpoints" not in file.parts}
+        for run in (runs / "recipe", tmp_path / "recipe")
+    ]
+    assert files[0] == files[1]
+    first, second = (regard.load(run / "recipe") for run in (runs, tmp_path))
+    assert first.predict("the old cat") == second.predict("the old cat")
+
+
+def test_a_checkpoint_without_a_file_of_a_process_is_not_read(runs, tmp_path):
+    step = max((runs / "stopped" / "checkpoints").iterdir())
+    copy = shutil.copytree(step, tmp_path / "step")
+    whole, _ = read_folder(copy)
+    assert whole["weights"]["embedding.weight"].shape == (13, 8)
+    (copy / "weights-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="weights-00002-of-00002"):
+        read_folder(copy)
+
+
+def batches():
+    """A batch of three rows of every kind."""
+    texts = Sequences.of([[1, 2, 3], [4], [5, 6]], 0)
+    grid = torch.arange(9).view(3, 3)
+    six = Sequences.of([[1, 2], [3], [4, 5, 6], [7], [8], [9, 1]], 0)
+    return [
+        texts,
+        PairBatch(texts, texts),
+        StreamBatch(grid, grid, fresh=True),
+        InputBatch(texts, torch.tensor([7, 8, 9])),
+        GroupBatch(six, torch.tensor([1, 3, 2]), torch.tensor([7, 8, 9])),
+        MaskedBatch(texts, grid.clone().fill_(IGNORE), torch.tensor([0, 1, 0])),
+        PermutationBatch(texts, grid, fresh=False),
+        BidirectionalBatch(
+            six, torch.arange(18).view(6, 3), False, torch.tensor([True, False, True])
+        ),
+    ]
+
+
+@pytest.mark.parametrize("batch", batches(), ids=lambda one: type(one).__name__)
+def test_the_rows_of_a_batch_are_divided_without_rest(batch):
+    parts = [batch.select(torch.tensor(rows)) for rows in ([0], [1, 2])]
+    assert [len(part) for part in parts] == [1, 2]
+    if not isinstance(batch, Sequences):
+        for name, whole in vars(batch).items():
+            if isinstance(whole, torch.Tensor) and not isinstance(batch, BidirectionalBatch):
+                assert torch.equal(torch.cat([vars(part)[name] for part in parts]), whole)
+    if isinstance(batch, GroupBatch):
+        assert parts[1].texts.ids[:, 0].tolist() == [3, 4, 7, 8, 9]
+    if isinstance(batch, BidirectionalBatch):
+        assert parts[1].tokens.ids[:, 0].tolist() == [3, 4, 8, 9]
+        assert parts[1].targets[:, 0].tolist() == [3, 6, 12, 15]
+        assert parts[1].restarts.tolist() == [False, True]
