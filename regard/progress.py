@@ -87,6 +87,13 @@ class Silent(Lines):
         print(f"Warning: {message}", file=self.out, flush=True)
 
 
+class Mute(Silent):
+    """Shows nothing: of several processes that do the same, one tells of it."""
+
+    def warn(self, message: str) -> None:
+        pass
+
+
 @contextmanager
 def showing(show: object) -> Iterator[None]:
     """Inside, `reporter()` shows progress in this way; warnings alone where it is no `Show`."""

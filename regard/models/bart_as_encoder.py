@@ -74,6 +74,11 @@ class BartAsEncoder(nn.Module, Encoder):
         """See `Model`."""
         return self.bart.repeated_blocks
 
+    @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """Those of the model."""
+        return self.bart.sharded_parts
+
     def forward(self, batch: Sequences) -> Output:
         """Hidden states of the decoder's last layer, (B, T, D)."""
         return Output(self.encode(batch))

@@ -110,6 +110,11 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         """See `Model`."""
         return self.decoder.repeated_blocks
 
+    @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """Those of the language model."""
+        return self.decoder.sharded_parts
+
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`."""
         rows = torch.arange(len(source), device=source.lengths.device)[:, None]

@@ -67,6 +67,11 @@ class EncoderWithHeads(nn.Module):
         """Those of the encoder."""
         return self.encoder.repeated_blocks
 
+    @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """Those of the encoder."""
+        return self.encoder.sharded_parts
+
     def head(self, kind: str) -> TaskHead:
         """The head of a kind.
 

@@ -143,6 +143,13 @@ class Model(ABC):
         return []
 
     @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """The parts that are gathered one after the other where several processes divide the model:
+        only their own `forward` reads their parameters. The rest is gathered for the whole pass.
+        """
+        return self.repeated_blocks
+
+    @property
     def layer_groups(self) -> list[nn.Module]:
         """Its layers from the input up, for learning rates that differ and gradual unfreezing; what
         is in none of them, such as the embedding, comes before, and heads after. [] for none.

@@ -270,6 +270,12 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         """See `Model`."""
         return [*self.encoder.blocks, *self.decoder]
 
+    @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """See `Model`: the model itself reads the sources' keys and values by `block.cross`."""
+        own = [part for block in self.decoder for part in (block.attention, block.feed)]
+        return [*self.encoder.blocks, *own]
+
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`."""
         memory, hidden = self.encode(source), self.dropout(self.embedding(target.ids))

@@ -229,6 +229,12 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         """See `Model`."""
         return [*self.encoder, *self.decoder]
 
+    @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """See `Model`: the model itself reads the sources' keys and values by `block.cross`."""
+        own = [part for block in self.decoder for part in (block.attention, block.feed)]
+        return [*self.encoder, *own]
+
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`."""
         for hidden in self.target_states(source, target):  # noqa: B007

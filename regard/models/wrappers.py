@@ -107,6 +107,11 @@ class Around(Generic[M]):
         return self.model.repeated_blocks
 
     @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """As of the model."""
+        return self.model.sharded_parts
+
+    @property
     def layer_groups(self) -> list[nn.Module]:
         """As of the model."""
         return self.model.layer_groups

@@ -160,6 +160,11 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         return list(self.blocks)
 
     @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """See `Model`: both streams read the keys that the model makes by `block.attention`."""
+        return [block.feed for block in self.blocks]
+
+    @property
     def segment_types(self) -> int:
         """See `Encoder`: two texts and <cls>. The model itself only compares segment ids."""
         return 3

@@ -17,7 +17,7 @@ from regard.checkpoints.store import read_folder, write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
 from regard.malloc import keep_freed_blocks
-from regard.progress import Show
+from regard.progress import Mute, Show
 from regard.training.callbacks import Callback, Callbacks
 from regard.training.checkpointing import Checkpoint, RunFolder, Tables, checked_checkpoint
 from regard.training.distributed import processes
@@ -139,7 +139,7 @@ def _opened(run: RunFolder, show: Show | Progress) -> Iterator[tuple[Interruptio
     with ExitStack() as stack:
         here.agree(lambda: stack.enter_context(run.locked()))
         interruption = stack.enter_context(Interruption(repeated=here.size > 1))
-        shown = stack.enter_context(closing(progress(show if here.first else "none")))
+        shown = stack.enter_context(closing(progress(show if here.first else Mute())))
         yield interruption, shown
 
 

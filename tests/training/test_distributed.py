@@ -132,6 +132,13 @@ def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
     check_equal(run, alone, 1e-10)
 
 
+def test_gradients_in_layers_are_those_of_the_whole_model(runs):
+    """Of every kind of layer: parameters are read where they are gathered."""
+    names = (runs / "models.txt").read_text().splitlines()
+    assert len(names) >= 15
+    assert {"stream gpt2", "translator transformer", "translator t5", "stream xlnet"} <= {*names}
+
+
 class Clock:
     """The heartbeats of two processes in this one, with a store of their own."""
 

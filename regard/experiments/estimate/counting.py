@@ -90,7 +90,7 @@ def _shard(parameter: nn.Parameter, devices: int) -> int:
 
 def _gathered(model: nn.Module) -> int:
     """Bytes of what a device has of others' parameters and gradients at a time, at most."""
-    blocks = model.repeated_blocks if isinstance(model, Model | EncoderWithHeads) else []
+    blocks = model.sharded_parts if isinstance(model, Model | EncoderWithHeads) else []
     largest = max(map(bytes_of, blocks), default=0)
     gradients = max((bytes_of(block, trained=True) for block in blocks), default=0)
     return bytes_of(model) - sum(map(bytes_of, blocks)) + 2 * largest + gradients
