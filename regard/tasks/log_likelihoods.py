@@ -67,8 +67,8 @@ def _causal(model: Generator, batch: Sequences, steps: int) -> Tensor:
     """log p of each row behind its first token, (B,) float64."""
     inputs, targets = batch.ids[:, :-1], batch.ids[:, 1:]  # (B, T - 1)
     predicted = torch.arange(inputs.size(1)) < batch.lengths[:, None] - 1
-    found, state = torch.zeros(len(batch), dtype=torch.float64), None
-    device = device_of(model)
+    found, device = torch.zeros(len(batch), dtype=torch.float64), device_of(model)
+    state = model.empty(len(batch)) if inputs.size(1) > steps else None
     for start in range(0, inputs.size(1), steps):
         part = slice(start, start + steps)
         output, chosen = model(inputs[:, part].to(device), state), predicted[:, part]

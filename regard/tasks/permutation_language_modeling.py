@@ -108,7 +108,7 @@ class PermutationLanguageModeling(LanguageModeling):
             method=recipe.decoding.build(100),
             format=data.format,
             unit=evaluation.unit,
-            window=evaluation.window,
+            window=evaluation.window or data.sequence_length,
             stride=evaluation.stride,
             **evaluation.state_options(),
         )

@@ -18,6 +18,7 @@ from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
+from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.minimal_pairs import minimal_pair_scores
 from regard.tasks.verbs import NoSuchVerb
@@ -117,6 +118,35 @@ def test_the_log_likelihood_of_a_line_is_what_its_perplexity_is_made_of(make):
     texts = ["the cat sat on the mat", "a dog", "the sea ran to a dog on a mat", "sat"]
     wanted = [-task.evaluate([text]).nats for text in texts]
     assert task.log_likelihoods(texts) == pytest.approx(wanted, rel=1e-5)
+
+
+def xlnet(tokenizer):
+    torch.manual_seed(0)
+    sizes = dict(d_model=8, d_ff=16, heads=2, layers=2, init_range=0.3)
+    return Xlnet(XlnetConfig(tokenizer.vocab_size, **sizes)).eval()
+
+
+@pytest.mark.parametrize("make", [recurrent, xlnet])
+def test_texts_of_any_length_are_read_with_all_that_is_before(make):
+    task = of_lines(make)
+    text = " ".join(["the cat sat on a mat to the dog"] * 40)  # 360 words
+    ids = [task.tokenizer.eos_id, *task.tokenizer.encode(text).ids, task.tokenizer.eos_id]
+    with torch.no_grad():
+        hidden = task.model(torch.tensor([ids[:-1]])).hidden[0]
+        log_probs = task.model.head.logits(hidden).double().log_softmax(-1)
+    wanted = float(log_probs.gather(1, torch.tensor(ids[1:])[:, None]).sum())
+    assert len(ids) > 360
+    assert task.log_likelihoods([text, "a dog"])[0] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_perplexity_of_a_model_without_a_carried_state_needs_a_window():
+    task = of_lines(xlnet)
+    lines = ["the cat sat on a mat to the dog"] * 400
+    with pytest.raises(ConfigError, match="Xlnet carries no state .* give `window`"):
+        task.evaluate(lines)
+    assert "|window:32|" in task.evaluate(lines, window=32).signature
+    with pytest.raises(ConfigError, match="give `window`"):
+        task.evaluate(lines[:3], neural_cache=5)
 
 
 def test_the_sentence_with_the_larger_sum_is_preferred_and_ties_are_wrong():
