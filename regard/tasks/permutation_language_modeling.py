@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from regard.data.batches import StreamBatch
 from regard.data.permutations import PermutationOptions, PermutedStreams
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
@@ -156,8 +157,11 @@ class PermutationLanguageModeling(LanguageModeling):
     def losses(self, batch: Any, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
         """The sum of the cross-entropies of the targets in nats, and the memory after the batch.
 
+        batch: segments with targets; in evaluation windows of a text, read in its order.
         carry: the memory after the batch before; None at the start of the text.
         """
+        if isinstance(batch, StreamBatch):
+            return super().losses(batch, carry)
         batch = batch.to(device_of(self.model))
         output = self.model.encode_segment(batch.segments, None if batch.fresh else carry)
         hidden, labels = output.hidden.flatten(0, 1), batch.labels.flatten()

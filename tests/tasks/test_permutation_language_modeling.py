@@ -225,6 +225,25 @@ def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
     assert classifier.predict(["the cat"])[0] in ("0", "1")
 
 
+def test_perplexity_is_that_of_the_text_in_its_order_read_in_windows(tmp_path):
+    lines = [SENTENCES[i % 3] for i in range(300)]
+    trained(tmp_path / "run", 5, test=lines)  # tests the model behind training
+    task, length = regard.load(tmp_path / "run"), RECIPE["data"]["sequence_length"]
+    score = task.evaluate(lines)
+    assert f"|window:{length}|" in score.signature
+    ids = [task.tokenizer.eos_id]
+    for line in lines:
+        ids += [*task.tokenizer.encode(line).ids, task.tokenizer.eos_id]
+    nats = 0.0
+    for start in range(0, len(ids) - 1, length):
+        window = torch.tensor([ids[start : start + length + 1]])
+        with torch.no_grad():
+            scores = task.model.head.logits(task.model(window[:, :-1]).hidden)[0].double()
+        nats -= float(scores.log_softmax(-1).gather(1, window[0, 1:, None]).sum())
+    assert score.nats == pytest.approx(nats, rel=1e-5)
+    assert task.evaluate(lines, window=7).value != score.value
+
+
 def test_memory_without_a_limit_raises_an_error_and_a_note_says_where_there_is_none(tmp_path):
     model = RECIPE["model"]
     with pytest.raises(ConfigError, match="`memory_length` must be a number in training"):
