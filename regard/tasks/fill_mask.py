@@ -23,8 +23,8 @@ from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.encoding import EncoderTask
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.inputs import as_list, checked_text, too_long_error
-from regard.tasks.log_likelihoods import pseudo_log_likelihoods
+from regard.tasks.inputs import as_list, checked_text
+from regard.tasks.log_likelihoods import check_lengths, pseudo_log_likelihoods
 from regard.tasks.next_sentence import NextSentence
 from regard.tasks.predictions import Prediction
 from regard.tasks.sentence_order import SentenceOrder
@@ -142,8 +142,7 @@ class FillMask(EncoderTask):
                 raise TextError(index, "is empty.", "Leave it out.")
             if MASK in text or self.tokenizer.mask_id in one.ids:
                 raise TextError(index, f"has a mask: {text!r:.80}.", "Masks have no likelihood.")
-        for index in self.input_format.too_long(inputs):
-            raise too_long_error(index, len(inputs[index]), self.input_format.max_length)
+        check_lengths([len(one) for one in inputs], self.input_format.max_length)
         return pseudo_log_likelihoods(self, inputs)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:

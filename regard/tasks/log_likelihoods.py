@@ -19,12 +19,12 @@ from regard.data.bucketing import sorted_batches
 from regard.data.encoder_inputs import EncodedInputs
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
+from regard.errors import TextError
 from regard.layers.softmax import token_losses
 from regard.models.protocols import Generator
 from regard.tasks.batching import device_of, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.inputs import too_long_error
 from regard.text.templates import EncoderInput
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def causal_log_likelihoods(
         return []
     if (limit := model.config.max_length) is not None:
         steps = limit  # a text is read at once
-        for index, ids in enumerate(texts):
-            if len(ids) > limit + 1:
-                raise too_long_error(index, len(ids) - 1, limit)
+        check_lengths([len(ids) - 1 for ids in texts], limit)
     rows = TokenArray.of(texts)
     found = torch.zeros(len(rows), dtype=torch.float64)
     batches = sorted_batches(
@@ -61,6 +59,18 @@ def causal_log_likelihoods(
             found[numbers] = _causal(model, batch, steps)
     check_finite(found.isfinite(), range(len(rows)), "log-likelihood")
     return found.tolist()
+
+
+def check_lengths(lengths: Sequence[int], limit: int | None) -> None:
+    """Check that the tokens of texts are not more than a model reads.
+
+    Raises:
+        TextError: one has more.
+    """
+    for index, length in enumerate(lengths):
+        if limit is not None and length > limit:
+            problem = f"has {length:,} tokens, but this model reads at most {limit:,}."
+            raise TextError(index, problem, "Shorten it.")
 
 
 def _causal(model: Generator, batch: Sequences, steps: int) -> Tensor:
