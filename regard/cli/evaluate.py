@@ -20,10 +20,10 @@ from regard.cli.options import (
     with_decoding,
     with_flags,
 )
+from regard.cli.zero_shot import ZeroShotOptions
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from regard.metrics import Score
     from regard.tasks.text_to_text import TextToText
     from regard.tasks.verbs import TaskVerbs
 
@@ -55,6 +55,7 @@ class PerplexityOptions:
 
 
 @with_decoding
+@with_flags("zero_shot", ZeroShotOptions)
 @with_flags("perplexity", PerplexityOptions)
 def evaluate(
     model: ModelFolder,
@@ -63,17 +64,12 @@ def evaluate(
     columns: Annotated[str | None, Option(help="Of a table: 0,1 or en,de.")] = None,
     valid: Annotated[bool, Option("--valid", help="The recipe's validation data.")] = False,
     last_word: Annotated[bool, Option("--last-word", help="Score each line's last word.")] = False,
-    minimal_pairs: Annotated[
-        bool, Option("--minimal-pairs", help="Score pairs of which one sentence is grammatical.")
-    ] = False,
-    pairs_per_set: Annotated[
-        int | None, Option(help="The first pairs of each set; with --minimal-pairs.")
-    ] = None,
     quantize: Quantize = None,
     device: Device = None,
     as_json: AsJson = False,
     *,
     perplexity: PerplexityOptions,
+    zero_shot: ZeroShotOptions,
     decoding: dict[str, Any],
 ) -> None:
     """Score a model on the test data of its recipe, or on other data.
@@ -84,23 +80,23 @@ def evaluate(
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import LanguageModeling
 
-    _check_pairs(minimal_pairs, pairs_per_set, valid=valid, last_word=last_word, columns=columns)
+    asked = zero_shot.check(valid=valid, last_word=last_word, columns=columns)
     if files and valid:
         raise ConfigError("--valid is for the recipe's data, --data for other data. Leave one out.")
     chosen: Columns = [int(c) if c.isdecimal() else c for c in (columns or "").split(",") if c]
     part: Part = "valid" if valid else "test"
-    if task.decodes and not files and not minimal_pairs:
+    if task.decodes and not files and not asked:
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
-    is_perplexity = isinstance(task, LanguageModeling) and not (last_word or minimal_pairs)
+    is_perplexity = isinstance(task, LanguageModeling) and not (last_word or asked)
     if (given := perplexity.given()) and not is_perplexity:
         named = "--" + next(iter(given)).replace("_", "-")
         raise ConfigError(f"{named} is for the perplexity of a language model.")
     counts = Counter[str]()
     with watching(lambda batches: with_progress(batches, "evaluating")):
-        if minimal_pairs:
-            check_no_decoding("--minimal-pairs", decoding)
-            scores = [_minimal_pairs(task, files, pairs_per_set)]
+        if asked:
+            check_no_decoding(asked, decoding)
+            scores = zero_shot.scores(task, files)
         elif last_word or isinstance(task, LanguageModeling):
             check_no_decoding("Perplexity", decoding)
             scores = _likelihood(task, files, chosen, last_word, given)
@@ -112,7 +108,7 @@ def evaluate(
             check_no_decoding(task.name, decoding)
             scores, files = _predictions(task, model, files, chosen, part)
     facts = {"model": model, "data": files, "scores": list(map(_facts, scores)), **counts}
-    tables = [str(scores[0].report)] if minimal_pairs else []
+    tables = [str(one.report) for one in scores if asked and one.report]
     show(facts, "\n".join([*tables, *map(str, scores)]), as_json)
 
 
@@ -207,33 +203,6 @@ def _likelihood(
     if not last_word:
         return [task.evaluate(read(file, format=task.format), **options) for file in files]
     return [score for file in files for score in task.lambada(_passages(file))]
-
-
-def _check_pairs(minimal_pairs: bool, pairs_per_set: int | None, **others: Any) -> None:
-    """Check the options that belong to minimal pairs, or do not.
-
-    Raises:
-        ConfigError: one would be without effect.
-    """
-    if pairs_per_set is not None and not minimal_pairs:
-        raise ConfigError("--pairs-per-set is for --minimal-pairs. Leave it out.")
-    for name, value in others.items():
-        if minimal_pairs and value:
-            named = name.replace("_", "-")
-            raise ConfigError(
-                f"--{named} would be without effect on --minimal-pairs. Leave it out."
-            )
-
-
-def _minimal_pairs(task: TaskVerbs, files: Sequence[Path], pairs_per_set: int | None) -> Score:
-    """The accuracy of the pairs of all files."""
-    from regard.data import read_minimal_pairs
-    from regard.tasks.minimal_pairs import minimal_pair_scores
-
-    if not files:
-        raise ConfigError("--minimal-pairs needs --data: a .jsonl file, a folder or a .zip file.")
-    read = (read_minimal_pairs(file, pairs_per_set=pairs_per_set) for file in files)
-    return minimal_pair_scores(task, [pair for pairs in read for pair in pairs])
 
 
 def _passages(file: Path) -> list[str]:

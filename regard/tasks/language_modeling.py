@@ -368,7 +368,7 @@ class LanguageModeling(EmbedsTexts):
         """The texts of the hypotheses of each prompt: the prompt and its continuation."""
         return [
             self.tokenizer.decode_many(self._turned([*ids, *h.tokens]) for h in several)
-            for ids, several in zip(self._prompts(prompts), found, strict=True)
+            for ids, several in zip(self.prompt_ids(prompts), found, strict=True)
         ]
 
     def hypotheses(
@@ -376,7 +376,7 @@ class LanguageModeling(EmbedsTexts):
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
         method, prompts = decoding.with_options(self.method, **options), checked_texts(prompts)
-        encoded = fitted_prompts(self._prompts(prompts), self.context, too_long, options)
+        encoded = fitted_prompts(self.prompt_ids(prompts), self.context, too_long, options)
         with muted():
             found = decode_in_order(self.generator, TokenArray.of(encoded), method)
         best = [one[0] for one in found]
@@ -387,7 +387,7 @@ class LanguageModeling(EmbedsTexts):
     def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""
         most = self.token_limit(**options)
-        lengths = map(len, self._prompts(checked_texts(prompts)))
+        lengths = map(len, self.prompt_ids(checked_texts(prompts)))
         return {i: n for i, n in enumerate(lengths) if most is not None and n > most}
 
     def token_limit(self, **options: Any) -> int | None:
@@ -400,7 +400,7 @@ class LanguageModeling(EmbedsTexts):
         """The continuation of a prompt, in parts as tokens are generated."""
         self._check_forward("stream a continuation")
         method = decoding.with_options(self.method, **options)
-        ids = self._prompts([checked_text(prompt, 0)])[0]
+        ids = self.prompt_ids([checked_text(prompt, 0)])[0]
         fitted = fitted_prompts([ids], self.context, too_long, options)[0]
         if len(fitted) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
@@ -605,7 +605,7 @@ class LanguageModeling(EmbedsTexts):
 
     # ---- prompts
 
-    def _prompts(self, prompts: Sequence[str]) -> list[list[int]]:
+    def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompts, with the first tokens of the tokenizer's template, if it has one; for
         an empty prompt what precedes any line of the text.
         """

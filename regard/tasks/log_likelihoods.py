@@ -83,12 +83,12 @@ def _causal(model: Generator, batch: Sequences, steps: int) -> Tensor:
         part = slice(start, start + steps)
         output, chosen = model(inputs[:, part].to(device), state), predicted[:, part]
         state, hidden = output.state, output.hidden[chosen.to(device)]  # (N, D)
-        nats = _nats(model.head.logits, hidden, targets[:, part][chosen], model.config.vocab_size)
+        nats = nats_of(model.head.logits, hidden, targets[:, part][chosen], model.config.vocab_size)
         found -= found.new_zeros(len(batch)).index_add(0, chosen.nonzero()[:, 0], nats)
     return found
 
 
-def _nats(
+def nats_of(
     logits: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, vocab_size: int
 ) -> Tensor:
     """-log p(target) on the CPU: (N, D) and (N,) -> (N,) float64."""
@@ -125,7 +125,7 @@ def pseudo_log_likelihoods(task: EncoderTask, inputs: Sequence[EncoderInput]) ->
         for batch in watched(copies.longest_first(task.input_format.pad, max_tokens=most)):
             texts = task.completed(batch).texts
             hidden = task.encoder.encode(texts)[texts.ids == mask]  # (B, D)
-            nats = _nats(task.model.masked_lm.logits, hidden, targets[batch.numbers], vocab_size)
+            nats = nats_of(task.model.masked_lm.logits, hidden, targets[batch.numbers], vocab_size)
             found.index_add_(0, torch.from_numpy(owners)[batch.numbers], -nats)
     check_finite(found.isfinite(), range(len(inputs)), "pseudo-log-likelihood")
     return found.tolist()

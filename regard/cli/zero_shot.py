@@ -1,0 +1,112 @@
+"""Options of `evaluate` for what a model is asked without being trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.metrics import Score
+    from regard.tasks.verbs import TaskVerbs
+
+PAIRS, PROMPTS = "--minimal-pairs", "--template"
+# the options that belong to each
+OF_PAIRS = ("pairs_per_set",)
+OF_PROMPTS = ("answer", "choices", "shots", "examples", "examples_seed")
+
+
+@dataclass(frozen=True)
+class ZeroShotOptions:
+    """Minimal pairs, or questions as prompts; by default neither."""
+
+    minimal_pairs: Annotated[
+        bool, Option("--minimal-pairs", help="Score pairs of which one sentence is grammatical.")
+    ] = False
+    pairs_per_set: Annotated[int | None, Option(help="The first pairs of each set.")] = None
+    template: Annotated[
+        str | None, Option(help="Of a prompt, with fields of a row in braces: {text}.")
+    ] = None
+    answer: Annotated[str | None, Option(help="The field with the right answer.")] = None
+    choices: Annotated[
+        str | None, Option(help="Labels with texts, 0=bad,1=good; or the field of choices.")
+    ] = None
+    shots: Annotated[int | None, Option(help="Solved examples before a question.")] = None
+    examples: Annotated[Path | None, Option(help="Rows that examples are drawn from.")] = None
+    examples_seed: Annotated[int | None, Option(help="Of the draw of examples.")] = None
+
+    def check(self, **others: Any) -> str | None:
+        """The option that says what is asked; None where none does.
+
+        others: options of `evaluate` that have no effect on these.
+
+        Raises:
+            ConfigError: an option would be without effect, or lacks another.
+        """
+        given = {name for name, value in asdict(self).items() if value not in (None, False)}
+        asked = [
+            name for name, here in ((PAIRS, self.minimal_pairs), (PROMPTS, self.template)) if here
+        ]
+        if len(asked) > 1:
+            raise ConfigError(f"{PAIRS} and {PROMPTS} are different tests: give one of them.")
+        for name, belonging in ((PAIRS, OF_PAIRS), (PROMPTS, OF_PROMPTS)):
+            if name not in asked and (alone := [one for one in belonging if one in given]):
+                raise ConfigError(f"{_flag(alone[0])} is for {name}. Leave it out.")
+        if asked and (ignored := [_flag(name) for name, value in others.items() if value]):
+            raise ConfigError(f"{ignored[0]} would be without effect on {asked[0]}. Leave it out.")
+        if self.template and not self.answer:
+            raise ConfigError(f"{PROMPTS} needs --answer, the field with the right answer.")
+        if self.template and bool(self.shots) != (self.examples is not None):
+            raise ConfigError("--shots and --examples need each other: give both or none.")
+        return asked[0] if asked else None
+
+    def scores(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+        """The scores of what is asked.
+
+        Raises:
+            ConfigError: no file is given, or the model cannot be asked that.
+        """
+        if not files:
+            raise ConfigError("The test needs --data: the file of its rows.")
+        return self._pairs(task, files) if self.minimal_pairs else self._prompts(task, files)
+
+    def _pairs(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+        from regard.data import read_minimal_pairs
+        from regard.tasks.minimal_pairs import minimal_pair_scores
+
+        several = (read_minimal_pairs(file, pairs_per_set=self.pairs_per_set) for file in files)
+        return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
+
+    def _prompts(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+        from regard.tasks.few_shot import few_shot_scores
+        from regard.tasks.language_modeling import LanguageModeling
+        from regard.tasks.prompt_template import PromptTemplate
+
+        if not isinstance(task, LanguageModeling):
+            raise ConfigError(f"{task.name} continues no prompt: {PROMPTS} is for language models.")
+        assert self.template is not None and self.answer is not None
+        # A shell gives \n as two characters.
+        template = PromptTemplate(self.template.replace("\\n", "\n"), self.answer, self._choices())
+        shots, seed = self.shots or 0, 1 if self.examples_seed is None else self.examples_seed
+        return [
+            score
+            for file in files
+            for score in few_shot_scores(
+                task, file, template, shots=shots, pool=self.examples, seed=seed
+            )
+        ]
+
+    def _choices(self) -> dict[str, str] | str | None:
+        if self.choices is None or "=" not in self.choices:
+            return self.choices
+        pairs = (part.partition("=") for part in self.choices.split(","))
+        return {label.strip(): text.strip() for label, _, text in pairs}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,203 @@
+"""Zero-, one- and few-shot evaluation of language models (Brown et al. 2020, section 2.4).
+
+A prompt is k solved examples and a question. Of several choices the model prefers the one with the
+largest log p(choice | prompt), or the largest per token, or per byte; without choices it generates
+an answer, which must be equal to the right one. Nothing is learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.data.grouped_inputs import GroupBatch, GroupedInputs
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, TextError
+from regard.metrics import Score
+from regard.models.gpt import GPT
+from regard.models.protocols import Generator
+from regard.models.wrappers import unwrapped
+from regard.tasks.batching import device_of, watched
+from regard.tasks.embedder import batch_budget
+from regard.tasks.finite_checks import check_finite
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.log_likelihoods import nats_of
+from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, Rows, drawn_examples
+from regard.tasks.shared_prefix import encode_with_shared_prefixes
+from regard.text.templates import EncoderInput
+
+ANSWER_TOKENS = 32  # of a generated answer, at most
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A question behind examples, as the model reads it.
+
+    rows: the ids of the prompt with each choice, or without choices of the prompt.  counts: how
+    many of them are the choice's.  dropped: how many examples did not fit.
+    """
+
+    prompt: str
+    rows: list[list[int]]
+    counts: list[int]
+    dropped: int
+
+
+def few_shot_scores(
+    task: LanguageModeling,
+    rows: Rows,
+    template: PromptTemplate,
+    *,
+    shots: int = 0,
+    pool: Rows | None = None,
+    seed: int = 1,
+) -> list[Score]:
+    """Of choices three accuracies: by log p, by log p per token and per byte of the choice. Of
+    generated answers the share that equals the right one, up to space around them.
+
+    A prompt that is longer than the context loses whole examples, the first ones; the signature
+    counts these.
+
+    Args:
+        rows: the questions.
+        pool: the rows that examples are drawn from, others for each question.
+
+    Raises:
+        ConfigError: examples are asked for without a pool, or from one that is too small; the model
+            reads backward.
+        DataError: a row is malformed.
+        TextError: a question is longer than the context.
+    """
+    if shots and pool is None:
+        raise ConfigError(f"`shots` is {shots}, but there is no pool of examples (`--examples`).")
+    if task.model.reads_backward:
+        raise ConfigError("This model reads texts from their end: it cannot answer prompts.")
+    questions = template.questions(rows)
+    examples = template.questions(pool) if shots and pool is not None else []
+    prefixes = [
+        [template.solved(one) for one in drawn_examples(question, number, examples, shots, seed)]
+        for number, question in enumerate(questions)
+    ]
+    fitted = [
+        _fitted(task, question, solved, template.space, number)
+        for number, (question, solved) in enumerate(zip(questions, prefixes, strict=True))
+    ]
+    how = f"shots:{shots}" + (f"|seed:{seed}" if shots else "")
+    how += f"|tok:{task.tokenizer.kind}-{task.tokenizer.vocab_size}|count:{len(questions)}"
+    dropped = sum(one.dropped for one in fitted)
+    how += f"|dropped:{dropped}" if dropped else ""
+    if template.choices is None:
+        return [_exact_match(task, questions, fitted, how)]
+    return _accuracies(task, questions, fitted, how)
+
+
+def _fitted(
+    task: LanguageModeling, question: PromptQuestion, solved: Sequence[str], space: str, number: int
+) -> Fitted:
+    """The question behind as many of the last examples as fit into the context."""
+    endings = [space + choice for choice in question.choices] or [""]
+    room = 0 if question.choices else ANSWER_TOKENS
+    most = None if task.context is None else task.context + 1 - room
+    for dropped in range(len(solved) + 1):
+        prompt = "".join(solved[dropped:]) + question.prompt
+        rows = task.prompt_ids([prompt + ending for ending in endings])
+        longest = max(map(len, rows))
+        if most is None or longest <= most:
+            break
+    else:
+        problem = f"has {longest:,} tokens, but this model reads at most {most:,}."
+        raise TextError(number, problem, "Shorten it.", what="Question")
+    counts = [_count(task, prompt, one) for one in endings]
+    if any(count >= len(ids) for count, ids in zip(counts, rows, strict=True)):
+        raise TextError(
+            number, "has an empty prompt.", "Write text in the template.", what="Question"
+        )
+    return Fitted(prompt, rows, counts, dropped)
+
+
+def _count(task: LanguageModeling, prompt: str, ending: str) -> int:
+    """How many tokens of a prompt with its ending reach into the ending."""
+    offsets = task.tokenizer.encode(prompt + ending).offsets
+    return sum(end > len(prompt) for _, end in offsets)
+
+
+def _accuracies(
+    task: LanguageModeling, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
+) -> list[Score]:
+    found = choice_log_likelihoods(task.generator, fitted)
+    right = dict.fromkeys(("accuracy", "accuracy per token", "accuracy per byte"), 0)
+    for question, one, sums in zip(questions, fitted, found, strict=True):
+        sizes = [len(choice.encode()) for choice in question.choices]
+        for name, by in zip(right, ([1] * len(sums), one.counts, sizes), strict=True):
+            means = [total / size for total, size in zip(sums, by, strict=True)]
+            best = max(range(len(means)), key=means.__getitem__)
+            right[name] += question.choices[best] == question.answer
+    count = len(questions)
+    return [Score(name, hits / count, how, count, 4) for name, hits in right.items()]
+
+
+@torch.no_grad()
+def choice_log_likelihoods(model: Generator, fitted: Sequence[Fitted]) -> list[list[float]]:
+    """log p of each choice behind its prompt, in nats, for each question.
+
+    Of a model with a key/value cache the prompt is read once for all choices of a question.
+
+    Raises:
+        RegardError: one is not finite.
+    """
+    inputs = GroupedInputs.of(
+        [
+            [EncoderInput(ids, [0] * len(ids), (0,), (len(ids),)) for ids in one.rows]
+            for one in fitted
+        ]
+    )
+    found: list[list[float]] = [[] for _ in fitted]
+    with evaluating(model):
+        batches = inputs.longest_first(model.config.pad, max_tokens=batch_budget(model))
+        for batch in watched(batches):
+            counts = torch.tensor([c for n in batch.numbers.tolist() for c in fitted[n].counts])
+            sums = _of_endings(model, batch, counts).split(batch.sizes.tolist())
+            for number, one in zip(batch.numbers.tolist(), sums, strict=True):
+                found[number] = one.tolist()
+    finite = torch.tensor([all(map(torch.isfinite, torch.tensor(one))) for one in found])
+    check_finite(finite, range(len(found)), "log-likelihoods of choices")
+    return found
+
+
+def _input(ids: list[int]) -> EncoderInput:
+    return EncoderInput(ids, [0] * len(ids), (0,), (len(ids),))
+
+
+def _of_endings(model: Generator, batch: GroupBatch, counts: Tensor) -> Tensor:
+    """log p of the last tokens of each row, (N,) float64. counts: (N,) how many."""
+    texts, device = batch.texts, device_of(model)
+    last = texts.lengths[:, None] - 1  # one beyond the position that predicts the last token
+    positions = torch.arange(texts.ids.size(1))
+    predicting = (positions < last) & (positions >= last - counts[:, None])  # (N, T)
+    hidden, plain = None, unwrapped(model)
+    if isinstance(plain, GPT):
+        hidden = encode_with_shared_prefixes(plain, texts.to(device))
+    if hidden is None:
+        hidden = model(texts.ids[:, :-1].to(device)).hidden  # (N, T - 1, D)
+        predicting = predicting[:, :-1]
+    targets = texts.ids[:, 1:][predicting[:, : texts.ids.size(1) - 1]]
+    states = hidden[predicting.to(device)]
+    nats = nats_of(model.head.logits, states, targets, model.config.vocab_size)
+    rows = predicting.nonzero()[:, 0]
+    return -torch.zeros(len(texts), dtype=torch.float64).index_add(0, rows, nats)
+
+
+def _exact_match(
+    task: LanguageModeling, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
+) -> Score:
+    """The first line of what is generated against the right answer."""
+    found = task.hypotheses([one.prompt for one in fitted], max_tokens=ANSWER_TOKENS)
+    texts = task.tokenizer.decode_many([one[0].tokens for one in found])
+    right = sum(
+        text.strip().split("\n")[0].strip() == question.answer.strip()
+        for text, question in zip(texts, questions, strict=True)
+    )
+    return Score("exact match", right / len(questions), how, len(questions), 4)

@@ -1,0 +1,167 @@
+"""Prompts from the rows of a table: a template with fields in braces, and examples before it.
+
+PromptTemplate("{sentence}\\nSentiment:", answer="label", choices={"0": "bad", "1": "good"})
+
+it is dull                            an example of the pool, with its answer
+Sentiment: bad
+
+a fine film                           the row
+Sentiment:                            good, or bad?
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from string import Formatter
+from typing import Any
+
+from regard.data.readers import Location, found, read_records, text_of
+from regard.errors import ConfigError, DataError, check_at_least
+
+Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class PromptQuestion:
+    """A row as a prompt, its choices, none where the answer is generated, and the right answer."""
+
+    prompt: str
+    choices: tuple[str, ...]
+    answer: str
+
+
+@dataclass(frozen=True)
+class PromptTemplate:
+    """How rows become prompts.
+
+    template: names fields in braces, also `{question.stem}`; `{{` is a brace.
+    answer: the field with the right answer: a label of `choices`, the number of a choice from 0, or
+        a choice itself.
+    choices: the texts of all labels; or the field with the list of the choices of each row; None:
+        the answer is generated, and the field `answer` has its text.
+    separator: between examples.
+
+    Raises:
+        ConfigError: the template names no field, or cannot be read; there are no two choices.
+    """
+
+    template: str
+    answer: str
+    choices: Mapping[str, str] | str | None = None
+    separator: str = "\n\n"
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise ConfigError(
+                f"The template {self.template!r} names no field. Write fields in braces, such as "
+                "{sentence}."
+            )
+        if isinstance(self.choices, Mapping) and len(self.choices) < 2:
+            raise ConfigError("`choices` must be at least two labels with their texts.")
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that the template names."""
+        try:
+            parts = [*Formatter().parse(self.template)]
+        except ValueError as error:
+            problem = f"The template {self.template!r} cannot be read: {error}."
+            raise ConfigError(f"{problem} Write a brace as {{{{ or }}}}.") from None
+        for _, name, options, conversion in parts:
+            if name is not None and (not name or options or conversion):
+                raise ConfigError(
+                    f"The template {self.template!r} must have names alone in its braces."
+                )
+        return tuple(name for _, name, _, _ in parts if name is not None)
+
+    @property
+    def space(self) -> str:
+        """What is between a prompt and its answer: a space, if the prompt does not end in one."""
+        return "" if self.template[-1:].isspace() else " "
+
+    def questions(self, rows: Rows) -> list[PromptQuestion]:
+        """The rows of a CSV, TSV, JSONL or Parquet file, or of anything to loop over, as questions.
+
+        Raises:
+            DataError: a row lacks a field, or its answer is none of its choices; there is no row.
+        """
+        if isinstance(rows, str | PathLike):
+            file = read_records(rows)
+            located = [((str(rows), number), row) for number, row in file.records()]
+        else:
+            located = [(("rows", number), dict(row)) for number, row in enumerate(rows, 1)]
+        if not located:
+            raise DataError("rows", None, "are none.")
+        return [self.question(row, location) for location, row in located]
+
+    def question(self, row: Mapping[str, Any], location: Location) -> PromptQuestion:
+        """One row; see `questions`."""
+        values = {name: _text(row, name, location) for name in self.fields}
+        prompt = "".join(
+            literal + ("" if name is None else values[name])
+            for literal, name, _, _ in Formatter().parse(self.template)
+        )
+        answer = _text(row, self.answer, location)
+        if self.choices is None:
+            return PromptQuestion(prompt, (), answer)
+        if isinstance(self.choices, Mapping):
+            labels, choices = tuple(self.choices), tuple(self.choices.values())
+        else:
+            choices = _list(found(row, self.choices, location), self.choices, location)
+            labels = tuple(map(str, range(len(choices))))
+        if any(not choice.strip() for choice in choices):
+            raise DataError(*location, f"has an empty choice: {', '.join(map(repr, choices))}.")
+        known = dict(zip(labels, choices, strict=True))
+        right = known.get(answer, answer)
+        if right not in choices:
+            names = ", ".join(map(repr, known if isinstance(self.choices, Mapping) else choices))
+            raise DataError(*location, f"has the answer {answer!r}, but the choices are {names}.")
+        return PromptQuestion(prompt, choices, right)
+
+    def solved(self, question: PromptQuestion) -> str:
+        """The question with its answer, and what separates it from the next."""
+        return f"{question.prompt}{self.space}{question.answer}{self.separator}"
+
+
+def drawn_examples(
+    question: PromptQuestion, number: int, pool: Sequence[PromptQuestion], shots: int, seed: int
+) -> list[PromptQuestion]:
+    """`shots` questions of the pool, others for each question, and never the question itself.
+
+    Args:
+        number: of the question.
+
+    Raises:
+        ConfigError: the pool has too few.
+    """
+    check_at_least(0, shots=shots)
+    draw, seen = random.Random(f"{seed}:{number}"), set[int]()
+    chosen: list[PromptQuestion] = []
+    while len(chosen) < shots:
+        if len(seen) == len(pool):
+            raise ConfigError(
+                f"`shots` is {shots}, but the pool has {len(chosen)} examples other than question "
+                f"{number + 1}. Give more, or ask for fewer."
+            )
+        at = draw.randrange(len(pool))
+        if at not in seen and pool[at] != question:
+            chosen.append(pool[at])
+        seen.add(at)
+    return chosen
+
+
+def _text(row: Mapping[str, Any], name: str, location: Location) -> str:
+    """A field as text; of true and false their words."""
+    value = found(row, name, location)
+    return str(value).lower() if isinstance(value, bool) else text_of(name, value, location)
+
+
+def _list(value: Any, name: str, location: Location) -> tuple[str, ...]:
+    """A field as a list of two texts or more."""
+    if not isinstance(value, list | tuple) or len(value) < 2:
+        raise DataError(*location, f"field {name!r} must be a list of at least two choices.")
+    return tuple(text_of(name, one, location) for one in value)

@@ -1,0 +1,234 @@
+"""Questions as prompts, judged by loops over models of `transformers`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+import transformers
+from test_cli import done, refused
+from tiny_folders import folder
+
+import regard
+from regard.errors import ConfigError, DataError, TextError
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.tasks.few_shot import few_shot_scores
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, drawn_examples
+from regard.text import train
+
+ROWS = [
+    {"text": "the ball is red", "label": 0, "options": ["a dog", "the old cat in the park"]},
+    {"text": "who sleeps ?", "label": 1, "options": ["the cat", "a", "the cat sleeps on a mat"]},
+    {"text": "it was slow and dull .", "label": 0, "options": ["bad", "good fun"]},
+    {"text": "a dog", "label": 1, "options": ["runs", "sleeps"]},
+]
+POOL = [{"text": f"film {n} was slow and dull and bad fun", "label": n % 2} for n in range(5)]
+LABELS = PromptTemplate(
+    "{text} It was", answer="label", choices={"0": "bad", "1": "good and cheap"}
+)
+LISTED = PromptTemplate("{text}\n", answer="label", choices="options")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return folder(tmp_path_factory.mktemp("gpt2"), "gpt2", "LMHeadModel")
+
+
+def their_choices(path, prompt: str, endings: list[str]) -> list[tuple[float, int]]:
+    """log p of each ending behind a prompt, and its tokens."""
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(path).eval().double()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    found = []
+    for ending in endings:
+        whole = tokenizer(prompt + ending, return_offsets_mapping=True)
+        count = sum(end > len(prompt) for _, end in whole["offset_mapping"])
+        ids = torch.tensor([whole["input_ids"]])
+        with torch.no_grad():
+            log_probs = theirs(ids).logits[0, :-1].log_softmax(-1)
+        sums = log_probs.gather(1, ids[0, 1:, None])[-count:, 0]
+        found.append((float(sums.sum()), count))
+    return found
+
+
+def accuracies(path, template, rows, examples) -> list[float]:
+    """By sum, per token and per byte."""
+    right = [0, 0, 0]
+    for row, solved in zip(rows, examples, strict=True):
+        question = template.question(row, ("rows", 1))
+        endings = [template.space + choice for choice in question.choices]
+        found = their_choices(path, solved + question.prompt, endings)
+        values = [
+            [total for total, _ in found],
+            [total / count for total, count in found],
+            [t / len(c.encode()) for (t, _), c in zip(found, question.choices, strict=True)],
+        ]
+        for at, scores in enumerate(values):
+            best = question.choices[scores.index(max(scores))]
+            right[at] += best == question.answer
+    return [one / len(rows) for one in right]
+
+
+@pytest.mark.parametrize("template", [LABELS, LISTED], ids=["labels", "listed"])
+@pytest.mark.parametrize("repeated", [1, 6])
+def test_choices_are_scored_as_by_a_loop_with_transformers(model, template, repeated):
+    task = regard.load(model)
+    rows = [row | {"text": " ".join([row["text"]] * repeated)} for row in ROWS]  # shared prefixes
+    found = few_shot_scores(task, rows, template)
+    assert [one.name for one in found] == ["accuracy", "accuracy per token", "accuracy per byte"]
+    wanted = accuracies(model, template, rows, [""] * len(rows))
+    assert [one.value for one in found] == pytest.approx(wanted)
+    assert re.fullmatch(r"shots:0\|tok:byte-bpe-\d+\|count:4", found[0].signature)
+
+
+def test_examples_come_before_the_question_and_the_first_are_dropped(model):
+    task = regard.load(model)
+    pool = LABELS.questions(POOL)
+    drawn = [
+        drawn_examples(question, number, pool, 3, 7)
+        for number, question in enumerate(LABELS.questions(ROWS))
+    ]
+    assert all(len({one.prompt for one in few}) == 3 for few in drawn)
+    assert drawn[0] != drawn[1]
+    own = drawn_examples(pool[2], 0, pool, 4, 7)
+    assert sorted(one.prompt for one in [*own, pool[2]]) == sorted(one.prompt for one in pool)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    solved, dropped = [], 0
+    for row, few in zip(ROWS, drawn, strict=True):
+        texts = [f"{one.prompt} {one.answer}\n\n" for one in few]
+        longest = LABELS.question(row, ("rows", 1)).prompt + " good and cheap"
+        while len(tokenizer("".join(texts) + longest)["input_ids"]) > 65:
+            texts, dropped = texts[1:], dropped + 1
+        solved.append("".join(texts))
+    assert dropped
+    found = few_shot_scores(task, ROWS, LABELS, shots=3, pool=POOL, seed=7)
+    assert [one.value for one in found] == pytest.approx(accuracies(model, LABELS, ROWS, solved))
+    assert "shots:3|seed:7|" in found[0].signature
+    assert found[0].signature.endswith(f"|count:4|dropped:{dropped}")
+
+
+def test_log_likelihoods_do_not_depend_on_other_questions(model):
+    from regard.tasks.few_shot import _fitted, choice_log_likelihoods
+
+    task = regard.load(model)
+    questions = LISTED.questions([row | {"text": row["text"] * 5} for row in ROWS])
+    fitted = [_fitted(task, one, [], LISTED.space, n) for n, one in enumerate(questions)]
+    together = choice_log_likelihoods(task.generator, fitted)
+    for one, sums, question in zip(fitted, together, questions, strict=True):
+        (alone,) = choice_log_likelihoods(task.generator, [one])
+        assert sums == pytest.approx(alone, rel=1e-5)
+        theirs = their_choices(model, question.prompt, list(question.choices))
+        assert sums == pytest.approx([total for total, _ in theirs], rel=1e-4)
+        assert one.counts == [count for _, count in theirs]
+
+
+def test_answers_are_generated_and_compared(model):
+    task = regard.load(model)
+    template = PromptTemplate("{text}", answer="answer")
+    texts = [row["text"] for row in ROWS]
+    answers = []
+    for text in texts:
+        (found,) = task.hypotheses([text], max_tokens=32)
+        answers.append(task.tokenizer.decode(found[0].tokens).strip().split("\n")[0].strip())
+    rows = [{"text": t, "answer": f" {a} "} for t, a in zip(texts, answers, strict=True)]
+    rows[0]["answer"] = "never this"
+    (score,) = few_shot_scores(task, rows, template)
+    assert score.name == "exact match" and score.value == pytest.approx(0.75)
+
+
+def test_models_with_a_state_answer_too():
+    tokenizer = train("words", ["the ball is red it was bad good and cheap who sleeps"] * 2, 40)
+    torch.manual_seed(0)
+    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
+    task = LanguageModeling(model, tokenizer)
+    found = few_shot_scores(task, ROWS[:2], LABELS, shots=1, pool=POOL)
+    assert all(0 <= one.value <= 1 for one in found)
+
+
+def test_labels_indices_and_texts_are_answers():
+    rows = [
+        {"text": "a", "label": True, "options": ["x", "y"]}, {"text": "b", "label": "y"},
+        {"text": "c {d}", "label": 0},
+    ]  # fmt: skip
+    named = PromptTemplate("{text}: {{}}", "label", {"true": "yes", "y": "y", "0": "z"})
+    assert named.questions(rows) == [
+        PromptQuestion("a: {}", ("yes", "y", "z"), "yes"),
+        PromptQuestion("b: {}", ("yes", "y", "z"), "y"),
+        PromptQuestion("c {d}: {}", ("yes", "y", "z"), "z"),
+    ]
+    listed = PromptTemplate("{text.inner}", "label", "options")
+    row = {"text": {"inner": "a"}, "label": "y", "options": ["x", "y"]}
+    assert listed.questions([row, row | {"label": "0"}])[1].answer == "x"
+
+
+@pytest.mark.parametrize(
+    "template, rows, message",
+    [
+        (LABELS, [{"text": "a"}], "label"),
+        (LABELS, [{"sentence": "a", "label": 0}], "'text'"),
+        (LABELS, [{"text": "a", "label": 7}], "has the answer '7', but the choices are '0', '1'"),
+        (LABELS, [{"text": None, "label": 0}], "must be text, but is missing"),
+        (LABELS, [], "are none"),
+        (LISTED, [{"text": "a", "label": 0, "options": ["x"]}], "at least two choices"),
+        (LISTED, [{"text": "a", "label": 0, "options": ["x", " "]}], "has an empty choice"),
+    ],
+)
+def test_malformed_rows_are_named(template, rows, message):
+    with pytest.raises(DataError, match=message):
+        template.questions(rows)
+
+
+def test_wrong_templates_and_pools_are_errors(model):
+    task = regard.load(model)
+    for wrong in ("no field", "{", "{}", "{text!r}", "{text:>3}"):
+        with pytest.raises(ConfigError, match="The template"):
+            PromptTemplate(wrong, "label")
+    with pytest.raises(ConfigError, match="at least two labels"):
+        PromptTemplate("{text}", "label", {"0": "bad"})
+    with pytest.raises(ConfigError, match="`shots` is 9, but the pool has 5 examples other than"):
+        few_shot_scores(task, ROWS, LABELS, shots=9, pool=POOL)
+    with pytest.raises(ConfigError, match="`shots` is 3, but the pool has 3 examples|has 2"):
+        few_shot_scores(task, POOL[:3], LABELS, shots=3, pool=POOL[:3])
+    with pytest.raises(ConfigError, match="no pool"):
+        few_shot_scores(task, ROWS, LABELS, shots=1)
+    with pytest.raises(ConfigError, match="`shots` must be at least 0"):
+        few_shot_scores(task, ROWS, LABELS, shots=-1, pool=POOL)
+    with pytest.raises(TextError, match="Question 2 has .* tokens, but this model reads at most"):
+        few_shot_scores(task, [ROWS[0], {"text": "ball " * 90, "label": 0}], LABELS)
+    with pytest.raises(TextError, match="Question 1 has an empty prompt"):
+        few_shot_scores(task, [{"text": "", "label": "x", "options": ["x", "y"]}],
+                        PromptTemplate("{text}", "label", "options"))  # fmt: skip
+
+
+def test_questions_are_answered_from_the_command_line(model, tmp_path):
+    rows, pool = tmp_path / "rows.jsonl", tmp_path / "pool.csv"
+    rows.write_text("\n".join(map(json.dumps, ROWS)))
+    pool.write_text("text,label\n" + "\n".join(f"{p['text']},{p['label']}" for p in POOL))
+    asked = [
+        "evaluate",
+        model,
+        "--data",
+        rows,
+        "--template",
+        r"{text}\nIt was",
+        "--answer",
+        "label",
+    ]
+    choices = ["--choices", "0=bad,1=good and cheap"]
+    found = json.loads(done(*asked, *choices, "--json"))["scores"]
+    template = PromptTemplate("{text}\nIt was", "label", {"0": "bad", "1": "good and cheap"})
+    wanted = few_shot_scores(regard.load(model), ROWS, template)
+    assert [one["value"] for one in found] == [one.value for one in wanted]
+    few = ["--shots", 2, "--examples", pool, "--examples-seed", 3]
+    found = json.loads(done(*asked, *choices, *few, "--json"))["scores"]
+    wanted = few_shot_scores(regard.load(model), ROWS, template, shots=2, pool=pool, seed=3)
+    assert [one["signature"] for one in found] == [one.signature for one in wanted]
+    assert "exact match" in done(*asked)
+    assert "need each other" in refused(*asked, "--shots", 2)
+    assert "needs --answer" in refused(*asked[:-2])
+    assert "--choices is for --template" in refused("evaluate", model, *choices)
+    assert "different tests" in refused(*asked, "--minimal-pairs")
+    assert "--beams" in refused(*asked, "--beams", 2)
+    assert "needs --data" in refused(*asked[:2], *asked[4:])
