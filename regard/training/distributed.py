@@ -18,6 +18,7 @@ import os
 import pickle
 import warnings
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -272,8 +273,10 @@ def connected(device: str | None = None) -> Iterator[str | None]:
                 warnings.simplefilter("ignore")
             yield device
         failed = False
-    except Interrupted:  # in all of them, after they have saved
+    except Interrupted as stop:  # in all of them, after they have saved; one says so
         failed = False
+        if not here.first:
+            raise SystemExit(stop.code) from None
         raise
     except Exception as error:
         if error is here.raised:
@@ -417,19 +420,19 @@ class FSDPModel(ShardedModel):
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 distributed.broadcast(tensor, src=0)
         self.common = {p for p in self.model.parameters() if not p.dim()}
-        self.modules = self._shard()
+        self.additions = self._shard()
         self.sharded = dict(self.model.named_parameters(remove_duplicate=False))
         held = {p: self._held(p) for p in self.sharded.values()}
         self.held = {name: held[p] for name, p in self.sharded.items()}
         self.trained = {name: self.held[name] for name in trained(self.model)}
         self._whole = False
 
-    def _shard(self) -> dict[nn.Module, list[tuple[dict, Any, Any]]]:
-        """Shard layers and the rest; the hooks that FSDP has put into each module."""
+    def _shard(self) -> list[Additions]:
+        """Shard layers and the rest; what FSDP has added to each module."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
-        before = {one: [set(hooks) for hooks in _hooks(one)] for one in self.model.modules()}
+        additions = [Additions(module) for module in self.model.modules()]
         options: dict[str, Any] = {
             "mesh": init_device_mesh(self.device.type, (self.here.size,)),
             "ignored_params": self.common,
@@ -442,15 +445,9 @@ class FSDPModel(ShardedModel):
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # gradients are sums
                 module.set_force_sum_reduction_for_comms(True)
-        return {
-            module: [
-                (hooks, key, hook)
-                for hooks, known in zip(_hooks(module), keys, strict=True)
-                for key, hook in hooks.items()
-                if key not in known
-            ]
-            for module, keys in before.items()
-        }
+        for one in additions:
+            one.find()
+        return additions
 
     def _held(self, parameter: nn.Parameter) -> nn.Parameter:
         """What this process holds of a parameter, as one of its own in the same memory."""
@@ -532,9 +529,8 @@ class FSDPModel(ShardedModel):
             self._whole = False
             for module, name, parameter in plain:
                 setattr(module, name, parameter)
-            for hooks, key, hook in (one for several in self.modules.values() for one in several):
-                hooks[key] = hook
-                hooks.move_to_end(key, last=False)  # type: ignore[attr-defined]
+            for added in self.additions:
+                added.put_back()
 
     def merge(self) -> None:
         self._install_whole()
@@ -559,8 +555,8 @@ class FSDPModel(ShardedModel):
         ]
         for module, name, parameter in before:
             setattr(module, name, whole[parameter])
-        for hooks, key, _ in (one for several in self.modules.values() for one in several):
-            hooks.pop(key)
+        for added in self.additions:
+            added.take_off()
         return before
 
     def state(self) -> dict[str, Tensor]:
@@ -615,14 +611,55 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def _hooks(module: nn.Module) -> Sequence[dict]:
-    """The hooks of a module that FSDP may add to."""
-    return (
-        module._forward_pre_hooks,
-        module._forward_pre_hooks_with_kwargs,
-        module._forward_hooks,
-        module._load_state_dict_post_hooks,
-    )
+class Additions:
+    """What FSDP adds to a module: its class, attributes and hooks. It is made before, `find` comes
+    after that.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module, self.plain = module, type(module)
+        self._known = {*vars(module)}, [{*hooks} for hooks in self._hooks()]
+
+    def _hooks(self) -> list[OrderedDict[int, Any]]:
+        """Those of the kinds that FSDP adds."""
+        module: Any = self.module
+        return [
+            module._forward_pre_hooks,
+            module._forward_pre_hooks_with_kwargs,
+            module._forward_hooks,
+            module._load_state_dict_post_hooks,
+        ]
+
+    def find(self) -> None:
+        """Find out what was added."""
+        attributes, keys = self._known
+        self.sharded = type(self.module)
+        self.attributes = {
+            n: value for n, value in vars(self.module).items() if n not in attributes
+        }
+        self.hooks = [
+            (hooks, key, hook)
+            for hooks, known in zip(self._hooks(), keys, strict=True)
+            for key, hook in hooks.items()
+            if key not in known
+        ]
+
+    def take_off(self) -> None:
+        """Make it a plain module."""
+        self.module.__class__ = self.plain
+        for name in self.attributes:
+            delattr(self.module, name)
+        for hooks, key, _ in self.hooks:
+            del hooks[key]
+
+    def put_back(self) -> None:
+        """Undo `take_off`."""
+        self.module.__class__ = self.sharded
+        for name, value in self.attributes.items():
+            setattr(self.module, name, value)
+        for hooks, key, hook in self.hooks:
+            hooks[key] = hook
+            hooks.move_to_end(key, last=False)
 
 
 def _local(tensor: Any) -> Tensor:
