@@ -11,22 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from regard.data.grouped_inputs import GroupBatch, GroupedInputs
+from regard.data.grouped_inputs import GroupedInputs
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score
-from regard.models.gpt import GPT
 from regard.models.protocols import Generator
-from regard.models.wrappers import unwrapped
-from regard.tasks.batching import device_of, watched
+from regard.tasks.batching import watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.language_modeling import LanguageModeling
-from regard.tasks.log_likelihoods import nats_of
+from regard.tasks.log_likelihoods import ending_log_likelihoods
 from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, Rows, drawn_examples
-from regard.tasks.shared_prefix import encode_with_shared_prefixes
 from regard.text.templates import EncoderInput
 
 ANSWER_TOKENS = 32  # of a generated answer, at most
@@ -159,8 +155,9 @@ def choice_log_likelihoods(model: Generator, fitted: Sequence[Fitted]) -> list[l
         batches = inputs.longest_first(model.config.pad, max_tokens=batch_budget(model))
         for batch in watched(batches):
             counts = torch.tensor([c for n in batch.numbers.tolist() for c in fitted[n].counts])
-            sums = _of_endings(model, batch, counts).split(batch.sizes.tolist())
-            for number, one in zip(batch.numbers.tolist(), sums, strict=True):
+            sums, _ = ending_log_likelihoods(model, batch.texts, counts)
+            several = sums.split(batch.sizes.tolist())
+            for number, one in zip(batch.numbers.tolist(), several, strict=True):
                 found[number] = one.tolist()
     finite = torch.tensor([all(map(torch.isfinite, torch.tensor(one))) for one in found])
     check_finite(finite, range(len(found)), "log-likelihoods of choices")
@@ -169,25 +166,6 @@ def choice_log_likelihoods(model: Generator, fitted: Sequence[Fitted]) -> list[l
 
 def _input(ids: list[int]) -> EncoderInput:
     return EncoderInput(ids, [0] * len(ids), (0,), (len(ids),))
-
-
-def _of_endings(model: Generator, batch: GroupBatch, counts: Tensor) -> Tensor:
-    """log p of the last tokens of each row, (N,) float64. counts: (N,) how many."""
-    texts, device = batch.texts, device_of(model)
-    last = texts.lengths[:, None] - 1  # one beyond the position that predicts the last token
-    positions = torch.arange(texts.ids.size(1))
-    predicting = (positions < last) & (positions >= last - counts[:, None])  # (N, T)
-    hidden, plain = None, unwrapped(model)
-    if isinstance(plain, GPT):
-        hidden = encode_with_shared_prefixes(plain, texts.to(device))
-    if hidden is None:
-        hidden = model(texts.ids[:, :-1].to(device)).hidden  # (N, T - 1, D)
-        predicting = predicting[:, :-1]
-    targets = texts.ids[:, 1:][predicting[:, : texts.ids.size(1) - 1]]
-    states = hidden[predicting.to(device)]
-    nats = nats_of(model.head.logits, states, targets, model.config.vocab_size)
-    rows = predicting.nonzero()[:, 0]
-    return -torch.zeros(len(texts), dtype=torch.float64).index_add(0, rows, nats)
 
 
 def _exact_match(

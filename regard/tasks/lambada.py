@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data import Sequences, TokenArray, sorted_batches
+from regard.data import TokenArray, sorted_batches
 from regard.decoding.steps import evaluating
 from regard.errors import RegardError
 from regard.metrics import Score
 from regard.models.protocols import Generator
-from regard.tasks.batching import device_of, watched
+from regard.tasks.batching import watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite, check_likelihood
+from regard.tasks.log_likelihoods import ending_log_likelihoods
 from regard.text import Tokenizer
 
 
@@ -52,8 +53,8 @@ def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[st
     batches = sorted_batches((rows,), pads, max_tokens=budget, make=lambda one: one)
     with evaluating(model):
         for numbers, batch in zip(batches.indices, watched(batches), strict=True):
-            lasts = torch.from_numpy(counts[numbers])
-            nats[numbers], right[numbers] = _last_words(model, batch, lasts)
+            found, best = ending_log_likelihoods(model, batch, torch.from_numpy(counts[numbers]))
+            nats[numbers], right[numbers] = -found, best.float()
     check_finite(nats.isfinite(), range(len(rows)), "scores of its last word")
     truncated = sum(len(ids) > most for ids, _ in split)
     unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
@@ -71,26 +72,6 @@ def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int
             f"Passage {number} must have a word before its last one, but is {text!r:.80}."
         )
     return found.ids, count
-
-
-def _last_words(model: Generator, batch: Sequences, lasts: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each row -log p of its last tokens, (B,) float64, and 1.0 where all are predicted, (B,).
-
-    lasts: (B,) the tokens of the last words.
-    """
-    ends = batch.lengths[:, None] - 1  # one beyond the position that predicts the last token
-    positions = torch.arange(batch.ids.size(1) - 1)
-    predicting = (positions < ends) & (positions >= ends - lasts[:, None])  # (B, T - 1)
-    device = device_of(model)
-    hidden = model(batch.ids[:, :-1].to(device)).hidden[predicting.to(device)]  # (N, D)
-    targets = batch.ids[:, 1:][predicting]
-    log_probs = model.head.logits(hidden).float().log_softmax(-1).cpu()
-    row = predicting.nonzero()[:, 0]
-    loss = -log_probs.gather(1, targets[:, None])[:, 0].double()
-    wrong = (log_probs.argmax(-1) != targets).float()
-    count = len(batch)
-    nats = torch.zeros(count, dtype=torch.float64).index_add(0, row, loss)
-    return nats, (torch.zeros(count).index_add(0, row, wrong) == 0).float()
 
 
 def _scores(

@@ -20,11 +20,14 @@ from regard.data.encoder_inputs import EncodedInputs
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
 from regard.errors import TextError
-from regard.layers.softmax import token_losses
+from regard.layers.softmax import MIN_ROWS, slice_on, token_losses
+from regard.models.gpt import GPT
 from regard.models.protocols import Generator
+from regard.models.wrappers import unwrapped
 from regard.tasks.batching import device_of, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
+from regard.tasks.shared_prefix import encode_with_shared_prefixes
 from regard.text.templates import EncoderInput
 
 if TYPE_CHECKING:
@@ -96,6 +99,46 @@ def nats_of(
         return torch.zeros(0, dtype=torch.float64)
     parts = token_losses(hidden, targets.to(hidden.device), logits, vocab_size)
     return torch.cat([*parts]).double().cpu()
+
+
+@torch.no_grad()
+def ending_log_likelihoods(
+    model: Generator, texts: Sequences, counts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """log p of the last tokens of each text given those before, (B,) float64, and whether each of
+    them is the most probable one, (B,) bool.
+
+    Of a model with a key/value cache a prefix that neighbours share is read once.
+
+    Args:
+        model: in evaluation mode.
+        counts: (B,) how many tokens; at least one precedes them.
+    """
+    last = texts.lengths[:, None] - 1  # one beyond the position that predicts the last token
+    positions, device = torch.arange(texts.ids.size(1) - 1), device_of(model)
+    predicting = (positions < last) & (positions >= last - counts[:, None])  # (B, T - 1)
+    plain, hidden = unwrapped(model), None
+    if isinstance(plain, GPT):
+        hidden = encode_with_shared_prefixes(plain, texts.to(device))
+    if hidden is None:
+        hidden = model(texts.ids[:, :-1].to(device)).hidden  # (B, T - 1, D)
+    states = hidden[:, : texts.ids.size(1) - 1][predicting.to(device)]  # (N, D)
+    rows, targets = predicting.nonzero()[:, 0], texts.ids[:, 1:][predicting]
+    total = torch.zeros(len(texts), dtype=torch.float64)
+    best, size = torch.ones(len(texts), dtype=torch.bool), rows_of_slice(model)
+    for row, state, target in zip(
+        *(one.split(size) for one in (rows, states, targets)), strict=True
+    ):
+        log_probs = model.head.logits(state).float().log_softmax(-1).cpu()
+        total.index_add_(0, row, log_probs.gather(1, target[:, None])[:, 0].double())
+        best[row[log_probs.argmax(-1) != target]] = False
+    return total, best
+
+
+def rows_of_slice(model: Generator) -> int:
+    """Of how many tokens the logits are computed at a time."""
+    rows: int = slice_on(device_of(model)) // model.config.vocab_size
+    return max(MIN_ROWS, rows)
 
 
 @torch.no_grad()

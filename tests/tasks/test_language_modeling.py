@@ -212,7 +212,7 @@ def test_a_prompt_starts_with_the_special_token_of_the_template(task, tokenizer)
     assert hypothesis.log_prob != plain.log_prob
     assert other.generate("the", max_tokens=3).startswith("the")
     fast = tokenizers.Tokenizer.from_str(begun.to_str())
-    assert other._prompts(["the"]) == [fast.encode("the").ids]
+    assert other.prompt_ids(["the"]) == [fast.encode("the").ids]
 
 
 def test_streamed_parts_are_the_generated_text(task):
