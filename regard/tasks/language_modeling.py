@@ -6,7 +6,6 @@ A model with a state reads the text in parallel streams, from start to end. A mo
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +48,7 @@ from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.log_likelihoods import causal_log_likelihoods
 from regard.tasks.prompts import fitted_prompts, prompt_capacity, warn_of_context_ends
-from regard.tasks.running_text import TextData
+from regard.tasks.running_text import TextData, lost_text
 from regard.tasks.sections import (
     DecodingRecipe,
     TokenizerSection,
@@ -123,32 +122,6 @@ class TrainingText:
     batches: EpochData
     batch_size: int
     notes: list[str]
-
-
-def lost_text(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
-    """What encoding and decoding loses of texts, with the first example; "" where nothing is lost.
-
-    Unknown tokens do not count here: perplexities report them.
-    """
-    unknown = "" if tokenizer.unk_id is None else tokenizer.token(tokenizer.unk_id)
-    for text in texts:
-        ids = tokenizer.encode(text).ids
-        found = tokenizer.decode(ids)
-        if tokenizer.unk_id in ids and unknown:
-            same = re.findall(r"\s+", found.replace(unknown, "x")) == re.findall(r"\s+", text)
-        else:
-            same = found.removeprefix(" ") == text.removeprefix(" ")  # a space may come first
-        if not same:
-            pairs = enumerate(zip(found, text, strict=False))
-            first = next((i for i, (a, b) in pairs if a != b), min(len(found), len(text)))
-            part = slice(max(0, first - 20), first + 30)
-            return (
-                f"the tokenizer ({tokenizer.kind}) does not keep the text: "
-                f"{text[part]!r} comes back as {found[part]!r}. The model "
-                "never learns what is lost, such as line breaks, indentation or capitals. A "
-                "tokenizer of kind byte-bpe keeps all of a text"
-            )
-    return ""
 
 
 class LanguageModeling(EmbedsTexts):
@@ -534,10 +507,13 @@ class LanguageModeling(EmbedsTexts):
 
     def log_likelihoods(self, texts: Sequence[str]) -> list[float]:
         """log p of each text, alone, in nats; see `regard.tasks.log_likelihoods`."""
-        first, end = self._before(), self.line_end()
-        encoded = self.tokenizer.encode_many(checked_texts(texts))
-        rows = [self._turned([*first, *ids, *end]) for ids in encoded]
+        rows = [self._turned([*a, *b]) for a, b in self.text_ids(checked_texts(texts))]
         return causal_log_likelihoods(self.generator, rows, self.model.target_length or VALID_STEPS)
+
+    def text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """The ids that precede each text of one line, and those of the text with its line's end."""
+        first, end = self._before(), self.line_end()
+        return [(first, [*ids, *end]) for ids in self.tokenizer.encode_many(list(texts))]
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
         """Accuracy and perplexity of the last words of passages; see `regard.tasks.lambada`."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -85,3 +86,29 @@ class TextData(DataSection):
     def texts(self) -> Iterator[str]:
         """The training text, from which a tokenizer learns."""
         return self.records("train").texts()
+
+
+def lost_text(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
+    """What encoding and decoding loses of texts, with the first example; "" where nothing is lost.
+
+    Unknown tokens do not count here: perplexities report them.
+    """
+    unknown = "" if tokenizer.unk_id is None else tokenizer.token(tokenizer.unk_id)
+    for text in texts:
+        ids = tokenizer.encode(text).ids
+        found = tokenizer.decode(ids)
+        if tokenizer.unk_id in ids and unknown:
+            same = re.findall(r"\s+", found.replace(unknown, "x")) == re.findall(r"\s+", text)
+        else:
+            same = found.removeprefix(" ") == text.removeprefix(" ")  # a space may come first
+        if not same:
+            pairs = enumerate(zip(found, text, strict=False))
+            first = next((i for i, (a, b) in pairs if a != b), min(len(found), len(text)))
+            part = slice(max(0, first - 20), first + 30)
+            return (
+                f"the tokenizer ({tokenizer.kind}) does not keep the text: "
+                f"{text[part]!r} comes back as {found[part]!r}. The model "
+                "never learns what is lost, such as line breaks, indentation or capitals. A "
+                "tokenizer of kind byte-bpe keeps all of a text"
+            )
+    return ""

@@ -18,7 +18,7 @@ import torch
 
 from regard.data import ParallelStreams, StreamBatch, TokenArray, WarmedStreams
 from regard.errors import ConfigError
-from regard.models.protocols import Generator, LanguageModel, Output
+from regard.models.protocols import Generator, LanguageModel
 from regard.models.wrappers import generator
 from regard.ops import negative_log_likelihood
 from regard.state import State
@@ -114,14 +114,17 @@ def sequential_likelihood(
 ) -> TextLikelihood:
     """The likelihood of a text as one sequence, `steps` tokens at a time."""
     nats, count, state, remembered = 0.0, 0, None, None
-    for batch in watched(ParallelStreams(text, batch_size=1, sequence_length=steps)):
+    parts = ParallelStreams(text, batch_size=1, sequence_length=steps)
+    for number, batch in enumerate(watched(parts)):
+        if number and state is None:
+            raise _no_state(model)
         if cache is None:
             loss, tokens, state = _read(model, batch, state)
             nats, count = nats + loss, count + tokens
             continue
         batch = batch.to(device_of(model))
         output = model(batch.tokens, state)
-        (hidden,), (targets,), state = output.hidden, batch.targets, _state_of(model, output)
+        (hidden,), (targets,), state = output.hidden, batch.targets, output.state
         alone = negative_log_likelihood(model.head.logits(hidden), targets)
         remembered = remembered or CacheState.empty(hidden)
         mixed, remembered = mixed_nats(cache, remembered, hidden, targets, alone)
@@ -149,26 +152,22 @@ def _segments(text: TokenArray, overlap: int) -> int:
     return len(text.ids) // (PER_OVERLAP * overlap)
 
 
-def _read(model: Generator, batch: StreamBatch, state: State | None) -> tuple[float, int, State]:
+def _read(
+    model: Generator, batch: StreamBatch, state: State | None
+) -> tuple[float, int, State | None]:
     """Loss in nats and number of the predicted tokens of a batch, and the state after it."""
     batch = batch.to(device_of(model))
     output = model(batch.tokens, state)
     loss, tokens = model.head.loss(output.hidden.flatten(0, 1), batch.targets.flatten())
-    return float(loss), tokens, _state_of(model, output)
+    return float(loss), tokens, output.state
 
 
-def _state_of(model: Generator, output: Output) -> State:
-    """The state after an output.
-
-    Raises:
-        ConfigError: the model gives none, so that the text behind would be read without context.
-    """
-    if output.state is None:
-        raise ConfigError(
-            f"{type(model).__name__} carries no state from one part of a text to the next: give "
-            "`window`, the tokens that it reads at a time."
-        )
-    return output.state
+def _no_state(model: Generator) -> ConfigError:
+    """The error for a text whose further parts would be read without those before."""
+    return ConfigError(
+        f"{type(model).__name__} carries no state from one part of a text to the next: give "
+        "`window`, the tokens that it reads at a time."
+    )
 
 
 def _read_segments(
@@ -201,8 +200,9 @@ def converging_overlap(model: Generator, text: TokenArray) -> int | None:
     while _segments(text, overlap) >= FEWEST_SEGMENTS:
         ends = torch.linspace(2 * overlap, len(ids), PROBES).long()
         tokens = ids[ends[:, None] - torch.arange(2 * overlap, 0, -1)].to(device)  # (PROBES, 2n)
-        short = _state_of(model, model(tokens[:, overlap:]))
-        long = _state_of(model, model(tokens))
+        short, long = model(tokens[:, overlap:]).state, model(tokens).state
+        if short is None or long is None:
+            raise _no_state(model)
         if difference(short, long) <= TOLERANCE:
             return 2 * overlap  # positions that were not tested may converge later
         overlap *= 2

@@ -24,7 +24,8 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.tasks.language_modeling import LanguageModeling, lost_text
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.running_text import lost_text
 from regard.text import Tokenizer, train
 from regard.text.templates import Template
 

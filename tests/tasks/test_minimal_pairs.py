@@ -146,7 +146,8 @@ def test_the_perplexity_of_a_model_without_a_carried_state_needs_a_window():
         task.evaluate(lines)
     assert "|window:32|" in task.evaluate(lines, window=32).signature
     with pytest.raises(ConfigError, match="give `window`"):
-        task.evaluate(lines[:3], neural_cache=5)
+        task.evaluate(lines[:40], neural_cache=5)
+    assert task.evaluate(lines[:3]).nats == pytest.approx(task.evaluate(lines[:3], window=40).nats)
 
 
 def test_the_sentence_with_the_larger_sum_is_preferred_and_ties_are_wrong():

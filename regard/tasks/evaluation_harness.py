@@ -1,0 +1,197 @@
+"""EleutherAI's lm-evaluation-harness (0.4.13), which asks a language model of this library.
+
+    from lm_eval import simple_evaluate
+    from regard.tasks.evaluation_harness import harness_model
+
+    simple_evaluate(harness_model(regard.load("runs/gpt")), tasks=["lambada_standard", "blimp"])
+
+Prompts are encoded as for `generate`; a text without one begins as in `log_likelihoods`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from regard.data.bucketing import sorted_batches
+from regard.data.token_arrays import TokenArray
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, RegardError, TextError
+from regard.tasks.batching import watched
+from regard.tasks.embedder import batch_budget
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.log_likelihoods import ending_log_likelihoods
+
+SAMPLING = ("temperature", "top_k", "top_p")  # named as ours
+KNOWN = (*SAMPLING, "do_sample", "until", "max_gen_toks")
+ANSWER_TOKENS = 256  # the harness's own default
+
+
+class HarnessRequest(Protocol):
+    """An `Instance` of the harness.
+
+    args: (context, continuation), (text,), or (context, options of generation).
+    """
+
+    args: tuple[Any, ...]
+
+
+def harness_model(task: LanguageModeling) -> Any:
+    """A model that `lm_eval.simple_evaluate` takes.
+
+    Raises:
+        ConfigError: the model reads backward.
+        RegardError: lm_eval is not installed.
+    """
+    try:
+        from lm_eval.api.model import LM
+    except ImportError:
+        raise RegardError(
+            "The evaluation harness is not installed. Install it with: pip install lm_eval==0.4.13"
+        ) from None
+    return type("HarnessModel", (HarnessAnswers, LM), {})(task)
+
+
+class HarnessAnswers:
+    """Answers the three kinds of requests of the harness.
+
+    Raises:
+        ConfigError: the model reads backward.
+    """
+
+    def __init__(self, task: LanguageModeling):
+        super().__init__()
+        if task.model.reads_backward:
+            raise ConfigError("This model reads texts from their end: it continues no context.")
+        self.task = task
+
+    def loglikelihood(
+        self, requests: Sequence[HarnessRequest], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """log p of each continuation behind its context in nats, and whether it is what greedy
+        search gives. A context that is too long loses its beginning.
+
+        Raises:
+            TextError: a continuation has no token, or is longer than the model's context.
+        """
+        rows, counts = [], []
+        for number, one in enumerate(requests):
+            ids, count = self._continued(one.args[0], one.args[1], number)
+            rows.append(ids)
+            counts.append(count)
+        return self._endings(rows, counts)
+
+    def loglikelihood_rolling(
+        self, requests: Sequence[HarnessRequest], disable_tqdm: bool = False
+    ) -> list[float]:
+        """log p of each text in nats. One that is longer than the model's context is read in
+        windows, of which the last overlaps the one before, so that it is whole.
+        """
+        rows, counts, owners = [], [], []
+        texts = self.task.text_ids([one.args[0] for one in requests])
+        for number, (begin, ids) in enumerate(texts):
+            for row, count in windows(begin, ids, self.task.context):
+                rows.append(row)
+                counts.append(count)
+                owners.append(number)
+        totals = [0.0] * len(requests)
+        for number, (nats, _) in zip(owners, self._endings(rows, counts), strict=True):
+            totals[number] += nats
+        return totals
+
+    def generate_until(
+        self, requests: Sequence[HarnessRequest], disable_tqdm: bool = False
+    ) -> list[str]:
+        """What follows each context, up to the first of its `until`; a long context loses its
+        beginning.
+
+        Raises:
+            ConfigError: an option is not known.
+        """
+        return [
+            self._generated(context, options) for context, options in (r.args for r in requests)
+        ]
+
+    def _generated(self, context: str, options: Mapping[str, Any]) -> str:
+        if unknown := sorted({*options} - {*KNOWN}):
+            raise ConfigError(
+                f"Generation has no option {unknown[0]!r}. Known: {', '.join(KNOWN)}."
+            )
+        sampled = bool(options.get("do_sample")) and options.get("temperature", 1.0) > 0
+        chosen = {name: options[name] for name in SAMPLING if sampled and name in options}
+        most = int(options.get("max_gen_toks", ANSWER_TOKENS))
+        if self.task.context is not None:
+            most = min(most, self.task.context - 1)
+        (found,) = self.task.hypotheses([context], too_long="truncate", max_tokens=most, **chosen)
+        text = self.task.tokenizer.decode(found[0].tokens)
+        stops = options.get("until") or []
+        for stop in [stops] if isinstance(stops, str) else stops:
+            text = text.split(stop)[0] if stop else text
+        return text
+
+    def _continued(self, context: str, continuation: str, number: int) -> tuple[list[int], int]:
+        """The ids of a context and its continuation, and how many belong to the latter; spaces at
+        the end of the context do.
+        """
+        prompt, tokenizer = context.rstrip(), self.task.tokenizer
+        if prompt:
+            (ids,) = self.task.prompt_ids([context + continuation])
+            offsets = tokenizer.encode(context + continuation).offsets
+            count = sum(end > len(prompt) for _, end in offsets)
+        else:
+            ((begin, own),) = self.task.text_ids([context + continuation])
+            ids, count = [*begin, *own], len(own)
+        if not count:
+            raise TextError(number, "has no token.", what="Continuation")
+        limit = self.task.context
+        if limit is not None and count > limit:
+            problem = f"has {count:,} tokens, but this model reads at most {limit:,}."
+            raise TextError(number, problem, what="Continuation")
+        return ids if limit is None else ids[-limit - 1 :], count
+
+    @torch.no_grad()
+    def _endings(
+        self, rows: Sequence[list[int]], counts: Sequence[int]
+    ) -> list[tuple[float, bool]]:
+        """See `ending_log_likelihoods`, of rows of any lengths."""
+        if not rows:
+            return []
+        model, sizes = self.task.generator, np.array(counts)
+        total, best = torch.zeros(len(rows), dtype=torch.float64), torch.ones(len(rows)).bool()
+        batches = sorted_batches(
+            (TokenArray.of(rows),),
+            (model.config.pad,),
+            max_tokens=batch_budget(model),
+            make=lambda one: one,
+        )
+        with evaluating(model):
+            for numbers, batch in zip(batches.indices, watched(batches), strict=True):
+                here = torch.from_numpy(sizes[numbers])
+                total[numbers], best[numbers] = ending_log_likelihoods(model, batch, here)
+        return list(zip(total.tolist(), best.tolist(), strict=True))
+
+
+def windows(
+    begin: Sequence[int], ids: Sequence[int], limit: int | None
+) -> Iterator[tuple[list[int], int]]:
+    """The rows in which a text is read, and how many tokens at the end of each are predicted there;
+    each token is predicted once.
+
+    Args:
+        begin: what precedes the text.
+        limit: the most tokens that are read; None: any number.
+    """
+    text = [*begin, *ids]
+    if limit is None or len(text) <= limit + 1:
+        if ids:
+            yield text, len(text) - max(1, len(begin))
+        return
+    text, done = [*begin[-1:], *ids], 1
+    while done < len(text):
+        end = min(len(text), done + limit)
+        start = max(0, end - limit - 1)
+        yield text[start:end], end - done
+        done = end
