@@ -104,8 +104,8 @@ def _fitted(
         if most is None or longest <= most:
             break
     else:
-        problem = f"has {longest:,} tokens, but this model reads at most {most:,}."
-        raise TextError(number, problem, "Shorten it.", what="Question")
+        problem = f"has {longest:,} tokens, but {most:,} fit into the context of this model."
+        raise TextError(number, problem, "Shorten it, or leave it out.", what="Question")
     counts = [_count(task, prompt, one) for one in endings]
     if any(count >= len(ids) for count, ids in zip(counts, rows, strict=True)):
         raise TextError(
