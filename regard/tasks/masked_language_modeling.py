@@ -8,6 +8,7 @@ where the texts are pairs, of the mean of -log p(follows) over the pairs. Withou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -38,7 +39,7 @@ from regard.errors import RegardError
 from regard.metrics import Perplexity, Protocol, Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
-from regard.tasks.batching import training_layout, watched
+from regard.tasks.batching import device_of, training_layout, watched
 from regard.tasks.document_data import DocumentData
 from regard.tasks.encoding import headed
 from regard.tasks.fill_mask import FillMask
@@ -191,6 +192,18 @@ class MaskedLanguageModeling(FillMask):
     def train_batches(self) -> EpochSampler:
         """Masked texts of the corpus, in another order in each epoch."""
         return EpochSampler(self._masked("train"))
+
+    def completed(self, batch: Any) -> Any:
+        """See `EncoderTask`; what the encoder finds in a text, such as SegaBERT's sentences, it
+        finds in the text without masks.
+        """
+        if not isinstance(batch, MaskedBatch):
+            return super().completed(batch)
+        masked = batch.texts.ids
+        plain = torch.where(batch.labels != IGNORE, batch.labels, masked)
+        texts = self.model.encoder.complete(replace(batch.texts, ids=plain), self.tokenizer)
+        here = replace(batch, texts=replace(texts, ids=masked))
+        return here.to(device_of(self.model))
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Chosen tokens, and pairs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,25 @@ def test_the_report_shows_masked_texts_and_what_is_found(here):
         with torch.no_grad():
             scores = plan.task.model.eval().scores("masked_lm", batch.texts)[number, chosen]
         assert found == " ".join(map(label, scores.argmax(-1).tolist()))
+
+
+@pytest.mark.parametrize("pairs", ["true", "false"])
+def test_segabert_finds_its_sentences_in_the_text_without_masks(here, pairs):
+    plan = planned(
+        here / "bert.toml",
+        ("sentence_pairs = true", f"sentence_pairs = {pairs}\nshare = 0.6"),
+        ('name = "bert"', 'name = "segabert"'),
+    )
+    task, masked = plan.task, 0
+    (dot,) = task.tokenizer.encode(".").ids
+    for batch in task.train_batches().data.epoch(0):
+        plain = torch.where(batch.labels != IGNORE, batch.labels, batch.texts.ids)
+        masked += int(((batch.labels == dot) & (batch.texts.ids != dot)).sum())
+        wanted = task.model.encoder.complete(replace(batch.texts, ids=plain), task.tokenizer)
+        found = task.completed(batch)
+        assert torch.equal(found.texts.ids, batch.texts.ids)
+        for name, indices in wanted.extras.items():
+            assert torch.equal(found.texts.extras[name], indices), name
+        assert set(wanted.extras) == set(found.texts.extras) != set()
+    assert masked  # ends of sentences, which the masked text does not show
+    assert task.validate()["loss"] > 0
