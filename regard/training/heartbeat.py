@@ -8,7 +8,7 @@ that misses a count says so in the store, and all end.
 from __future__ import annotations
 
 import os
-import socket
+import platform
 import sys
 import threading
 import time
@@ -68,7 +68,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Begin to count."""
-        self.store.set(f"name/{self.rank}", f"pid {os.getpid()} on {socket.gethostname()}")
+        self.store.set(f"name/{self.rank}", f"pid {os.getpid()} on {platform.node()}")
         self._count(b"0")
         self._thread.start()
 
