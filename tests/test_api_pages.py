@@ -39,7 +39,7 @@ def test_a_page_describes_every_class_of_the_table(module, table):
 
 def test_every_folder_of_the_package_but_the_optional_ones_has_a_page():
     folders = {path.parent.name for path in (ROOT / "regard").glob("*/__init__.py")}
-    assert folders - {*reference.STATIONS} <= {"cli", "kernels", "recipes"}
+    assert folders - {*reference.STATIONS} <= {"cli", "kernels", "recipes", "serving"}
 
 
 def restructured(docstring: str) -> str:

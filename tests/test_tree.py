@@ -29,10 +29,11 @@ STATIONS = (
         "malloc",
         "file_writing",
         "registry",
+        "plain_json",
     ),
     *("progress", "recipe", "ops", "state"),
     *("text", "data", "layers", "attention", "models", "checkpoints", "decoding", "kernels"),
-    *("metrics", "tasks", "training", "visual", "experiments", "cli", "__main__"),
+    *("metrics", "tasks", "training", "visual", "experiments", "serving", "cli", "__main__"),
 )
 CALLED_BY_NAME = {("regard.registry", "regard.kernels")}
 SOURCES = sorted((ROOT / "regard").rglob("*.py"))

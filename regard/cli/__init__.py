@@ -30,6 +30,7 @@ from regard.cli import (
     predict,
     quantize,
     search,
+    serve,
     tokenizer,
     train,
     verify,
@@ -72,6 +73,7 @@ app.command()(predict.predict)
 app.command()(generate.generate)
 app.command()(embed.embed)
 app.command()(search.search)
+app.command()(serve.serve)
 app.command()(look.look)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.command()(corpus.corpus)

@@ -7,8 +7,6 @@ stderr    progress, warnings and errors
 from __future__ import annotations
 
 import gc
-import json
-import math
 import os
 import sys
 import warnings
@@ -22,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from regard.errors import ConfigError, RegardError
+from regard.plain_json import to_json as to_json
 
 if TYPE_CHECKING:
     from regard.decoding import AcceptanceStats
@@ -32,7 +31,7 @@ RENAMED_COMMANDS = {"convert": "quantize"}
 RENAMED_FLAGS = {"--weights": "`--quantize` (of `regard quantize`: `--dtype`)"}
 
 
-ALONE = ("find-lr", "cross-validate", "compare", "quantize", "corpus", "init")  # write files
+ALONE = ("find-lr", "cross-validate", "compare", "quantize", "corpus", "init", "serve")
 WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare")
 WORDS = "regard.words"  # of the command line, in the context of a command
 
@@ -174,25 +173,6 @@ def emit(text: str) -> None:
 def show(facts: Any, text: str, as_json: bool) -> None:
     """Write the result: `facts` as JSON on one line, or `text`."""
     emit((to_json(facts) if as_json else text) + "\n")
-
-
-def to_json(facts: Any) -> str:
-    """JSON on one line; paths become strings, NaN and infinity null."""
-    try:
-        return json.dumps(facts, ensure_ascii=False, default=str, allow_nan=False)
-    except ValueError:
-        return json.dumps(_with_nulls(facts), ensure_ascii=False, default=str, allow_nan=False)
-
-
-def _with_nulls(facts: Any) -> Any:
-    """The same with None instead of numbers that JSON does not have."""
-    if isinstance(facts, float):
-        return facts if math.isfinite(facts) else None
-    if isinstance(facts, dict):
-        return {key: _with_nulls(value) for key, value in facts.items()}
-    if isinstance(facts, list | tuple):
-        return [_with_nulls(value) for value in facts]
-    return facts
 
 
 def write_utf8(stream: IO[str]) -> None:

@@ -9,7 +9,6 @@ from typer import Argument
 from regard.cli.console import emit, load_task, say_acceptance, show
 from regard.cli.input_texts import checked_argument, chunks_of
 from regard.cli.options import AsJson, Device, ModelFolder, Quantize, TooLong, with_decoding
-from regard.cli.predict import values_of
 
 
 @with_decoding
@@ -28,6 +27,7 @@ def generate(
     A prompt that leaves no room for a token is an error; --too-long truncate keeps its end.
     """
     from regard.decoding import IncrementalMethod, count_acceptance, with_options
+    from regard.decoding.hypothesis import values_of
 
     task = load_task(model, quantize, device)
     task.require("generate", model, f"{model} answers a text and does not continue one.")

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from regard.errors import ConfigError
 
 
-def _existing(model: Path) -> Path:
+def existing(model: Path) -> Path:
     """The folder of a model; that it is missing is reported before torch is imported."""
     from regard.checkpoints.hub import NAME, resolve
 
@@ -24,7 +24,7 @@ def _existing(model: Path) -> Path:
 
 ModelFolder = Annotated[
     Path,
-    Argument(metavar="MODEL", help="A run or a folder with a model.", callback=_existing),
+    Argument(metavar="MODEL", help="A run or a folder with a model.", callback=existing),
 ]
 Quantize = Annotated[Literal["int8", "bfloat16"] | None, Option(help="Quantize the weights.")]
 Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: a GPU, if there is one.")]

@@ -14,7 +14,6 @@ from regard.cli.input_texts import Chunk, chunks_of, hint_at_file, is_blank
 from regard.errors import ConfigError, DataError, TextError
 
 if TYPE_CHECKING:
-    from regard.decoding.hypothesis import Hypothesis
     from regard.tasks.verbs import TaskVerbs
 
 Result = dict[str, Any]  # what --json prints of a line
@@ -154,7 +153,7 @@ class LinePredictor:
         if not task.decodes:
             predictions = task.predictions(texts, too_long=too_long)
             return [{"text": str(one), **one.values()} for one in predictions]
-        from regard.decoding import unfinished
+        from regard.decoding.hypothesis import unfinished, values_of
 
         found = task.hypotheses(texts, **self.decoding, too_long=too_long)
         self.counts["unfinished"] += unfinished(found)
@@ -185,14 +184,6 @@ class LinePredictor:
         if self.task.decodes:
             return {"hypotheses": [EMPTY_HYPOTHESIS]}
         return {**self.task.prediction_type.empty_values(), "text": ""}
-
-
-def values_of(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Hypotheses of one text as plain values."""
-    return [
-        {"text": text, "score": h.score, "log_prob": h.log_prob, "finished": h.finished}
-        for h, text in zip(hypotheses, texts, strict=True)
-    ]
 
 
 def _text_line(result: Result) -> str:

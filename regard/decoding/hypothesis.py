@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -27,3 +28,11 @@ class Hypothesis:
 def unfinished(results: Iterable[list[Hypothesis]]) -> int:
     """Of how many sources the best hypothesis was truncated."""
     return sum(1 for hypotheses in results if hypotheses and not hypotheses[0].finished)
+
+
+def values_of(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Hypotheses of one source, with their texts, as plain values."""
+    return [
+        {"text": text, "score": h.score, "log_prob": h.log_prob, "finished": h.finished}
+        for h, text in zip(hypotheses, texts, strict=True)
+    ]

@@ -166,6 +166,8 @@ class Classification(EncoderTask):
         values = self.metrics.values(self._named(scores.argmax(-1)), self._named(valid.targets))
         return {**values, "loss": float(F.cross_entropy(scores, valid.targets))}
 
+    classify = EncoderTask.predict
+
     def predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[LabelPrediction]:

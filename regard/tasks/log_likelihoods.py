@@ -7,7 +7,9 @@ a masked model      PLL(x) = sum over t of log p(x_t | all other tokens), the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -133,6 +135,68 @@ def ending_log_likelihoods(
         total.index_add_(0, row, log_probs.gather(1, target[:, None])[:, 0].double())
         best[row[log_probs.argmax(-1) != target]] = False
     return total, best
+
+
+@dataclass(frozen=True)
+class TokenLogProbs:
+    """The log-probabilities of tokens, each given those before: `own` of the tokens, and of each
+    position the most probable tokens, (id, log-probability), best first.
+    """
+
+    own: list[float]
+    top: list[list[tuple[int, float]]]
+
+
+@torch.no_grad()
+def token_log_probs(
+    model: Generator, rows: Sequence[Sequence[int]], counts: Sequence[int], top: int
+) -> list[TokenLogProbs]:
+    """Of the last `counts` tokens of each row; at least one token precedes them.
+
+    Args:
+        top: how many of the most probable tokens.
+
+    Raises:
+        TextError: a row is longer than the model's context.
+        RegardError: a log-probability is not finite.
+    """
+    check_lengths([len(ids) - 1 for ids in rows], model.config.max_length)
+    found = [TokenLogProbs([], []) for _ in rows]
+    batches = sorted_batches(
+        (TokenArray.of(rows),),
+        (model.config.pad,),
+        max_tokens=batch_budget(model),
+        make=lambda one: one,
+    )
+    device = device_of(model)
+    with evaluating(model):
+        for numbers, batch in zip(batches.indices, batches, strict=True):
+            hidden = model(batch.ids[:, :-1].to(device)).hidden  # (B, T - 1, D)
+            for row, number in enumerate(numbers.tolist()):
+                end = len(rows[number]) - 1
+                span = slice(end - counts[number], end)
+                targets = torch.tensor(list(rows[number][1:]), device=device)[span]
+                found[number] = _of_tokens(model, hidden[row, span], targets, top)
+    check_finite(
+        torch.tensor([all(map(math.isfinite, one.own)) for one in found]),
+        range(len(found)),
+        "log-probabilities",
+    )
+    return found
+
+
+def _of_tokens(model: Generator, hidden: Tensor, targets: Tensor, top: int) -> TokenLogProbs:
+    """Of targets (T,) behind hidden states (T, D), slice by slice."""
+    own: list[float] = []
+    best: list[list[tuple[int, float]]] = []
+    size = rows_of_slice(model)
+    for states, wanted in zip(hidden.split(size), targets.split(size), strict=True):
+        log_probs = model.head.logits(states).float().log_softmax(-1)  # (N, V)
+        own += log_probs.gather(1, wanted[:, None])[:, 0].tolist()
+        values, ids = log_probs.topk(min(top, log_probs.size(1)))
+        pairs = zip(ids.tolist(), values.tolist(), strict=True)
+        best += [list(zip(*one, strict=True)) for one in pairs]
+    return TokenLogProbs(own, best)
 
 
 def rows_of_slice(model: Generator) -> int:

@@ -234,6 +234,8 @@ class MultiLabel(EncoderTask):
         shares = scores.sigmoid().numpy()
         return MultiLabelReport.of(shares, _as_bool(targets), self.labels, self.threshold)
 
+    classify = EncoderTask.predict
+
     def predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[MultiLabelPrediction]:

@@ -250,6 +250,8 @@ class MultipleChoice(encoding.EncoderTask):
         """Whether this is one question: an object, a mapping, or JSON."""
         return isinstance(texts, ChoiceQuestion | Mapping | str)
 
+    choose = encoding.EncoderTask.predict
+
     def predictions(
         self, questions: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[ChoicePrediction]:

@@ -47,6 +47,8 @@ METHODS = {
     "fill": "fills masks",
     "follows": "tells whether a text follows another",
     "tag": "tags the words of a text",
+    "classify": "gives the label of a text",
+    "choose": "chooses the answer to a question",
     "parse": "gives the constituency tree of a sentence",
     "answer": "answers a question from a context",
     "predictions": "gives predictions with their probabilities",
@@ -116,6 +118,10 @@ class TaskVerbs:
     # of tasks that decode
     hypotheses: Callable[..., list[list[Hypothesis]]]
     spelled: Callable[..., list[list[str]]]
+    # of tasks on texts
+    embed: Callable[..., Any]
+    fill: Callable[..., Any]
+    parse: Callable[..., Any]
     # of tasks with a probability of a text
     log_likelihoods: Callable[[Sequence[str]], list[float]]
     # of tasks on an encoder
@@ -143,6 +149,11 @@ class TaskVerbs:
             f"<{self.name}: {described(self.model)}{size}; tokenizer: {tokenizer}; "
             f"commands: {', '.join(self.verbs)}>"
         )
+
+    @classmethod
+    def has(cls, method: str) -> bool:
+        """Whether the task has this one of `METHODS`."""
+        return hasattr(cls, method)
 
     def rate_factor(self, batch: Any) -> float:
         """What the learning rate is multiplied by for the update of this batch."""
@@ -233,7 +244,7 @@ class TaskVerbs:
             kind = type(self)
             if name not in METHODS:
                 raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-            own = [f"`{verb}`" for verb in METHODS if hasattr(kind, verb)]
+            own = [f"`{verb}`" for verb in METHODS if kind.has(verb)]
             raise NoSuchVerb(
                 f"`{name}` {METHODS[name]}, but this is a model of {self.name}, which does not. "
                 f"It has {joined_with_or(own).replace(' or ', ' and ')}."

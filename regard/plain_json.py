@@ -1,0 +1,26 @@
+"""Results as JSON, for the command line and for answers of the server."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+
+def to_json(facts: Any) -> str:
+    """JSON on one line; paths become strings, NaN and infinity null."""
+    try:
+        return json.dumps(facts, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_nulls(facts), ensure_ascii=False, default=str, allow_nan=False)
+
+
+def _with_nulls(facts: Any) -> Any:
+    """The same with None instead of numbers that JSON does not have."""
+    if isinstance(facts, float):
+        return facts if math.isfinite(facts) else None
+    if isinstance(facts, dict):
+        return {key: _with_nulls(value) for key, value in facts.items()}
+    if isinstance(facts, list | tuple):
+        return [_with_nulls(value) for value in facts]
+    return facts

@@ -1,0 +1,277 @@
+"""From HTTP to the table of routes and back: an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as Http
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route as HttpRoute
+
+from regard.plain_json import to_json
+from regard.schema import checked, parse_json
+from regard.serving.counters import RequestCounters
+from regard.serving.engine import Engine, QueuedRequest
+from regard.serving.guards import ClientLeft, Guard, read_body
+from regard.serving.models import ServedModel, ServedModels
+from regard.serving.openapi import openapi
+from regard.serving.problems import Problem, problem_of
+from regard.serving.routes import GETS, ROUTES, Route
+from regard.serving.tokens import tokenizer_info
+
+JSON = "application/json"
+BODY = "The body"  # how errors name it
+NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # browsers take no text for a page
+LEFT = 499  # the status of requests whose client has gone, in the counters
+
+
+@dataclass
+class Service:
+    """What answers requests.
+
+    models: None while they are loaded.
+    deadline: seconds in which a request must be answered.
+    stopping: whether no more requests are taken.
+    """
+
+    engine: Engine
+    counters: RequestCounters
+    guard: Guard = Guard()
+    deadline: float = 600.0
+    models: ServedModels | None = None
+    stopping: bool = False
+
+    # ---- what has a path of its own
+
+    async def health(self, request: Http) -> Response:
+        """See `GETS`."""
+        models = self._models()
+        return _json({"status": "ok", "models": [*models.all]})
+
+    async def metrics(self, request: Http) -> Response:
+        """See `GETS`."""
+        text = self.counters.text(
+            waiting_tokens=self.engine.waiting_tokens, waiting_requests=self.engine.waiting_requests
+        )
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def list_models(self, request: Http) -> Response:
+        """See `GETS`."""
+        data = [
+            {
+                "id": one.name,
+                "object": "model",
+                "created": one.created,
+                "owned_by": "regard",
+                "task": one.task.name,
+                "routes": [path for path, route in ROUTES.items() if route.takes(one.task)],
+            }
+            for one in self._models().all.values()
+        ]
+        return _json({"object": "list", "data": data})
+
+    async def tokenizer(self, request: Http) -> Response:
+        """See `GETS`."""
+        served = self._models().named(request.query_params.get("model"))
+        return _json({"model": served.name, **tokenizer_info(served.task)})
+
+    async def description(self, request: Http) -> Response:
+        """See `GETS`."""
+        return _json(openapi())
+
+    # ---- routes of the table
+
+    async def post(self, request: Http) -> Response:
+        """The answer to a request of `ROUTES`."""
+        models, route = self._models(), ROUTES[request.url.path]
+        body = await read_body(request.receive)
+        fields = await run_in_threadpool(fields_of, body, route)
+        served = models.named(fields.model)
+        check_takes(served, route)
+        work = await run_in_threadpool(route.work, served, fields)
+        if not work.items:
+            return _json(work.render([]))
+        future: asyncio.Future[QueuedRequest] = asyncio.get_running_loop().create_future()
+        job = QueuedRequest(
+            work.key,
+            route.path,
+            work.items,
+            work.costs,
+            work.run,
+            _finishing(future),
+            time.monotonic() + self.deadline,
+        )
+        self.engine.submit(job)
+        results = await self._results(job, future, request)
+        return await run_in_threadpool(lambda: _json(work.render(results)))
+
+    async def _results(
+        self, job: QueuedRequest, future: asyncio.Future[QueuedRequest], request: Http
+    ) -> list[Any]:
+        """The results of a request in the engine.
+
+        Raises:
+            ClientLeft: the client has gone; what is left of the request is not computed.
+        """
+        left = asyncio.create_task(_left(request))
+        try:
+            waited: set[asyncio.Future[Any]] = {future, left}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                raise ClientLeft
+        finally:
+            left.cancel()
+            self.engine.leave(job)
+        if job.error is not None:
+            raise job.error
+        return job.results
+
+    def _models(self) -> ServedModels:
+        """The models.
+
+        Raises:
+            Problem: 503 while they are loaded, and while the server stops.
+        """
+        if self.stopping:
+            raise Problem(503, "The server stops.", "stopping", headers={"Retry-After": "10"})
+        if self.models is None:
+            message = "The models are being loaded. Try again in a moment."
+            raise Problem(503, message, "loading", headers={"Retry-After": "1"})
+        return self.models
+
+    # ---- all requests
+
+    def guarded(self, answer: Callable[[Http], Awaitable[Response]]) -> Any:
+        """An answer behind the guard, with errors as JSON, counted."""
+
+        async def endpoint(request: Http) -> Response:
+            began, path = time.monotonic(), request.url.path
+            try:
+                self.guard.check(request.headers)
+                response = await answer(request)
+            except ClientLeft:
+                response = Response(status_code=LEFT)
+            except Exception as error:
+                response = failure(error)
+            known = path if path in ROUTES or path in GETS else "other"
+            self.counters.add("regard_requests_total", path=known, status=response.status_code)
+            seconds = time.monotonic() - began
+            self.counters.add("regard_request_seconds_total", seconds, path=known)
+            return response
+
+        return endpoint
+
+
+def fields_of(body: bytes, route: Route) -> Any:
+    """The fields of a request.
+
+    Raises:
+        Problem: the body is not JSON, or has other fields or types than the route.
+    """
+
+    def problem(message: str) -> Problem:
+        field = re.match(rf"{BODY}: `(\w+)", message)
+        said = message.replace(f"{BODY}: ", "")
+        return Problem(400, said, "invalid_body", field[1] if field else None)
+
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        message = f"{BODY} must be UTF-8, but byte {error.start} is 0x{body[error.start]:02x}."
+        raise problem(message) from None
+    value = parse_json(text, BODY, problem)  # type: ignore[arg-type]
+    if not isinstance(value, dict):
+        raise problem(f"{BODY} must be a JSON object, such as {to_json(route.example)}.")
+    return checked(value, route.request, BODY, problem)  # type: ignore[arg-type]
+
+
+def check_takes(served: ServedModel, route: Route) -> None:
+    """Check that the task of a model has a route.
+
+    Raises:
+        Problem: 404, which names the routes that it has.
+    """
+    if route.takes(served.task):
+        return
+    has = ", ".join(path for path, one in ROUTES.items() if one.takes(served.task))
+    message = (
+        f"{served.name} is a model of {served.task.name}, which has no {route.path}. It has: {has}."
+    )
+    raise Problem(404, message, "no_such_route", "model")
+
+
+def failure(error: Exception) -> Response:
+    """The answer for an error; one that nobody expected is printed with its traceback."""
+    problem = problem_of(error)
+    if problem.status == 500:
+        traceback.print_exception(error, file=sys.stderr)
+    return _json(problem.body(), problem.status, problem.headers)
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(value), status, {**NO_SNIFFING, **(headers or {})}, JSON)
+
+
+def _finishing(future: asyncio.Future[QueuedRequest]) -> Callable[[QueuedRequest], None]:
+    """What tells a waiting request, from the engine's thread, that its job has ended."""
+    loop = asyncio.get_running_loop()
+
+    def set_result(job: QueuedRequest) -> None:
+        if not future.done():
+            future.set_result(job)
+
+    return lambda job: _call_soon(loop, set_result, job)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *given: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *given)
+    except RuntimeError:  # the loop has been closed: nobody waits
+        pass
+
+
+async def _left(request: Http) -> None:
+    """Returns when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def application(service: Service) -> Starlette:
+    """The ASGI application of a service."""
+    gets = {
+        "/health": service.health,
+        "/metrics": service.metrics,
+        "/v1/models": service.list_models,
+        "/tokenizer_info": service.tokenizer,
+        "/openapi.json": service.description,
+    }
+    routes = [HttpRoute(path, service.guarded(answer)) for path, answer in gets.items()]
+    routes += [HttpRoute(path, service.guarded(service.post), methods=["POST"]) for path in ROUTES]
+
+    async def refused(request: Http, error: Exception) -> Response:
+        async def answer(request: Http) -> Response:
+            raise _no_route(request, error)
+
+        found: Response = await service.guarded(answer)(request)
+        return found
+
+    return Starlette(routes=routes, exception_handlers={404: refused, 405: refused})
+
+
+def _no_route(request: Http, error: Exception) -> Problem:
+    path = request.url.path
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        method = "POST" if path in ROUTES else "GET"
+        return Problem(405, f"{path} is asked by {method}.", "wrong_method")
+    known = ", ".join([*ROUTES, *GETS])
+    return Problem(404, f"There is no {path!r:.80} here. There are: {known}.", "no_such_path")

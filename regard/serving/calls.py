@@ -1,0 +1,93 @@
+"""What answers requests: functions of a task, items and options, with one plain value an item.
+
+They call the same methods as the command line, so that the answers are the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.decoding.hypothesis import values_of
+from regard.errors import TextError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from regard.tasks.verbs import TaskVerbs
+
+Call = Callable[["TaskVerbs", list[Any], dict[str, Any]], Sequence[Any]]
+
+
+def predicted(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The prediction for each item, as `regard predict --json` prints it."""
+    found = task.predictions(items, **options)
+    return [{"text": str(one), **one.values()} for one in found]
+
+
+def decoded(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The hypotheses of each text, as `regard predict --json` prints them."""
+    found = task.hypotheses(items, **options)
+    return [
+        {"text": texts[0], "hypotheses": values_of(hypotheses, texts)}
+        for hypotheses, texts in zip(found, task.spelled(items, found), strict=True)
+    ]
+
+
+def embedded(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The vector of each text, or those of its words or tokens with these."""
+    vectors = task.embed(items, **options)
+    if options.get("per", "text") == "text":
+        return [{"vector": vector.tolist()} for vector in vectors]
+    return [{"labels": list(one.labels), "vectors": one.tolist()} for one in vectors]
+
+
+def filled(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """Each text with its masks filled, and the candidates for each mask."""
+    return [one.values() for one in task.fill(items, **options)]
+
+
+def parsed(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The tree of each sentence."""
+    return [{"tree": str(tree)} for tree in task.parse(items, **options)]
+
+
+def scored(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """log p of each text, in nats."""
+    return [{"log_likelihood": nats} for nats in task.log_likelihoods(items, **options)]
+
+
+def captioned(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The hypotheses for each image, given as the bytes of a file in base64."""
+    with _files(items) as names:
+        try:
+            return decoded(task, names, options)
+        except TextError as error:  # without the name of the file
+            hint = "Give the bytes of a PNG or JPEG file in base64."
+            problem = "is no image that can be read."
+            raise TextError(error.index, problem, hint, what="Image") from None
+
+
+@contextmanager
+def _files(images: Sequence[str]) -> Iterator[list[str]]:
+    """The names of files with these images. No name comes from a client.
+
+    Raises:
+        TextError: an item is not base64.
+    """
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
+        names = []
+        for index, image in enumerate(images):
+            path = Path(folder) / str(index)
+            try:
+                path.write_bytes(base64.b64decode(image, validate=True))
+            except (binascii.Error, ValueError):
+                hint = "Give the bytes of a PNG or JPEG file in base64."
+                raise TextError(index, "is not base64.", hint, what="Image") from None
+            names.append(str(path))
+        yield names

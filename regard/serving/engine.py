@@ -1,0 +1,217 @@
+"""One thread that computes. Requests wait in its queue; those that are alike share a call.
+
+A request has items (texts, prompts, images). Each turn computes some items of waiting requests that
+ask for the same of the same model, in one call of the library, which sorts them by length. The
+requests take turns: one with many items does not keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.errors import TextError
+from regard.serving.counters import RequestCounters
+from regard.serving.problems import Problem
+
+TURN_TOKENS = 4096  # of the items of a call, estimated
+TURN_ITEMS = 1024
+FIRST_RATE = 1000.0  # tokens a second, before anything was computed
+
+
+@dataclass(eq=False)
+class QueuedRequest:
+    """A request in the engine.
+
+    key: requests with the same key are computed together.
+    path: of the request, for the counters.
+    items: what is computed; costs: the tokens of each, estimated.
+    run: from some items to as many results; a TextError names one of them.
+    finished: is called once, in the engine's thread, when results or an error are there.
+    deadline: of `time.monotonic`.
+    """
+
+    key: Hashable
+    path: str
+    items: Sequence[Any]
+    costs: Sequence[int]
+    run: Callable[[list[Any]], Sequence[Any]]
+    finished: Callable[[QueuedRequest], None]
+    deadline: float
+    results: list[Any] = field(default_factory=list)
+    error: BaseException | None = None
+    left: bool = False  # whether its client has gone
+
+    @property
+    def cost(self) -> int:
+        """Tokens of all items."""
+        return sum(self.costs)
+
+    def next_items(self, budget: float) -> int:
+        """How many of the next items have at most so many tokens; at least one."""
+        start, count, tokens = len(self.results), 0, 0
+        for cost in self.costs[start : start + TURN_ITEMS]:
+            tokens += cost
+            if count and tokens > budget:
+                break
+            count += 1
+        return count
+
+
+class Engine:
+    """The queue and the thread that computes.
+
+    Args:
+        most_tokens: of all requests that wait or are computed, estimated.
+        counters: what is computed is counted in them.
+    """
+
+    def __init__(self, most_tokens: int, counters: RequestCounters):
+        self.most_tokens, self.counters = most_tokens, counters
+        self.waiting_tokens = 0
+        self._jobs: list[QueuedRequest] = []
+        self._change = threading.Condition()
+        self._stopped = False
+        self._rate = FIRST_RATE
+
+    # ---- from the threads of requests
+
+    def submit(self, job: QueuedRequest) -> None:
+        """Take a request into the queue.
+
+        Raises:
+            Problem: 413 for more tokens than the queue ever takes, 429 where it is full.
+        """
+        cost = job.cost
+        if cost > self.most_tokens:
+            raise Problem(
+                413,
+                f"This request asks for about {cost:,} tokens (of its texts and of what may be "
+                f"generated), but the server takes at most {self.most_tokens:,} at a time. Send "
+                "fewer texts, or set `max_tokens`.",
+                "too_many_tokens",
+            )
+        with self._change:
+            if self.waiting_tokens + cost > self.most_tokens:
+                raise self._full()
+            self.waiting_tokens += cost
+            self._jobs.append(job)
+            self._change.notify()
+
+    def _full(self) -> Problem:
+        seconds = max(1, round(self.waiting_tokens / self._rate))
+        return Problem(
+            429,
+            f"The queue is full: about {self.waiting_tokens:,} of {self.most_tokens:,} tokens "
+            f"wait. Try again in {seconds} s.",
+            "queue_full",
+            headers={"Retry-After": str(seconds)},
+        )
+
+    def leave(self, job: QueuedRequest) -> None:
+        """Remove a request whose client has gone."""
+        with self._change:
+            job.left = True
+            self._remove(job)
+
+    def _remove(self, job: QueuedRequest) -> None:
+        if job in self._jobs:
+            self._jobs.remove(job)
+            self.waiting_tokens -= job.cost
+
+    @property
+    def waiting_requests(self) -> int:
+        """How many requests wait or are computed."""
+        return len(self._jobs)
+
+    def stop(self) -> None:
+        """End `run` after the current call; requests that wait get an error."""
+        with self._change:
+            self._stopped = True
+            self._change.notify()
+
+    # ---- in the engine's thread
+
+    def run(self) -> None:
+        """Compute what waits, until `stop`."""
+        while not self._stopped:
+            with self._change:
+                while not self._jobs and not self._stopped:
+                    self._change.wait()
+                late = [job for job in self._jobs if job.deadline < time.monotonic()]
+                chosen = [] if late else self._chosen()
+            for job in late:
+                problem = "This request was not answered within the server's time limit."
+                self._end(job, Problem(504, problem, "deadline"))
+            if chosen:
+                self._compute(chosen)
+        for job in list(self._jobs):
+            self._end(job, Problem(503, "The server stops.", "stopping"))
+
+    def _chosen(self) -> list[tuple[QueuedRequest, int]]:
+        """Requests that are computed together next, and how many items of each.
+
+        Those with the key of the one that has waited longest; each gets a part of the budget.
+        """
+        if not self._jobs:
+            return []
+        key = self._jobs[0].key
+        alike = [job for job in self._jobs if job.key == key]
+        chosen, budget = [], float(TURN_TOKENS)
+        for number, job in enumerate(alike):
+            if budget <= 0:
+                break
+            start, count = len(job.results), job.next_items(budget / (len(alike) - number))
+            budget -= sum(job.costs[start : start + count])
+            chosen.append((job, count))
+        for job, _ in chosen:  # behind the others, for the next turn
+            self._jobs.remove(job)
+            self._jobs.append(job)
+        return chosen
+
+    def _compute(self, chosen: Sequence[tuple[QueuedRequest, int]]) -> None:
+        began = time.monotonic()
+        parts = [list(job.items[len(job.results) :][:count]) for job, count in chosen]
+        try:
+            found = list(chosen[0][0].run([item for part in parts for item in part]))
+        except Exception as error:
+            self._fail(chosen, parts, error)
+            return
+        start, tokens = 0, 0
+        for (job, _), part in zip(chosen, parts, strict=True):
+            done = len(job.results)
+            tokens += sum(job.costs[done : done + len(part)])
+            job.results += found[start : start + len(part)]
+            start += len(part)
+        path = chosen[0][0].path
+        self.counters.add("regard_items_total", start, path=path)
+        self.counters.add("regard_calls_total", path=path)
+        self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
+        for job, _ in chosen:
+            if len(job.results) == len(job.items):
+                self._end(job)
+
+    def _fail(
+        self,
+        chosen: Sequence[tuple[QueuedRequest, int]],
+        parts: Sequence[list[Any]],
+        error: Exception,
+    ) -> None:
+        """End the request that an error is about, and compute the others again."""
+        if len(chosen) == 1:
+            job = chosen[0][0]
+            moves = isinstance(error, TextError) and job.results
+            self._end(job, error.moved(len(job.results)) if moves else error)  # type: ignore
+            return
+        for one in chosen:
+            self._compute([one])
+
+    def _end(self, job: QueuedRequest, error: BaseException | None = None) -> None:
+        with self._change:
+            self._remove(job)
+        if not job.left:
+            job.error = error
+            job.finished(job)

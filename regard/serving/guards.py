@@ -1,0 +1,96 @@
+"""What a request must pass before it is answered: the address, the key, the size of the body."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from regard.serving.problems import Problem
+
+Receive = Callable[[], Awaitable[Any]]
+MOST_BYTES = 5 * 2**19  # of a body: 2.5 MiB
+DISCARDED = 64 * 2**20  # bytes of a larger body that are read, so that its client reads the answer
+SECONDS = 30.0  # in which a body must arrive
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Who may ask.
+
+    key: that requests must have; "": none.
+    loopback: whether the server listens to this machine alone. A page of another site could send
+        requests through the browser of its reader: then `Host` names that site.
+    """
+
+    key: str = ""
+    loopback: bool = True
+
+    def check(self, headers: Any) -> None:
+        """Check the headers of a request, `starlette.datastructures.Headers`.
+
+        Raises:
+            Problem: 403 for the host or the origin of another site, 401 without the key.
+        """
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self.loopback and _name(host) not in LOOPBACK:
+            message = f"This server answers as localhost, but `Host` is {host!r:.80}."
+            raise Problem(403, message, "wrong_host")
+        if origin is not None and urlsplit(origin).netloc != host:
+            message = f"Pages of another site may not ask this server: `Origin` is {origin!r:.80}."
+            raise Problem(403, message, "wrong_origin")
+        given = headers.get("authorization", "")
+        if self.key and not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
+            message = "This server needs its API key: `Authorization: Bearer KEY`."
+            raise Problem(401, message, "wrong_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _name(host: str) -> str:
+    """The name of a `Host` header, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class ClientLeft(Exception):
+    """The client has closed its connection."""
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The body of a request.
+
+    Raises:
+        Problem: 413 where it is too large, 408 where it does not arrive in time.
+        ClientLeft: the connection was closed before its end.
+    """
+    try:
+        async with asyncio.timeout(SECONDS):
+            return await _body(receive)
+    except TimeoutError:
+        message = f"The body did not arrive within {SECONDS:.0f} s."
+        raise Problem(408, message, "slow_body", headers={"Connection": "close"}) from None
+
+
+async def _body(receive: Receive) -> bytes:
+    parts, size, more = list[bytes](), 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        if size <= MOST_BYTES:
+            parts.append(part)
+        elif size > DISCARDED:
+            break
+    if size > MOST_BYTES:
+        message = (
+            f"The body must have at most {MOST_BYTES:,} bytes. Send the texts in several requests."
+        )
+        raise Problem(413, message, "body_too_large", headers={"Connection": "close"})
+    return b"".join(parts)

@@ -1,0 +1,66 @@
+"""The models of a server, by the names that clients use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from regard.errors import ConfigError
+from regard.serving.problems import Problem
+
+if TYPE_CHECKING:
+    from regard.tasks.verbs import TaskVerbs
+
+
+def names_of(folders: Sequence[Path]) -> dict[str, Path]:
+    """The names of models, those of their folders.
+
+    Raises:
+        ConfigError: two have the same.
+    """
+    found: dict[str, Path] = {}
+    for folder in folders:
+        name = folder.name or folder.resolve().name
+        if name in found:
+            raise ConfigError(
+                f"{found[name]} and {folder} would both be served as {name!r}. Serve folders with "
+                "different names."
+            )
+        found[name] = folder
+    return found
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model under its name. created: when it was loaded, in seconds since 1970."""
+
+    name: str
+    task: TaskVerbs
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class ServedModels:
+    """The models that requests name."""
+
+    def __init__(self, models: Mapping[str, ServedModel]):
+        self.all = dict(models)
+
+    def named(self, name: str | None) -> ServedModel:
+        """The model of this name; without a name the only one.
+
+        Raises:
+            Problem: 404 where there is none of this name; 400 where one must be named.
+        """
+        served = ", ".join(self.all)
+        if name is None:
+            if len(self.all) != 1:
+                message = f"`model` must name one of the models that are served: {served}."
+                raise Problem(400, message, "model_missing", "model")
+            return next(iter(self.all.values()))
+        if name not in self.all:
+            message = f"There is no model {name!r:.80} here. Served: {served}."
+            raise Problem(404, message, "model_not_found", "model")
+        return self.all[name]

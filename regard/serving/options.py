@@ -1,0 +1,42 @@
+"""Where a server listens, and what it takes."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from regard.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a server is started.
+
+    key: that requests must have; "": none.
+    queue_tokens: of all requests that wait or are computed, estimated.
+    deadline: seconds in which a request must be answered.
+
+    Raises:
+        ConfigError: the server would listen to other machines without a key.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    key: str = ""
+    queue_tokens: int = 1_000_000
+    deadline: float = 600.0
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only programs of this machine reach it."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __post_init__(self) -> None:
+        if not self.loopback and not self.key:
+            raise ConfigError(
+                f"--host {self.host} lets other machines ask, so a key is needed: put one into a "
+                "file and give --api-key-file FILE, or set REGARD_API_KEY."
+            )

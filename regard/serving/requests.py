@@ -1,0 +1,260 @@
+"""The fields of requests: names, types and ranges. A field that is not listed is an error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from regard.errors import ConfigError
+
+Count = Annotated[int, Field(ge=1)]
+Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+Stop = str | Annotated[list[str], Field(max_length=16)]
+Ids = list[Annotated[int, Field(ge=0)]]
+
+
+class Request(BaseModel):
+    """What every request has.
+
+    ITEMS: the field with what is answered: one item, or a list of them.
+    """
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
+    ITEMS: ClassVar[str] = "texts"
+
+    model: str | None = None
+    """A name of /v1/models; may be left out where one model is served."""
+
+    @property
+    def one(self) -> bool:
+        """Whether one item is asked for, and not a list."""
+        return not isinstance(getattr(self, self.ITEMS), list)
+
+    def items(self) -> list[Any]:
+        """What is answered, as the task takes it: pairs are tuples."""
+        given = getattr(self, self.ITEMS)
+        return [given] if self.one else given
+
+    def options(self) -> dict[str, Any]:
+        """The other fields that are given, by the names of the task's method."""
+        return self.model_dump(exclude={"model", self.ITEMS}, exclude_unset=True, exclude_none=True)
+
+
+class Texts(Request):
+    """Texts."""
+
+    texts: str | list[str]
+    """One text, or a list of texts."""
+
+
+class TextsWithLimit(Texts):
+    """Texts that may be too long."""
+
+    too_long: Literal["error", "truncate"] = "error"
+    """Texts beyond the model's limit."""
+
+
+class Embed(TextsWithLimit):
+    """As `embed` of a task."""
+
+    layers: str = "last"
+    """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix:0,0.5,1."""
+    pooling: str | None = None
+    """mean, first, last, max; the folder's own where not given."""
+    per: Literal["text", "word", "token"] = "text"
+    """What a vector represents."""
+    normalize: bool | None = None
+    """Vectors of length 1; as the folder says where not given."""
+
+
+class Predict(Request):
+    """As `predictions` of a task."""
+
+    texts: str | list[str | list[str]]
+    """One text, or a list: a pair of texts is a list of two."""
+    too_long: Literal["error", "truncate"] = "error"
+    """Texts beyond the model's limit."""
+
+    def items(self) -> list[Any]:
+        """See `Request`."""
+        return [tuple(one) if isinstance(one, list) else one for one in super().items()]
+
+
+class Words(Request):
+    """Texts, each a string or a list of words."""
+
+    texts: str | list[str | list[str]]
+    """One text, or a list of texts, each a string or a list of words."""
+
+
+class Answer(Request):
+    """As `answer` of a task."""
+
+    ITEMS: ClassVar[str] = "question"
+
+    question: str | list[str]
+    """One question, or a list of them."""
+    context: str | list[str]
+    """Where the answer is: one for all questions, or as many as questions."""
+    n_best: Annotated[int, Field(ge=1, le=100)] = 1
+    """How many passages to give with each answer."""
+    too_long: Literal["error", "truncate"] = "error"
+    """Questions beyond the model's limit."""
+
+    def items(self) -> list[Any]:
+        """Pairs of question and context."""
+        questions = super().items()
+        contexts = self.context
+        if isinstance(contexts, str):
+            contexts = [contexts] * len(questions)
+        if len(contexts) != len(questions):
+            raise ConfigError(
+                f"`context` must be one text or {len(questions):,}, one for each question, but "
+                f"has {len(contexts):,}."
+            )
+        return list(zip(questions, contexts, strict=True))
+
+    def options(self) -> dict[str, Any]:
+        """See `Request`."""
+        found = super().options()
+        del found["context"]
+        return found
+
+
+class ChoiceQuestionFields(BaseModel):
+    """A question with its choices."""
+
+    model_config = Request.model_config
+
+    context: str = ""
+    question: str = ""
+    choices: Annotated[list[str], Field(min_length=1)]
+
+
+class Choose(Request):
+    """As `choose` of a task."""
+
+    ITEMS: ClassVar[str] = "questions"
+
+    questions: ChoiceQuestionFields | list[ChoiceQuestionFields]
+    """One question, or a list of them."""
+    too_long: Literal["error", "truncate"] = "error"
+    """Questions beyond the model's limit."""
+
+    def items(self) -> list[Any]:
+        """Questions as mappings."""
+        return [one.model_dump() for one in super().items()]
+
+
+class Fill(TextsWithLimit):
+    """As `fill` of a task."""
+
+    top: Annotated[int, Field(ge=1, le=1000)] = 5
+    """How many words to give for each mask."""
+    among: list[str] | None = None
+    """The only words to choose from, each of them one token."""
+
+
+class Decoding(Request):
+    """How to decode, where it differs from the model's own settings."""
+
+    beams: Count | None = None
+    """Beam search with this many beams."""
+    n_best: Count | None = None
+    """How many hypotheses to return."""
+    length_penalty: float | str | None = None
+    """A: score / length^A; or gnmt:A."""
+    temperature: float | None = None
+    """Sample at this temperature."""
+    top_k: Count | None = None
+    """Sample among the K likeliest tokens."""
+    top_p: float | None = None
+    """Sample among tokens of this mass."""
+    samples: Count | None = None
+    """How many samples."""
+    seed: int | None = None
+    """The seed of sampling."""
+    no_repeat_ngram: Count | None = None
+    """No n-gram of this size twice."""
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    """The least tokens of an output."""
+    max_tokens: int | str | None = None
+    """Of an output: N, or 1.5x+10."""
+
+
+class Generate(Decoding):
+    """As `generate` of a task."""
+
+    texts: str | list[str]
+    """One text or prompt, or a list of them."""
+    too_long: Literal["error", "truncate"] = "error"
+    """Texts beyond the model's limit."""
+
+
+class Translate(Generate):
+    """As `translate` of a task."""
+
+    source_language: str | None = None
+    """Of a model with several."""
+    target_language: str | None = None
+    """Of a model with several."""
+
+
+class Caption(Decoding):
+    """As `caption` of a task."""
+
+    ITEMS: ClassVar[str] = "images"
+
+    images: str | list[str]
+    """One image, or a list of them: the bytes of a file (PNG, JPEG) in base64."""
+
+
+class Completion(Request):
+    """The fields of OpenAI's completions that this server honours."""
+
+    ITEMS: ClassVar[str] = "prompt"
+
+    prompt: str | list[str] | Ids | list[Ids]
+    """One prompt, or a list of them, as text or as ids of tokens."""
+    max_tokens: Annotated[int, Field(ge=0)] = 16
+    """The most tokens to generate."""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    """0: the most probable token at each step. Not given: the model's own settings."""
+    top_p: float | None = None
+    """Sample among tokens of this mass."""
+    n: Annotated[int, Field(ge=1, le=128)] = 1
+    """Completions of each prompt."""
+    seed: int | None = None
+    """The seed of sampling; 0 where not given."""
+    stop: Stop | None = None
+    """Where the text ends, without these."""
+    echo: bool = False
+    """Whether the prompt comes back before its completion."""
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    """So many of the most probable tokens at each position, and the log-probabilities."""
+
+    @property
+    def one(self) -> bool:
+        """See `Request`; a list of ids is one prompt."""
+        return isinstance(self.prompt, str) or (
+            bool(self.prompt) and isinstance(self.prompt[0], int)
+        )
+
+
+class OpenAIEmbedding(Request):
+    """The fields of OpenAI's embeddings that this server honours."""
+
+    ITEMS: ClassVar[str] = "input"
+
+    input: str | list[str]
+    """One text, or a list of texts."""
+    encoding_format: Literal["float", "base64"] = "float"
+    """base64: the bytes of little-endian float32."""

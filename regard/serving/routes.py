@@ -1,0 +1,189 @@
+"""What can be asked of a server by POST: one line each.
+
+A route of a task names the method that a task must have, the fields of a request, and what answers
+it. `/openapi.json`, the error for an unknown path and docs/serving.md come from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from regard.serving import calls, openai, requests, tokens
+from regard.serving.work import by
+
+if TYPE_CHECKING:
+    from regard.serving.models import ServedModel
+    from regard.serving.work import Work
+    from regard.tasks.verbs import TaskVerbs
+
+
+@dataclass(frozen=True)
+class Route:
+    """Something that can be asked.
+
+    summary: what it does, in a few words.
+    request: the fields of the body.  example: of a body.
+    work: what the engine does for a request to a model.
+    method: of `regard.tasks.verbs.METHODS`, which the task of a model must have; "": any task.
+    """
+
+    path: str
+    summary: str
+    method: str
+    request: type[requests.Request]
+    work: Callable[[ServedModel, Any], Work]
+    example: dict[str, Any]
+
+    def takes(self, task: TaskVerbs) -> bool:
+        """Whether a task can be asked this. Tasks on images read names of files, which clients must
+        not give: they have `/caption` alone.
+        """
+        images = task.reads_images == (self.method == "caption")
+        return not self.method or (images and task.has(self.method))
+
+
+CAT, PAIR = "the cat sat", {"question": "Who sat?", "context": "The cat sat on the mat."}
+CHOICES = {"context": "The cat sat.", "question": "Who sat?", "choices": ["the cat", "the dog"]}
+
+ROUTES = {
+    route.path: route
+    for route in (
+        Route(
+            "/embed",
+            "Vectors of texts, words or tokens.",
+            "embed",
+            requests.Embed,
+            by(calls.embedded),
+            {"texts": [CAT, "the dog ran"], "per": "text"},
+        ),
+        Route(
+            "/classify",
+            "The label or labels of texts, with probabilities.",
+            "classify",
+            requests.Predict,
+            by(calls.predicted),
+            {"texts": [CAT, "the dog ran"]},
+        ),
+        Route(
+            "/tag",
+            "A tag for each word, and the entities.",
+            "tag",
+            requests.Words,
+            by(calls.predicted),
+            {"texts": CAT},
+        ),
+        Route(
+            "/answer",
+            "Answers to questions from contexts.",
+            "answer",
+            requests.Answer,
+            by(calls.predicted),
+            PAIR,
+        ),
+        Route(
+            "/choose",
+            "The best of several choices.",
+            "choose",
+            requests.Choose,
+            by(calls.predicted),
+            {"questions": [CHOICES]},
+        ),
+        Route(
+            "/predict",
+            "The prediction of any task that does not generate text.",
+            "predictions",
+            requests.Predict,
+            by(calls.predicted),
+            {"texts": [[CAT, "it slept"]]},
+        ),
+        Route(
+            "/translate",
+            "Translations, with their scores.",
+            "translate",
+            requests.Translate,
+            by(calls.decoded),
+            {"texts": ["die Katze sitzt"], "beams": 4},
+        ),
+        Route(
+            "/summarize",
+            "Summaries, with their scores.",
+            "summarize",
+            requests.Generate,
+            by(calls.decoded),
+            {"texts": [CAT], "max_tokens": 20},
+        ),
+        Route(
+            "/generate",
+            "Continuations of prompts, or the texts generated for sources.",
+            "generate",
+            requests.Translate,
+            by(calls.decoded),
+            {"texts": CAT, "max_tokens": 20, "temperature": 0.8, "seed": 1},
+        ),
+        Route(
+            "/fill",
+            "The best words for masks.",
+            "fill",
+            requests.Fill,
+            by(calls.filled),
+            {"texts": "the cat [MASK]", "top": 3},
+        ),
+        Route(
+            "/score",
+            "Log-likelihoods of texts, in nats.",
+            "log_likelihoods",
+            requests.Texts,
+            by(calls.scored),
+            {"texts": [CAT, "cat the sat"]},
+        ),
+        Route(
+            "/parse",
+            "Constituency trees of sentences.",
+            "parse",
+            requests.Words,
+            by(calls.parsed),
+            {"texts": [CAT]},
+        ),
+        Route(
+            "/caption",
+            "Descriptions of images.",
+            "caption",
+            requests.Caption,
+            by(calls.captioned),
+            {"images": ["iVBORw0KGgo="]},
+        ),
+        Route(
+            "/tokenize",
+            "The tokens of texts: ids, names and offsets.",
+            "",
+            requests.Texts,
+            by(tokens.tokenized),
+            {"texts": [CAT]},
+        ),
+        Route(
+            "/v1/completions",
+            "OpenAI's completions.",
+            "generate",
+            requests.Completion,
+            openai.completion,
+            {"model": "gpt2", "prompt": CAT, "max_tokens": 8, "temperature": 0},
+        ),
+        Route(
+            "/v1/embeddings",
+            "OpenAI's embeddings.",
+            "embed",
+            requests.OpenAIEmbedding,
+            openai.embeddings,
+            {"model": "minilm", "input": [CAT]},
+        ),
+    )
+}
+GETS = {
+    "/health": "200 when the models are loaded; 503 before, and while the server stops.",
+    "/metrics": "What the server counts, in Prometheus' text format.",
+    "/v1/models": "The models and the routes that each has.",
+    "/tokenizer_info": "The kind, the size and the special tokens of a model's tokenizer.",
+    "/openapi.json": "This table with the fields of all requests.",
+}

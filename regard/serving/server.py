@@ -1,0 +1,84 @@
+"""The process: loads models in the engine's thread, listens meanwhile, drains when it is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from regard.serving.app import Service, application
+from regard.serving.counters import RequestCounters
+from regard.serving.engine import Engine
+from regard.serving.guards import Guard
+from regard.serving.models import ServedModel, ServedModels
+from regard.serving.options import ServerOptions
+
+Say = Callable[[str], None]
+
+
+def serve(
+    folders: Mapping[str, Path], load: Callable[[Path], Any], options: ServerOptions, say: Say
+) -> None:
+    """Serve models until SIGTERM or Ctrl-C; requests that were taken are answered first.
+
+    Args:
+        folders: of the models, by their names.
+        load: gives the task of a folder.
+        say: prints a message.
+
+    Raises:
+        RegardError: a folder cannot be loaded, or the server may not listen as asked.
+    """
+    counters = RequestCounters()
+    engine = Engine(options.queue_tokens, counters)
+    guard = Guard(options.key, options.loopback)
+    service = Service(engine, counters, guard, options.deadline)
+    server = _Server(service, options)
+    errors: list[BaseException] = []
+
+    def compute() -> None:
+        try:
+            models = {name: ServedModel(name, load(folder)) for name, folder in folders.items()}
+            service.models = ServedModels(models)
+            say(f"serving {', '.join(models)} at http://{options.host}:{options.port}")
+            engine.run()
+        except BaseException as error:  # noqa: BLE001  # raised again below
+            errors.append(error)
+            server.should_exit = True
+
+    thread = threading.Thread(target=compute, name="engine", daemon=True)
+    thread.start()
+    server.run()
+    engine.stop()
+    thread.join(timeout=options.deadline)
+    if errors:
+        raise errors[0]
+
+
+class _Server(uvicorn.Server):
+    """Says so when it stops: requests on open connections are refused from then on."""
+
+    def __init__(self, service: Service, options: ServerOptions):
+        super().__init__(
+            uvicorn.Config(
+                application(service),
+                host=options.host,
+                port=options.port,
+                log_level="warning",
+                access_log=False,
+                ws="none",
+                lifespan="off",
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=int(options.deadline) + 1,
+            )
+        )
+        self.service = service
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """See `uvicorn.Server`."""
+        self.service.stopping = True
+        await super().shutdown(sockets)

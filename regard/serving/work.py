@@ -1,0 +1,95 @@
+"""What a request asks of the engine: its items, their costs, and how results become an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from regard import decoding
+from regard.decoding import RelativeLimit, TotalLimit
+from regard.serving.calls import Call
+from regard.serving.requests import Decoding, Request
+
+if TYPE_CHECKING:
+    from regard.serving.models import ServedModel
+    from regard.tasks.verbs import TaskVerbs
+
+BYTES_OF_TOKEN = 4  # of UTF-8, about
+IMAGE = 64  # tokens that an image counts
+OF_DECODING = {*Decoding.model_fields} - {"model"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """See `QueuedRequest` of the engine; render: from the results to the body of the answer."""
+
+    key: Hashable
+    items: Sequence[Any]
+    costs: Sequence[int]
+    run: Callable[[list[Any]], Sequence[Any]]
+    render: Callable[[list[Any]], Any]
+
+
+def by(call: Call) -> Callable[[ServedModel, Request], Work]:
+    """What makes work of a request that a function of `regard.serving.calls` answers."""
+
+    def work(served: ServedModel, request: Request) -> Work:
+        task, items, options = served.task, request.items(), request.options()
+
+        def render(results: list[Any]) -> dict[str, Any]:
+            answer = {"result": results[0]} if request.one else {"results": results}
+            return {"model": served.name, **answer}
+
+        return Work(
+            (served.name, call.__name__, json.dumps(options, sort_keys=True)),
+            items,
+            costs_of(task, items, options),
+            lambda several: call(task, several, options),
+            render,
+        )
+
+    return work
+
+
+def costs_of(task: TaskVerbs, items: Sequence[Any], options: Mapping[str, Any]) -> list[int]:
+    """About how many tokens are read and generated for each item.
+
+    Raises:
+        ConfigError: options of decoding are wrong.
+    """
+    read = [IMAGE if task.reads_images else tokens_of(item) for item in items]
+    if not task.decodes:
+        return read
+    named = {name: value for name, value in options.items() if name in OF_DECODING}
+    method = decoding.with_options(task.method, **named)
+    return [count + generated(task, method, count) for count in read]
+
+
+def generated(task: TaskVerbs, method: Any, read: int) -> int:
+    """The most tokens that are generated for a source or prompt of so many tokens."""
+    limit = method.max_tokens
+    if isinstance(limit, RelativeLimit):
+        most = int(limit.ratio * read) + limit.plus
+    else:
+        most = limit.count if isinstance(limit, TotalLimit) else limit
+    if (context := task.model.config.max_length) is not None:
+        most = min(most, context)
+    stored = method.settings()
+    return most * max(stored.get("num_beams", 1), stored.get("num_return_sequences", 1))
+
+
+def tokens_of(item: Any) -> int:
+    """About how many tokens an item has: a text, or texts in a list or a mapping."""
+    if isinstance(item, str):
+        return 1 + len(item) // BYTES_OF_TOKEN if item.isascii() else 1 + _bytes(item)
+    if isinstance(item, Mapping):
+        return sum(map(tokens_of, item.values()))
+    if isinstance(item, list | tuple):
+        return sum(map(tokens_of, item))
+    return 1
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass")) // BYTES_OF_TOKEN

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import every_task  # noqa: E402
+from served import service_of, start  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A folder with a tiny random model for each task."""
+    return every_task.make(tmp_path_factory.mktemp("models"))
+
+
+SERVED = (
+    *("classification", "multi-label-classification", "regression", "tagging", "translation"),
+    *("question-answering", "multiple-choice", "fill-mask", "parsing", "captioning"),
+    *("language-modeling", "language-modeling-gpt2", "summarization", "embedding", "dialogue"),
+)
+
+
+@pytest.fixture(scope="session")
+def service(folders):
+    """A running service with many models."""
+    made = service_of({name: folders[name] for name in SERVED})
+    thread = start(made)
+    yield made
+    made.engine.stop()
+    thread.join(10)

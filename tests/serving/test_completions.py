@@ -1,0 +1,125 @@
+"""OpenAI's completions against generation and log-likelihoods in Python."""
+
+from __future__ import annotations
+
+import pytest
+from served import ask
+
+MODELS = ("language-modeling", "language-modeling-gpt2")
+PROMPTS = ["the cat", "a warm mat in"]
+
+
+def task_of(service, name):
+    return service.models.all[name].task
+
+
+def complete(service, name, **fields):
+    answered = ask(service, "/v1/completions", {"model": name, **fields})
+    assert answered.status == 200, answered.message
+    return answered.json()
+
+
+def wrong(service, name, **fields):
+    answered = ask(service, "/v1/completions", {"model": name, **fields})
+    assert answered.status == 400
+    return answered.message
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_completions_continue_the_prompts(service, name):
+    task = task_of(service, name)
+    found = complete(service, name, prompt=PROMPTS, max_tokens=6, temperature=0)
+    expected = task.generate(PROMPTS, max_tokens=6, beams=1)
+    assert [p + one["text"] for p, one in zip(PROMPTS, found["choices"], strict=True)] == expected
+    assert [one["index"] for one in found["choices"]] == [0, 1]
+    assert {one["finish_reason"] for one in found["choices"]} <= {"stop", "length"}
+    ids = [[*one] for one in task.prompt_ids(PROMPTS)]
+    written = sum(len(one[0].tokens) for one in task.hypotheses(PROMPTS, max_tokens=6, beams=1))
+    read = sum(map(len, ids))
+    assert found["usage"] == {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+    }
+    same = complete(service, name, prompt=ids, max_tokens=6, temperature=0)
+    assert [one["text"] for one in same["choices"]] == [one["text"] for one in found["choices"]]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_samples_are_those_of_the_seed(service, name):
+    task = task_of(service, name)
+    options = {"max_tokens": 6, "temperature": 0.9, "top_p": 0.95, "seed": 5}
+    found = complete(service, name, prompt=PROMPTS, n=3, **options)
+    several = task.hypotheses(PROMPTS, samples=3, **options)
+    expected = [text for texts in task.spelled(PROMPTS, several) for text in texts]
+    prompts = [prompt for prompt in PROMPTS for _ in range(3)]
+    texts = [p + one["text"] for p, one in zip(prompts, found["choices"], strict=True)]
+    assert texts == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_probabilities_of_an_echo_add_up_to_the_log_likelihood(service, name):
+    task = task_of(service, name)
+    begin, own = task.text_ids(["the cat sat on a mat"])[0]
+    found = complete(service, name, prompt=[*begin, *own], max_tokens=0, echo=True, logprobs=2)
+    (choice,) = found["choices"]
+    numbers = choice["logprobs"]
+    assert numbers["token_logprobs"][0] is None and numbers["top_logprobs"][0] is None
+    (expected,) = task.log_likelihoods(["the cat sat on a mat"])
+    assert sum(numbers["token_logprobs"][len(begin) :]) == pytest.approx(expected, abs=1e-4)
+    assert numbers["tokens"] == [task.tokenizer.token(i) for i in (*begin, *own)]
+    assert len(numbers["text_offset"]) == len(numbers["tokens"])
+    for own_one, best in zip(
+        numbers["token_logprobs"][1:], numbers["top_logprobs"][1:], strict=True
+    ):
+        assert len(best) == 2 and max(best.values()) >= own_one - 1e-6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_probabilities_of_generated_tokens(service, name):
+    task = task_of(service, name)
+    found = complete(
+        service, name, prompt="the cat", max_tokens=5, temperature=0, logprobs=1, echo=True
+    )
+    numbers = found["choices"][0]["logprobs"]
+    (one,) = task.hypotheses(["the cat"], max_tokens=5, beams=1)[0]
+    count = len(one.tokens)
+    assert numbers["tokens"][-count:] == [task.tokenizer.token(i) for i in one.tokens]
+    if not one.finished:
+        assert sum(numbers["token_logprobs"][-count:]) == pytest.approx(one.log_prob, abs=1e-4)
+    best = [max(top, key=top.get) for top in numbers["top_logprobs"][-count:]]
+    assert best == numbers["tokens"][-count:]  # greedy search
+    text = found["choices"][0]["text"]
+    alone = complete(service, name, prompt="the cat", max_tokens=5, temperature=0, logprobs=1)
+    assert alone["choices"][0]["logprobs"]["tokens"] == numbers["tokens"][-count:]
+    assert text == "the cat" + alone["choices"][0]["text"]
+    offsets = alone["choices"][0]["logprobs"]["text_offset"]
+    assert offsets[0] == 0 and offsets == sorted(offsets)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stop_ends_the_text_before_it_even_across_tokens(service, name):
+    whole = complete(service, name, prompt="the cat", max_tokens=8, temperature=0)
+    text = whole["choices"][0]["text"]
+    assert len(text) > 6
+    for at in range(1, len(text) - 3, 2):
+        stop = text[at : at + 3]  # in the middle of words, and from one to the next
+        found = complete(
+            service, name, prompt="the cat", max_tokens=8, temperature=0, stop=["no such", stop]
+        )
+        (choice,) = found["choices"]
+        assert choice["text"] == text[: text.find(stop)]
+        assert choice["finish_reason"] == "stop"
+
+
+def test_errors_name_what_is_wrong(service):
+    gpt, ask_for = "language-modeling-gpt2", {"prompt": "the cat"}
+    assert "same" in wrong(service, gpt, **ask_for, n=2, temperature=0)
+    assert "context is" in wrong(service, gpt, prompt="the cat " * 40)
+    assert "has the id 9999" in wrong(service, gpt, prompt=[1, 9999])
+    assert "has no token" in wrong(service, gpt, prompt=[[]])
+    assert "`best_of` is an unknown field" in wrong(service, gpt, **ask_for, best_of=2)
+    assert "`temperature`" in wrong(service, gpt, **ask_for, temperature=-1)
+    assert "`top_p`" in wrong(service, gpt, **ask_for, top_p=2.5)
+    assert "`prompt`" in wrong(service, gpt, prompt=[1, "a"])
+    assert "does not continue a text" in wrong(service, "dialogue", **ask_for)

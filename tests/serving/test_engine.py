@@ -1,0 +1,168 @@
+"""The queue: what is computed together, who waits, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from served import ask, ask_together, service_of
+
+from regard.errors import TextError
+from regard.serving.counters import RequestCounters
+from regard.serving.engine import TURN_TOKENS, Engine, QueuedRequest
+from regard.serving.problems import Problem
+
+
+class Calls:
+    """Answers items, and records those of each call."""
+
+    def __init__(self):
+        self.made = []
+
+    def __call__(self, items):
+        self.made.append(list(items))
+        for index, item in enumerate(items):
+            if item == "bad":
+                raise TextError(index, "is bad.")
+            if item == "worse":
+                raise RuntimeError("worse")
+        return [item.upper() for item in items]
+
+
+def job_of(run, items, key="k", cost=10, seconds=100.0, ended=None):
+    def finished(job):
+        if ended is not None:
+            ended.append(job)
+
+    costs = [cost] * len(items)
+    return QueuedRequest(key, "/path", items, costs, run, finished, time.monotonic() + seconds)
+
+
+def computed(jobs, most=10**6):
+    """The jobs after an engine has computed all of them."""
+    engine = Engine(most, RequestCounters())
+    for job in jobs:
+        engine.submit(job)
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    while engine.waiting_requests:
+        time.sleep(0.001)
+    engine.stop()
+    thread.join(5)
+    assert not thread.is_alive() and engine.waiting_tokens == 0
+    return engine
+
+
+def test_requests_with_the_same_key_share_a_call():
+    calls, ended = Calls(), []
+    jobs = [job_of(calls, [f"a{n}", f"b{n}"], ended=ended) for n in range(5)]
+    jobs.insert(2, job_of(calls, ["x"], key="other", ended=ended))
+    computed(jobs)
+    assert sorted(map(len, calls.made)) == [1, 10]
+    assert [job.results for job in jobs if job.key == "k"] == [[f"A{n}", f"B{n}"] for n in range(5)]
+    assert len(ended) == 6 and all(job.error is None for job in ended)
+
+
+def test_a_long_list_does_not_keep_the_others_waiting():
+    calls, ended = Calls(), []
+    long = job_of(calls, [f"t{n}" for n in range(3000)], cost=TURN_TOKENS // 100, ended=ended)
+    other = [job_of(calls, [f"s{n}"], key=key, ended=ended) for n, key in enumerate("kkj")]
+    computed([long, *other])
+    assert ended[-1] is long and long.results == [f"T{n}" for n in range(3000)]
+    assert max(map(len, calls.made)) <= 101 + 3
+    first = {item for made in calls.made[:3] for item in made}
+    assert {"s0", "s1", "s2"} <= first
+
+
+@pytest.mark.parametrize("bad, kind", [("bad", TextError), ("worse", RuntimeError)])
+def test_an_error_ends_the_request_that_it_is_about_and_no_other(bad, kind):
+    calls = Calls()
+    jobs = [job_of(calls, items) for items in (["a"], ["b", bad], ["c"])]
+    computed(jobs)
+    assert [job.results for job in jobs[::2]] == [["A"], ["C"]]
+    assert isinstance(jobs[1].error, kind) and jobs[0].error is jobs[2].error is None
+
+
+def test_errors_count_the_texts_of_their_own_request():
+    calls = Calls()
+    texts = ["a"] * 250 + ["bad"] + ["a"] * 30
+    jobs = [job_of(calls, ["x"]), job_of(calls, texts, cost=TURN_TOKENS // 100)]
+    computed(jobs)
+    assert str(jobs[1].error) == "Text 251 is bad."
+
+
+def test_a_full_queue_refuses_with_a_time_to_wait():
+    engine = Engine(100, RequestCounters())
+    engine.submit(job_of(Calls(), ["a"], cost=60))
+    with pytest.raises(Problem) as refused:
+        engine.submit(job_of(Calls(), ["b"], cost=60))
+    assert refused.value.status == 429 and int(refused.value.headers["Retry-After"]) >= 1
+    engine.submit(job_of(Calls(), ["c"], cost=40))
+    with pytest.raises(Problem) as refused:
+        engine.submit(job_of(Calls(), ["d", "e", "f"], cost=40))
+    assert refused.value.status == 413 and "120" in str(refused.value)
+
+
+def test_a_client_that_leaves_frees_its_tokens():
+    engine, calls = Engine(100, RequestCounters()), Calls()
+    first, second = job_of(calls, ["a"], cost=60), job_of(calls, ["b"], cost=60)
+    engine.submit(first)
+    engine.leave(first)
+    engine.submit(second)
+    assert engine.waiting_tokens == 60 and engine.waiting_requests == 1
+
+
+def test_requests_past_their_deadline_are_not_computed():
+    calls, ended = Calls(), []
+    jobs = [job_of(calls, ["a"], seconds=-1, ended=ended), job_of(calls, ["b"], ended=ended)]
+    computed(jobs)
+    assert calls.made == [["b"]]
+    assert isinstance(jobs[0].error, Problem) and jobs[0].error.status == 504
+
+
+def test_a_stopped_engine_tells_those_who_wait():
+    engine, ended = Engine(100, RequestCounters()), []
+    engine.submit(job_of(Calls(), ["a"], ended=ended))
+    engine.stop()
+    engine.run()
+    assert [job.error.status for job in ended] == [503]
+
+
+def test_health_before_and_after_loading_and_while_stopping(folders):
+    service = service_of({"tagging": folders["tagging"]})
+    models, service.models = service.models, None
+    for path, body in (("/health", None), ("/v1/models", None), ("/tag", {"texts": "a"})):
+        answered = ask(service, path, body)
+        assert answered.status == 503 and answered.headers["retry-after"] == "1"
+    service.models = models
+    assert ask(service, "/health").json() == {"status": "ok", "models": ["tagging"]}
+    service.stopping = True
+    assert ask(service, "/health").status == 503
+
+
+def test_a_full_queue_over_http_loses_nothing(folders):
+    service = service_of({"tagging": folders["tagging"]}, most=40)
+    bodies = [("/tag", {"texts": ["the cat sat"] * 2}) for _ in range(50)]
+    thread = threading.Timer(0.2, service.engine.run)
+    thread.daemon = True
+    thread.start()
+    found = ask_together(service, bodies)
+    service.engine.stop()
+    thread.join(5)
+    statuses = [one.status for one in found]
+    assert set(statuses) == {200, 429}
+    expected = next(one.json() for one in found if one.status == 200)
+    assert all(
+        one.json()["results"] and one.json().keys() == expected.keys()
+        for one in found
+        if one.status == 200
+    )
+    assert all(int(one.headers["retry-after"]) >= 1 for one in found if one.status == 429)
+    text = ask(service, "/metrics").body.decode()
+    assert f'regard_requests_total{{path="/tag",status="429"}} {statuses.count(429)}' in text
+    assert "regard_waiting_tokens 0\n" in text
+    for line in text.splitlines():
+        assert (
+            line.startswith("# ") or len(line.rsplit(" ", 1)) == 2 and float(line.split()[-1]) >= 0
+        )

@@ -1,0 +1,185 @@
+"""What a server is sent by mistake or on purpose: each gets a clear error, nothing else stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from served import KEYED, ask, body_of, exchange, service_of
+
+from regard.serving import guards
+from regard.serving.routes import GETS, ROUTES
+
+TAG = {"model": "tagging", "texts": "the cat sat"}
+
+
+def sent(text):
+    if isinstance(text, bytes):
+        return text
+    return text.encode() if isinstance(text, str) else json.dumps(text).encode()
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("", "is not JSON"),
+        ('{"model": "tagging", "tex', "is not JSON"),
+        ("[1]", "must be a JSON object"),
+        ("null", "must be a JSON object"),
+        (b'{"texts": "\xff"}', "must be UTF-8, but byte 11 is 0xff"),
+        ("[" * 10_000, "nested too deeply"),
+        ('{"texts": ' + "[" * 10_000 + "]" * 10_000 + "}", "nested too deeply"),
+        ('{"texts": ' + "[" * 500 + "]" * 500 + "}", "`texts` must be"),
+        ('{"texts": ' + '{"a":' * 300 + "1" + "}" * 300 + "}", "`texts` must be"),
+        ('{"model": "tagging", "texts": NaN}', "NaN is not a finite number"),
+        ('{"model": "tagging", "texts": 1e999}', "1e999 is not a finite number"),
+        ('{"texts": "a", "texts": "b"}', "'texts' occurs twice"),
+        ('{"texts": "\\ud800"}', "half of a surrogate pair"),
+        ({**TAG, "texts": 3}, "`texts` must be"),
+        ({**TAG, "texts": None}, "`texts` must be"),
+        ({**TAG, "texts": {"a": 1}}, "`texts` must be"),
+        ({**TAG, "texts": ["a", 3]}, "`texts.1` must be"),
+        ({**TAG, "texts": [["a", None]]}, "`texts.0"),
+        ({**TAG, "textes": "a"}, "`textes` is an unknown field"),
+        ({**TAG, "model": 3}, "`model` must be a string"),
+        ({"model": "tagging"}, "`texts` is missing"),
+        ({"texts": "a"}, "`model` must name one of the models that are served: classification,"),
+    ],
+)
+def test_a_body_that_is_wrong_is_an_error_that_says_where(service, body, said):
+    answered = ask(service, "/tag", sent(body))
+    assert answered.status == 400
+    error = answered.json()["error"]
+    assert said in error["message"]
+    assert error["type"] == "invalid_request_error" and len(error["message"]) < 500
+    assert ask(service, "/tag", TAG).status == 200
+
+
+def test_a_model_that_is_not_served_is_not_looked_for(service, folders):
+    for name in ("nothing", str(folders["regression"]), "../regression", "", "bert-base-uncased"):
+        answered = ask(service, "/tag", {**TAG, "model": name})
+        assert answered.status == 404
+        assert "Served: classification" in answered.message
+
+
+def test_paths_and_methods_that_there_are_not(service):
+    answered = ask(service, "/tags", TAG)
+    assert answered.status == 404 and "/tag, /answer" in answered.message
+    answered = ask(service, "/tag")
+    assert answered.status == 405 and "POST" in answered.message
+    assert ask(service, "/health", {}).status == 405
+
+
+def test_bodies_of_two_megabytes_are_read_and_of_three_rejected(service):
+    texts = ["the cat sat"] * 100
+    padded = sent({"model": "tagging", "texts": texts}) + b" " * 2 * 2**20
+    assert len(ask(service, "/tag", padded).json()["results"]) == 100
+    for size in (3_000_000, 3 * 2**20, 20 * 2**20):
+        answered = ask(service, "/tag", sent(TAG) + b" " * size)
+        assert answered.status == 413
+        assert "at most 2,621,440 bytes" in answered.message
+
+
+def test_texts_that_are_too_long_are_errors_of_the_library(service):
+    text = "the old cat " * 83_334  # a million characters
+    answered = ask(service, "/classify", {"model": "classification", "texts": ["a", text]})
+    assert answered.status == 400
+    assert answered.message.startswith("Text 2 has 250004 tokens, but this model reads at most 24.")
+
+
+def test_ten_thousand_texts_in_one_list(service):
+    texts = ["the cat", "a warm mat"] * 5_000
+    body = {"model": "embedding", "input": texts, "encoding_format": "base64"}
+    data = ask(service, "/v1/embeddings", body).json()["data"]
+    assert [one["index"] for one in data] == [*range(10_000)]
+    assert data[0]["embedding"] != data[1]["embedding"]
+    assert len({one["embedding"] for one in data}) < 50  # rounding alone differs
+
+
+def test_empty_lists_have_empty_answers(service):
+    assert ask(service, "/tag", {**TAG, "texts": []}).json()["results"] == []
+    found = ask(service, "/v1/embeddings", {"model": "embedding", "input": []}).json()
+    assert found["data"] == [] and found["usage"]["total_tokens"] == 0
+    found = ask(service, "/v1/completions", {"model": "language-modeling", "prompt": []}).json()
+    assert found["choices"] == []
+
+
+def test_text_that_looks_like_a_page_stays_text(service):
+    script = "<script>alert(1)</script>"
+    answered = ask(service, "/tag", {**TAG, "texts": script})
+    assert answered.headers["content-type"] == "application/json"
+    assert answered.headers["x-content-type-options"] == "nosniff"
+    assert "".join(answered.json()["result"]["words"]) == script
+    answered = ask(service, "/tag", {**TAG, "model": script})
+    assert answered.status == 404 and answered.headers["content-type"] == "application/json"
+
+
+@pytest.fixture(scope="module")
+def keyed(folders):
+    return service_of({"tagging": folders["tagging"]}, guard=KEYED)
+
+
+@pytest.mark.parametrize("path", [*ROUTES, *GETS, "/nothing"])
+def test_every_route_needs_the_key(keyed, path):
+    body = None if path in GETS else {}
+    for given in (None, "Bearer wrong", "a-key", "Bearer a-key ", "Basic YTpi", "Bearer schlüssel"):
+        headers = {} if given is None else {"Authorization": given}
+        answered = ask(keyed, path, body, headers=headers)
+        assert answered.status == 401 and answered.headers["www-authenticate"] == "Bearer"
+        assert "a-key" not in answered.message
+    found = ask(keyed, path, body, headers={"Authorization": "Bearer a-key"})
+    assert found.status in (200, 400, 404)
+
+
+@pytest.mark.parametrize("path", [*ROUTES, *GETS])
+def test_pages_of_other_sites_are_refused(keyed, path):
+    body, key = (None if path in GETS else {}), {"Authorization": "Bearer a-key"}
+    for headers in (
+        {"host": "example.org"},
+        {"host": "example.org:8000"},
+        {"host": "127.0.0.1.example.org"},
+        {"host": "localhost@example.org"},
+        {"host": "[::1"},
+        {"host": ""},
+        {"origin": "http://example.org"},
+        {"origin": "null"},
+        {"origin": "http://localhost:9999"},
+    ):
+        assert ask(keyed, path, body, headers={**key, **headers}).status == 403
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
+        headers = {**key, "host": host, "origin": f"http://{host}"}
+        assert ask(keyed, path, body, headers=headers).status in (200, 400, 404)
+
+
+def test_a_body_that_does_not_arrive_ends_the_request(service, monkeypatch):
+    monkeypatch.setattr(guards, "SECONDS", 0.05)
+    half = [{"type": "http.request", "body": b'{"model"', "more_body": True}]
+    answered = asyncio.run(exchange(service, "/tag", half))
+    assert answered.status == 408
+    answered = asyncio.run(exchange(service, "/tag", half, leaves_after=0.0))
+    assert answered.status == 499  # nobody reads it
+
+
+def test_an_unexpected_error_is_reported_and_the_next_request_answered(
+    service, monkeypatch, capsys
+):
+    task = service.models.all["tagging"].task
+
+    def broken(*args, **options):
+        raise KeyError("secret")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "predictions", broken, raising=False)
+        answered = ask(service, "/tag", TAG)
+    assert answered.status == 500 and answered.json()["error"]["type"] == "server_error"
+    assert "KeyError" in capsys.readouterr().err
+    assert ask(service, "/tag", TAG).status == 200
+
+
+def test_a_client_that_has_left_is_no_error(service):
+    async def leave():
+        return await exchange(service, "/tag", body_of(TAG), leaves_after=0.0)
+
+    assert asyncio.run(leave()).status in (200, 499)
+    assert service.engine.waiting_requests == 0

@@ -1,0 +1,239 @@
+"""Every route gives what the same call in Python gives, and errors say what to do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from served import ask, ask_together, near
+
+from regard.serving.openapi import openapi
+from regard.serving.routes import GETS, ROUTES
+from regard.tasks.verbs import METHODS
+
+TEXTS = ["the cat sat", "a warm mat in the sun", "who"]
+PAIRS = [("who sat", "the cat sat on a mat"), ("where", "in the sun")]
+STRIPES = Path(__file__).parents[1] / "stripes.png"
+
+
+def task_of(service, name):
+    return service.models.all[name].task
+
+
+def result(service, path, body):
+    answered = ask(service, path, body)
+    assert answered.status == 200, answered.message
+    return answered.json()
+
+
+@pytest.mark.parametrize("name", ["classification", "multi-label-classification", "regression"])
+def test_predictions_equal_those_of_python(service, name):
+    expected = task_of(service, name).predictions(TEXTS)
+    path = "/predict" if name == "regression" else "/classify"
+    found = result(service, path, {"model": name, "texts": TEXTS})["results"]
+    assert found == near([{"text": str(one), **one.values()} for one in expected])
+    one = result(service, path, {"model": name, "texts": TEXTS[1]})
+    assert one == near({"model": name, "result": found[1]})
+
+
+def test_pairs_are_lists_of_two_texts(service):
+    expected = task_of(service, "classification").predict(PAIRS)
+    body = {"model": "classification", "texts": [list(pair) for pair in PAIRS]}
+    assert [one["label"] for one in result(service, "/classify", body)["results"]] == expected
+
+
+def test_tags_of_texts_and_of_words(service):
+    task = task_of(service, "tagging")
+    found = result(service, "/tag", {"model": "tagging", "texts": [TEXTS[0], TEXTS[1].split()]})
+    tags = [one["tags"] for one in found["results"]]
+    assert tags == [task.tag(TEXTS[0]), task.tag(TEXTS[1].split())]
+
+
+def test_answers_of_several_questions_and_of_one(service):
+    task = task_of(service, "question-answering")
+    body = {"model": "question-answering", "n_best": 3}
+    question, context = ([pair[side] for pair in PAIRS] for side in (0, 1))
+    found = result(service, "/answer", {**body, "question": question, "context": context})
+    expected = json.loads(json.dumps([one.values() for one in task.predictions(PAIRS, n_best=3)]))
+    assert found["results"] == near(expected)
+    one = result(service, "/answer", {**body, "question": PAIRS[0][0], "context": PAIRS[0][1]})
+    assert one["result"] == near(expected[0])
+    wrong = ask(service, "/answer", {**body, "question": question, "context": context[:1]})
+    assert wrong.status == 400 and "`context` must be one text or 2" in wrong.message
+
+
+def test_the_best_choice_and_its_probabilities(service):
+    question = {"context": "the cat sat", "question": "who", "choices": ["the cat", "a mat"]}
+    (expected,) = task_of(service, "multiple-choice").predictions([question])
+    body = {"model": "multiple-choice", "questions": question}
+    found = result(service, "/choose", body)["result"]
+    assert found == near({"text": str(expected), **expected.values()})
+
+
+@pytest.mark.parametrize(
+    "path, name, options",
+    [
+        ("/translate", "translation", {"beams": 3, "n_best": 2, "max_tokens": 6}),
+        ("/translate", "translation", {"temperature": 0.9, "seed": 3, "max_tokens": "1x+3"}),
+        ("/summarize", "summarization", {"max_tokens": 5}),
+        ("/generate", "dialogue", {"max_tokens": 5}),
+        ("/generate", "language-modeling", {"max_tokens": 7}),
+        ("/generate", "language-modeling-gpt2", {"samples": 2, "top_k": 5, "max_tokens": 7}),
+    ],
+)
+def test_generated_texts_equal_those_of_python(service, path, name, options):
+    task = task_of(service, name)
+    expected = task.hypotheses(TEXTS, **options)
+    found = result(service, path, {"model": name, "texts": TEXTS, **options})["results"]
+    for one, hypotheses, texts in zip(found, expected, task.spelled(TEXTS, expected), strict=True):
+        assert one["text"] == texts[0]
+        assert [each["text"] for each in one["hypotheses"]] == texts
+        scores = [each["score"] for each in one["hypotheses"]]
+        assert scores == pytest.approx([each.score for each in hypotheses], rel=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"layers": "first", "normalize": True}])
+def test_vectors_equal_those_of_python(service, options):
+    expected = task_of(service, "embedding").embed(TEXTS, **options)
+    body = {"model": "embedding", "texts": TEXTS, **options}
+    found = [one["vector"] for one in result(service, "/embed", body)["results"]]
+    assert found == near(expected.tolist())
+
+
+def test_vectors_of_words_come_with_them(service):
+    expected = task_of(service, "embedding").embed(TEXTS[0], per="word")
+    body = {"model": "embedding", "texts": TEXTS[0], "per": "word"}
+    found = result(service, "/embed", body)["result"]
+    assert found["labels"] == list(expected.labels)
+    assert found["vectors"] == near(expected.tolist())
+
+
+def test_vectors_for_the_clients_of_openai(service):
+    expected = task_of(service, "embedding").embed(TEXTS)
+    body = {"model": "embedding", "input": TEXTS}
+    found = result(service, "/v1/embeddings", body)
+    assert [one["index"] for one in found["data"]] == [0, 1, 2]
+    vectors = [one["embedding"] for one in found["data"]]
+    assert vectors == near(expected.tolist())
+    coded = result(service, "/v1/embeddings", {**body, "encoding_format": "base64"})["data"]
+    width = expected.shape[1]
+    for one, vector in zip(coded, vectors, strict=True):
+        numbers = struct.unpack(f"<{width}f", base64.b64decode(one["embedding"]))
+        assert numbers == pytest.approx(vector, abs=1e-6)
+    encoder = task_of(service, "embedding").input_format
+    read = sum(len(one) for one in encoder.encode([(text,) for text in TEXTS]))
+    assert found["usage"] == {"prompt_tokens": read, "total_tokens": read}
+
+
+def test_masks_are_filled(service):
+    (expected,) = task_of(service, "fill-mask").fill(["the [MASK] sat"], top=3)
+    found = result(service, "/fill", {"model": "fill-mask", "texts": "the [MASK] sat", "top": 3})
+    assert found["result"] == near(json.loads(json.dumps(expected.values())))
+
+
+@pytest.mark.parametrize("name", ["language-modeling", "language-modeling-gpt2", "fill-mask"])
+def test_log_likelihoods_equal_those_of_python(service, name):
+    expected = task_of(service, name).log_likelihoods(TEXTS)
+    found = result(service, "/score", {"model": name, "texts": TEXTS})["results"]
+    assert [one["log_likelihood"] for one in found] == pytest.approx(expected, rel=1e-6)
+
+
+def test_trees_of_sentences(service):
+    expected = task_of(service, "parsing").parse(TEXTS)
+    found = result(service, "/parse", {"model": "parsing", "texts": TEXTS})["results"]
+    assert [one["tree"] for one in found] == [str(tree) for tree in expected]
+
+
+def test_images_are_given_as_bytes_and_never_by_name(service):
+    pytest.importorskip("PIL")
+    image = base64.b64encode(STRIPES.read_bytes()).decode()
+    expected = task_of(service, "captioning").caption(STRIPES)
+    body = {"model": "captioning", "images": [image]}
+    assert result(service, "/caption", body)["results"][0]["text"] == expected
+    for wrong in (str(STRIPES), "/etc/passwd", base64.b64encode(b"no image").decode()):
+        answered = ask(service, "/caption", {**body, "images": wrong})
+        assert answered.status == 400
+        assert answered.message.startswith("Image 1 is no")
+        assert "regard-" not in answered.message  # the name of a file of the server
+    for path in ("/generate", "/predict", "/embed", "/translate"):
+        answered = ask(service, path, {"model": "captioning", "texts": str(STRIPES)})
+        assert answered.status == 404
+
+
+def test_tokens_of_a_text(service):
+    tokenizer = task_of(service, "tagging").tokenizer
+    encoded = tokenizer.encode(TEXTS[1])
+    found = result(service, "/tokenize", {"model": "tagging", "texts": TEXTS[1]})["result"]
+    assert found["ids"] == list(encoded.ids)
+    assert found["offsets"] == [list(both) for both in encoded.offsets]
+    assert found["tokens"] == [tokenizer.token(number) for number in encoded.ids]
+    info = ask(service, "/tokenizer_info?model=tagging").json()
+    assert info["vocab_size"] == tokenizer.vocab_size
+    assert info["special_tokens"]["mask"]["id"] == tokenizer.mask_id
+
+
+def test_each_model_lists_the_routes_that_it_answers(service):
+    data = {one["id"]: one for one in ask(service, "/v1/models").json()["data"]}
+    assert data.keys() == service.models.all.keys()
+    assert data["tagging"]["routes"] == [
+        "/embed",
+        "/tag",
+        "/predict",
+        "/tokenize",
+        "/v1/embeddings",
+    ]
+    assert data["captioning"]["routes"] == ["/caption", "/tokenize"]
+    for name, one in data.items():
+        for path, route in ROUTES.items():
+            answered = ask(service, path, {**route.example, "model": name})
+            assert (answered.status != 404) == (path in one["routes"]), (name, path)
+
+
+def test_a_route_that_a_model_lacks_is_an_error_that_names_those_it_has(service):
+    answered = ask(service, "/translate", {"model": "tagging", "texts": TEXTS})
+    assert answered.status == 404
+    assert "has no /translate. It has: /embed, /tag, /predict" in answered.message
+
+
+def test_examples_are_requests_of_their_routes():
+    for route in ROUTES.values():
+        assert route.request.model_validate(route.example, strict=True).items()
+        assert route.method in ("", *METHODS)
+
+
+def test_the_description_has_every_route_and_its_fields():
+    described = openapi()
+    assert described["paths"].keys() == ROUTES.keys() | GETS.keys()
+    schemas = described["components"]["schemas"]
+    for path, route in ROUTES.items():
+        content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        schema = schemas[content["schema"]["$ref"].rpartition("/")[2]]
+        assert schema["properties"].keys() == route.request.model_fields.keys()
+        assert schema["additionalProperties"] is False
+        assert all("description" in one for one in schema["properties"].values())
+    text = json.dumps(described)
+    references = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert references <= schemas.keys()
+
+
+def test_the_page_lists_the_routes():
+    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    listed = dict(re.findall(r"^\| `(/[\w/.]+)` \| (.+) \|$", page, re.M))
+    assert listed == {path: route.summary for path, route in ROUTES.items()} | GETS
+
+
+def test_requests_that_arrive_together_are_answered_as_alone(service):
+    bodies = [
+        ("/classify", {"model": "classification", "texts": text})
+        for text in [*TEXTS, "old " * 99, *TEXTS]  # one of them is too long
+    ]
+    found = ask_together(service, bodies)
+    assert [one.status for one in found] == [200, 200, 200, 400, 200, 200, 200]
+    assert found[3].message.startswith("Text 1 has 101 tokens, but this model reads at most 24.")
+    expected = [one.json()["result"]["probabilities"] for one in (found[0], found[1], found[2])]
+    for one, numbers in zip(found[4:], expected, strict=True):
+        assert one.json()["result"]["probabilities"] == pytest.approx(numbers, rel=1e-5)

@@ -1,0 +1,139 @@
+"""`regard serve` as a process: it loads while it listens, and ends when it has answered."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+REGARD = (sys.executable, "-m", "regard", "serve")
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [*REGARD, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def ask(port, path, body=None, key="secret-key"):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    data = None if body is None else json.dumps(body)
+    connection.request("POST" if data else "GET", path, data, {"Authorization": f"Bearer {key}"})
+    answered = connection.getresponse()
+    return answered.status, json.loads(answered.read())
+
+
+def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_path):
+    port, key = free_port(), tmp_path / "key"
+    key.write_text("secret-key\n")
+    command = [*REGARD, folders["language-modeling"], folders["tagging"], "--port", port]
+    process = subprocess.Popen(
+        [*map(str, command), "--api-key-file", str(key)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert "serving language-modeling, tagging at http://" in process.stderr.readline()
+        assert ask(port, "/health")[0] == 200
+        assert ask(port, "/health", key="other")[0] == 401
+        body = {"model": "language-modeling", "texts": "the cat", "max_tokens": 1500}
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(ask(port, "/generate", body)))
+        asking.start()
+        time.sleep(0.15)
+        process.send_signal(signal.SIGTERM)
+        asking.join(30)
+        ((status, answer),) = answers
+        assert status == 200 and len(answer["result"]["text"].split()) > 100
+        assert process.wait(10) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_path):
+    folder = folders["tagging"]
+    (tmp_path / "empty").mkdir()
+    for arguments, said in (
+        ((tmp_path / "nothing",), "nothing"),
+        ((folder, folder), "would both be served as 'tagging'"),
+        ((folder, "--host", "0.0.0.0"), "--api-key-file FILE, or set REGARD_API_KEY"),
+        ((tmp_path / "empty", "--port", free_port()), "empty"),
+    ):
+        ended = run(*arguments, REGARD_API_KEY="")
+        assert ended.returncode == 2, ended.stderr
+        assert said in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_without_the_packages_an_error_names_the_extra(folders, tmp_path):
+    (tmp_path / "starlette.py").write_text("raise ImportError('no', name='starlette')")
+    ended = run(folders["tagging"], PYTHONPATH=f"{tmp_path}{os.pathsep}{os.getcwd()}")
+    assert ended.returncode == 2
+    assert "pip install 'regard[serve]'" in ended.stderr
+
+
+def test_the_library_itself_imports_no_server():
+    root = Path(__file__).parents[2] / "regard"
+    importing = [
+        str(file.relative_to(root))
+        for file in root.rglob("*.py")
+        if re.search(
+            r"import (starlette|uvicorn)|from (starlette|uvicorn|regard.serving)", file.read_text()
+        )
+        and file.parent.name != "serving"
+    ]
+    assert importing == ["cli/serve.py"]
+
+
+def test_the_client_of_openai(folders, service):
+    openai = pytest.importorskip("openai")
+    import uvicorn
+
+    from regard.serving.app import application
+
+    port = free_port()
+    server = uvicorn.Server(
+        uvicorn.Config(application(service), port=port, log_level="error", lifespan="off")
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
+    try:
+        assert "tagging" in [one.id for one in client.models.list()]
+        task = service.models.all["language-modeling-gpt2"].task
+        options = {"model": "language-modeling-gpt2", "prompt": "the cat", "max_tokens": 6}
+        found = client.completions.create(**options, temperature=0)
+        assert "the cat" + found.choices[0].text == task.generate("the cat", max_tokens=6)
+        assert found.usage.prompt_tokens == len(task.prompt_ids(["the cat"])[0])
+        vectors = client.embeddings.create(model="embedding", input=["the cat", "a mat"]).data
+        expected = service.models.all["embedding"].task.embed(["the cat", "a mat"])
+        for one, row in zip(vectors, expected.tolist(), strict=True):
+            assert one.embedding == pytest.approx(row, abs=1e-6)
+        with pytest.raises(openai.NotFoundError, match="Served: "):
+            client.completions.create(**{**options, "model": "no"})
+        with pytest.raises(openai.BadRequestError, match="unknown field"):
+            client.completions.create(**options, best_of=2)
+    finally:
+        server.should_exit = True
+        thread.join(10)
