@@ -36,6 +36,7 @@ from regard.models.adapters import merged
 from regard.models.config import MOST_LAYERS, Count, Probability, Size
 from regard.models.encoder_with_heads import EncoderWithHeads, deployed
 from regard.models.features import Features, FeaturesConfig
+from regard.models.keep_layers import keep_layers
 from regard.progress import Show, showing
 from regard.recipe import (
     ModelSource,
@@ -158,6 +159,8 @@ class FineTuneSection(Options):
     """[model] of a training that starts from the weights of a folder, or of a name on the hub."""
 
     path: ModelSource
+    layers: tuple[Count, ...] | None = None
+    """The layers of an encoder that are kept, from 0, such as [0, 2, 4]; None: all of them."""
     dropout: Probability | None = None
     """None, here and in the next two options: as in the folder."""
     attention_dropout: Probability | None = None
@@ -178,7 +181,7 @@ class FineTuneSection(Options):
 
     def changes(self) -> dict[str, Any]:
         """The options that differ from the folder's configuration."""
-        return self.model_dump(exclude={"path", "features", "lora"}, exclude_none=True)
+        return self.model_dump(exclude={"path", "layers", "features", "lora"}, exclude_none=True)
 
 
 def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
@@ -211,12 +214,15 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
     folder_of(section.path)  # says that it is missing, before anything else is said of it
     if section.features and section.lora:
         raise ConfigError("[model.lora] cannot stand beside [model.features]: leave one out.")
+    model = read_model(section.path, section.changes())
+    if section.layers is not None:
+        model = keep_layers(headed(model), section.layers)
     if section.features is None:
-        return read_model(section.path, section.changes())
+        return model
     options = section.features.model_dump()
     _check_layers(options, "model.features")
     options["choice"] = options.pop("layers")
-    encoder = headed(read_model(section.path, section.changes())).encoder
+    encoder = headed(model).encoder
     try:
         return Features.over(encoder, name_of(encoder), options)
     except ConfigError as error:
@@ -299,6 +305,7 @@ class TrainingPlan:
             "recipe": recipe.model_dump(mode="json", exclude=OWN_TABLES),
             "data": dict(checksums),
             "tokenizer": self.task.tokenizer.fingerprint(),
+            **self.task.identity(),
         }
 
     def defaults(self) -> dict[str, Any]:

@@ -33,6 +33,7 @@ FILE_ENDINGS = {
     "span-corruption": "txt",
     "masked-language-modeling": "txt",
     "replaced-tokens": "txt",
+    "embedding": "txt",
     **dict.fromkeys(("tagging", "crf-tagging"), "conll"),
     **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
     "question-answering": "json",
@@ -107,7 +108,8 @@ def _preset_options(task: str) -> dict[str, Any]:
     preset = {"task": task, "data": {"train": several, "valid": 0.1}}
     if task in RANDOM_MODELS:
         return {**preset, "model": {"name": RANDOM_MODELS[task]}, "training": {"epochs": 10}}
-    return {**preset, **FINE_TUNING}
+    teacher = {"teacher": {"path": "path/to/teacher"}} if task == "embedding" else {}
+    return {**preset, **teacher, **FINE_TUNING}
 
 
 def _section_lines(schema: Any, section: str, preset: Mapping[str, Any]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from regard.metrics.class_report import ClassReport
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
+from regard.tasks.distillation import SoftTargets, Teacher
 from regard.tasks.encoding import EncoderTask, Part, headed, labelled
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
@@ -36,6 +37,7 @@ from regard.tasks.texts import (
     one_target_problems,
     published_labels,
     scores_and_targets,
+    soft_targets,
     targets_of,
     text_example,
     text_settings,
@@ -104,6 +106,7 @@ class Classification(EncoderTask):
         self.goal = (self.metric_names[0], "max")
         # in training alone
         self.label_smoothing, self.class_weights = 0.0, None
+        self.soft_targets: SoftTargets | None = None
 
     @classmethod
     def from_recipe(
@@ -124,7 +127,25 @@ class Classification(EncoderTask):
         objective, targets = recipe.objective, task._parts().train.targets
         task.label_smoothing = objective.label_smoothing
         task.class_weights = class_weights(objective.class_weights, task.labels, targets)
+        if recipe.teacher is not None:
+            found = soft_targets(recipe.teacher, task, task._around)
+            order = [found.teacher.model.labels.index(label) for label in task.labels]
+            task.soft_targets = replace(found, scores=found.scores[:, order])
         return task
+
+    def _around(self, teacher: Teacher) -> Classification:
+        """The teacher as a task of this kind.
+
+        Raises:
+            ConfigError: it does not know one of the labels.
+        """
+        known = teacher.model.labels
+        if missing := [label for label in self.labels if label not in known]:
+            raise ConfigError(
+                f"[teacher] The teacher knows the labels {', '.join(known)}, but not "
+                f"{', '.join(missing)}."
+            )
+        return Classification(teacher.model, teacher.tokenizer, labels=known, **text_settings(self))
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
@@ -145,7 +166,8 @@ class Classification(EncoderTask):
         return self._index[label]
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
-        """The sum of the cross-entropies in nats, and the number of examples.
+        """The sum of the cross-entropies in nats, and the number of examples; in training, mixed
+        with the loss against a teacher's logits.
 
         scores: (B, O).  targets: (N,), of all examples.
         """
@@ -158,7 +180,13 @@ class Classification(EncoderTask):
             reduction="sum",
             label_smoothing=self.label_smoothing if learning else 0.0,
         )
+        if self.soft_targets is not None and learning:
+            total = self.soft_targets.mixed(total, scores, batch.numbers, classes=True)
         return total, len(batch)
+
+    def identity(self) -> dict[str, str]:
+        """See `TaskVerbs`."""
+        return {} if self.soft_targets is None else self.soft_targets.teacher.identity()
 
     def measured(self, valid: Part) -> dict[str, float]:
         """The metrics on the validation data, and the cross-entropy."""

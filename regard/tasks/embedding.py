@@ -1,30 +1,37 @@
 """Vectors of texts from an encoder without a head, compared by their cosine.
 
-The task is not trained: an encoder is trained in another task (classification, regression), which
-gives vectors too. This one pools texts as sentence-transformers does, and scores vectors by the
-correlation of their cosines with human judgements of pairs of sentences.
+Texts are pooled as sentence-transformers does, and vectors are scored by the correlation of their
+cosines with human judgements of pairs of sentences. An encoder is trained by the vectors of a
+teacher; one that is trained in another task (classification, regression) gives vectors too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from regard.data import RowReader, read
+from regard.decoding.steps import evaluating
 from regard.errors import DataError
 from regard.layers.pooling import Pooling
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.tasks.batching import TooLong
+from regard.recipe import Recipe
+from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import TextEncoder, as_text
-from regard.tasks.encoding import EncoderTask, headed
+from regard.tasks.encoding import SAMPLES, EncoderTask, Part, Parts, headed
 from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
+from regard.tasks.vector_distillation import VectorsRecipe, VectorTeacher, student_vectors
 from regard.text import Tokenizer
+
+SAMPLED = 200  # texts among which the report of a run shows nearest ones
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,10 @@ class Embedding(EncoderTask):
     prediction_type = VectorPrediction
     verbs = ("embed", "predict", "evaluate", "look")
     columns = (0, 1, 2)
+    Recipe: ClassVar[type[Recipe] | None] = VectorsRecipe
+    goal = ("loss", "min")
+    metric_names = ("loss", "cosine")
+    teacher: VectorTeacher | None = None
 
     def __init__(
         self,
@@ -60,6 +71,89 @@ class Embedding(EncoderTask):
     def text_encoder(self) -> TextEncoder:
         """The encoder, and how it pools a text."""
         return TextEncoder(self.encoder, self.input_format, self.pooling)
+
+    # ---- training
+
+    @classmethod
+    def from_recipe(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Embedding:
+        """The task with its texts and the vectors that the teacher gives them; vectors are pooled
+        as the teacher pools its own.
+
+        Raises:
+            ConfigError: the model is not an encoder, or does not fit the teacher.
+            DataError: a file cannot be read.
+        """
+        data, student = recipe.data, EncoderWithHeads(headed(model).encoder, {})
+        teacher = VectorTeacher.of(recipe.teacher, student, tokenizer)
+        options: Any = {"kinds": teacher.pooling.kinds, "normalize": teacher.pooling.normalize}
+        task = cls(student, tokenizer, max_length=data.max_length, **options)
+        task.teacher = teacher
+        parts = [
+            None if one is None else teacher.part(data.records(one), data, task.input_format)
+            for one in ("train", None if data.valid is None else "valid")
+        ]
+        task.parts = Parts(cast(Part, parts[0]), parts[1], data, recipe.seed)
+        return task
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        if recipe.data.test is not None:
+            yield "data.test", "has no target here. Use: regard evaluate FOLDER FILE"
+
+    def identity(self) -> dict[str, str]:
+        """See `TaskVerbs`."""
+        return {} if self.teacher is None else self.teacher.teacher.identity()
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        """Texts, and the tokens whose hidden states are compared."""
+        assert self.teacher is not None
+        compared = self.teacher.section.hidden_weight > 0
+        return {
+            "loss": len(batch),
+            **({"hidden": int(batch.texts.lengths.sum())} if compared else {}),
+        }
+
+    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+        """The squared distances from the teacher's vectors, and from its hidden states."""
+        assert self.teacher is not None
+        here, every = self.completed(batch), self.teacher.section.hidden_weight > 0
+        count, wanted = int(batch.texts.lengths.sum()), self._parts().train.targets
+        found = student_vectors(self.model, self.pooling, here.texts, count, every=every)
+        return self.teacher.losses(*found, here, wanted, count), None
+
+    def measured(self, valid: Part) -> dict[str, float]:
+        """The mean squared distance from the teacher's vectors, and the mean cosine with them."""
+        inputs, wanted, found = valid.inputs, valid.targets, torch.zeros_like(valid.targets)
+        with torch.no_grad(), evaluating(self.model):
+            for batch in watched(inputs.longest_first(self.input_format.pad, max_tokens=8192)):
+                here = self.completed(batch)
+                count = int(batch.texts.lengths.sum())
+                vectors, _ = student_vectors(
+                    self.model, self.pooling, here.texts, count, every=False
+                )
+                found[batch.numbers] = vectors.float().cpu()
+        return {
+            "loss": float((found - wanted).square().sum(-1).mean()),
+            "cosine": float(torch.cosine_similarity(found, wanted, dim=-1).mean()),
+        }
+
+    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """Texts of the validation data, or of the training data, and the text among them whose
+        vector is nearest by the student, and by the teacher.
+        """
+        texts = [row[0] for row in recipe.data.samples(SAMPLED)]
+        assert self.teacher is not None
+        mine = torch.as_tensor(self.embed(texts, too_long="truncate"))
+        pairs = zip(texts, _nearest(mine), _nearest(self.teacher.vectors(texts, None)), strict=True)
+        return [(text, texts[here], texts[there]) for text, here, there in pairs][:SAMPLES]
+
+    def attention_inputs(self, sample: Sequence[str]) -> Any:
+        """See `TaskVerbs`; None where the sample is longer than the model reads."""
+        return None if self.over_limit([sample[0]]) else [sample[0]]
+
+    # ---- predictions
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> np.ndarray:
         """The vectors of texts, (N, D), or of one text, (D,)."""
@@ -108,6 +202,15 @@ class Embedding(EncoderTask):
         """What `load` must know beside model and tokenizer."""
         pooling = self.pooling
         return {**super().settings(), "kinds": list(pooling.kinds), "normalize": pooling.normalize}
+
+
+def _nearest(vectors: Tensor) -> list[int]:
+    """For each of the rows (N, D) another one with the largest cosine; of one row itself."""
+    normed = torch.nn.functional.normalize(vectors, dim=-1)
+    cosines = normed @ normed.T
+    if len(cosines) > 1:
+        cosines.fill_diagonal_(-2.0)
+    return cosines.argmax(-1).tolist()
 
 
 def _number(row: Sequence[Any], file: str, line: int) -> float:

@@ -140,7 +140,8 @@ class Parts:
 class EncoderTask(EmbedsTexts):
     """A model that reads texts and predicts by one head, with its tokenizer.
 
-    head: the kind of the head.  prediction_type: what it predicts for a text.
+    head: the kind of the head; "" for a task without one.
+    prediction_type: what it predicts for a text.
     reads_pairs: whether a text may be a pair, which a line writes with a tab between.
     columns: of a table to evaluate, where the user names none.
     order: how pairs are read.  both_orders: see `regard.tasks.texts.TextObjective`.
@@ -155,7 +156,7 @@ class EncoderTask(EmbedsTexts):
 
     model: EncoderWithHeads
     input_format: InputFormat
-    head: ClassVar[str]
+    head: ClassVar[str] = ""
     verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
     items: ClassVar[str] = "examples"
     decodes: ClassVar[bool] = False

@@ -38,8 +38,10 @@ from regard.decoding.steps import evaluating
 from regard.errors import RegardError
 from regard.metrics import Perplexity, Protocol, Score
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.protocols import Encoder
 from regard.recipe import Recipe
 from regard.tasks.batching import device_of, training_layout, watched
+from regard.tasks.distillation import MaskedTeacher, MaskedTeacherSection
 from regard.tasks.document_data import DocumentData
 from regard.tasks.encoding import headed
 from regard.tasks.fill_mask import FillMask
@@ -87,6 +89,7 @@ class MaskedRecipe(NewTokenizerRecipe):
     data: MaskedData
     tokenizer: MaskTokenizer | None = None
     """Where the model is started from a folder: that of the folder."""
+    teacher: MaskedTeacherSection | None = None
 
 
 class MaskedLanguageModeling(FillMask):
@@ -98,6 +101,7 @@ class MaskedLanguageModeling(FillMask):
     goal = ("loss", "min")
     items: ClassVar[str] = "tokens"
     masked_texts: Mapping[str, MaskedTexts] = MappingProxyType({})
+    teacher: MaskedTeacher | None = None
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
@@ -119,6 +123,8 @@ class MaskedLanguageModeling(FillMask):
         data = recipe.data
         outputs = {cls.head: 1, **({"next_sentence": 2} if data.sentence_pairs else {})}
         task = cls(_with_heads(headed(model), outputs), tokenizer, max_length=data.max_length)
+        if recipe.teacher is not None:
+            task.teacher = MaskedTeacher.of(recipe.teacher, task.model, tokenizer)
         vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
         corpora = data.corpora(tokenizer, structure=data.sentence_pairs)
         masking, found = Masking(data.share, data.mask_cycle), {}
@@ -199,28 +205,43 @@ class MaskedLanguageModeling(FillMask):
         """
         if not isinstance(batch, MaskedBatch):
             return super().completed(batch)
+        return self._completed(batch, self.model.encoder)
+
+    def _completed(self, batch: MaskedBatch, encoder: Encoder) -> MaskedBatch:
+        """A batch as an encoder reads it, on the device of the model."""
         masked = batch.texts.ids
         plain = torch.where(batch.labels != IGNORE, batch.labels, masked)
-        texts = self.model.encoder.complete(replace(batch.texts, ids=plain), self.tokenizer)
+        texts = encoder.complete(replace(batch.texts, ids=plain), self.tokenizer)
         here = replace(batch, texts=replace(texts, ids=masked))
         return here.to(device_of(self.model))
 
+    def identity(self) -> dict[str, str]:
+        """See `TaskVerbs`."""
+        return {} if self.teacher is None else self.teacher.identity()
+
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
-        """Chosen tokens, and pairs."""
+        """Chosen tokens, pairs, and what the losses against a teacher count."""
         pairs = {} if batch.follows is None else {"next_sentence": len(batch)}
-        return {"loss": batch.count, **pairs}
+        taught = {} if self.teacher is None else self.teacher.counts(batch)
+        return {"loss": batch.count, **pairs, **taught}
 
     def losses(
         self, batch: MaskedBatch, carry: None = None
     ) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The sum of the cross-entropies of the chosen tokens, and that of the pairs."""
+        """The sum of the cross-entropies of the chosen tokens, that of the pairs, and those of a
+        teacher.
+        """
         count, here = batch.count, self.completed(batch)
         texts = training_layout(self.model.encoder, here.texts)
         hidden = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
-        labels = here.labels if texts.layout is None else texts.layout.unpad(here.labels)
-        found = {
-            "loss": self.model.masked_lm.loss(hidden.flatten(0, 1), labels.flatten(), count=count)
-        }
+        if self.teacher is None:
+            labels = here.labels if texts.layout is None else texts.layout.unpad(here.labels)
+            head = self.model.masked_lm
+            found = {"loss": head.loss(hidden.flatten(0, 1), labels.flatten(), count=count)}
+        else:
+            read = self._completed(batch, self.teacher.encoder)
+            counts = self.counts(batch)
+            found = self.teacher.losses(self.model, texts.pad(hidden), here, read.texts, counts)
         if here.follows is not None:
             scores = self._pair_scores(hidden, texts)
             total = F.cross_entropy(scores, here.follows, reduction="sum")

@@ -14,6 +14,7 @@ from regard.data.encoder_inputs import Texts
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong
+from regard.tasks.distillation import SoftTargets, Teacher
 from regard.tasks.encoding import EncoderTask, Part, headed
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
@@ -26,6 +27,7 @@ from regard.tasks.texts import (
     one_target_problems,
     published_labels,
     scores_and_targets,
+    soft_targets,
     targets_of,
     text_example,
     text_settings,
@@ -72,6 +74,7 @@ class Regression(EncoderTask):
         self.metrics = replace(METRICS, glue=glue, names=tuple(metrics))
         self.metric_names = (*self.metrics.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
+        self.soft_targets: SoftTargets | None = None  # in training alone
 
     @classmethod
     def from_recipe(
@@ -87,7 +90,12 @@ class Regression(EncoderTask):
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
         task = cls(model, tokenizer, **one_target_options(recipe))
         add_data(task, recipe, number_in)
+        if recipe.teacher is not None:
+            task.soft_targets = soft_targets(recipe.teacher, task, task._around)
         return task
+
+    def _around(self, teacher: Teacher) -> Regression:
+        return Regression(teacher.model, teacher.tokenizer, **text_settings(self))
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
@@ -97,12 +105,20 @@ class Regression(EncoderTask):
     example = staticmethod(text_example)
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
-        """The sum of the squared errors, and the number of examples.
+        """The sum of the squared errors, and the number of examples; in training, mixed with the
+        loss against a teacher's numbers.
 
         scores: (B, 1).  targets: (N,), of all examples.
         """
         wanted = targets_of(batch, targets, scores)
-        return F.mse_loss(scores[:, 0], wanted.to(scores), reduction="sum"), len(batch)
+        total = F.mse_loss(scores[:, 0], wanted.to(scores), reduction="sum")
+        if self.soft_targets is not None and self.model.training:
+            total = self.soft_targets.mixed(total, scores, batch.numbers, classes=False)
+        return total, len(batch)
+
+    def identity(self) -> dict[str, str]:
+        """See `TaskVerbs`."""
+        return {} if self.soft_targets is None else self.soft_targets.teacher.identity()
 
     def measured(self, valid: Part) -> dict[str, float]:
         """The metrics on the validation data, and the mean squared error."""

@@ -31,6 +31,8 @@ from regard.metrics.glue import TASKS as GLUE
 from regard.metrics.glue import metrics as glue_metrics
 from regard.recipe import Options
 from regard.suggest import nearest
+from regard.tasks.batching import device_of
+from regard.tasks.distillation import ScoresTeacherSection, SoftTargets, Teacher
 from regard.tasks.encoding import (
     AuxiliaryLM,
     EncoderData,
@@ -206,6 +208,7 @@ class OneTargetRecipe(TextRecipe):
 
     data: OneTargetData
     evaluation: MetricsSection = MetricsSection()
+    teacher: ScoresTeacherSection | None = None
 
 
 class TextOptions(TypedDict, total=False):
@@ -328,6 +331,33 @@ def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarge
         raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
     wanted = torch.tensor([targets[i] for i in kept])
     return Part(task.order.arrange([encoded[i] for i in kept]), wanted, report)
+
+
+def soft_targets(
+    section: ScoresTeacherSection, task: EncoderTask, around: Callable[[Teacher], EncoderTask]
+) -> SoftTargets:
+    """The scores of a recipe's teacher for the training examples of a task.
+
+    around: makes a task of the same kind of the teacher.
+
+    Raises:
+        ConfigError: the teacher has no such head, or another tokenizer.
+    """
+    teacher = Teacher.read(section, task.model)
+    if task.head not in teacher.model.heads:
+        has = ", ".join(teacher.model.heads) or "none"
+        raise ConfigError(
+            f"[teacher] {section.path} is no model of {task.name} (its heads: {has}). Fine-tune it "
+            "for this task first."
+        )
+    teacher.check_vocabulary(task.tokenizer)
+    train, own = task._parts().train, around(teacher)
+    inputs: Any = train.inputs
+    if device_of(task.model).type == "meta":  # nothing is computed there
+        scores = torch.zeros(len(inputs), teacher.model.outputs()[task.head])
+    else:
+        scores = own.text_scores(inputs)
+    return SoftTargets(scores, section, teacher)
 
 
 def scores_and_targets(task: EncoderTask, rows: Any) -> tuple[Tensor, Tensor]:

@@ -195,6 +195,10 @@ class TaskVerbs:
         """Other models that are trained with this one, by the name of their folder in a run."""
         return {}
 
+    def identity(self) -> dict[str, str]:
+        """What else must be the same when a training is resumed, such as a teacher."""
+        return {}
+
     def published(self) -> dict[str, Any]:
         """Fields of config.json that other libraries read, beside those of the model."""
         return {}

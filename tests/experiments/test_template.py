@@ -45,7 +45,8 @@ def model(tmp_path_factory) -> Path:
 
 def overrides(task: str, model: Path) -> list[str]:
     with_new_weights = (*ENCODER_DECODERS, *LANGUAGE_MODELS, "captioning")
-    return [] if task in with_new_weights else [f"model.path={model}"]
+    teacher = [f"teacher.path={model}"] if task == "embedding" else []
+    return [] if task in with_new_weights else [f"model.path={model}", *teacher]
 
 
 @pytest.mark.parametrize("task", trained_tasks())

@@ -354,8 +354,8 @@ def test_embedding_with_a_recurrent_model_raises_an_error(tasks):
         task.embed(TEXTS)
 
 
-def test_a_recipe_for_the_embedding_task_raises_an_error(folders, tmp_path):
+def test_a_recipe_without_a_teacher_raises_an_error(folders, tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text(f"task = 'embedding'\n[model]\npath = '{folders['bert']}'\n")
-    with pytest.raises(ConfigError, match="nothing trains the task 'embedding'"):
+    with pytest.raises(ConfigError, match="`teacher` is missing"):
         runs.read_recipe(recipe)

@@ -37,8 +37,9 @@ def recipe(workdir: Path, task: str, *more: str, model: str = "") -> Path:
     valid = f"valid = {file}\n" if task in VALID else ""
     name = model or MODEL.get(task, "bert")
     text = f'task = "{task}"\n[data]\ntrain = {file}\n{valid}[model]\nname = "{name}"\n'
+    teacher = '[teacher]\npath = "no folder"\n' if task == "embedding" else ""
     path = workdir / "recipe.toml"
-    path.write_text(text + "[training]\nupdates = 2\n" + "".join(more))
+    path.write_text(text + teacher + "[training]\nupdates = 2\n" + "".join(more))
     return path
 
 

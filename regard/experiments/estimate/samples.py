@@ -63,7 +63,10 @@ class TaskSample:
 
 
 class HeadOnly(Task):
-    """A task on an encoder without its data: passes through encoder and head cost the same."""
+    """A task on an encoder without its data: passes through encoder and head cost the same.
+
+    head: its kind; "" for a task without one.
+    """
 
     def __init__(self, model: EncoderWithHeads, tokenizer: Tokenizer, head: str, items: str):
         self.model, self.head, self.items = model, head, items
@@ -81,7 +84,8 @@ class HeadOnly(Task):
         texts = self.model.encoder.complete(batch.texts, self.tokenizer)
         texts = texts.to(device_of(self.model))
         hidden = self.model.encoder.encode(texts)
-        found = {"loss": (self.model.heads[self.head](hidden, texts).sum(), len(batch))}
+        scores = self.model.heads[self.head](hidden, texts) if self.head else hidden
+        found = {"loss": (scores.sum(), len(batch))}
         if self.aux_lm is not None:
             found["words"] = self.aux_lm.loss(hidden, texts)
         return found, None
@@ -110,7 +114,10 @@ def read_sample(recipe: Any) -> TaskSample:
     kind = task_class(recipe.task)
     why = _why_not(recipe, kind)
     if why:
-        return _assumed(recipe, kind, why)
+        taught = (
+            "; the passes of the teacher are not counted" if dict(recipe).get("teacher") else ""
+        )
+        return _assumed(recipe, kind, why + taught)
     tokenizer = build_tokenizer(recipe)
     model = _model(recipe, tokenizer)
     task = _with_adapters(recipe, kind.from_recipe(recipe, model, tokenizer), model)
@@ -167,12 +174,13 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     model = headed(model)
     own, new = model.outputs().get(kind.head), ASSUMED_OUTPUTS.get(kind.name)
     outputs = 1 if new is None else own or new
-    task = HeadOnly(model.with_head(kind.head, outputs), tokenizer, kind.head, kind.items)
+    body = model.with_head(kind.head, outputs) if kind.head else model
+    task = HeadOnly(body, tokenizer, kind.head, kind.items)
     _with_adapters(recipe, task, model)
     weight = getattr(getattr(recipe, "objective", None), "aux_lm_weight", 0.0)
     task.aux_lm = AuxiliaryLM.of(task.model, weight)
     batch = kind.example(_within(recipe, model.config.max_length), ASSUMED_TOKENS)
-    head = f"a head of {outputs:,} output{'s' * (outputs > 1)}"
+    head = f"a head of {outputs:,} output{'s' * (outputs > 1)}" if kind.head else "no head"
     rows = f"rows of {batch.texts.ids.size(1)} tokens"
     how = f"{shape_of(batch)}; {rows} and {head} are assumed: {why}"
     return TaskSample(task, [batch], None, vocabulary, how)

@@ -1,0 +1,273 @@
+"""Distillation: a model learns from the outputs of another one, its teacher (Hinton et al. 2015).
+
+What it learns depends on what the teacher has:
+
+- logits over the vocabulary: those of masked words (DistilBERT: Sanh et al. 2019, section 2);
+- the head of a task: the logits of its classes, or its numbers (Hinton et al. 2015, section 2);
+- hidden states alone: the vectors of texts (Reimers and Gurevych 2020, equation 1), and the states
+  of its layers (TinyBERT: Jiao et al. 2020, equation 8).
+
+The teacher is never trained, and is no part of the model that is saved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.checkpoints.model_folder import open_folder, read_model
+from regard.data.batches import IGNORE, Sequences
+from regard.data.masking import MaskedBatch
+from regard.errors import ConfigError
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.protocols import Encoder
+from regard.recipe import ModelSource, Options
+from regard.tasks.batching import device_of
+from regard.tasks.encoding import headed
+from regard.text import Tokenizer
+
+
+class TeacherSection(Options):
+    """[teacher]"""
+
+    path: ModelSource
+    """A model's folder, or its name on the hub."""
+
+
+class MaskedTeacherSection(TeacherSection):
+    """[teacher] of masked language modeling. The weights are those of DistilBERT's program, divided
+    by its weight of the masked words' own loss, which is 1 here; the paper states none.
+    """
+
+    temperature: float = Field(default=2.0, gt=0)
+    """Divides the logits of teacher and student."""
+    soft_weight: float = Field(default=2.5, ge=0)
+    """Of the divergence from the teacher's distributions at the chosen tokens."""
+    cosine_weight: float = Field(default=0.5, ge=0)
+    """Of 1 - the cosine between the hidden states of both last layers, at every token."""
+
+
+class ScoresTeacherSection(TeacherSection):
+    """[teacher] of classification and regression."""
+
+    temperature: float = Field(default=2.0, gt=0)
+    """Divides the logits of teacher and student; without effect on numbers."""
+    soft_weight: float = Field(default=0.5, ge=0, le=1)
+    """Of the loss against the teacher's scores; that against the targets has the rest of 1."""
+
+
+class VectorsTeacherSection(TeacherSection):
+    """[teacher] of vectors of texts."""
+
+    hidden_weight: float = Field(default=0.0, ge=0)
+    """Of the mean squared differences between the hidden states of layers, those of the embeddings
+    included; layer l of L is compared with layer l L_teacher / L of the teacher, rounded."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A model that is only read, and its tokenizer."""
+
+    model: EncoderWithHeads
+    tokenizer: Tokenizer
+
+    @classmethod
+    def read(cls, section: TeacherSection, student: nn.Module) -> Self:
+        """The teacher of a recipe, on the device of the student.
+
+        Raises:
+            CheckpointError, ConfigError: the folder cannot be read, or holds no encoder.
+        """
+        model = headed(read_model(section.path)).to(device_of(student))
+        tokenizer = open_folder(section.path).tokenizer()
+        return cls(model.eval().requires_grad_(False), tokenizer)
+
+    def identity(self) -> dict[str, str]:
+        """The SHA-256 (hex) of its weights: a resumed run must have the same teacher."""
+        found = hashlib.sha256()
+        for name, weight in self.model.state_dict().items():
+            found.update(name.encode())
+            found.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return {"teacher": found.hexdigest()}
+
+    def check_vocabulary(self, tokenizer: Tokenizer) -> None:
+        """Check that teacher and student have the same tokens under the same ids.
+
+        Raises:
+            ConfigError: they have not: the teacher would read other texts than the student.
+        """
+        if self.tokenizer.vocab() == tokenizer.vocab():
+            return
+        raise ConfigError(
+            f"[teacher] its tokenizer has {self.tokenizer.vocab_size:,} tokens and the student's "
+            f"{tokenizer.vocab_size:,}, and these are not the same under the same ids. Give "
+            'the student the tokenizer of the teacher: [tokenizer] path = "the teacher\'s folder".'
+        )
+
+    def check_width(self, student: EncoderWithHeads, option: str) -> None:
+        """Check that the hidden states of both have one width.
+
+        Raises:
+            ConfigError: they have not.
+        """
+        widths = student.config.d_model, self.model.config.d_model
+        if widths[0] != widths[1]:
+            raise ConfigError(
+                f"[teacher] {option} compares hidden states {widths[0]} wide with the teacher's, "
+                f"which are {widths[1]} wide. Give the student the width of the teacher."
+            )
+
+
+def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T^2 times the sum of KL(teacher || student), both at this temperature, in nats.
+
+    The square keeps the gradient's size independent of T (Hinton et al. 2015, section 2).
+
+    student, teacher: (N, V) logits.
+    """
+    wanted = (teacher.float() / temperature).log_softmax(-1)
+    found = (student.float() / temperature).log_softmax(-1)
+    return F.kl_div(found, wanted, reduction="sum", log_target=True) * temperature**2
+
+
+def tokens_of(hidden: Tensor, keep: Tensor, count: int) -> Tensor:
+    """The rows of (B, T, D) where `keep` (B, T) is true, which are `count`: (N, D).
+
+    The count is known on the CPU, so that no other device is waited for.
+    """
+    index = torch.nonzero_static(keep.flatten(), size=count)[:, 0]
+    return hidden.flatten(0, 1).index_select(0, index)
+
+
+def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """The sum of 1 - cos(student, teacher) over the rows of (N, D)."""
+    return (1 - F.cosine_similarity(student.float(), teacher.float(), dim=-1)).sum()
+
+
+@dataclass(frozen=True)
+class MaskedTeacher:
+    """The teacher of a masked language model, and the weights of its losses."""
+
+    teacher: Teacher
+    section: MaskedTeacherSection
+
+    @classmethod
+    def of(cls, section: MaskedTeacherSection, student: Any, tokenizer: Tokenizer) -> Self:
+        """The teacher of a recipe.
+
+        Raises:
+            ConfigError: it has no head for masked words, another tokenizer, or another width.
+        """
+        found = Teacher.read(section, student)
+        if "masked_lm" not in found.model.heads:
+            has = ", ".join(found.model.heads) or "none"
+            raise ConfigError(
+                f"[teacher] {section.path} has no head for masked words (its heads: {has}). A "
+                'teacher without one teaches vectors of texts: task = "embedding".'
+            )
+        found.check_vocabulary(tokenizer)
+        if section.cosine_weight:
+            found.check_width(student, "`cosine_weight`")
+        return cls(found, section)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The teacher's."""
+        return self.teacher.model.encoder
+
+    def identity(self) -> dict[str, str]:
+        """See `TaskVerbs`."""
+        return self.teacher.identity()
+
+    def counts(self, batch: MaskedBatch) -> dict[str, int]:
+        """The items of each loss against the teacher: chosen tokens, and all tokens."""
+        cosine = {"cosine": int(batch.texts.lengths.sum())} if self.section.cosine_weight else {}
+        return {"soft": batch.count, **cosine}
+
+    def losses(
+        self,
+        student: EncoderWithHeads,
+        hidden: Tensor,
+        batch: MaskedBatch,
+        read: Sequences,
+        counts: Mapping[str, int],
+    ) -> dict[str, tuple[Tensor, int]]:
+        """The loss of the masked words themselves, and both weighted losses against the teacher:
+        each as a sum over its items, and their number.
+
+        hidden: the student's states of the last layer, (B, T, D).  batch: padded, as the student
+        reads it.  read: its texts as the teacher reads them.  counts: of the items of each loss.
+        """
+        model, section = self.teacher.model, self.section
+        chosen, keep = batch.labels != IGNORE, batch.texts.keep  # (B, T)
+        chosen_of = partial(tokens_of, keep=chosen, count=counts["loss"])
+        with torch.no_grad():
+            known = model.encoder.encode(read)  # (B, T, D)
+            wanted = model.masked_lm.logits(chosen_of(known))  # (M, V)
+        found = student.masked_lm.logits(chosen_of(hidden))
+        labels = chosen_of(batch.labels[..., None])[:, 0]  # (M,)
+        losses = {
+            "loss": F.cross_entropy(found.float(), labels, reduction="sum"),
+            "soft": section.soft_weight * soft_loss(found, wanted, section.temperature),
+        }
+        if section.cosine_weight:
+            every = [tokens_of(states, keep, counts["cosine"]) for states in (hidden, known)]
+            losses["cosine"] = section.cosine_weight * cosine_loss(*every)
+        return {name: (total, counts[name]) for name, total in losses.items()}
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """The scores that a teacher's head gives the training examples, as further targets.
+
+    scores: (N, O), in the order of the student's outputs.
+    """
+
+    scores: Tensor
+    section: ScoresTeacherSection
+    teacher: Teacher
+
+    def mixed(self, hard: Tensor, scores: Tensor, numbers: Tensor, *, classes: bool) -> Tensor:
+        """The weighted sum of a batch's loss against its targets and that against the teacher.
+
+        hard: the former, summed over the batch.  scores: the student's, (B, O).  numbers: of the
+        examples, (B,).  classes: whether scores are logits of classes; otherwise they are numbers,
+        whose squared differences are summed.
+        """
+        wanted = self.scores[numbers.cpu()].to(scores.device)
+        if classes:
+            soft = soft_loss(scores, wanted, self.section.temperature)
+        else:
+            soft = F.mse_loss(scores.float(), wanted, reduction="sum")
+        weight = self.section.soft_weight
+        return (1 - weight) * hard + weight * soft
+
+
+def matched_layers(student: int, teacher: int) -> list[int]:
+    """The teacher's layer for the embeddings (0) and each layer of the student: l L_t / L_s."""
+    return [round(layer * teacher / max(1, student)) for layer in range(student + 1)]
+
+
+def hidden_loss(
+    student: Sequence[Tensor], teacher: Sequence[Tensor], keep: Tensor, count: int
+) -> Tensor:
+    """The sum over matched layers and tokens of the mean squared difference over D.
+
+    student, teacher: hidden states (B, T, D) of the embeddings and of every layer.  keep: where
+    tokens are, (B, T), which are `count`.
+    """
+    layers = matched_layers(len(student) - 1, len(teacher) - 1)
+    pairs = zip(student, (teacher[layer] for layer in layers), strict=True)
+    differences = [
+        (tokens_of(mine, keep, count).float() - tokens_of(other, keep, count).float()).square()
+        for mine, other in pairs
+    ]
+    return torch.stack([one.mean(-1).sum() for one in differences]).sum()

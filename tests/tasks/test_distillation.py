@@ -1,0 +1,372 @@
+"""Distillation: losses beside `transformers`, students, and teachers that do not fit."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_folders import TEXT, folder, transformers
+from torch.nn import functional as F
+
+import regard
+from regard.data.batches import IGNORE
+from regard.errors import ConfigError
+from regard.experiments import runs
+from regard.models.keep_layers import keep_layers
+from regard.tasks.distillation import matched_layers, soft_loss
+from regard.training.callbacks import Callback
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+VECTORS = """
+task = "embedding"
+[model]
+path = "teacher"
+layers = [1]
+[teacher]
+path = "teacher"
+{options}
+[data]
+train = "texts.txt"
+valid = 0.2
+batch_size = 8
+max_length = 12
+[training]
+updates = 6
+checkpoints.every = 2
+[training.optimizer]
+learning_rate = 1e-2
+"""
+MASKED = """
+task = "masked-language-modeling"
+[model]
+path = "student"
+[teacher]
+path = "teacher"
+temperature = 3.0
+soft_weight = 0.7
+cosine_weight = 0.2
+[data]
+train = ["documents.txt"]
+valid = 0.2
+share = 0.4
+max_length = 16
+batch_size = 4
+[training]
+updates = 3
+"""
+CLASSES = """
+task = "classification"
+[model]
+path = "teacher"
+layers = [0]
+[teacher]
+path = "teacher"
+temperature = 2.0
+soft_weight = 0.3
+[data]
+train = "labelled.tsv"
+[training]
+updates = 3
+"""
+
+
+RUNS = ("whole", "part")
+
+
+class Stopped(Exception):
+    """Ends a training."""
+
+
+class StopAt(Callback):
+    """Raises `Stopped` after this update."""
+
+    def __init__(self, update: int):
+        self.update = update
+
+    def on_update(self, update):
+        if update.number == self.update:
+            raise Stopped
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with texts, in which tests put folders of models."""
+    draw = random.Random(1)
+    words = " ".join(TEXT).split()
+    texts = [" ".join(draw.choices(words, k=draw.randint(1, 14))) for _ in range(40)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    (tmp_path / "documents.txt").write_text("\n\n".join(texts))
+    rows = [f"{text}\t{draw.choice(('good', 'bad'))}" for text in texts]
+    (tmp_path / "labelled.tsv").write_text("\n".join(rows) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(path: Path, recipe: str):
+    (path / "r.toml").write_text(recipe)
+    return runs.plan(runs.read_recipe(path / "r.toml")).task
+
+
+def same_tokenizer(path: Path, teacher: str = "teacher", student: str = "student") -> None:
+    """Give the teacher the tokenizer of the student; each folder has trained its own."""
+    for file in (path / student).glob("tokenizer*"):
+        (path / teacher / file.name).write_bytes(file.read_bytes())
+
+
+# ---- losses
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_soft_loss_is_that_of_the_formula_in_float64(temperature):
+    draw = torch.Generator().manual_seed(1)
+    student, teacher = (torch.randn(7, 11, generator=draw) * 4 for _ in range(2))
+    shares = [
+        np.exp(one / temperature) / np.exp(one / temperature).sum(-1, keepdims=True)
+        for one in (student.double().numpy(), teacher.double().numpy())
+    ]
+    wanted = temperature**2 * (shares[1] * (np.log(shares[1]) - np.log(shares[0]))).sum()
+    assert float(soft_loss(student, teacher, temperature)) == pytest.approx(wanted, rel=1e-5)
+    assert float(soft_loss(teacher, teacher, temperature)) == pytest.approx(0, abs=1e-5)
+
+
+def test_the_gradient_of_the_soft_loss_keeps_its_size_at_high_temperatures():
+    """Hinton et al. 2015, equation 4: for high temperatures it is (z - v) / N of centred logits."""
+    student, teacher = (torch.randn(1, 5, dtype=torch.double) for _ in range(2))
+    student.requires_grad_()
+    soft_loss(student.float(), teacher.float(), 1000.0).backward()
+    centred = [(one - one.mean()).detach() for one in (student, teacher)]
+    torch.testing.assert_close(student.grad, (centred[0] - centred[1]) / 5, atol=2e-3, rtol=2e-2)
+
+
+def test_layers_are_matched_uniformly():
+    assert matched_layers(3, 6) == [0, 2, 4, 6] and matched_layers(6, 12)[1:4] == [2, 4, 6]
+    assert matched_layers(2, 2) == [0, 1, 2] and matched_layers(0, 4) == [0]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_three_losses_of_distilbert_are_those_of_transformers(here, training):
+    for name, layers in (("teacher", 3), ("student", 1)):
+        folder(here / name, "bert", "ForMaskedLM", num_hidden_layers=layers, **NO_DROPOUT)
+    same_tokenizer(here)
+    task = planned(here, MASKED)
+    task.model.train(training)
+    theirs = [
+        transformers.BertForMaskedLM.from_pretrained(here / name).eval()
+        for name in ("student", "teacher")
+    ]
+    batch = next(iter(task.train_batches()))
+    found, _ = task.losses(batch)
+    given = {
+        "input_ids": batch.texts.ids,
+        "attention_mask": batch.texts.keep.long(),
+        "output_hidden_states": True,
+    }
+    student, teacher = (model(**given) for model in theirs)
+    chosen, keep = batch.labels != IGNORE, batch.texts.keep
+    kl = F.kl_div(
+        F.log_softmax(student.logits[chosen] / 3, -1),
+        F.softmax(teacher.logits[chosen] / 3, -1),
+        reduction="sum",
+    )
+    states = student.hidden_states[-1][keep], teacher.hidden_states[-1][keep]
+    cosine = F.cosine_embedding_loss(*states, torch.ones(len(states[0])), reduction="sum")
+    nats = F.cross_entropy(student.logits[chosen], batch.labels[chosen], reduction="sum")
+    wanted = {"loss": nats, "soft": 0.7 * 9 * kl, "cosine": 0.2 * cosine}
+    assert [*found] == [*wanted] == [*task.counts(batch)]
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name][0], value, rtol=1e-4, atol=1e-4)
+    assert {name: count for name, (_, count) in found.items()} == task.counts(batch)
+    sum(total / count for total, count in found.values()).backward()
+    (
+        nats / int(chosen.sum()) + 6.3 * kl / int(chosen.sum()) + 0.2 * cosine / len(states[0])
+    ).backward()
+    torch.testing.assert_close(
+        task.model.encoder.blocks[0].feed.inner.weight.grad,
+        theirs[0].bert.encoder.layer[0].intermediate.dense.weight.grad,
+        rtol=1e-3, atol=1e-5,
+    )  # fmt: skip
+    assert all(weight.grad is None for weight in task.teacher.teacher.model.parameters())
+
+
+@pytest.mark.parametrize("hidden_weight", [0.0, 0.5])
+@pytest.mark.parametrize("training", [False, True])
+def test_losses_of_vectors_are_those_of_transformers(here, hidden_weight, training):
+    folder(here / "teacher", "bert", "Model", num_hidden_layers=2, **NO_DROPOUT)
+    task = planned(here, VECTORS.format(options=f"hidden_weight = {hidden_weight}"))
+    task.model.train(training)
+    theirs = transformers.BertModel.from_pretrained(here / "teacher").eval()
+    batch = next(iter(task.train_batches()))
+    keep = batch.texts.keep
+    mask = {"attention_mask": keep.long(), "output_hidden_states": True}
+    teacher = theirs(batch.texts.ids, **mask).hidden_states
+    theirs.encoder.layer = theirs.encoder.layer[1:]
+    student = theirs(batch.texts.ids, **mask).hidden_states
+    mine, known = (
+        (one[-1] * keep[..., None]).sum(1) / keep.sum(1, keepdim=True) for one in (student, teacher)
+    )
+    found, _ = task.losses(batch)
+    torch.testing.assert_close(
+        found["loss"][0], (mine - known).square().sum(), rtol=1e-4, atol=1e-4
+    )
+    if hidden_weight:
+        pairs = zip(student, (teacher[0], teacher[2]), strict=True)
+        wanted = sum(F.mse_loss(a[keep], b[keep]) * int(keep.sum()) for a, b in pairs)
+        torch.testing.assert_close(found["hidden"][0], 0.5 * wanted, rtol=1e-4, atol=1e-4)
+    assert {name: count for name, (_, count) in found.items()} == task.counts(batch)
+
+
+def test_the_loss_of_a_classifier_mixes_targets_and_the_scores_of_its_teacher(here):
+    labels = {"id2label": {0: "good", 1: "bad"}, "label2id": {"good": 0, "bad": 1}}
+    folder(here / "teacher", "bert", "ForSequenceClassification", **labels, **NO_DROPOUT)
+    task = planned(here, CLASSES)
+    theirs = transformers.BertForSequenceClassification.from_pretrained(here / "teacher").eval()
+    batch = next(iter(task.train_batches()))
+    mask = {"attention_mask": batch.texts.keep.long()}
+    teacher = theirs(batch.texts.ids, **mask).logits
+    theirs.bert.encoder.layer = theirs.bert.encoder.layer[:1]
+    student = theirs(batch.texts.ids, **mask).logits
+    targets = task.parts.train.targets[batch.numbers]  # the order of the kept head: good, bad
+    hard = F.cross_entropy(student, targets, reduction="sum")
+    shares = [F.log_softmax(one / 2, -1) for one in (student, teacher)]
+    soft = 4 * F.kl_div(*shares, reduction="sum", log_target=True)
+    for training, wanted in ((True, 0.7 * hard + 0.3 * soft), (False, hard)):
+        task.model.train(training)
+        [(total, count)] = task.losses(batch)[0].values()
+        torch.testing.assert_close(total, wanted, rtol=1e-4, atol=1e-4)
+        assert count == len(batch)
+
+
+def test_the_loss_of_a_regression_mixes_targets_and_the_numbers_of_its_teacher(here):
+    folder(here / "teacher", "bert", "ForSequenceClassification", num_labels=1, **NO_DROPOUT)
+    lines = (here / "labelled.tsv").read_text().replace("good", "1.5").replace("bad", "-1")
+    (here / "labelled.tsv").write_text(lines)
+    task = planned(here, CLASSES.replace("classification", "regression"))
+    task.model.train()
+    batch = next(iter(task.train_batches()))
+    theirs = transformers.BertForSequenceClassification.from_pretrained(here / "teacher").eval()
+    teacher = theirs(batch.texts.ids, attention_mask=batch.texts.keep.long()).logits
+    scores = task.scores_of(task.read(batch.texts), batch)
+    targets = task.parts.train.targets[batch.numbers].float()
+    wanted = 0.7 * (scores[:, 0] - targets).square().sum() + 0.3 * (scores - teacher).square().sum()
+    torch.testing.assert_close(task.losses(batch)[0]["loss"][0], wanted, rtol=1e-4, atol=1e-4)
+
+
+# ---- students
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_a_model_with_chosen_layers_is_that_of_transformers_without_the_others(here, family):
+    deep = {"n_layers" if family == "distilbert" else "num_hidden_layers": 3}
+    folder(here / "m", family, "ForMaskedLM", **deep)
+    model = runs.load(here / "m").model
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(here / "m").eval()
+    body = theirs.base_model.transformer if family == "distilbert" else theirs.base_model.encoder
+    body.layer = torch.nn.ModuleList([body.layer[2], body.layer[0]])
+    made = keep_layers(model, [2, 0])
+    ids = torch.randint(5, 60, (2, 7))
+    batch = regard.data.batches.Sequences(ids, torch.tensor([7, 7]))
+    with torch.no_grad():
+        found = made.masked_lm.logits(made.encoder.encode(batch))
+        torch.testing.assert_close(found, theirs(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "layers, message",
+    [([2], "must name some of the layers 0 to 1"), ([], "must name some of the layers 0 to 1")],
+)
+def test_layers_that_the_folder_does_not_have_raise_an_error(here, layers, message):
+    folder(here / "m", "bert", "ForMaskedLM")
+    with pytest.raises(ConfigError, match=message):
+        keep_layers(runs.load(here / "m").model, layers)
+
+
+def test_a_student_of_vectors_learns_and_a_resumed_run_is_the_same(here):
+    folder(here / "teacher", "bert", "Model")
+    (here / "r.toml").write_text(VECTORS.format(options=""))
+    regard.train("r.toml", out="whole", show="none")
+    with pytest.raises(Stopped):
+        regard.train("r.toml", out="part", show="none", callbacks=[StopAt(3)])
+    regard.resume("part", show="none")
+    weights = [load_file(run / "model" / "model.safetensors") for run in map(Path, RUNS)]
+    assert [*weights[0]] == [*weights[1]]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    student, teacher = regard.load("whole"), regard.load("teacher")
+    assert student.name == "embedding" and len(student.model.encoder.blocks) == 1
+    untrained = type(student)(keep_layers(teacher.model, [1]), teacher.tokenizer, max_length=12)
+    texts = (here / "texts.txt").read_text().splitlines()
+    before, after, wanted = (
+        one.embed(texts, too_long="truncate") for one in (untrained, student, teacher)
+    )
+    assert np.square(after - wanted).sum() < 0.9 * np.square(before - wanted).sum()
+
+
+# ---- teachers that do not fit
+
+
+def other_tokenizer(path: Path) -> None:
+    """Give the folder a tokenizer in which two tokens have changed places."""
+    text = (path / "tokenizer.json").read_text()
+    text = text.replace('"dog":', '"X":').replace('"cat":', '"dog":').replace('"X":', '"cat":')
+    (path / "tokenizer.json").write_text(text)
+
+
+def test_a_teacher_without_a_head_for_masked_words_raises_an_error(here):
+    folder(here / "teacher", "bert", "Model")
+    folder(here / "student", "bert", "ForMaskedLM")
+    with pytest.raises(ConfigError, match="teacher has no head for masked words"):
+        planned(here, MASKED)
+
+
+def test_a_teacher_with_another_vocabulary_raises_an_error_where_tokens_are_compared(here):
+    folder(here / "teacher", "bert", "ForMaskedLM")
+    folder(here / "student", "bert", "ForMaskedLM")
+    same_tokenizer(here)
+    other_tokenizer(here / "teacher")
+    with pytest.raises(ConfigError, match="Give the student the tokenizer of the teacher"):
+        planned(here, MASKED)
+    recipe = VECTORS.replace('[model]\npath = "teacher"', '[model]\npath = "student"')
+    with pytest.raises(ConfigError, match="Give the student the tokenizer of the teacher"):
+        planned(here, recipe.format(options="hidden_weight = 1.0"))
+    task = planned(here, recipe.format(options=""))  # vectors of texts can be compared
+    texts = (here / "texts.txt").read_text().splitlines()
+    found = {tuple(row.tolist()) for row in task.parts.train.targets.round(decimals=3)}
+    wanted = regard.load("teacher").embed(texts, too_long="truncate", per="text")
+    wanted = {tuple(row) for row in torch.tensor(wanted).round(decimals=3).tolist()}
+    assert len(found & wanted) > len(found) // 2  # those within 12 tokens by both tokenizers
+
+
+def test_a_teacher_of_another_width_raises_an_error(here):
+    folder(here / "teacher", "bert", "ForMaskedLM", hidden_size=24)
+    folder(here / "student", "bert", "ForMaskedLM")
+    same_tokenizer(here)
+    with pytest.raises(ConfigError, match="16 wide with the teacher's, which are 24 wide"):
+        planned(here, MASKED)
+    planned(here, MASKED.replace("cosine_weight = 0.2", "cosine_weight = 0.0"))
+
+
+def test_a_teacher_that_is_no_classifier_or_lacks_a_label_raises_an_error(here):
+    folder(here / "teacher", "bert", "ForMaskedLM")
+    with pytest.raises(ConfigError, match="is no model of classification"):
+        planned(here, CLASSES)
+    labels = {"id2label": {0: "good", 1: "so-so"}, "label2id": {"good": 0, "so-so": 1}}
+    folder(here / "other", "bert", "ForSequenceClassification", **labels)
+    same_tokenizer(here, "other", "teacher")
+    recipe = CLASSES.replace('[teacher]\npath = "teacher"', '[teacher]\npath = "other"')
+    with pytest.raises(ConfigError, match="knows the labels good, so-so, but not bad"):
+        planned(here, recipe)
+
+
+def test_a_run_with_another_teacher_is_not_resumed(here):
+    folder(here / "teacher", "bert", "Model")
+    (here / "r.toml").write_text(VECTORS.format(options=""))
+    made = runs.plan(runs.read_recipe(here / "r.toml"))
+    before = made.identity()["teacher"]
+    weights = runs.load(here / "teacher")
+    with torch.no_grad():
+        weights.model.encoder.norm.bias += 1
+    runs.save(weights, here / "teacher")
+    assert runs.plan(runs.read_recipe(here / "r.toml")).identity()["teacher"] != before
