@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled
 
-BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.*)")  # the name of a parameter of a layer
+# The name of a parameter of a layer: of its block, or of its relative positions.
+OF_LAYER = re.compile(r"(encoder\.(?:blocks|relations\.layers)\.)(\d+)(\..*)")
 
 
 def keep_layers(model: nn.Module, layers: Sequence[int]) -> EncoderWithHeads:
@@ -40,7 +41,7 @@ def keep_layers(model: nn.Module, layers: Sequence[int]) -> EncoderWithHeads:
         )
     kind: Any = type(encoder)
     copy = assembled(kind(replace(model.config, layers=len(layers))), model.outputs())
-    weights, wanted = _chosen(model.state_dict(), layers), copy.state_dict()
+    weights, wanted = _chosen(model.state_dict(), layers, count), copy.state_dict()
     if {name: weight.shape for name, weight in weights.items()} != {
         name: weight.shape for name, weight in wanted.items()
     }:
@@ -57,15 +58,20 @@ def _unsuited(model: Any) -> ConfigError:
     )
 
 
-def _chosen(weights: dict[str, Tensor], layers: Sequence[int]) -> dict[str, Tensor]:
-    """The weights of a model with these layers alone, under the names that they have there."""
+def _chosen(weights: dict[str, Tensor], layers: Sequence[int], count: int) -> dict[str, Tensor]:
+    """The weights of a model of `count` layers with these alone, under the names that they have
+    there. Relative positions that all layers share stay as they are.
+    """
+    parts = {name: OF_LAYER.fullmatch(name) for name in weights}
+    of_layers = [part for part in parts.values() if part is not None]
+    each = {part[1] for part in of_layers if int(part[2]) == count - 1}  # has all the layers
     found = {}
     for name, weight in weights.items():
-        block = BLOCK.fullmatch(name)
-        if block is None:
+        part = parts[name]
+        if part is None or part[1] not in each:
             found[name] = weight
             continue
         for index, layer in enumerate(layers):
-            if layer == int(block[1]):
-                found[f"encoder.blocks.{index}.{block[2]}"] = weight
+            if layer == int(part[2]):
+                found[f"{part[1]}{index}{part[3]}"] = weight
     return found

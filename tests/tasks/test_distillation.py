@@ -13,9 +13,11 @@ from tiny_folders import TEXT, folder, transformers
 from torch.nn import functional as F
 
 import regard
-from regard.data.batches import IGNORE
+from regard.data.batches import IGNORE, Sequences
 from regard.errors import ConfigError
 from regard.experiments import runs
+from regard.models.bert import Bert, BertConfig
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.keep_layers import keep_layers
 from regard.tasks.distillation import matched_layers, soft_loss
 from regard.training.callbacks import Callback
@@ -268,10 +270,24 @@ def test_a_model_with_chosen_layers_is_that_of_transformers_without_the_others(h
     body.layer = torch.nn.ModuleList([body.layer[2], body.layer[0]])
     made = keep_layers(model, [2, 0])
     ids = torch.randint(5, 60, (2, 7))
-    batch = regard.data.batches.Sequences(ids, torch.tensor([7, 7]))
+    batch = Sequences(ids, torch.tensor([7, 7]))
     with torch.no_grad():
         found = made.masked_lm.logits(made.encoder.encode(batch))
         torch.testing.assert_close(found, theirs(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["shaw", "t5", "transformer-xl"])
+def test_relative_positions_belong_to_their_layers(positions):
+    config = BertConfig(60, 16, 24, 2, 4, max_length=32, positions=positions, init_range=0.3)
+    model = EncoderWithHeads(Bert(config), {}).eval()
+    made = keep_layers(model, [3, 1])
+    model.encoder.blocks = torch.nn.ModuleList(model.encoder.blocks[i] for i in (3, 1))
+    relations = model.encoder.relations
+    if positions != "t5":  # there, all layers share them
+        relations.layers = torch.nn.ModuleList(relations.layers[i] for i in (3, 1))
+    batch = Sequences(torch.randint(5, 60, (2, 7)), torch.tensor([7, 5]))
+    with torch.no_grad():
+        torch.testing.assert_close(made.encoder.encode(batch), model.encoder.encode(batch))
 
 
 @pytest.mark.parametrize(
