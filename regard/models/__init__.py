@@ -41,6 +41,7 @@ MODELS: dict[str, Any] = {
     "bart": "regard.models.bart:Bart",
     "bart-as-encoder": "regard.models.bart_as_encoder:BartAsEncoder",
     "mbart": "regard.models.mbart:MBart",
+    "mbart-as-encoder": "regard.models.mbart_as_encoder:MBartAsEncoder",
     "m2m-100": "regard.models.m2m_100:M2M100",
     "t5": "regard.models.t5:T5",
     "t5-encoder": "regard.models.t5:T5Encoder",
@@ -57,7 +58,7 @@ MODELS: dict[str, Any] = {
 }
 
 # an encoder-decoder -> the encoder with its weights that tasks put a head on; see `as_encoder`
-AS_ENCODER = {"bart": "bart-as-encoder", "t5": "t5-encoder"}
+AS_ENCODER = {"bart": "bart-as-encoder", "mbart": "mbart-as-encoder", "t5": "t5-encoder"}
 
 
 def model_class(name: str) -> Any:

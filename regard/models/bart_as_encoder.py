@@ -10,7 +10,7 @@ text, as it has seen all of it; a state for each token marks answers.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -47,19 +47,23 @@ class BartAsEncoderConfig(BartConfig):
 
 
 class BartAsEncoder(nn.Module, Encoder):
-    """BART's encoder and decoder on one text, an `Encoder`."""
+    """BART's encoder and decoder on one text, an `Encoder`.
 
-    Config = BartAsEncoderConfig
+    whole: the class of the model with both.
+    """
+
+    Config: type = BartAsEncoderConfig
+    whole: type[Bart] = Bart
 
     def __init__(self, config: BartAsEncoderConfig):
         super().__init__()
         self.config = config
-        self.bart = Bart(config)
+        self.bart = self.whole(config)
 
     @classmethod
-    def of(cls, model: Bart) -> BartAsEncoder:
+    def of(cls, model: Bart) -> Self:
         """With the weights of a whole model; the bias of its output is left out."""
-        made = cls(BartAsEncoderConfig(**{**asdict(model.config), "output_bias": False}))
+        made = cls(cls.Config(**{**asdict(model.config), "output_bias": False}))
         weights = {k: v for k, v in model.state_dict().items() if k != "head.bias"}
         made.bart.load_state_dict(weights)
         return made

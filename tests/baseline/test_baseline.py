@@ -106,6 +106,7 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "bart",
     "bart-as-encoder",
     "mbart",
+    "mbart-as-encoder",
     "m2m-100",
     "transformer-xl",
     "sega-transformer-xl",

@@ -121,6 +121,7 @@ TINY: dict[str, list[dict]] = {
     "bart": [TRANSFORMER, dict(TRANSFORMER, scale_embedding=True, max_length=16)],
     "bart-as-encoder": [TRANSFORMER, dict(TRANSFORMER, head_dropout=0.3, max_length=16)],
     "mbart": [TRANSFORMER],
+    "mbart-as-encoder": [TRANSFORMER],
     "m2m-100": [
         dict(TRANSFORMER, d_model=12, heads=3, scale_embedding=False), dict(TRANSFORMER, d_ff=12),
     ],
@@ -230,7 +231,7 @@ def cases(verb: str) -> list[tuple[str, int]]:
 
 
 # Attentions for each layer: one in the encoder, and in the decoder one of each kind.
-ATTENTIONS = {"bart-as-encoder": 3}
+ATTENTIONS = {"bart-as-encoder": 3, "mbart-as-encoder": 3}
 CHARACTER_ENCODERS = {"elmo", "bilstm"}  # they read characters, and have no attention
 CASES, ENCODERS = cases("step"), cases("new_head")
 

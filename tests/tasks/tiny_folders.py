@@ -39,6 +39,11 @@ WITH_DECODER: dict[str, tuple[str, dict[str, Any]]] = {
         max_position_embeddings=64, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2,
         forced_eos_token_id=None,
     )),
+    "mbart": ("MBart", dict(
+        d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=20,
+        max_position_embeddings=64, bos_token_id=0, eos_token_id=2, forced_eos_token_id=None,
+    )),
     "t5": ("T5", dict(
         d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=1, num_heads=2,
         eos_token_id=2, decoder_start_token_id=1, is_encoder_decoder=True,

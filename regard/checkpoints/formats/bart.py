@@ -1,4 +1,4 @@
-"""BART's published layout, with its heads for classes and answers, and mBART's."""
+"""The published layouts of BART and mBART, with their heads for classes and answers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from regard.models.bart import Bart
 from regard.models.bart_as_encoder import BartAsEncoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.mbart import MBart
+from regard.models.mbart_as_encoder import MBartAsEncoder
 
-HEAD = "Heads on mBART are not supported; load the folder for generation"
+START = "decoder_start_token_id"
 CAUSAL = "Decoders without an encoder are not supported"
 OLD = {"normalize_embedding": True, "static_position_embeddings": False, "add_bias_logits": False}
 ROWS = [
@@ -76,6 +77,18 @@ class BartFields(ConfigTable):
         """See `ConfigTable`."""
         table = self._model.write_config(config) | super().write(config)
         return {k: v for k, v in table.items() if k not in ("model_type", "architectures")}
+
+
+class MBartFields(BartFields):
+    """Under a head the decoder starts with the last token of a text, not with a token of its own,
+    which config.json then need not have.
+    """
+
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `ConfigTable`."""
+        if config.get(START) is None:
+            config = {**config, START: config.get("eos_token_id", 2)}
+        return super().read(config)
 
 
 class BartHeadsLayout(EncoderLayout):
@@ -158,14 +171,16 @@ def _inside(theirs: str | tuple[str, ...]) -> str | tuple[str, ...]:
     return tuple(name.removeprefix("model.") for name in theirs)
 
 
-def _with_heads(whole: EncoderDecoderLayout) -> BartLayout:
-    """The same layout, and that of the model under heads."""
+def _with_heads(
+    whole: EncoderDecoderLayout, model: type[BartAsEncoder], fields: type[BartFields]
+) -> BartLayout:
+    """The same layout, and that of the model under heads, which `model` is there."""
     body = [(f"bart.{ours}", _inside(theirs), *rest) for ours, theirs, *rest in whole.rows]
     heads = BartHeadsLayout(
-        model=BartAsEncoder,
+        model=model,
         family=whole.family,
         model_type=whole.model_type,
-        config=BartFields({"head_dropout": dropout("classifier_dropout", 0.0)}, whole=whole),
+        config=fields({"head_dropout": dropout("classifier_dropout", 0.0)}, whole=whole),
         prefix="model.",
         body=body,
         adapted=whole.adapted,
@@ -195,8 +210,8 @@ WHOLE = EncoderDecoderLayout(
     unsupported={"BartForCausalLM": CAUSAL},
     usual=OLD | {"normalize_before": False, "add_final_layer_norm": False},
 )
-BART = _with_heads(WHOLE)
-MBART = replace(
+BART = _with_heads(WHOLE, BartAsEncoder, BartFields)
+WHOLE_MBART = replace(
     WHOLE,
     model=MBart,
     model_type="mbart",
@@ -204,9 +219,7 @@ MBART = replace(
     architecture="MBartForConditionalGeneration",
     rows=[*ROWS, *last_norms(Order())],
     others=("MBartModel",),
-    unsupported={
-        "MBartForCausalLM": CAUSAL,
-        **dict.fromkeys(("MBartForSequenceClassification", "MBartForQuestionAnswering"), HEAD),
-    },
+    unsupported={"MBartForCausalLM": CAUSAL},
     usual=OLD | {"normalize_before": True, "add_final_layer_norm": True},
 )
+MBART = _with_heads(WHOLE_MBART, MBartAsEncoder, MBartFields)

@@ -1,4 +1,4 @@
-"""BART under heads for classes and answers computes what `transformers` computes, both ways."""
+"""BART and mBART under heads for classes and answers compute what `transformers` computes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typer.testing import CliRunner
 
 import regard
 from regard.checkpoints.formats import from_published, to_published
-from regard.checkpoints.formats.bart import BART
+from regard.checkpoints.formats.bart import BART, MBART
 from regard.checkpoints.model_folder import open_folder
 from regard.checkpoints.store import write_tensors
 from regard.cli import app
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
 
 transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[2] / "tasks"))
@@ -26,6 +25,7 @@ from tiny_folders import TEXT, folder  # noqa: E402
 PAD, EOS = 1, 2
 ROWS = [[0, 10, 11, EOS, EOS, 14, 15, EOS], [0, 10, EOS], [0, EOS], [0, 12, EOS, 17, 18]]
 KINDS = {"ForSequenceClassification": "classes", "ForQuestionAnswering": "span"}
+NAMES, LAYOUTS = {"bart": "Bart", "mbart": "MBart"}, {"bart": BART, "mbart": MBART}
 ODD = dict(classifier_dropout=0.2, encoder_ffn_dim=20, decoder_ffn_dim=12, scale_embedding=True)
 
 
@@ -53,11 +53,12 @@ def our_scores(model, kind: str, rows) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.parametrize("family", LAYOUTS)
 @pytest.mark.parametrize("ending", KINDS)
 @pytest.mark.parametrize("options", [{}, ODD, {"decoder_layers": 3, "num_labels": 5}], ids=str)
-def test_scores_and_gradients_are_those_of_transformers(ending, options, tmp_path):
-    folder(tmp_path, "bart", ending, **options)
-    theirs = getattr(transformers, f"Bart{ending}").from_pretrained(tmp_path).eval()
+def test_scores_and_gradients_are_those_of_transformers(family, ending, options, tmp_path):
+    folder(tmp_path, family, ending, **options)
+    theirs = getattr(transformers, f"{NAMES[family]}{ending}").from_pretrained(tmp_path).eval()
     ours, kind = open_folder(tmp_path).model().eval(), KINDS[ending]
     assert list(ours.heads) == [kind]
     expected, found = their_scores(theirs, ROWS), our_scores(ours, kind, ROWS)
@@ -72,16 +73,22 @@ def test_scores_and_gradients_are_those_of_transformers(ending, options, tmp_pat
     own = {name: one.grad for name, one in ours.named_parameters() if one.grad is not None}
     assert len(own) == len(dict(ours.named_parameters()))  # each parameter is read
     tied = {"encoder.bart.head.weight": own["encoder.bart.embedding.weight"]}
-    for name, grad in BART.names_of(ours).write(own | tied).items():
+    for name, grad in LAYOUTS[family].names_of(ours).write(own | tied).items():
         torch.testing.assert_close(grad, grads[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("family", LAYOUTS)
 @pytest.mark.parametrize("ending", KINDS)
-def test_a_written_model_opens_in_transformers_and_is_read_again_unchanged(ending, tmp_path):
-    folder(tmp_path, "bart", ending, **ODD, num_labels=4)
+def test_a_written_model_opens_in_transformers_and_is_read_again_unchanged(
+    family, ending, tmp_path
+):
+    folder(tmp_path, family, ending, **ODD, num_labels=4)
     ours, kind = open_folder(tmp_path).model().eval(), KINDS[ending]
     config, tensors = to_published(ours)
-    assert config["architectures"] == [f"Bart{ending}"] and config["classifier_dropout"] == 0.2
+    assert (
+        config["architectures"] == [f"{NAMES[family]}{ending}"]
+        and config["classifier_dropout"] == 0.2
+    )
     again = from_published(config, tensors)
     assert again.config == ours.config
     for name, tensor in again.state_dict().items():
@@ -92,7 +99,7 @@ def test_a_written_model_opens_in_transformers_and_is_read_again_unchanged(endin
     out.mkdir()
     (out / "config.json").write_text(json.dumps(config))
     write_tensors(out / "model.safetensors", tensors)
-    theirs, report = getattr(transformers, f"Bart{ending}").from_pretrained(
+    theirs, report = getattr(transformers, f"{NAMES[family]}{ending}").from_pretrained(
         out, output_loading_info=True
     )
     assert not report["missing_keys"] and not report["unexpected_keys"]
@@ -102,10 +109,11 @@ def test_a_written_model_opens_in_transformers_and_is_read_again_unchanged(endin
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_folders_classify_and_answer_as_in_transformers(tmp_path):
-    path = folder(tmp_path / "classes", "bart", "ForSequenceClassification", num_labels=3)
+@pytest.mark.parametrize("family", LAYOUTS)
+def test_folders_classify_and_answer_as_in_transformers(family, tmp_path):
+    path = folder(tmp_path / "classes", family, "ForSequenceClassification", num_labels=3)
     task = regard.load(path, device="cpu")
-    theirs = transformers.BartForSequenceClassification.from_pretrained(path).eval()
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(path).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     for given in (TEXT[0], (TEXT[0], TEXT[1])):
         texts = (given,) if isinstance(given, str) else given
@@ -116,24 +124,22 @@ def test_folders_classify_and_answer_as_in_transformers(tmp_path):
         assert max(found.probabilities.values()) == pytest.approx(
             float(wanted.softmax(-1).max()), abs=1e-5
         )
-    path = folder(tmp_path / "span", "bart", "ForQuestionAnswering")
+    path = folder(tmp_path / "span", family, "ForQuestionAnswering")
     assert regard.load(path, device="cpu").name == "question-answering"
 
 
-def test_a_head_without_its_tensors_or_for_mbart_is_refused_by_name(tmp_path):
+def test_a_head_without_its_tensors_is_refused_by_name(tmp_path):
     path = folder(tmp_path, "bart", "ForSequenceClassification")
     config, tensors = to_published(open_folder(path).model())
     for name in ("classification_head.dense.weight", "model.decoder.layers.0.fc1.bias"):
         with pytest.raises(regard.RegardError, match=name):
             from_published(config, {k: v for k, v in tensors.items() if k != name})
-    config |= {"model_type": "mbart", "architectures": ["MBartForSequenceClassification"]}
-    with pytest.raises(ConfigError, match="Heads on mBART are not supported"):
-        from_published(config, tensors)
 
 
-@pytest.mark.parametrize("family", ["bart", "t5"])
+@pytest.mark.parametrize("family", ["bart", "mbart", "t5"])
 def test_a_whole_model_is_fine_tuned_under_a_head(family, tmp_path):
-    path = folder(tmp_path / "whole", family, "ForConditionalGeneration")
+    start = {"decoder_start_token_id": 2} if family == "mbart" else {}
+    path = folder(tmp_path / "whole", family, "ForConditionalGeneration", **start)
     examples = [(text, "yes" if "ball" in text else "no") for text in TEXT] * 3
     run = regard.train(
         task="classification", model=str(path), train=examples, valid=0.3, epochs=1, show="none",
@@ -142,9 +148,11 @@ def test_a_whole_model_is_fine_tuned_under_a_head(family, tmp_path):
     again = regard.load(run.folder, device="cpu")
     assert again.predict(TEXT[0]) in ("yes", "no")
     config = (run.folder / "model" / "config.json").read_text()
-    assert ("BartForSequenceClassification" in config) == (family == "bart")
-    if family == "bart":
-        theirs = transformers.BartForSequenceClassification.from_pretrained(run.folder / "model")
+    named = f'"{NAMES.get(family)}ForSequenceClassification"'
+    assert (named in config) == (family in NAMES)
+    if family in NAMES:
+        auto = transformers.AutoModelForSequenceClassification
+        theirs = auto.from_pretrained(run.folder / "model")
         tokenizer = transformers.AutoTokenizer.from_pretrained(run.folder / "model")
         with torch.no_grad():
             wanted = theirs.eval()(**tokenizer(TEXT[0], return_tensors="pt")).logits[0]
