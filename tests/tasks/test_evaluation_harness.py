@@ -19,8 +19,10 @@ from regard.errors import ConfigError, RegardError, TextError
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.evaluation_harness import HarnessAnswers, harness_model, windows
+from regard.tasks.few_shot import few_shot_scores
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.minimal_pairs import minimal_pair_scores
+from regard.tasks.prompt_template import PromptTemplate
 from regard.text import train
 
 CONTEXTS = [
@@ -34,6 +36,7 @@ PAIRS = [
     MinimalPair("the cat is good .", "the cat are good .", "agreement"),
     MinimalPair("who sleeps ?", "sleeps who on a mat ?", "agreement"),
 ]
+SENTIMENTS = {"0": "bad", "1": "good"}
 PASSAGES = ["the old cat sleeps", "a dog runs after a red ball", "who is good"]
 
 
@@ -174,6 +177,68 @@ def test_the_harness_gives_the_same_numbers_as_our_own_evaluations(model, tmp_pa
     assert results["our_lambada"]["acc,none"] == pytest.approx(accuracy.value)
     theirs = results["our_lambada"]["perplexity,none"]
     assert math.log(theirs) == pytest.approx(math.log(perplexity.value), rel=1e-6)
+
+
+def local_task(path, name: str, rows, **fields: Any) -> dict[str, Any]:
+    """A task of the harness over rows in a file."""
+    (path / f"{name}.json").write_text("\n".join(map(json.dumps, rows)))
+    files = {"data_files": {"test": str(path / f"{name}.json")}}
+    where = {"dataset_path": "json", "dataset_kwargs": files, "test_split": "test"}
+    return {"task": name, **where, **fields}
+
+
+def test_sentiment_and_multiple_choice_are_those_of_the_harness(model, tmp_path):
+    """As SST-2 and DREAM are asked there: choices of one word, and choices of any length."""
+    lm_eval = pytest.importorskip("lm_eval")
+    task = regard.load(model)
+    reviews = [{"sentence": one, "label": n % 2} for n, one in enumerate(PASSAGES * 2)]
+    dialogues = [
+        {"dialogue": "who sleeps ?", "question": "what does the dog do ?", "answer": n % 3,
+         "choice": ["runs", "sleeps on a warm mat", "a red ball in the park"]}
+        for n in range(5)
+    ]  # fmt: skip
+    shared: dict[str, Any] = {
+        "output_type": "multiple_choice",
+        "metric_list": [
+            {"metric": "acc", "aggregation": "mean", "higher_is_better": True},
+            {"metric": "acc_bytes", "aggregation": "mean", "higher_is_better": True},
+        ],
+    }
+    sst2 = local_task(
+        tmp_path, "our_sst2", reviews, **shared, doc_to_text="{{sentence}} it was",
+        doc_to_target="label", doc_to_choice=[*SENTIMENTS.values()],
+    )  # fmt: skip
+    dream = local_task(
+        tmp_path, "our_dream", dialogues, **shared, doc_to_text="{{dialogue}} {{question}}",
+        doc_to_target="answer", doc_to_choice="choice",
+    )  # fmt: skip
+    templates = {
+        "our_sst2": (reviews, PromptTemplate("{sentence} it was", "label", SENTIMENTS)),
+        "our_dream": (dialogues, PromptTemplate("{dialogue} {question}", "answer", "choice")),
+    }
+    results = lm_eval.simple_evaluate(harness_model(task), tasks=[sst2, dream], bootstrap_iters=0)
+    for name, (rows, template) in templates.items():
+        ours = {score.name: score.value for score in few_shot_scores(task, rows, template)}
+        found = results["results"][name]
+        assert found["acc,none"] == pytest.approx(ours["accuracy"])
+        assert found["acc_bytes,none"] == pytest.approx(ours["accuracy per byte"])
+
+
+def test_perplexity_of_documents_is_that_of_the_harness(model, tmp_path):
+    """As WikiText-2 is scored there: log p of whole documents, by words and by bytes."""
+    lm_eval = pytest.importorskip("lm_eval")
+    task = regard.load(model)
+    wikitext = local_task(
+        tmp_path, "our_wikitext", [{"page": text} for text in PASSAGES],
+        output_type="loglikelihood_rolling", doc_to_text="", doc_to_target="page",
+        metric_list=[{"metric": name} for name in ("word_perplexity", "bits_per_byte")],
+    )  # fmt: skip
+    found = lm_eval.simple_evaluate(harness_model(task), tasks=[wikitext], bootstrap_iters=0)
+    nats = -sum(task.log_likelihoods(PASSAGES))
+    words, size = sum(len(one.split()) for one in PASSAGES), len("".join(PASSAGES).encode())
+    results = found["results"]["our_wikitext"]
+    assert math.log(results["word_perplexity,none"]) == pytest.approx(nats / words, rel=1e-6)
+    assert results["bits_per_byte,none"] == pytest.approx(nats / size / math.log(2), rel=1e-6)
 
 
 def test_without_the_harness_the_error_says_what_to_install(model, monkeypatch):
