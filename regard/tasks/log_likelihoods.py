@@ -119,12 +119,13 @@ def ending_log_likelihoods(
     last = texts.lengths[:, None] - 1  # one beyond the position that predicts the last token
     positions, device = torch.arange(texts.ids.size(1) - 1), device_of(model)
     predicting = (positions < last) & (positions >= last - counts[:, None])  # (B, T - 1)
-    plain, hidden = unwrapped(model), None
+    # The last token is predicted, not read: a text may have one more than the model's context.
+    read, plain, hidden = Sequences(texts.ids[:, :-1], texts.lengths - 1), unwrapped(model), None
     if isinstance(plain, GPT):
-        hidden = encode_with_shared_prefixes(plain, texts.to(device))
+        hidden = encode_with_shared_prefixes(plain, read.to(device))
     if hidden is None:
-        hidden = model(texts.ids[:, :-1].to(device)).hidden  # (B, T - 1, D)
-    states = hidden[:, : texts.ids.size(1) - 1][predicting.to(device)]  # (N, D)
+        hidden = model(read.ids.to(device)).hidden  # (B, T - 1, D)
+    states = hidden[predicting.to(device)]  # (N, D)
     rows, targets = predicting.nonzero()[:, 0], texts.ids[:, 1:][predicting]
     total = torch.zeros(len(texts), dtype=torch.float64)
     best, size = torch.ones(len(texts), dtype=torch.bool), rows_of_slice(model)

@@ -12,10 +12,13 @@ from test_cli import done, refused
 from tiny_folders import folder
 
 import regard
+from regard.data import Sequences
+from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, TextError
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.few_shot import few_shot_scores
 from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.log_likelihoods import ending_log_likelihoods
 from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, drawn_examples
 from regard.text import train
 
@@ -122,6 +125,25 @@ def test_log_likelihoods_do_not_depend_on_other_questions(model):
         theirs = their_choices(model, question.prompt, list(question.choices))
         assert sums == pytest.approx([total for total, _ in theirs], rel=1e-4)
         assert one.counts == [count for _, count in theirs]
+
+
+@pytest.mark.parametrize("width", [20, 63, 64, 65])
+def test_choices_behind_a_common_prompt_may_fill_the_context(model, width):
+    """The model reads 64 tokens; the 65th is predicted."""
+    task, draw = regard.load(model), torch.Generator().manual_seed(1)
+    prompt = torch.randint(5, 90, (width - 3,), generator=draw)
+    rows = [torch.cat([prompt, torch.randint(5, 90, (n,), generator=draw)]) for n in (3, 1, 2)]
+    counts = torch.tensor([3, 1, 2])
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(model).eval().double()
+    wanted = []
+    for ids, count in zip(rows, counts.tolist(), strict=True):
+        with torch.no_grad():
+            log_probs = theirs(ids[None, :-1]).logits[0].log_softmax(-1)
+        wanted.append(float(log_probs.gather(1, ids[1:, None])[-count:].sum()))
+    texts = Sequences.of([ids.tolist() for ids in rows], 0)
+    with evaluating(task.model):
+        found, _ = ending_log_likelihoods(task.generator, texts, counts)
+    assert found.tolist() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_answers_are_generated_and_compared(model):
