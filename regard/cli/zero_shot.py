@@ -13,22 +13,29 @@ from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.metrics import Score
+    from regard.tasks.language_modeling import LanguageModeling
     from regard.tasks.verbs import TaskVerbs
 
-PAIRS, PROMPTS = "--minimal-pairs", "--template"
-# the options that belong to each
-OF_PAIRS = ("pairs_per_set",)
-OF_PROMPTS = ("answer", "choices", "shots", "examples", "examples_seed")
+PAIRS, PROMPTS, SUPER_GLUE = "--minimal-pairs", "--template", "--super-glue"
+# option -> the tests that it belongs to
+BELONGING = {
+    "pairs_per_set": (PAIRS,),
+    **dict.fromkeys(("answer", "choices"), (PROMPTS,)),
+    **dict.fromkeys(("shots", "examples", "examples_seed"), (PROMPTS, SUPER_GLUE)),
+}
 
 
 @dataclass(frozen=True)
 class ZeroShotOptions:
-    """Minimal pairs, or questions as prompts; by default neither."""
+    """Minimal pairs, or questions as prompts; by default none of them."""
 
     minimal_pairs: Annotated[
         bool, Option("--minimal-pairs", help="Score pairs of which one sentence is grammatical.")
     ] = False
     pairs_per_set: Annotated[int | None, Option(help="The first pairs of each set.")] = None
+    super_glue: Annotated[
+        str | None, Option(help="A task of SuperGLUE, such as boolq, as prompts.")
+    ] = None
     template: Annotated[
         str | None, Option(help="Of a prompt, with fields of a row in braces: {text}.")
     ] = None
@@ -49,19 +56,18 @@ class ZeroShotOptions:
             ConfigError: an option would be without effect, or lacks another.
         """
         given = {name for name, value in asdict(self).items() if value not in (None, False)}
-        asked = [
-            name for name, here in ((PAIRS, self.minimal_pairs), (PROMPTS, self.template)) if here
-        ]
+        tests = {PAIRS: self.minimal_pairs, PROMPTS: self.template, SUPER_GLUE: self.super_glue}
+        asked = [name for name, here in tests.items() if here]
         if len(asked) > 1:
-            raise ConfigError(f"{PAIRS} and {PROMPTS} are different tests: give one of them.")
-        for name, belonging in ((PAIRS, OF_PAIRS), (PROMPTS, OF_PROMPTS)):
-            if name not in asked and (alone := [one for one in belonging if one in given]):
-                raise ConfigError(f"{_flag(alone[0])} is for {name}. Leave it out.")
+            raise ConfigError(f"{asked[0]} and {asked[1]} are different tests: give one of them.")
+        for name, of in BELONGING.items():
+            if name in given and not {*of} & {*asked}:
+                raise ConfigError(f"{_flag(name)} is for {' and '.join(of)}. Leave it out.")
         if asked and (ignored := [_flag(name) for name, value in others.items() if value]):
             raise ConfigError(f"{ignored[0]} would be without effect on {asked[0]}. Leave it out.")
         if self.template and not self.answer:
             raise ConfigError(f"{PROMPTS} needs --answer, the field with the right answer.")
-        if self.template and bool(self.shots) != (self.examples is not None):
+        if asked != [PAIRS] and bool(self.shots) != (self.examples is not None):
             raise ConfigError("--shots and --examples need each other: give both or none.")
         return asked[0] if asked else None
 
@@ -73,7 +79,9 @@ class ZeroShotOptions:
         """
         if not files:
             raise ConfigError("The test needs --data: the file of its rows.")
-        return self._pairs(task, files) if self.minimal_pairs else self._prompts(task, files)
+        if self.minimal_pairs:
+            return self._pairs(task, files)
+        return self._super_glue(task, files) if self.super_glue else self._prompts(task, files)
 
     def _pairs(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
         from regard.data import read_minimal_pairs
@@ -82,23 +90,35 @@ class ZeroShotOptions:
         several = (read_minimal_pairs(file, pairs_per_set=self.pairs_per_set) for file in files)
         return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
 
-    def _prompts(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
-        from regard.tasks.few_shot import few_shot_scores
-        from regard.tasks.language_modeling import LanguageModeling
-        from regard.tasks.prompt_template import PromptTemplate
+    def _super_glue(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+        from regard.data import read_super_glue
+        from regard.tasks.super_glue import super_glue_scores
 
-        if not isinstance(task, LanguageModeling):
-            raise ConfigError(f"{task.name} continues no prompt: {PROMPTS} is for language models.")
-        assert self.template is not None and self.answer is not None
-        # A shell gives \n as two characters.
-        template = PromptTemplate(self.template.replace("\\n", "\n"), self.answer, self._choices())
-        shots, seed = self.shots or 0, 1 if self.examples_seed is None else self.examples_seed
+        name = self.super_glue or ""
+        pool = () if self.examples is None else list(read_super_glue(name, self.examples))
+        given: Any = {"shots": self.shots or 0, "pool": pool, "seed": self._seed}
+        model = _language_model(task, SUPER_GLUE)
         return [
             score
             for file in files
-            for score in few_shot_scores(
-                task, file, template, shots=shots, pool=self.examples, seed=seed
-            )
+            for score in super_glue_scores(model, name, read_super_glue(name, file), **given)
+        ]
+
+    @property
+    def _seed(self) -> int:
+        return 1 if self.examples_seed is None else self.examples_seed
+
+    def _prompts(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+        from regard.tasks.few_shot import few_shot_scores
+        from regard.tasks.prompt_template import PromptTemplate
+
+        model = _language_model(task, PROMPTS)
+        assert self.template is not None and self.answer is not None
+        # A shell gives \n as two characters.
+        template = PromptTemplate(self.template.replace("\\n", "\n"), self.answer, self._choices())
+        given: Any = {"shots": self.shots or 0, "pool": self.examples, "seed": self._seed}
+        return [
+            score for file in files for score in few_shot_scores(model, file, template, **given)
         ]
 
     def _choices(self) -> dict[str, str] | str | None:
@@ -106,6 +126,14 @@ class ZeroShotOptions:
             return self.choices
         pairs = (part.partition("=") for part in self.choices.split(","))
         return {label.strip(): text.strip() for label, _, text in pairs}
+
+
+def _language_model(task: TaskVerbs, flag: str) -> LanguageModeling:
+    from regard.tasks.language_modeling import LanguageModeling
+
+    if not isinstance(task, LanguageModeling):
+        raise ConfigError(f"{task.name} continues no prompt: {flag} is for language models.")
+    return task
 
 
 def _flag(name: str) -> str:

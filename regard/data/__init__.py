@@ -19,6 +19,7 @@ __all__, __getattr__ = names_of(
         "datasets.multiple_choice": "ChoiceQuestion read_choices",
         "datasets.records": "RecordReader",
         "datasets.sentiment_trees": "read_sentiment_trees",
+        "datasets.super_glue": "SuperGlueQuestion read_super_glue",
         "datasets.squad": "AnswerSpan Question read_squad",
         "datasets.treebank": "read_treebank",
         "document_windows": "DocumentWindows",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -73,21 +74,41 @@ def few_shot_scores(
         raise ConfigError("This model reads texts from their end: it cannot answer prompts.")
     questions = template.questions(rows)
     examples = template.questions(pool) if shots and pool is not None else []
+    solved = partial(drawn_examples, pool=examples, shots=shots, seed=seed)
     prefixes = [
-        [template.solved(one) for one in drawn_examples(question, number, examples, shots, seed)]
+        [template.solved(one) for one in solved(question, number)]
         for number, question in enumerate(questions)
     ]
-    fitted = [
-        _fitted(task, question, solved, template.space, number)
-        for number, (question, solved) in enumerate(zip(questions, prefixes, strict=True))
-    ]
-    how = f"shots:{shots}" + (f"|seed:{seed}" if shots else "")
-    how += f"|tok:{task.tokenizer.kind}-{task.tokenizer.vocab_size}|count:{len(questions)}"
-    dropped = sum(one.dropped for one in fitted)
-    how += f"|dropped:{dropped}" if dropped else ""
+    fitted = fitted_prompts(task, questions, prefixes, template.space)
+    how = signature(task, fitted, shots, seed)
     if template.choices is None:
         return [_exact_match(task, questions, fitted, how)]
     return _accuracies(task, questions, fitted, how)
+
+
+def signature(task: LanguageModeling, fitted: Sequence[Fitted], shots: int, seed: int) -> str:
+    """How prompts were made; of those that were too long, how many examples were dropped."""
+    how = f"shots:{shots}" + (f"|seed:{seed}" if shots else "")
+    how += f"|tok:{task.tokenizer.kind}-{task.tokenizer.vocab_size}|count:{len(fitted)}"
+    dropped = sum(one.dropped for one in fitted)
+    return how + (f"|dropped:{dropped}" if dropped else "")
+
+
+def fitted_prompts(
+    task: LanguageModeling,
+    questions: Sequence[PromptQuestion],
+    prefixes: Sequence[Sequence[str]],
+    space: str,
+) -> list[Fitted]:
+    """Each question behind as many of its solved examples as fit into the context, the last ones.
+
+    space: what is between a prompt and its answer.
+
+    Raises:
+        TextError: a question is longer than the context, or has an empty prompt.
+    """
+    pairs = enumerate(zip(questions, prefixes, strict=True))
+    return [_fitted(task, question, solved, space, n) for n, (question, solved) in pairs]
 
 
 def _fitted(
