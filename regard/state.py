@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -45,6 +45,29 @@ class State:
                 "overwritten it. Continue with the state that `step` returned. To decode twice "
                 "from one state, call `state.copy()` before the first step."
             )
+
+    # whether a sequence is a row of each tensor, and depends on nothing else of the state
+    JOINS: ClassVar[bool] = False
+
+    def joined(self, other: Self) -> Self:
+        """The sequences of this state, then those of another, which may have read more or fewer
+        tokens.
+
+        Raises:
+            TypeError: sequences of a state of this kind have read as many tokens.
+        """
+        self.check_unused()
+        other.check_unused()
+        if not self.JOINS:
+            raise TypeError(f"Sequences of a {type(self).__name__} cannot join others later.")
+        parts: dict[str, Any] = {}
+        for name, value in self.parts().items():
+            added = other.parts()[name]
+            if isinstance(value, Tensor):
+                parts[name] = torch.cat([value, added])
+            elif isinstance(value, State):
+                parts[name] = value.joined(added)
+        return replace(self, **parts)
 
     _consumed = False  # of this object alone, not of the states made from it
 
@@ -133,6 +156,8 @@ class State:
 @dataclass
 class Cells(State):
     """Recurrent layers: `hidden` and `cell` are (B, L, D); `cell` is empty where there is none."""
+
+    JOINS = True
 
     hidden: Tensor
     cell: Tensor

@@ -38,6 +38,7 @@ class KeyValueCache(State):
     even: bool = True
     origin: Tensor | None = None  # (B, C)
     expected: int = 0  # positions announced by `expect_tokens`; 0: none
+    JOINS = True
 
     @classmethod
     def empty(
@@ -75,6 +76,8 @@ class KeyValueCache(State):
 
     def _wider(self, old: Tensor, room: int) -> Tensor:
         """The same with so many positions."""
+        if old.size(3) == room:
+            return old
         wide = ops.zeros((*old.shape[:3], room, old.size(4)), old)
         wide[:, :, :, : self.longest] = old[:, :, :, : self.longest]
         return wide
@@ -139,6 +142,26 @@ class KeyValueCache(State):
             return replace(self, lengths=lengths)._through(origin)
         keys, values = self._copied(origin)
         return replace(self, keys=keys, values=values, lengths=lengths, origin=None)
+
+    def joined(self, other: KeyValueCache) -> KeyValueCache:
+        """See `State.joined`; both are copied."""
+        self.check_unused()
+        other.check_unused()
+        parts, room = (replace(self), replace(other)), max(self.keys.size(3), other.keys.size(3))
+        for part in parts:
+            part.materialize()
+        keys = torch.cat([part._wider(part.keys, room) for part in parts])
+        values = torch.cat([part._wider(part.values, room) for part in parts])
+        even = self.even and other.even and self.longest == other.longest
+        lengths = torch.cat([self.lengths, other.lengths])
+        return replace(
+            parts[0],
+            keys=keys,
+            values=values,
+            lengths=lengths,
+            longest=max(self.longest, other.longest),
+            even=even,
+        )
 
     def materialize(self) -> None:
         """Each row in its own line, and no table."""

@@ -32,6 +32,9 @@ def serve(
     deadline: Annotated[
         float, Option(min=0.1, help="Seconds in which a request must be answered.")
     ] = 600.0,
+    prefix_cache: Annotated[
+        int, Option(min=0, help="MiB of prompts to keep for those that begin alike; 0: none.")
+    ] = 256,
     quantize: Quantize = None,
     device: Device = None,
 ) -> None:
@@ -51,7 +54,9 @@ def serve(
     from regard.serving.options import ServerOptions
 
     named = names_of([existing(folder) for folder in folders])
-    options = ServerOptions(host, port, _key(api_key_file), queue_tokens, deadline)
+    options = ServerOptions(
+        host, port, _key(api_key_file), queue_tokens, deadline, prefix_cache * 2**20
+    )
     from regard.serving.server import serve as run  # imports torch
 
     run(named, partial(load_task, quantize=quantize, device=device), options, say)

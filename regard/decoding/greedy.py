@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ from regard.decoding.constraints import ForcedEnd, Renormalize
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
-from regard.decoding.loop import Chooser, StepResult, TokenMethod, choose_filtered, decode_steps
+from regard.decoding.loop import Chooser, TokenMethod, choose_filtered
 from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
 from regard.decoding.steps import evaluating, start_decoding
 from regard.decoding.stopping import BeamFinished
@@ -69,15 +68,6 @@ class Greedy(TokenMethod):
         options = SearchOptions(1, 1, penalty, rule, self.eos, self.filters)
         return search_at_once(model, started, limit, options)
 
-    def steps(
-        self,
-        model: Generator,
-        source: Sequences | None,
-        started: tuple[State, Tensor] | None = None,
-    ) -> Iterator[list[StepResult]]:
-        """Token by token; started: what `start_decoding` returned, if it was called before."""
-        return decode_steps(model, source, self, self._chooser, started)
-
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """See `regard.decoding.method`."""
@@ -88,7 +78,8 @@ class Greedy(TokenMethod):
         common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
         return common | {"do_sample": False, "num_beams": 1}
 
-    def _chooser(self, limits: Tensor) -> Chooser:
+    def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
+        """See `TokenMethod`."""
         if self.filters:
             return choose_filtered(self.filters, lambda scores, rows, count: scores.argmax(-1))
         return lambda scores, prefix, rows: ops.argmax(scores)

@@ -88,13 +88,29 @@ class TokenMethod(IncrementalMethod):
         """Sequences for each source."""
         return 1
 
+    @abstractmethod
+    def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
+        """What chooses the tokens of sequences with these limits (R,)."""
+
+    def steps(
+        self,
+        model: Generator,
+        source: Sequences | None,
+        started: tuple[State, Tensor] | None = None,
+    ) -> Iterator[list[StepResult]]:
+        """Token by token; sample i of source b has the row b * copies + i.
+
+        started: what `start_decoding` returned, if it was called before.
+        """
+        return decode_steps(model, source, self, started)
+
     def collector(self, model: Generator) -> Collector:
         """See `IncrementalMethod`."""
         return Collector(ends_of(self.eos, model), self.length_penalty, self.copies)
 
 
 @dataclass
-class _Active:
+class ActiveSequence:
     """A sequence that has not ended. log_prob: of the tokens that it has."""
 
     row: int
@@ -117,7 +133,6 @@ def decode_steps(
     model: Generator,
     source: Sequences | None,
     method: TokenMethod,
-    chooser: Callable[[Tensor], Chooser],
     started: tuple[State, Tensor] | None = None,
 ) -> Iterator[list[StepResult]]:
     """The results of each step for the sequences that have not ended.
@@ -126,7 +141,6 @@ def decode_steps(
 
     Args:
         source: B sources or prompts; None: one empty prompt.
-        chooser: takes the limits (R,) of the sequences and returns what chooses their tokens.
         started: what `start_decoding` returned, if it was called before.
     """
     with evaluating(model):
@@ -135,11 +149,11 @@ def decode_steps(
         limit = limit.repeat_interleave(method.copies)
         rows = torch.arange(limit.size(0), device=tokens.device)
         filters, eos = method.filters, ends_of(method.eos, model)
-        choose, forced = chooser(limit), forces_end(filters)
+        choose, forced = method.chooser(source, limit), forces_end(filters)
         if method.copies > 1:
             sources = rows // method.copies
             state, tokens = state.select(sources), tokens[sources]
-        active = [_Active(row, most) for row, most in enumerate(limit.tolist())]
+        active = [ActiveSequence(row, most) for row, most in enumerate(limit.tolist())]
         if active:
             state = state.expect_tokens(int(limit.max()))
         limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()

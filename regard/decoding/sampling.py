@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,10 +12,9 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.filters import Filter
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power
-from regard.decoding.loop import Chooser, StepResult, TokenMethod, choose_filtered, decode_steps
+from regard.decoding.loop import Chooser, TokenMethod, choose_filtered
 from regard.decoding.option_types import check
 from regard.decoding.settings import Settings, check_common, common_settings
-from regard.models.protocols import Generator
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,11 @@ class Sampling(TokenMethod):
         """See `TokenMethod`."""
         return self.samples
 
-    def steps(self, model: Generator, source: Sequences | None) -> Iterator[list[StepResult]]:
-        """Token by token; sample i of source b has the row b * samples + i."""
-
-        def chooser(limits: Tensor) -> Chooser:
-            seeds = row_seeds(source, self.samples, self.seed)
-            return choose_filtered(self.filters, Draw(seeds, limits))
-
-        return decode_steps(model, source, self, chooser)
+    def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
+        """See `TokenMethod`."""
+        return choose_filtered(
+            self.filters, Draw(row_seeds(source, self.samples, self.seed), limits)
+        )
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:

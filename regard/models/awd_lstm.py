@@ -106,6 +106,8 @@ PUBLISHED = {
 class AwdState(State):
     """wide: of all layers but the last, (B, L - 1, D_hidden).  last: (B, 1, D)."""
 
+    JOINS = True
+
     wide: Cells
     last: Cells
 

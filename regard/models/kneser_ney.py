@@ -64,6 +64,8 @@ class KneserNeyConfig:
 class Contexts(State):
     """tokens: the last ones of each sequence, (B, order - 1) int64, `NONE` where there is none."""
 
+    JOINS = True
+
     tokens: Tensor
 
     def after(self, tokens: Tensor, eos: int) -> Tensor:

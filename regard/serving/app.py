@@ -8,7 +8,9 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -27,7 +29,9 @@ from regard.serving.models import ServedModel, ServedModels
 from regard.serving.openapi import openapi
 from regard.serving.problems import Problem, problem_of
 from regard.serving.routes import GETS, ROUTES, Route
+from regard.serving.streams import EventStream, GrowingTexts
 from regard.serving.tokens import tokenizer_info
+from regard.serving.work import Work
 
 JSON = "application/json"
 BODY = "The body"  # how errors name it
@@ -101,29 +105,42 @@ class Service:
         work = await run_in_threadpool(route.work, served, fields)
         if not work.items:
             return _json(work.render([]))
-        future: asyncio.Future[QueuedRequest] = asyncio.get_running_loop().create_future()
-        job = QueuedRequest(
-            work.key,
-            route.path,
-            work.items,
-            work.costs,
-            work.run,
-            _finishing(future),
-            time.monotonic() + self.deadline,
-        )
-        self.engine.submit(job)
+        if fields.streams:
+            return await self._stream(work, route.path, request)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        job = self._submitted(work, route.path, lambda: _set(future))
         results = await self._results(job, future, request)
         return await run_in_threadpool(lambda: _json(work.render(results)))
 
+    def _submitted(self, work: Work, path: str, finished: Callable[[], None]) -> QueuedRequest:
+        """A request in the engine; finished: is called in the server's thread at its end.
+
+        Raises:
+            Problem: the queue is full.
+        """
+        call = _in_loop()
+        job = QueuedRequest(
+            work.key,
+            path,
+            work.items,
+            work.costs,
+            work.run,
+            lambda job: call(finished),
+            time.monotonic() + self.deadline,
+            work.generation,
+        )
+        self.engine.submit(job)
+        return job
+
     async def _results(
-        self, job: QueuedRequest, future: asyncio.Future[QueuedRequest], request: Http
+        self, job: QueuedRequest, future: asyncio.Future[None], request: Http
     ) -> list[Any]:
         """The results of a request in the engine.
 
         Raises:
             ClientLeft: the client has gone; what is left of the request is not computed.
         """
-        left = asyncio.create_task(_left(request))
+        left = asyncio.ensure_future(_left(request))
         try:
             waited: set[asyncio.Future[Any]] = {future, left}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -135,6 +152,36 @@ class Service:
         if job.error is not None:
             raise job.error
         return job.results
+
+    async def _stream(self, work: Work, path: str, request: Http) -> Response:
+        """The texts of a request as they grow; an error before the first is an answer of its own.
+
+        Raises:
+            ClientLeft: the client has gone.
+        """
+        assert work.generation is not None
+        texts = GrowingTexts(_in_loop())
+        work.generation.listener = texts.listen
+        job = self._submitted(work, path, texts.end)
+        first = asyncio.ensure_future(texts.first())
+        left = asyncio.ensure_future(_left(request))
+        waited: set[asyncio.Future[Any]] = {first, left}
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not first.done():
+                raise ClientLeft
+            if first.result() is None and job.error is not None:
+                raise job.error
+        except BaseException:
+            self.engine.leave(job)
+            raise
+        finally:
+            first.cancel()
+            left.cancel()
+        leaves = partial(_left, request)
+        return EventStream(
+            work, job, texts, first.result(), leaves, partial(self.engine.leave, job)
+        )
 
     def _models(self) -> ServedModels:
         """The models.
@@ -222,22 +269,20 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
     return Response(to_json(value), status, {**NO_SNIFFING, **(headers or {})}, JSON)
 
 
-def _finishing(future: asyncio.Future[QueuedRequest]) -> Callable[[QueuedRequest], None]:
-    """What tells a waiting request, from the engine's thread, that its job has ended."""
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _in_loop() -> Callable[..., None]:
+    """What calls a function in the thread of this server, from another thread."""
     loop = asyncio.get_running_loop()
 
-    def set_result(job: QueuedRequest) -> None:
-        if not future.done():
-            future.set_result(job)
+    def call(function: Callable[..., None], *given: Any) -> None:
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits
+            loop.call_soon_threadsafe(function, *given)
 
-    return lambda job: _call_soon(loop, set_result, job)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *given: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(call, *given)
-    except RuntimeError:  # the loop has been closed: nobody waits
-        pass
+    return call
 
 
 async def _left(request: Http) -> None:

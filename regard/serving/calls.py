@@ -19,6 +19,8 @@ from regard.errors import TextError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from regard.decoding.hypothesis import Hypothesis
+    from regard.serving.generation import Continued
     from regard.tasks.verbs import TaskVerbs
 
 Call = Callable[["TaskVerbs", list[Any], dict[str, Any]], Sequence[Any]]
@@ -32,7 +34,16 @@ def predicted(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> lis
 
 def decoded(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The hypotheses of each text, as `regard predict --json` prints them."""
-    found = task.hypotheses(items, **options)
+    return _with_texts(task, items, task.hypotheses(items, **options))
+
+
+def spelled(task: TaskVerbs, items: list[Continued]) -> list[Any]:
+    """The same of prompts that were continued."""
+    found = [one.continuation.hypotheses for one in items]
+    return _with_texts(task, [one.source for one in items], found)
+
+
+def _with_texts(task: TaskVerbs, items: list[Any], found: list[list[Hypothesis]]) -> list[Any]:
     return [
         {"text": texts[0], "hypotheses": values_of(hypotheses, texts)}
         for hypotheses, texts in zip(found, task.spelled(items, found), strict=True)

@@ -12,6 +12,7 @@ HELP = {
     "regard_request_seconds_total": "Time of requests from arrival to answer, by path.",
     "regard_items_total": "Texts, prompts and images that were computed, by path.",
     "regard_calls_total": "Calls of models, for one or several requests, by path.",
+    "regard_generated_tokens_total": "Tokens generated in continuous batches, by model.",
     "regard_waiting_tokens": "Tokens of the requests that wait or are computed, estimated.",
     "regard_waiting_requests": "Requests that wait or are computed.",
 }

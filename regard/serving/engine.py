@@ -2,7 +2,8 @@
 
 A request has items (texts, prompts, images). Each turn computes some items of waiting requests that
 ask for the same of the same model, in one call of the library, which sorts them by length. The
-requests take turns: one with many items does not keep the others waiting.
+requests take turns: one with many items does not keep the others waiting. Between two turns every
+prompt that is being continued gets a token: see `regard.serving.generation`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 
 from regard.errors import TextError
 from regard.serving.counters import RequestCounters
+from regard.serving.generation import Generation
 from regard.serving.problems import Problem
 
 TURN_TOKENS = 4096  # of the items of a call, estimated
+TURN_BESIDE = 1024  # of a call while texts are generated, which wait meanwhile
 TURN_ITEMS = 1024
 FIRST_RATE = 1000.0  # tokens a second, before anything was computed
 
@@ -32,6 +35,7 @@ class QueuedRequest:
     run: from some items to as many results; a TextError names one of them.
     finished: is called once, in the engine's thread, when results or an error are there.
     deadline: of `time.monotonic`.
+    generation: the items are prompts, which it continues; then `run` gets the continuations.
     """
 
     key: Hashable
@@ -41,14 +45,13 @@ class QueuedRequest:
     run: Callable[[list[Any]], Sequence[Any]]
     finished: Callable[[QueuedRequest], None]
     deadline: float
+    generation: Generation | None = None
     results: list[Any] = field(default_factory=list)
     error: BaseException | None = None
     left: bool = False  # whether its client has gone
 
-    @property
-    def cost(self) -> int:
-        """Tokens of all items."""
-        return sum(self.costs)
+    def __post_init__(self) -> None:
+        self.cost = sum(self.costs)  # tokens of all items
 
     def next_items(self, budget: float) -> int:
         """How many of the next items have at most so many tokens; at least one."""
@@ -73,6 +76,7 @@ class Engine:
         self.most_tokens, self.counters = most_tokens, counters
         self.waiting_tokens = 0
         self._jobs: list[QueuedRequest] = []
+        self._left: list[QueuedRequest] = []  # whose continuations are still in a batch
         self._change = threading.Condition()
         self._stopped = False
         self._rate = FIRST_RATE
@@ -116,6 +120,9 @@ class Engine:
         with self._change:
             job.left = True
             self._remove(job)
+            if job.generation is not None:
+                self._left.append(job)
+                self._change.notify()
 
     def _remove(self, job: QueuedRequest) -> None:
         if job in self._jobs:
@@ -139,15 +146,21 @@ class Engine:
         """Compute what waits, until `stop`."""
         while not self._stopped:
             with self._change:
-                while not self._jobs and not self._stopped:
+                while not self._jobs and not self._left and not self._stopped:
                     self._change.wait()
                 late = [job for job in self._jobs if job.deadline < time.monotonic()]
+                left, self._left = self._left, []
                 chosen = [] if late else self._chosen()
+                writing = [job for job in self._jobs if job.generation is not None]
+            for job in left:
+                self._abandon(job)
             for job in late:
                 problem = "This request was not answered within the server's time limit."
                 self._end(job, Problem(504, problem, "deadline"))
             if chosen:
                 self._compute(chosen)
+            if not late:
+                self._generate(writing)
         for job in list(self._jobs):
             self._end(job, Problem(503, "The server stops.", "stopping"))
 
@@ -156,11 +169,11 @@ class Engine:
 
         Those with the key of the one that has waited longest; each gets a part of the budget.
         """
-        if not self._jobs:
+        ready = [job for job in self._jobs if job.generation is None]
+        if not ready:
             return []
-        key = self._jobs[0].key
-        alike = [job for job in self._jobs if job.key == key]
-        chosen, budget = [], float(TURN_TOKENS)
+        alike = [job for job in ready if job.key == ready[0].key]
+        chosen, budget = [], float(TURN_TOKENS if len(ready) == len(self._jobs) else TURN_BESIDE)
         for number, job in enumerate(alike):
             if budget <= 0:
                 break
@@ -171,6 +184,35 @@ class Engine:
             self._jobs.remove(job)
             self._jobs.append(job)
         return chosen
+
+    def _generate(self, writing: Sequence[QueuedRequest]) -> None:
+        """A token of every sequence of these requests."""
+        began, tokens = time.monotonic(), 0
+        generations = [job.generation for job in writing if job.generation is not None]
+        for generation in generations:
+            generation.join()
+        for batch in dict.fromkeys(generation.batch for generation in generations):
+            try:
+                tokens += batch.advance()
+            except Exception as error:
+                batch.fail(error)
+        if tokens:
+            self._measure(tokens, began)
+        for job in writing:
+            if job.generation is None or job.left:
+                continue
+            if job.generation.error is not None:
+                self._end(job, job.generation.error)
+            elif job.generation.complete:
+                job.items, job.generation = job.generation.results(), None
+                job.costs = [1] * len(job.items)  # what is left to do
+
+    def _abandon(self, job: QueuedRequest) -> None:
+        if job.generation is not None:
+            job.generation.leave()
+
+    def _measure(self, tokens: int, began: float) -> None:
+        self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
 
     def _compute(self, chosen: Sequence[tuple[QueuedRequest, int]]) -> None:
         began = time.monotonic()
@@ -189,7 +231,7 @@ class Engine:
         path = chosen[0][0].path
         self.counters.add("regard_items_total", start, path=path)
         self.counters.add("regard_calls_total", path=path)
-        self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
+        self._measure(tokens, began)
         for job, _ in chosen:
             if len(job.results) == len(job.items):
                 self._end(job)
@@ -212,6 +254,7 @@ class Engine:
     def _end(self, job: QueuedRequest, error: BaseException | None = None) -> None:
         with self._change:
             self._remove(job)
+        self._abandon(job)
         if not job.left:
             job.error = error
             job.finished(job)

@@ -12,6 +12,7 @@ from regard.errors import ConfigError
 from regard.serving.problems import Problem
 
 if TYPE_CHECKING:
+    from regard.serving.generation import ServedBatch
     from regard.tasks.verbs import TaskVerbs
 
 
@@ -35,10 +36,16 @@ def names_of(folders: Sequence[Path]) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model under its name. created: when it was loaded, in seconds since 1970."""
+    """A model under its name.
+
+    batch: where its prompts are continued together; None: its task continues none, or its states
+        do not join others.
+    created: when it was loaded, in seconds since 1970.
+    """
 
     name: str
     task: TaskVerbs
+    batch: ServedBatch | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 

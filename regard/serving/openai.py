@@ -6,7 +6,7 @@ import base64
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -14,10 +14,11 @@ import numpy as np
 from regard import decoding
 from regard.data.token_arrays import TokenArray
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.streaming import IncrementalDetokenizer
 from regard.errors import ConfigError, TextError
+from regard.serving.generation import Generation
 from regard.serving.requests import Completion, OpenAIEmbedding
 from regard.serving.work import Work, generated, tokens_of
+from regard.serving.written import WrittenText
 from regard.tasks.batching import decode_in_order
 from regard.tasks.embedder import Embedder, EmbedsTexts
 from regard.tasks.inputs import checked_text, too_long_error
@@ -37,7 +38,7 @@ class Completed:
     """The completions of one prompt. log_probs: of each, of its tokens and those of the prompt."""
 
     prompt: list[int]
-    hypotheses: list[Hypothesis]
+    texts: list[WrittenText]
     log_probs: list[TokenLogProbs]
 
 
@@ -48,20 +49,42 @@ def completion(served: ServedModel, request: Completion) -> Work:
         ConfigError: the model does not continue texts, or options are wrong.
     """
     task = _language_model(served)
-    method = _method(task, request)
-    prompts = _prompt_ids(task, request)
-    wants = (request.echo, request.logprobs)
-    most = request.max_tokens
+    method, most, stops = _method(task, request), request.max_tokens, stops_of(request)
+    limited = {"max_tokens": most or None}
+    prompts = fitted_prompts(_prompt_ids(task, request), task.context, "error", limited)
+    generation = Generation.of(served, prompts, prompts, method, stops) if most else None
+    if request.stream:
+        check_streams(generation, request)
 
-    def run(items: list[list[int]]) -> list[Completed]:
-        return _completed(task, items, method, most, wants)
-
-    def render(results: list[Completed]) -> dict[str, Any]:
-        return _completion_body(served, request, results)
+    def run(items: list[Any]) -> list[Completed]:
+        done = items
+        if generation is None:
+            done = decoded(task, items, method, stops) if most else [(ids, []) for ids in items]
+        else:
+            done = [(one.prompt, one.texts) for one in items]
+        return scored(task, done, request)
 
     costs = [len(ids) + (generated(task, method, len(ids)) if most else 0) for ids in prompts]
-    key = (served.name, "completion", repr(method), most, wants)
-    return Work(key, prompts, costs, run, render)
+    wants = (request.echo, request.logprobs, most == 0, generation is None)
+    key = (served.name, "completion", repr(method), tuple(stops), wants)
+    body = CompletionBody(task, served.name, request, prompts)
+    return Work(key, prompts, costs, run, body.whole, generation, body.chunk, body.end)
+
+
+def check_streams(generation: Generation | None, request: Completion) -> None:
+    """Check that a completion can be streamed.
+
+    Raises:
+        ConfigError: the model or the method decides on all tokens at the end; or
+            log-probabilities are asked for.
+    """
+    if generation is None:
+        raise ConfigError(
+            "This model's completions cannot be streamed: it, or its decoding method, decides on "
+            "the tokens at the end. Leave out `stream`, or set `temperature`."
+        )
+    if request.logprobs is not None:
+        raise ConfigError("`logprobs` are not streamed. Leave out one of both.")
 
 
 def _language_model(served: ServedModel) -> LanguageModeling:
@@ -112,52 +135,44 @@ def _prompt_ids(task: LanguageModeling, request: Completion) -> list[list[int]]:
     return found
 
 
-def _completed(
-    task: LanguageModeling,
-    prompts: list[list[int]],
-    method: Any,
-    most: int,
-    wants: tuple[bool, int | None],
-) -> list[Completed]:
-    """The completions of prompts; in an echo the prompt has log-probabilities, too."""
-    fitted = fitted_prompts(prompts, task.context, "error", {"max_tokens": most or None})
-    found = [[Hypothesis([], 0.0, 0.0, False)] for _ in fitted]
-    if most:
-        found = decode_in_order(task.generator, TokenArray.of(fitted), method)
-    echo, top = wants
-    if top is None:
-        return [Completed(*both, []) for both in zip(fitted, found, strict=True)]
-    rows, counts = [], []
-    for ids, several in zip(fitted, found, strict=True):
-        for one in several:
-            rows.append([*ids, *one.tokens])
-            counts.append(len(rows[-1]) - 1 if echo else len(one.tokens))
-    scored = iter(token_log_probs(task.generator, rows, counts, top))
+def decoded(
+    task: LanguageModeling, prompts: list[list[int]], method: Any, stops: Sequence[str]
+) -> list[tuple[list[int], list[WrittenText]]]:
+    """The prompts with their texts, of a method or a model that needs all prompts at once."""
+    found = decode_in_order(task.generator, TokenArray.of(prompts), method)
     return [
-        Completed(ids, several, [next(scored) for _ in several])
-        for ids, several in zip(fitted, found, strict=True)
+        (ids, [_written(task, ids, one, stops) for one in several])
+        for ids, several in zip(prompts, found, strict=True)
     ]
 
 
-def _completion_body(
-    served: ServedModel, request: Completion, results: Sequence[Completed]
-) -> dict[str, Any]:
-    task = cast(LanguageModeling, served.task)
-    choices = [
-        _choice(task, request, one, number) for one in results for number in range(request.n)
+def _written(
+    task: LanguageModeling, ids: list[int], one: Hypothesis, stops: Sequence[str]
+) -> WrittenText:
+    text = WrittenText(task.tokenizer, ids, stops)
+    for token in one.tokens:
+        text.add(token)
+    text.end(one.finished)
+    return text
+
+
+def scored(
+    task: LanguageModeling,
+    done: Sequence[tuple[list[int], list[WrittenText]]],
+    request: Completion,
+) -> list[Completed]:
+    """With the log-probabilities that are asked for; of an echo the prompt has them, too."""
+    if request.logprobs is None:
+        return [Completed(ids, texts, []) for ids, texts in done]
+    rows, counts = [], []
+    for ids, texts in done:
+        for tokens in [text.tokens for text in texts] or [[]]:
+            rows.append([*ids, *tokens])
+            counts.append(len(rows[-1]) - 1 if request.echo else len(tokens))
+    found = iter(token_log_probs(task.generator, rows, counts, request.logprobs))
+    return [
+        Completed(ids, texts, [next(found) for _ in range(len(texts) or 1)]) for ids, texts in done
     ]
-    for index, choice in enumerate(choices):
-        choice["index"] = index
-    read = sum(len(one.prompt) for one in results)
-    written = sum(choice.pop("tokens") for choice in choices)
-    return {
-        "id": f"cmpl-{uuid.uuid4().hex}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": served.name,
-        "choices": choices,
-        "usage": usage(read, written),
-    }
 
 
 def usage(read: int, written: int) -> dict[str, int]:
@@ -166,28 +181,72 @@ def usage(read: int, written: int) -> dict[str, int]:
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": total}
 
 
-def _choice(
-    task: LanguageModeling, request: Completion, one: Completed, number: int
-) -> dict[str, Any]:
-    """One completion of a prompt; "tokens": how many were generated."""
-    hypothesis = one.hypotheses[number]
-    ids = hypothesis.tokens
-    parts = text_parts(task, one.prompt, ids)
-    text, kept, stopped = until_stop(parts, stops_of(request))
-    before = task.tokenizer.decode(one.prompt) if request.echo else ""
-    logprobs = None
-    if request.logprobs is not None:
-        shown = ids[:kept]
-        if request.echo:
-            shown, parts = [*one.prompt, *shown], [*text_parts(task, [], one.prompt), *parts]
-        logprobs = _log_probs_body(task, shown, parts, one.log_probs[number], request.echo)
-    return {
-        "text": before + text,
-        "index": 0,
-        "finish_reason": "stop" if stopped or hypothesis.finished else "length",
-        "logprobs": logprobs,
-        "tokens": len(ids),
-    }
+@dataclass(frozen=True)
+class CompletionBody:
+    """What a completion answers: at once, or in chunks."""
+
+    task: LanguageModeling
+    name: str
+    request: Completion
+    prompts: Sequence[list[int]]
+    begun: set[tuple[int, int]] = field(default_factory=set)  # choices of a stream that have a text
+    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, results: Sequence[Completed]) -> dict[str, Any]:
+        """With all choices."""
+        choices = [self._choice(one, number) for one in results for number in range(self.request.n)]
+        for index, choice in enumerate(choices):
+            choice["index"] = index
+        return self._body(choices) | {"usage": self._usage(results)}
+
+    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
+        """With what is new of one choice."""
+        index = prompt * self.request.n + row
+        if self.request.echo and (prompt, row) not in self.begun:
+            self.begun.add((prompt, row))
+            piece = self.task.tokenizer.decode(self.prompts[prompt]) + piece
+        choice = {"text": piece, "index": index, "finish_reason": reason, "logprobs": None}
+        return self._body([choice])
+
+    def end(self, results: Sequence[Completed]) -> dict[str, Any] | None:
+        """The last chunk of a stream, where it is asked for."""
+        options = self.request.stream_options
+        if options is None or not options.include_usage:
+            return None
+        return self._body([]) | {"usage": self._usage(results)}
+
+    def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.name,
+            "choices": choices,
+        }
+
+    def _usage(self, results: Sequence[Completed]) -> dict[str, int]:
+        read = sum(len(one.prompt) for one in results)
+        texts = [text for one in results for text in one.texts[: self.request.n]]
+        return usage(read, sum(len(text.tokens) for text in texts))
+
+    def _choice(self, one: Completed, number: int) -> dict[str, Any]:
+        """One completion of a prompt."""
+        echo, text = self.request.echo, one.texts[number] if one.texts else None
+        before = self.task.tokenizer.decode(one.prompt) if echo else ""
+        logprobs = None
+        if self.request.logprobs is not None:
+            ids, parts = (text.tokens, text.parts) if text else ([], [])
+            if echo:
+                ids = [*one.prompt, *ids]
+                parts = [*text_parts(self.task, one.prompt), *parts]
+            logprobs = _log_probs_body(self.task, ids, parts, one.log_probs[number], echo)
+        return {
+            "text": before + (text.text if text else ""),
+            "index": 0,
+            "finish_reason": text.reason if text else "length",
+            "logprobs": logprobs,
+        }
 
 
 def stops_of(request: Completion) -> list[str]:
@@ -196,27 +255,13 @@ def stops_of(request: Completion) -> list[str]:
     return [stop for stop in given if stop]
 
 
-def text_parts(task: LanguageModeling, before: Sequence[int], ids: Sequence[int]) -> list[str]:
-    """The text that each token adds behind others; what is left at the end is the last one's."""
-    detokenizer = IncrementalDetokenizer(task.tokenizer, before)
-    parts = [detokenizer.add(number) for number in ids]
-    if parts:
-        parts[-1] += detokenizer.rest()
-    return parts
-
-
-def until_stop(parts: Sequence[str], stops: Sequence[str]) -> tuple[str, int, bool]:
-    """The text before the first stop, the tokens that it begins with, and whether there is a stop.
-
-    Of several stops that end within the same token the one that begins first counts.
-    """
-    text = ""
-    for count, part in enumerate(parts, 1):
-        text += part
-        found = [at for stop in stops if (at := text.find(stop)) >= 0]
-        if found:
-            return text[: min(found)], count, True
-    return text, len(parts), False
+def text_parts(task: LanguageModeling, ids: Sequence[int]) -> list[str]:
+    """The text that each token adds to those before; what is left at the end is the last one's."""
+    text = WrittenText(task.tokenizer, [])
+    for number in ids:
+        text.add(number)
+    text.end(False)
+    return text.parts
 
 
 def _log_probs_body(

@@ -15,6 +15,7 @@ class ServerOptions:
     key: that requests must have; "": none.
     queue_tokens: of all requests that wait or are computed, estimated.
     deadline: seconds in which a request must be answered.
+    prefix_bytes: of keys and values of prompts that each model keeps for prompts that begin alike.
 
     Raises:
         ConfigError: the server would listen to other machines without a key.
@@ -25,6 +26,7 @@ class ServerOptions:
     key: str = ""
     queue_tokens: int = 1_000_000
     deadline: float = 600.0
+    prefix_bytes: int = 2**28
 
     @property
     def loopback(self) -> bool:

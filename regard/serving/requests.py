@@ -38,6 +38,11 @@ class Request(BaseModel):
         """Whether one item is asked for, and not a list."""
         return not isinstance(getattr(self, self.ITEMS), list)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is sent while it is made."""
+        return False
+
     def items(self) -> list[Any]:
         """What is answered, as the task takes it: pairs are tuples."""
         given = getattr(self, self.ITEMS)
@@ -217,6 +222,15 @@ class Caption(Decoding):
     """One image, or a list of them: the bytes of a file (PNG, JPEG) in base64."""
 
 
+class StreamOptions(BaseModel):
+    """What a stream has beside the text."""
+
+    model_config = Request.model_config
+
+    include_usage: bool = False
+    """Whether the last event counts tokens."""
+
+
 class Completion(Request):
     """The fields of OpenAI's completions that this server honours."""
 
@@ -240,6 +254,16 @@ class Completion(Request):
     """Whether the prompt comes back before its completion."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     """So many of the most probable tokens at each position, and the log-probabilities."""
+
+    stream: bool = False
+    """Whether the text is sent as it is generated, as server-sent events."""
+    stream_options: StreamOptions | None = None
+    """Of a stream."""
+
+    @property
+    def streams(self) -> bool:
+        """See `Request`."""
+        return self.stream
 
     @property
     def one(self) -> bool:

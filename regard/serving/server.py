@@ -13,7 +13,8 @@ from regard.serving.app import Service, application
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
 from regard.serving.guards import Guard
-from regard.serving.models import ServedModel, ServedModels
+from regard.serving.loading import served_model
+from regard.serving.models import ServedModels
 from regard.serving.options import ServerOptions
 
 Say = Callable[[str], None]
@@ -41,7 +42,10 @@ def serve(
 
     def compute() -> None:
         try:
-            models = {name: ServedModel(name, load(folder)) for name, folder in folders.items()}
+            models = {
+                name: served_model(name, load(folder), counters, options.prefix_bytes)
+                for name, folder in folders.items()
+            }
             service.models = ServedModels(models)
             say(f"serving {', '.join(models)} at http://{options.host}:{options.port}")
             engine.run()

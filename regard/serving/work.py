@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
 from regard.decoding import RelativeLimit, TotalLimit
-from regard.serving.calls import Call
+from regard.serving.calls import Call, decoded, spelled
+from regard.serving.generation import Generation
 from regard.serving.requests import Decoding, Request
+from regard.tasks.inputs import checked_texts
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.prompts import fitted_prompts
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
     from regard.tasks.verbs import TaskVerbs
 
+Chunk = Callable[[int, int, str, str | None], Any]
 BYTES_OF_TOKEN = 4  # of UTF-8, about
 IMAGE = 64  # tokens that an image counts
 OF_DECODING = {*Decoding.model_fields} - {"model"}
@@ -23,13 +28,21 @@ OF_DECODING = {*Decoding.model_fields} - {"model"}
 
 @dataclass(frozen=True)
 class Work:
-    """See `QueuedRequest` of the engine; render: from the results to the body of the answer."""
+    """See `QueuedRequest` of the engine.
+
+    render: from the results to the body of the answer.
+    chunk: of a stream, what is sent when a text has grown: the numbers of the prompt and of its
+        sequence, what is new of its text, and why it ended. usage: what is sent at its end.
+    """
 
     key: Hashable
     items: Sequence[Any]
     costs: Sequence[int]
     run: Callable[[list[Any]], Sequence[Any]]
     render: Callable[[list[Any]], Any]
+    generation: Generation | None = None
+    chunk: Chunk | None = None
+    usage: Callable[[list[Any]], Any] | None = None
 
 
 def by(call: Call) -> Callable[[ServedModel, Request], Work]:
@@ -38,19 +51,43 @@ def by(call: Call) -> Callable[[ServedModel, Request], Work]:
     def work(served: ServedModel, request: Request) -> Work:
         task, items, options = served.task, request.items(), request.options()
 
+        generation = continued(served, items, options) if call is decoded else None
+
+        def run(several: list[Any]) -> Sequence[Any]:
+            return call(task, several, options) if generation is None else spelled(task, several)
+
         def render(results: list[Any]) -> dict[str, Any]:
             answer = {"result": results[0]} if request.one else {"results": results}
             return {"model": served.name, **answer}
 
         return Work(
-            (served.name, call.__name__, json.dumps(options, sort_keys=True)),
+            (served.name, call.__name__, generation is None, json.dumps(options, sort_keys=True)),
             items,
             costs_of(task, items, options),
-            lambda several: call(task, several, options),
+            run,
             render,
+            generation,
         )
 
     return work
+
+
+def continued(
+    served: ServedModel, items: Sequence[str], options: Mapping[str, Any]
+) -> Generation | None:
+    """How prompts are continued beside others; None where all of them are decoded at once.
+
+    Raises:
+        RegardError: a prompt is too long, or options of decoding are wrong.
+    """
+    if served.batch is None:
+        return None
+    task = cast(LanguageModeling, served.task)
+    named = {name: value for name, value in options.items() if name != "too_long"}
+    method = decoding.with_options(task.method, **named)
+    ids = task.prompt_ids(checked_texts(items))
+    prompts = fitted_prompts(ids, task.context, options.get("too_long", "error"), named)
+    return Generation.of(served, items, prompts, method)
 
 
 def costs_of(task: TaskVerbs, items: Sequence[Any], options: Mapping[str, Any]) -> list[int]:

@@ -459,6 +459,26 @@ def test_prompts_of_different_lengths_continue_as_each_alone(language_model):
         )
 
 
+def test_sequences_that_join_others_continue_as_each_alone(language_model):
+    prompts, fed = [[4, 5, 6, 7], [8], [9, 10]], ids(3, 3)
+    started = [start(language_model, Sequences.of([prompt], PAD)) for prompt in prompts]
+    tokens = torch.cat([torch.cat([first for _, first in started]), fed], 1)
+    states = [state for state, _ in started]
+    if not states[0].JOINS:
+        with pytest.raises(TypeError, match="cannot join"):
+            states[0].joined(states[1])
+        return
+    kept = [state.copy() for state in states]
+    together = states[0].joined(states[1])
+    _, together = language_model.step(tokens[:2, :1], together)
+    _, late = language_model.step(tokens[2:, :1], states[2])
+    scores, _ = language_model.step(tokens[:, 1:], together.joined(late))
+    for row, state in enumerate(kept):
+        _, state = language_model.step(tokens[row : row + 1, :1], state)
+        alone, _ = language_model.step(tokens[row : row + 1, 1:], state)
+        torch.testing.assert_close(scores[row : row + 1], alone, atol=1e-5, rtol=1e-5)
+
+
 def test_an_empty_prompt_is_one_sequence(language_model):
     state, first = start(language_model, None)
     assert first.shape == (1, 1) and language_model.step(first, state)[0].shape == (1, 1, V)

@@ -15,7 +15,8 @@ from regard.serving.app import Service, application
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
 from regard.serving.guards import Guard
-from regard.serving.models import ServedModel, ServedModels
+from regard.serving.loading import served_model
+from regard.serving.models import ServedModels
 from regard.tasks.folders import load
 
 LEAVES = {"type": "http.disconnect"}
@@ -41,10 +42,15 @@ class Answered:
         return self.json()["error"]["message"]
 
 
-def service_of(folders: dict[str, Path], *, most: int = 10**6, **options: Any) -> Service:
+def service_of(
+    folders: dict[str, Path], *, most: int = 10**6, prefix_bytes: int = 0, **options: Any
+) -> Service:
     """A service with the models of folders, whose engine does not run yet."""
     counters = RequestCounters()
-    models = {name: ServedModel(name, load(folder)) for name, folder in folders.items()}
+    models = {
+        name: served_model(name, load(folder), counters, prefix_bytes)
+        for name, folder in folders.items()
+    }
     return Service(Engine(most, counters), counters, models=ServedModels(models), **options)
 
 

@@ -126,6 +126,12 @@ def test_the_client_of_openai(folders, service):
         found = client.completions.create(**options, temperature=0)
         assert "the cat" + found.choices[0].text == task.generate("the cat", max_tokens=6)
         assert found.usage.prompt_tokens == len(task.prompt_ids(["the cat"])[0])
+        stream = client.completions.create(
+            **options, temperature=0, stream=True, stream_options={"include_usage": True}
+        )
+        *parts, last = list(stream)
+        assert "".join(one.choices[0].text for one in parts) == found.choices[0].text
+        assert last.usage == found.usage and len(parts) > 3
         vectors = client.embeddings.create(model="embedding", input=["the cat", "a mat"]).data
         expected = service.models.all["embedding"].task.embed(["the cat", "a mat"])
         for one, row in zip(vectors, expected.tolist(), strict=True):

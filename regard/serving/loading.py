@@ -1,0 +1,30 @@
+"""A task as a model of the server, with a prefix cache and a batch where it can have them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from regard.errors import ConfigError
+from regard.serving.counters import RequestCounters
+from regard.serving.generation import ServedBatch
+from regard.serving.models import ServedModel
+from regard.tasks.language_modeling import LanguageModeling
+
+
+def served_model(
+    name: str, task: Any, counters: RequestCounters, prefix_bytes: int = 0
+) -> ServedModel:
+    """A task under a name.
+
+    prefix_bytes: of keys and values of prompts that are kept for prompts that begin as they do.
+    """
+    if not isinstance(task, LanguageModeling) or task.model.reads_backward:
+        return ServedModel(name, task)
+    if prefix_bytes:
+        with suppress(ConfigError):  # a model without keys and values
+            task.cache_prefixes(prefix_bytes)
+    try:
+        return ServedModel(name, task, ServedBatch(name, task.generator, counters))
+    except TypeError:  # its states do not join others
+        return ServedModel(name, task)

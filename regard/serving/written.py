@@ -1,0 +1,84 @@
+"""The text of a sequence as its tokens are generated, up to the first stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regard.decoding.streaming import IncrementalDetokenizer
+from regard.text import Tokenizer
+
+
+class WrittenText:
+    """The text behind a prompt, token by token.
+
+    tokens: that were generated, without one that ends the text.
+    parts: what each of them added to the text.
+    log_prob: of the tokens, and of the end where there is one.
+    finished: whether a token ended it; stopped: whether a stop did.
+
+    Args:
+        stops: the text ends before the first of these, which may begin and end within tokens. Of
+            several that are complete with the same token the one that begins first counts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Sequence[str] = ()):
+        self.tokens: list[int] = []
+        self.parts: list[str] = []
+        self.log_prob = 0.0
+        self.finished = self.stopped = self.ended = False
+        self._stops = stops
+        self._longest = max(map(len, stops), default=0)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
+        self._text, self._end, self._sent = "", 0, 0
+
+    @property
+    def text(self) -> str:
+        """Up to the stop, where there is one."""
+        return self._text[: self._end] if self.stopped else self._text
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended, as OpenAI says it; None: it has not."""
+        if not self.ended:
+            return None
+        return "stop" if self.finished or self.stopped else "length"
+
+    def add(self, token: int) -> None:
+        """One more token; nothing behind a stop."""
+        if not self.ended:
+            self.tokens.append(token)
+            self._append(self._detokenizer.add(token))
+
+    def end(self, finished: bool) -> None:
+        """There are no more tokens; finished: a token said so."""
+        if self.ended:
+            return
+        if rest := self._detokenizer.rest():
+            self._append(rest, new=False)
+        self.finished, self.ended = finished and not self.stopped, True
+
+    def _append(self, part: str, new: bool = True) -> None:
+        begin = max(0, len(self._text) - self._longest + 1)
+        self._text += part
+        if new or not self.parts:
+            self.parts.append(part)
+        else:
+            self.parts[-1] += part
+        found = [at for stop in self._stops if (at := self._text.find(stop, begin)) >= 0]
+        if found:
+            self._end, self.stopped, self.ended = min(found), True, True
+
+    def ready(self) -> str:
+        """What can be shown and was not yet: not what may be the beginning of a stop."""
+        text = self.text
+        end = len(text) if self.ended else len(text) - self._held(text)
+        piece = text[self._sent : end]
+        self._sent = max(self._sent, end)
+        return piece
+
+    def _held(self, text: str) -> int:
+        """Characters at the end of a text that may begin a stop."""
+        for size in range(min(self._longest - 1, len(text)), 0, -1):
+            if any(stop.startswith(text[-size:]) for stop in self._stops):
+                return size
+        return 0

@@ -1,0 +1,157 @@
+"""Prompts that join and leave a batch have the tokens that they have alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from regard.data.batches import Sequences
+from regard.decoding import PrefixCache, generate, options
+from regard.decoding.continuous import CHUNK, ContinuousBatch
+from regard.decoding.steps import NotNumbers
+from regard.models import model_class
+from regard.models.quantize import prepare
+from regard.models.wrappers import generator
+
+VOCAB = 60
+SIZES = {
+    "gpt2": dict(bos=1, eos=2, d_model=32, heads=2, layers=2, max_length=400),
+    "llama": dict(bos=1, eos=2, d_model=32, heads=4, layers=2, max_length=400),
+    "recurrent": dict(d_model=24, layers=2),
+    "awd-lstm": dict(d_model=16, d_hidden=24, layers=2),
+}
+METHODS = (
+    options(max_tokens=12),
+    options(max_tokens=30, temperature=0.8, seed=3),
+    options(max_tokens=9, samples=3, top_k=5, seed=1),
+    options(max_tokens=20, top_p=0.9, temperature=1.3),
+    options(max_tokens=15, no_repeat_ngram=2, min_tokens=4),
+    options(max_tokens="1x+2"),
+)
+
+
+def model_of(name):
+    torch.manual_seed(4)
+    kind = model_class(name)
+    model = kind(kind.Config(vocab_size=VOCAB, **SIZES[name])).eval()
+    for parameter in model.parameters():
+        parameter.data *= 3  # so that few tokens are equally probable
+    return model
+
+
+def requests_of(seed, count=14):
+    draw = random.Random(seed)
+    prompts = [
+        [draw.randrange(3, VOCAB) for _ in range(draw.choice((0, 1, 2, 7, 20, CHUNK + 40)))]
+        for _ in range(count)
+    ]
+    return [(ids, draw.choice(METHODS), draw.randrange(25)) for ids in prompts]
+
+
+def alone(model, ids, method):
+    return generate(model, Sequences.of([ids], model.config.pad), method)[0]
+
+
+def continued(batch, requests, leaves=()):
+    """The hypotheses of each request, which joins after so many steps."""
+    found, joined, step = {}, {}, 0
+    while len(found) + len(leaves) < len(requests) or batch:
+        for number, (ids, method, at) in enumerate(requests):
+            if at <= step and number not in joined.values():
+                joined[batch.join(ids, method)] = number
+        for one, number in list(joined.items()):
+            if number in leaves and one.count >= 3:
+                batch.leave(one)
+        for one, _ in batch.advance():
+            if not one.rows:
+                found[joined[one]] = one.hypotheses
+        step += 1
+        assert step < 2000
+    return found
+
+
+def equal(found, expected):
+    assert [one.tokens for one in found] == [one.tokens for one in expected]
+    assert [one.finished for one in found] == [one.finished for one in expected]
+    numbers = [one.log_prob for one in expected]
+    assert [one.log_prob for one in found] == pytest.approx(numbers, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_continuations_equal_those_of_each_prompt_alone(name, seed):
+    model, requests = model_of(name), requests_of(seed)
+    found = continued(ContinuousBatch(model), requests)
+    for number, (ids, method, _) in enumerate(requests):
+        equal(found[number], alone(model, ids, method))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "recurrent"])
+def test_quantized_models_continue_as_alone(name):
+    model = model_of(name)
+    prepare(model, "int8")
+    requests = requests_of(5, count=8)
+    found = continued(ContinuousBatch(generator(model)), requests)
+    for number, (ids, method, _) in enumerate(requests):
+        assert [h.tokens for h in found[number]] == [h.tokens for h in alone(model, ids, method)]
+
+
+def test_what_leaves_changes_nothing_for_the_others():
+    model, requests = model_of("gpt2"), requests_of(3)
+    leaves = (1, 4, 5)
+    requests = [
+        (ids, METHODS[1] if number in leaves else method, at)
+        for number, (ids, method, at) in enumerate(requests)
+    ]
+    found = continued(ContinuousBatch(model), requests, leaves)
+    for number, (ids, method, _) in enumerate(requests):
+        if number in found:
+            equal(found[number], alone(model, ids, method))
+
+
+def test_prompts_with_a_common_beginning_are_read_once_through_a_prefix_cache():
+    model = model_of("gpt2")
+    begin = [random.Random(0).randrange(3, VOCAB) for _ in range(2 * CHUNK)]
+    requests = [([*begin, 5 + n, 9], METHODS[0], n) for n in range(6)]
+    cache = PrefixCache(model, 2**24)
+    found = continued(ContinuousBatch(cache), requests)
+    for number, (ids, method, _) in enumerate(requests):
+        equal(found[number], alone(model, ids, method))
+    computed = cache.tokens - cache.reused
+    assert computed < 2 * len(begin) + 6 * 4
+    assert cache.bytes <= 2**24
+
+
+def test_a_chunk_of_a_prompt_is_read_between_two_steps():
+    model = model_of("gpt2")
+    batch = ContinuousBatch(model)
+    batch.join([5, 6], options(max_tokens=50, min_tokens=50))
+    batch.advance()
+    long = batch.join([7] * (2 * CHUNK + 10), options(max_tokens=2))
+    counts = []
+    while long in batch.reading:
+        (only,) = [one for one, _ in batch.advance() if one is not long]
+        counts.append(only.count)
+    assert counts == [2, 3, 4]  # three chunks, and a token of the other after each
+
+
+def test_scores_that_are_no_numbers_end_the_continuation_that_they_are_of():
+    kind = model_class("recurrent")
+    model = kind(kind.Config(vocab_size=VOCAB, d_model=16, tied=False)).eval()
+    model.embedding.weight.data[9] = float("nan")
+    batch = ContinuousBatch(model)
+    bad, good = batch.join([5, 9], METHODS[0]), batch.join([5, 6], METHODS[0])
+    errors = {}
+    while batch:
+        errors |= {one: got for one, got in batch.advance() if isinstance(got, NotNumbers)}
+    assert errors.keys() == {bad} and "NaN" in str(errors[bad])
+    equal(good.hypotheses, alone(model, [5, 6], METHODS[0]))
+
+
+def test_states_that_cannot_join_are_an_error():
+    kind = model_class("transformer-xl")
+    config = dict(vocab_size=VOCAB, d_model=16, heads=2, layers=1)
+    with pytest.raises(TypeError, match="cannot join"):
+        ContinuousBatch(kind(kind.Config(**config)))
