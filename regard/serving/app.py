@@ -34,6 +34,7 @@ from regard.serving.tokens import tokenizer_info
 from regard.serving.work import Work
 
 JSON = "application/json"
+SMALL, FEW = 2**14, 16  # bytes of a body, and results, that do not keep other requests waiting
 BODY = "The body"  # how errors name it
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # browsers take no text for a page
 LEFT = 499  # the status of requests whose client has gone, in the counters
@@ -99,10 +100,11 @@ class Service:
         """The answer to a request of `ROUTES`."""
         models, route = self._models(), ROUTES[request.url.path]
         body = await read_body(request.receive)
-        fields = await run_in_threadpool(fields_of, body, route)
+        large = len(body) > SMALL
+        fields = await _called(large, fields_of, body, route)
         served = models.named(fields.model)
         check_takes(served, route)
-        work = await run_in_threadpool(route.work, served, fields)
+        work = await _called(large, route.work, served, fields)
         if not work.items:
             return _json(work.render([]))
         if fields.streams:
@@ -110,7 +112,8 @@ class Service:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         job = self._submitted(work, route.path, lambda: _set(future))
         results = await self._results(job, future, request)
-        return await run_in_threadpool(lambda: _json(work.render(results)))
+        response: Response = await _called(len(results) > FEW, _rendered, work, results)
+        return response
 
     def _submitted(self, work: Work, path: str, finished: Callable[[], None]) -> QueuedRequest:
         """A request in the engine; finished: is called in the server's thread at its end.
@@ -267,6 +270,15 @@ def failure(error: Exception) -> Response:
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(to_json(value), status, {**NO_SNIFFING, **(headers or {})}, JSON)
+
+
+async def _called(large: bool, function: Callable[..., Any], *given: Any) -> Any:
+    """The result of a function, in another thread where it may take long."""
+    return await run_in_threadpool(function, *given) if large else function(*given)
+
+
+def _rendered(work: Work, results: list[Any]) -> Response:
+    return _json(work.render(results))
 
 
 def _set(future: asyncio.Future[None]) -> None:

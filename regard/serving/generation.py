@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from regard.decoding.continuous import Continuation, ContinuousBatch
 from regard.decoding.loop import StepResult, TokenMethod
@@ -14,9 +14,7 @@ from regard.models.protocols import Generator
 from regard.serving.counters import RequestCounters
 from regard.serving.written import WrittenText
 from regard.tasks.finite_checks import not_finite_error
-
-if TYPE_CHECKING:
-    from regard.serving.models import ServedModel
+from regard.text import Tokenizer
 
 MOST_ROWS = 64  # sequences of a batch; the others wait
 # The numbers of a prompt and of its sequence, and the text, which has grown or ended.
@@ -99,20 +97,21 @@ class Generation:
     @classmethod
     def of(
         cls,
-        served: ServedModel,
+        batch: ServedBatch | None,
+        tokenizer: Tokenizer,
         sources: Sequence[Any],
         prompts: Sequence[list[int]],
         method: Any,
         stops: Sequence[str] = (),
     ) -> Self | None:
-        """The prompts in the batch of a model; None where it has none, or the method searches."""
-        if served.batch is None or not isinstance(method, TokenMethod):
+        """The prompts in a batch; None where there is no batch, or the method searches."""
+        if batch is None or not isinstance(method, TokenMethod):
             return None
 
         def written(ids: list[int]) -> WrittenText:
-            return WrittenText(served.task.tokenizer, ids, stops)
+            return WrittenText(tokenizer, ids, stops)
 
-        return cls(served.batch, sources, prompts, method, written)
+        return cls(batch, sources, prompts, method, written)
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.hypothesis import Hypothesis
 from regard.errors import ConfigError, TextError
 from regard.serving.generation import Generation
-from regard.serving.requests import Completion, OpenAIEmbedding
+from regard.serving.requests import Completion, OpenAIEmbedding, Sampled
 from regard.serving.work import Work, generated, tokens_of
 from regard.serving.written import WrittenText
 from regard.tasks.batching import decode_in_order
@@ -49,10 +49,13 @@ def completion(served: ServedModel, request: Completion) -> Work:
         ConfigError: the model does not continue texts, or options are wrong.
     """
     task = _language_model(served)
-    method, most, stops = _method(task, request), request.max_tokens, stops_of(request)
+    method = decoding.with_options(task.method, **decoding_options(request))
+    most, stops = request.max_tokens, stops_of(request)
     limited = {"max_tokens": most or None}
     prompts = fitted_prompts(_prompt_ids(task, request), task.context, "error", limited)
-    generation = Generation.of(served, prompts, prompts, method, stops) if most else None
+    generation = None
+    if most:
+        generation = Generation.of(served.batch, task.tokenizer, prompts, prompts, method, stops)
     if request.stream:
         check_streams(generation, request)
 
@@ -97,8 +100,12 @@ def _language_model(served: ServedModel) -> LanguageModeling:
     return task
 
 
-def _method(task: LanguageModeling, request: Completion) -> Any:
-    """How to decode; the model's own way where the request does not say it."""
+def decoding_options(request: Sampled) -> dict[str, Any]:
+    """How to decode, by the names of the library; the model's own way where nothing says it.
+
+    Raises:
+        ConfigError: several samples of one text are asked for.
+    """
     named: dict[str, Any] = {"max_tokens": request.max_tokens or 1}
     if request.temperature == 0:
         if request.n > 1:
@@ -106,11 +113,11 @@ def _method(task: LanguageModeling, request: Completion) -> Any:
                 f"`n` is {request.n}, but at `temperature` 0 all completions are the same. Ask for "
                 "one, or set a temperature above 0."
             )
-        return decoding.with_options(task.method, beams=1, **named)
-    named |= {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
+        return named | {"beams": 1}
+    given = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
     if request.n > 1:
-        named["samples"] = request.n
-    return decoding.with_options(task.method, **named)
+        given["samples"] = request.n
+    return named | {name: value for name, value in given.items() if value is not None}
 
 
 def _prompt_ids(task: LanguageModeling, request: Completion) -> list[list[int]]:
@@ -249,7 +256,7 @@ class CompletionBody:
         }
 
 
-def stops_of(request: Completion) -> list[str]:
+def stops_of(request: Sampled) -> list[str]:
     """The texts that end a completion; empty ones end none."""
     given = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return [stop for stop in given if stop]

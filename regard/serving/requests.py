@@ -231,13 +231,9 @@ class StreamOptions(BaseModel):
     """Whether the last event counts tokens."""
 
 
-class Completion(Request):
-    """The fields of OpenAI's completions that this server honours."""
+class Sampled(Request):
+    """The fields that OpenAI's completions of prompts and of dialogues have in common."""
 
-    ITEMS: ClassVar[str] = "prompt"
-
-    prompt: str | list[str] | Ids | list[Ids]
-    """One prompt, or a list of them, as text or as ids of tokens."""
     max_tokens: Annotated[int, Field(ge=0)] = 16
     """The most tokens to generate."""
     temperature: Annotated[float, Field(ge=0)] | None = None
@@ -250,6 +246,35 @@ class Completion(Request):
     """The seed of sampling; 0 where not given."""
     stop: Stop | None = None
     """Where the text ends, without these."""
+
+
+class Message(BaseModel):
+    """A turn of a dialogue."""
+
+    model_config = Request.model_config
+
+    role: Literal["user", "assistant"]
+    content: str
+
+
+class Chat(Sampled):
+    """The fields of OpenAI's chat completions that this server honours."""
+
+    ITEMS: ClassVar[str] = "messages"
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    """The turns before the reply."""
+    max_tokens: Annotated[int, Field(ge=1)] = 40
+    """The most tokens to generate."""
+
+
+class Completion(Sampled):
+    """The fields of OpenAI's completions that this server honours."""
+
+    ITEMS: ClassVar[str] = "prompt"
+
+    prompt: str | list[str] | Ids | list[Ids]
+    """One prompt, or a list of them, as text or as ids of tokens."""
     echo: bool = False
     """Whether the prompt comes back before its completion."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

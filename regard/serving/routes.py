@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from regard.serving import calls, openai, requests, tokens
+from regard.serving import calls, chat, openai, requests, tokens
 from regard.serving.work import by
 
 if TYPE_CHECKING:
@@ -169,6 +169,14 @@ ROUTES = {
             requests.Completion,
             openai.completion,
             {"model": "gpt2", "prompt": CAT, "max_tokens": 8, "temperature": 0},
+        ),
+        Route(
+            "/v1/chat/completions",
+            "OpenAI's chat completions, of models of dialogues.",
+            "reply",
+            requests.Chat,
+            chat.chat,
+            {"model": "dialogue", "messages": [{"role": "user", "content": CAT}]},
         ),
         Route(
             "/v1/embeddings",

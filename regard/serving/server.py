@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,9 @@ from regard.serving.models import ServedModels
 from regard.serving.options import ServerOptions
 
 Say = Callable[[str], None]
+# Seconds after which a thread of Python lets another one go on: the engine asks for that behind
+# each operation of a model, while the server reads requests. Python's own number is ten times it.
+SWITCH = 0.0005
 
 
 def serve(
@@ -53,6 +57,7 @@ def serve(
             errors.append(error)
             server.should_exit = True
 
+    sys.setswitchinterval(SWITCH)
     thread = threading.Thread(target=compute, name="engine", daemon=True)
     thread.start()
     server.run()

@@ -87,7 +87,7 @@ def continued(
     method = decoding.with_options(task.method, **named)
     ids = task.prompt_ids(checked_texts(items))
     prompts = fitted_prompts(ids, task.context, options.get("too_long", "error"), named)
-    return Generation.of(served, items, prompts, method)
+    return Generation.of(served.batch, task.tokenizer, items, prompts, method)
 
 
 def costs_of(task: TaskVerbs, items: Sequence[Any], options: Mapping[str, Any]) -> list[int]:

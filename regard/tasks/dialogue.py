@@ -112,8 +112,12 @@ class Dialogue(TextToText):
             options: how to decode, by name.
         """
         said = checked_texts([turns] if isinstance(turns, str) else list(turns))
-        first = 0 if self.history is None else max(0, len(said) - self.history)
-        return self.generate([" ".join(said[first:])], too_long="truncate", **options)[0]
+        return self.generate([self.history_of(said)], too_long="truncate", **options)[0]
+
+    def history_of(self, turns: Sequence[str]) -> str:
+        """What the model reads of the turns before a reply."""
+        first = 0 if self.history is None else max(0, len(turns) - self.history)
+        return " ".join(turns[first:])
 
     def validate(self) -> dict[str, float]:
         """The cross-entropy of the replies, in nats per token."""

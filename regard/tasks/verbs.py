@@ -39,6 +39,7 @@ METHODS = {
     "summarize": "summarizes a text",
     "caption": "describes an image",
     "generate": "continues a text",
+    "reply": "replies to the turns of a dialogue",
     "stream": "continues a text",
     "hypotheses": "searches for the most probable text",
     "lambada": "scores the prediction of last words",

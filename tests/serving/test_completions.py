@@ -123,3 +123,41 @@ def test_errors_name_what_is_wrong(service):
     assert "`top_p`" in wrong(service, gpt, **ask_for, top_p=2.5)
     assert "`prompt`" in wrong(service, gpt, prompt=[1, "a"])
     assert "does not continue a text" in wrong(service, "dialogue", **ask_for)
+
+
+TURNS = ["the cat sat", "on a mat", "who was sleeping"]
+
+
+def chat_of(turns):
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": turn} for n, turn in enumerate(turns)]
+
+
+def test_a_model_of_dialogues_replies(service):
+    task = task_of(service, "dialogue")
+    body = {"model": "dialogue", "messages": chat_of(TURNS), "max_tokens": 7}
+    answered = ask(service, "/v1/chat/completions", body).json()
+    (choice,) = answered["choices"]
+    assert choice["message"] == {"role": "assistant", "content": task.reply(TURNS, max_tokens=7)}
+    assert answered["usage"]["prompt_tokens"] == len(task.tokenizer.encode(" ".join(TURNS)).ids)
+    options = {"temperature": 1.1, "seed": 4, "top_p": 0.9}
+    several = ask(service, "/v1/chat/completions", {**body, "n": 2, **options}).json()["choices"]
+    history = [" ".join(TURNS)]
+    found = task.hypotheses(history, max_tokens=7, samples=2, **options)
+    expected = task.spelled(history, found)[0]
+    assert [one["message"]["content"] for one in several] == expected
+    text = choice["message"]["content"]
+    stopped = ask(service, "/v1/chat/completions", {**body, "stop": text[3:6]}).json()
+    assert stopped["choices"][0]["message"]["content"] == text[: text.find(text[3:6])]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    "messages", [[], [{"role": "system", "content": "a"}], [{"role": "user"}], "the cat"]
+)
+def test_messages_that_are_no_turns_are_errors(service, messages):
+    body = {"model": "dialogue", "messages": messages}
+    answered = ask(service, "/v1/chat/completions", body)
+    assert answered.status == 400 and "`messages" in answered.message
+    wrong = ask(service, "/v1/chat/completions", {**body, "model": "language-modeling"})
+    assert wrong.status in (400, 404)
