@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 from pydantic import Field
@@ -160,7 +160,9 @@ class MaskedTeacher:
     section: MaskedTeacherSection
 
     @classmethod
-    def of(cls, section: MaskedTeacherSection, student: Any, tokenizer: Tokenizer) -> Self:
+    def of(
+        cls, section: MaskedTeacherSection, student: EncoderWithHeads, tokenizer: Tokenizer
+    ) -> Self:
         """The teacher of a recipe.
 
         Raises:

@@ -356,6 +356,13 @@ class EncoderTask(EmbedsTexts):
                     yield f"training.validation.{name}", f"{problem}, or leave it out."
 
     @classmethod
+    def without_data(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Any:
+        """The task before its data are read, where its losses need nothing but a batch such as
+        `example`; None: they need the targets of the data. For estimates.
+        """
+        return None
+
+    @classmethod
     def example(cls, recipe: Any, words: int) -> Any:
         """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
         data, words = recipe.data, min(words, recipe.data.max_length)

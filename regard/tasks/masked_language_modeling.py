@@ -120,9 +120,7 @@ class MaskedLanguageModeling(FillMask):
                 sentence pairs.
             DataError: a file cannot be read.
         """
-        data = recipe.data
-        outputs = {cls.head: 1, **({"next_sentence": 2} if data.sentence_pairs else {})}
-        task = cls(_with_heads(headed(model), outputs), tokenizer, max_length=data.max_length)
+        data, task = recipe.data, cls.without_data(recipe, model, tokenizer)
         if recipe.teacher is not None:
             task.teacher = MaskedTeacher.of(recipe.teacher, task.model, tokenizer)
         vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
@@ -134,6 +132,15 @@ class MaskedLanguageModeling(FillMask):
             found[part] = task._texts(rows, vocabulary, masking, seed)
         task.masked_texts = found
         return task
+
+    @classmethod
+    def without_data(
+        cls, recipe: MaskedRecipe, model: nn.Module, tokenizer: Tokenizer
+    ) -> MaskedLanguageModeling:
+        """The task before its data are read, the model with the heads that it trains."""
+        pairs = {"next_sentence": 2} if recipe.data.sentence_pairs else {}
+        made = _with_heads(headed(model), {cls.head: 1, **pairs})
+        return cls(made, tokenizer, max_length=recipe.data.max_length)
 
     def _rows(self, corpus: Corpus, data: MaskedData, seed: int) -> TextRows:
         """The texts of a corpus, or its pairs."""

@@ -175,12 +175,19 @@ class ReplacedTokenDetection(EncoderTask):
                 cannot have its size.
             DataError: a file cannot be read.
         """
+        task = cls.without_data(recipe, model, tokenizer)
+        generator: Any = task.model.generator
+        task.masked = MaskedLanguageModeling.from_recipe(recipe, generator, tokenizer)
+        return task
+
+    @classmethod
+    def without_data(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> ReplacedTokenDetection:
+        """The task before its data are read, its model with a generator."""
         objective, found = recipe.objective, headed(model).with_head(cls.head, 1)
         sizes = objective.generator_size, objective.generator_layers
         found = GeneratorAndDiscriminator(found, generator_config(found.config, *sizes))
         task = cls(found, tokenizer, max_length=recipe.data.max_length)
         task.objective = objective
-        task.masked = MaskedLanguageModeling.from_recipe(recipe, found.generator, tokenizer)
         return task
 
     @classmethod

@@ -238,3 +238,51 @@ def test_estimating_a_model_that_is_not_in_the_cache_downloads_nothing(
         estimate(unset)
     with pytest.raises(CheckpointError, match="there is no such folder"):
         estimate(recipe, ["model.path=./nowhere/at/all"])
+
+
+PRETRAINING = """
+task = "{task}"
+[data]
+train = ["none.txt"]
+max_length = 32
+batch_size = {rows}
+share = 0.25
+[tokenizer]
+kind = "wordpiece"
+vocab_size = 60
+[model]
+name = "{model}"
+d_model = {d}
+d_ff = {ff}
+heads = 2
+layers = {layers}
+max_length = 32
+{more}
+[training]
+updates = 3
+accumulate = 2
+"""
+
+
+def test_masked_language_modeling_without_data_is_counted_by_its_formula(tmp_path):
+    sizes = dict(d=D, ff=FF, layers=LAYERS, rows=ROWS)
+    text = PRETRAINING.format(task="masked-language-modeling", model="bert", more="", **sizes)
+    (tmp_path / "r.toml").write_text(text)
+    found = estimate(tmp_path / "r.toml", measure=False)
+    tokens, chosen = 2 * ROWS * 32, 2 * ROWS * 8
+    blocks = LAYERS * (4 * D * D + 2 * D * FF + 2 * 32 * D)  # products of one token
+    words = int(found.vocabulary.split(" ")[0])
+    assert found.count == chosen and found.batch_tokens == tokens
+    assert found.flops == 6 * (tokens * blocks + chosen * (D * D + D * words))
+
+
+def test_replaced_tokens_without_data_count_the_generator(tmp_path):
+    sizes = dict(d=D, ff=FF, layers=LAYERS, rows=ROWS)
+    text = PRETRAINING.format(
+        task="replaced-tokens", model="electra", more="d_embedding = 8", **sizes
+    )
+    (tmp_path / "r.toml").write_text(text + "[objective]\ngenerator_size = 0.5\n")
+    found = estimate(tmp_path / "r.toml", measure=False)
+    assert found.parameters["generator"] > 0 and found.count == 2 * ROWS * 8
+    small = estimate(tmp_path / "r.toml", ["objective.generator_layers=1"], measure=False)
+    assert small.flops < found.flops

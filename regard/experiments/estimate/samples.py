@@ -172,6 +172,10 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
         task = _with_adapters(recipe, kind(model, tokenizer), model)
         return TaskSample(task, [batch], None, vocabulary, how)
     model = headed(model)
+    if (whole := kind.without_data(recipe, model, tokenizer)) is not None:
+        batch = kind.example(_within(recipe, model.config.max_length), ASSUMED_TOKENS)
+        how = f"{shape_of(batch)}; full rows are assumed: {why}"
+        return TaskSample(_with_adapters(recipe, whole, model), [batch], None, vocabulary, how)
     own, new = model.outputs().get(kind.head), ASSUMED_OUTPUTS.get(kind.name)
     outputs = 1 if new is None else own or new
     body = model.with_head(kind.head, outputs) if kind.head else model
