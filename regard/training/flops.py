@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.layers.linear import Linear
+from regard.layers.task_heads import MaskedLMHead
 from regard.models.adapters import adapted_layers, insert_updates_like
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
@@ -50,9 +51,11 @@ class Counted(NamedTuple):
 def count(task: Task, batch: Any, *, checkpointing: bool = False) -> Counted:
     """What a batch of a task costs, whose model is on the meta device."""
     blocks = blocks_of(task.model) if checkpointing else []
-    counts, head = task.counts(batch), _vocabulary_head(task)
+    counts, heads = task.counts(batch), _vocabulary_heads(task)
     task.model.train()
-    with _without_targets(head, list(counts.values())[-1]):
+    with ExitStack() as stack:
+        for head in heads:
+            stack.enter_context(_without_targets(head, list(counts.values())[-1]))
         with FlopCounterMode(display=False) as counter, _frozen_products(task.model) as products:
             stored = stored_by(task.model, lambda: task.losses(batch, None), blocks)
     # A backward pass costs two forward passes, but one where a matrix is frozen under adapters, and
@@ -60,7 +63,7 @@ def count(task: Task, batch: Any, *, checkpointing: bool = False) -> Counted:
     frozen = _frozen_flops(task, batch)
     flops = 3 * counter.get_total_flops() - sum(products) - 2 * frozen.get_total_flops()
     attention = 3 * _attention_flops(counter) - 2 * _attention_flops(frozen)
-    stored += bytes_of(head) if head else 0
+    stored += sum(map(bytes_of, heads))
     return Counted(next(iter(counts.values())), flops, stored, attention)
 
 
@@ -72,11 +75,13 @@ def _attention_flops(counter: FlopCounterMode) -> int:
     )
 
 
-def _vocabulary_head(task: Task) -> Any:
-    """The head over the vocabulary that is trained, if there is one."""
+def _vocabulary_heads(task: Task) -> list[Any]:
+    """The heads over the vocabulary that are trained."""
     if task.aux_lm is not None:
-        return task.aux_lm.head
-    return task.model.head if isinstance(task.model, Generator) else None
+        return [task.aux_lm.head]
+    if isinstance(task.model, Generator):
+        return [task.model.head]
+    return [part for part in task.model.modules() if isinstance(part, MaskedLMHead)]
 
 
 @contextmanager
@@ -84,17 +89,15 @@ def _without_targets(head: Any, tokens: int) -> Iterator[None]:
     """Inside, the loss of a head does not read the targets, which have no numbers here.
 
     A head computes the same product slice by slice, and stores its gradients instead of its input.
-    tokens: how many positions have a target.
+    tokens: how many positions have a target, where the task does not say it.
     """
 
     def loss(
         hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        return head.logits(hidden[:tokens]).sum(), tokens
+        wanted = tokens if count is None else count
+        return head.logits(hidden[:wanted]).sum(), wanted
 
-    if head is None:
-        yield
-        return
     head.loss = loss
     try:
         yield
