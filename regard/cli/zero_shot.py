@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
@@ -21,7 +21,7 @@ PAIRS, PROMPTS, SUPER_GLUE = "--minimal-pairs", "--template", "--super-glue"
 BELONGING = {
     "pairs_per_set": (PAIRS,),
     **dict.fromkeys(("answer", "choices"), (PROMPTS,)),
-    **dict.fromkeys(("shots", "examples", "examples_seed"), (PROMPTS, SUPER_GLUE)),
+    **dict.fromkeys(("shots", "examples", "examples_seed", "too_long"), (PROMPTS, SUPER_GLUE)),
 }
 
 
@@ -46,6 +46,9 @@ class ZeroShotOptions:
     shots: Annotated[int | None, Option(help="Solved examples before a question.")] = None
     examples: Annotated[Path | None, Option(help="Rows that examples are drawn from.")] = None
     examples_seed: Annotated[int | None, Option(help="Of the draw of examples.")] = None
+    too_long: Annotated[
+        Literal["error", "truncate"] | None, Option(help="Questions beyond the context.")
+    ] = None
 
     def check(self, **others: Any) -> str | None:
         """The option that says what is asked; None where none does.
@@ -96,7 +99,7 @@ class ZeroShotOptions:
 
         name = self.super_glue or ""
         pool = () if self.examples is None else list(read_super_glue(name, self.examples))
-        given: Any = {"shots": self.shots or 0, "pool": pool, "seed": self._seed}
+        given: Any = {"shots": self.shots or 0, "pool": pool, **self._options()}
         model = _language_model(task, SUPER_GLUE)
         return [
             score
@@ -104,9 +107,9 @@ class ZeroShotOptions:
             for score in super_glue_scores(model, name, read_super_glue(name, file), **given)
         ]
 
-    @property
-    def _seed(self) -> int:
-        return 1 if self.examples_seed is None else self.examples_seed
+    def _options(self) -> dict[str, Any]:
+        seed = 1 if self.examples_seed is None else self.examples_seed
+        return {"seed": seed, "too_long": self.too_long or "error"}
 
     def _prompts(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
         from regard.tasks.few_shot import few_shot_scores
@@ -116,7 +119,7 @@ class ZeroShotOptions:
         assert self.template is not None and self.answer is not None
         # A shell gives \n as two characters.
         template = PromptTemplate(self.template.replace("\\n", "\n"), self.answer, self._choices())
-        given: Any = {"shots": self.shots or 0, "pool": self.examples, "seed": self._seed}
+        given: Any = {"shots": self.shots or 0, "pool": self.examples, **self._options()}
         return [
             score for file in files for score in few_shot_scores(model, file, template, **given)
         ]

@@ -18,7 +18,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score
 from regard.models.protocols import Generator
-from regard.tasks.batching import watched
+from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.language_modeling import LanguageModeling
@@ -34,13 +34,15 @@ class Fitted:
     """A question behind examples, as the model reads it.
 
     rows: the ids of the prompt with each choice, or without choices of the prompt.  counts: how
-    many of them are the choice's.  dropped: how many examples did not fit.
+    many of them are the choice's.  dropped: how many examples did not fit.  truncated: whether the
+    question itself did not fit, and lost its beginning.
     """
 
     prompt: str
     rows: list[list[int]]
     counts: list[int]
     dropped: int
+    truncated: bool
 
 
 def few_shot_scores(
@@ -51,6 +53,7 @@ def few_shot_scores(
     shots: int = 0,
     pool: Rows | None = None,
     seed: int = 1,
+    too_long: TooLong = "error",
 ) -> list[Score]:
     """Of choices three accuracies: by log p, by log p per token and per byte of the choice. Of
     generated answers the share that equals the right one, up to space around them.
@@ -61,12 +64,14 @@ def few_shot_scores(
     Args:
         rows: the questions.
         pool: the rows that examples are drawn from, others for each question.
+        too_long: whether a question that is longer than the context by itself is an error or loses
+            its beginning; the signature counts these, too.
 
     Raises:
         ConfigError: examples are asked for without a pool, or from one that is too small; the model
             reads backward.
         DataError: a row is malformed.
-        TextError: a question is longer than the context.
+        TextError: a question is longer than the context and `too_long` is "error".
     """
     if shots and pool is None:
         raise ConfigError(f"`shots` is {shots}, but there is no pool of examples (`--examples`).")
@@ -79,7 +84,7 @@ def few_shot_scores(
         [template.solved(one) for one in solved(question, number)]
         for number, question in enumerate(questions)
     ]
-    fitted = fitted_prompts(task, questions, prefixes, template.space)
+    fitted = fitted_prompts(task, questions, prefixes, template.space, too_long)
     how = signature(task, fitted, shots, seed)
     if template.choices is None:
         return [_exact_match(task, questions, fitted, how)]
@@ -87,11 +92,12 @@ def few_shot_scores(
 
 
 def signature(task: LanguageModeling, fitted: Sequence[Fitted], shots: int, seed: int) -> str:
-    """How prompts were made; of those that were too long, how many examples were dropped."""
+    """How prompts were made; how many examples were dropped, and how many questions truncated."""
     how = f"shots:{shots}" + (f"|seed:{seed}" if shots else "")
     how += f"|tok:{task.tokenizer.kind}-{task.tokenizer.vocab_size}|count:{len(fitted)}"
-    dropped = sum(one.dropped for one in fitted)
-    return how + (f"|dropped:{dropped}" if dropped else "")
+    dropped, truncated = (sum(one.dropped for one in fitted), sum(one.truncated for one in fitted))
+    how += f"|dropped:{dropped}" if dropped else ""
+    return how + (f"|truncated:{truncated}" if truncated else "")
 
 
 def fitted_prompts(
@@ -99,25 +105,33 @@ def fitted_prompts(
     questions: Sequence[PromptQuestion],
     prefixes: Sequence[Sequence[str]],
     space: str,
+    too_long: TooLong = "error",
 ) -> list[Fitted]:
     """Each question behind as many of its solved examples as fit into the context, the last ones.
 
-    space: what is between a prompt and its answer.
+    space: what is between a prompt and its answer.  too_long: of questions, see `few_shot_scores`.
 
     Raises:
         TextError: a question is longer than the context, or has an empty prompt.
     """
     pairs = enumerate(zip(questions, prefixes, strict=True))
-    return [_fitted(task, question, solved, space, n) for n, (question, solved) in pairs]
+    return [_fitted(task, question, solved, space, n, too_long) for n, (question, solved) in pairs]
 
 
 def _fitted(
-    task: LanguageModeling, question: PromptQuestion, solved: Sequence[str], space: str, number: int
+    task: LanguageModeling,
+    question: PromptQuestion,
+    solved: Sequence[str],
+    space: str,
+    number: int,
+    too_long: TooLong,
 ) -> Fitted:
-    """The question behind as many of the last examples as fit into the context."""
+    """The question behind as many of the last examples as fit into the context; where not even the
+    question does and it is truncated, its end.
+    """
     endings = [space + choice for choice in question.choices] or [""]
     room = 0 if question.choices else ANSWER_TOKENS
-    most = None if task.context is None else task.context + 1 - room
+    most, truncated = None if task.context is None else task.context + 1 - room, False
     for dropped in range(len(solved) + 1):
         prompt = "".join(solved[dropped:]) + question.prompt
         rows = task.prompt_ids([prompt + ending for ending in endings])
@@ -125,14 +139,18 @@ def _fitted(
         if most is None or longest <= most:
             break
     else:
-        problem = f"has {longest:,} tokens, but {most:,} fit into the context of this model."
-        raise TextError(number, problem, "Shorten it, or leave it out.", what="Question")
+        assert most is not None
+        if too_long == "error":
+            problem = f"has {longest:,} tokens, but {most:,} fit into the context of this model."
+            hint = "Shorten it, leave it out, or cut its beginning with too_long='truncate'."
+            raise TextError(number, problem, hint, what="Question")
+        rows, truncated = [ids[-most:] for ids in rows], True
     counts = [_count(task, prompt, one) for one in endings]
     if any(count >= len(ids) for count, ids in zip(counts, rows, strict=True)):
         raise TextError(
             number, "has an empty prompt.", "Write text in the template.", what="Question"
         )
-    return Fitted(prompt, rows, counts, dropped)
+    return Fitted(prompt, rows, counts, dropped, truncated)
 
 
 def _count(task: LanguageModeling, prompt: str, ending: str) -> int:
@@ -193,7 +211,8 @@ def _exact_match(
     task: LanguageModeling, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
 ) -> Score:
     """The first line of what is generated against the right answer."""
-    found = task.hypotheses([one.prompt for one in fitted], max_tokens=ANSWER_TOKENS)
+    prompts = [one.prompt for one in fitted]
+    found = task.hypotheses(prompts, too_long="truncate", max_tokens=ANSWER_TOKENS)
     texts = task.tokenizer.decode_many([one[0].tokens for one in found])
     right = sum(
         text.strip().split("\n")[0].strip() == question.answer.strip()

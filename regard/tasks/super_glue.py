@@ -16,6 +16,7 @@ from regard.errors import ConfigError
 from regard.metrics import Score
 from regard.metrics import super_glue as metrics
 from regard.suggest import nearest
+from regard.tasks.batching import TooLong
 from regard.tasks.few_shot import choice_log_likelihoods, fitted_prompts, signature
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.prompt_template import PromptQuestion, drawn_examples
@@ -97,15 +98,18 @@ def super_glue_scores(
     shots: int = 0,
     pool: Iterable[SuperGlueQuestion] = (),
     seed: int = 1,
+    too_long: TooLong = "error",
 ) -> list[Score]:
     """The scores of a task, from 0 to 1, by the choice with the largest log p; where choices are
     texts of their own, by the largest log p per token, as Brown et al. 2020, section 2.4.
 
     shots: solved examples before a question, of the `pool`, others for each question.
+    too_long: whether a question that is longer than the context by itself is an error or loses its
+    beginning.
 
     Raises:
         ConfigError: there is no such task, or there are fewer examples than are asked for.
-        TextError: a question is longer than the context of the model.
+        TextError: a question is longer than the context of the model and `too_long` is "error".
     """
     if name not in PROMPTS:
         raise ConfigError(f"There is no task {name!r} of SuperGLUE. {nearest(name, PROMPTS)}")
@@ -116,7 +120,7 @@ def super_glue_scores(
         [_solved(example) for example in drawn_examples(row, number, examples, shots, seed)]
         for number, row in enumerate(rows)
     ]
-    fitted = fitted_prompts(task, rows, prefixes, " ")
+    fitted = fitted_prompts(task, rows, prefixes, " ", too_long)
     sums = choice_log_likelihoods(task.generator, fitted)
     chosen = [
         _best(question, values, [1] * len(values) if prompt.words else one.counts)

@@ -113,11 +113,11 @@ def test_examples_come_before_the_question_and_the_first_are_dropped(model):
 
 
 def test_log_likelihoods_do_not_depend_on_other_questions(model):
-    from regard.tasks.few_shot import _fitted, choice_log_likelihoods
+    from regard.tasks.few_shot import choice_log_likelihoods, fitted_prompts
 
     task = regard.load(model)
     questions = LISTED.questions([row | {"text": row["text"] * 5} for row in ROWS])
-    fitted = [_fitted(task, one, [], LISTED.space, n) for n, one in enumerate(questions)]
+    fitted = fitted_prompts(task, questions, [[]] * len(questions), LISTED.space)
     together = choice_log_likelihoods(task.generator, fitted)
     for one, sums, question in zip(fitted, together, questions, strict=True):
         (alone,) = choice_log_likelihoods(task.generator, [one])
@@ -144,6 +144,28 @@ def test_choices_behind_a_common_prompt_may_fill_the_context(model, width):
     with evaluating(task.model):
         found, _ = ending_log_likelihoods(task.generator, texts, counts)
     assert found.tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_questions_longer_than_the_context_lose_their_beginning(model):
+    task = regard.load(model)
+    rows = [{**ROWS[0], "text": "a dog runs after a red ball " * 12 + "the ball is red"}, ROWS[1]]
+    with pytest.raises(TextError, match="Question 1 has .* fit into the context.*truncate"):
+        few_shot_scores(task, rows, LABELS)
+    found = few_shot_scores(task, rows, LABELS, too_long="truncate")
+    assert found[0].signature.endswith("|count:2|truncated:1")
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(model).eval().double()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    question, values = LABELS.question(rows[0], ("rows", 1)), []
+    for choice in question.choices:
+        whole = tokenizer(f"{question.prompt} {choice}", return_offsets_mapping=True)
+        count = sum(end > len(question.prompt) for _, end in whole["offset_mapping"])
+        ids = torch.tensor([whole["input_ids"][-65:]])
+        with torch.no_grad():
+            log_probs = theirs(ids[:, :-1]).logits[0].log_softmax(-1)
+        values.append(float(log_probs.gather(1, ids[0, 1:, None])[-count:].sum()))
+    alone = few_shot_scores(task, rows[:1], LABELS, too_long="truncate")
+    right = question.choices[values.index(max(values))] == question.answer
+    assert alone[0].value == float(right)
 
 
 def test_answers_are_generated_and_compared(model):
