@@ -66,7 +66,8 @@ def test_an_impossible_value_is_an_error_with_file_and_line(path, tmp_path):
         try:
             runs.read_recipe(other, keep_unset=True)
         except ConfigError as error:
-            if len(re.findall("`", str(error))) > 2:  # options that do not fit together
+            # Options that do not fit together, or a section without an option that it needs.
+            if len(re.findall("`", str(error))) > 2 or "is missing" in str(error):
                 line = f"({line}|{recipe._line_of(other.read_text(), name.rpartition('.')[0])})"
             assert re.match(f"{other}:{line}: ", str(error)), f"{error}\n{other.read_text()}"
 

@@ -191,7 +191,8 @@ def test_only_the_hub_module_imports_network_packages():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            wrong = [name for name in names if name.split(".")[0] in reach]
+            # urllib.parse splits addresses and opens none.
+            wrong = [n for n in names if n.split(".")[0] in reach and n != "urllib.parse"]
             assert not wrong, f"{file}:{node.lineno} imports {wrong}"
 
 
