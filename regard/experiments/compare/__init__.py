@@ -29,7 +29,7 @@ from regard.experiments.compare.conditions import (
     conditions_of,
 )
 from regard.experiments.compare.results import OUTCOME, ComparisonResults, Outcome
-from regard.experiments.compare.workers import Job, WorkerPool
+from regard.experiments.compare.workers import RunJob, WorkerPool
 from regard.experiments.runs import holds_tokenizer, name_of_run, read_recipe
 from regard.file_writing import write_text
 from regard.schema import read_json
@@ -43,7 +43,7 @@ class ComparedRun:
 
     folder: Path
     recipe: Any
-    job: Job
+    job: RunJob
 
 
 def compare(
@@ -155,5 +155,5 @@ def _with_tokenizer(
 
 
 def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> ComparedRun:
-    job = Job(folder.name, folder, (str(path), *overrides))
+    job = RunJob(folder.name, folder, (str(path), *overrides))
     return ComparedRun(folder, read_recipe(path, overrides), job)

@@ -20,7 +20,7 @@ INTERVAL = {"bar": 0.5, "lines": 30.0, "none": float("inf")}  # seconds between 
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """What a worker does: `arguments` are the recipe and its overrides."""
 
     name: str
@@ -83,7 +83,7 @@ class WorkerPool:
         self._workers: list[subprocess.Popen[str]] = []
         self._stopped = threading.Event()
 
-    def run(self, jobs: Sequence[Job], at_once: int) -> None:
+    def run(self, jobs: Sequence[RunJob], at_once: int) -> None:
         """Do all jobs, `at_once` at a time.
 
         Raises:
@@ -109,7 +109,7 @@ class WorkerPool:
         finally:
             self.display.close()
 
-    def _run_one(self, job: Job) -> None:
+    def _run_one(self, job: RunJob) -> None:
         if self._stopped.is_set():
             return
         module, pipe = "regard.experiments.compare.worker", subprocess.PIPE

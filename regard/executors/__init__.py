@@ -1,0 +1,40 @@
+"""Jobs in processes: on this machine, under Slurm, on a Ray cluster.
+
+    protocol.py   a job, its result, and what an executor does
+    local.py      processes of this machine
+    worker.py     the side of the job in a process of this machine
+
+A job is a Python function by its dotted name, with arguments that JSON can hold. It is started
+again where its process is lost, and not where the function raises an error.
+"""
+
+from __future__ import annotations
+
+from regard.errors import check_at_least
+from regard.executors.protocol import Executor
+from regard.lazy import entry, names_of
+
+EXECUTORS = {
+    "local": "local:LocalExecutor",
+}
+
+__all__, __getattr__ = names_of(
+    __name__, {"protocol": "Executor Job JobResult Json Listener PrintedLog send"}
+)
+__all__ += ["EXECUTORS", "executor"]
+
+
+def executor(on: str, workers: int) -> Executor:
+    """The executor that an option such as "local" or "ray://ADDRESS" names.
+
+    on: a name of `EXECUTORS`; what follows "://" is its address.
+    workers: how many jobs run at once, at least 1.
+
+    Raises:
+        ConfigError: there is none of this name, or it takes no address.
+        MissingExtra: a package that it needs is not installed.
+    """
+    check_at_least(1, workers=workers)
+    name, _, address = on.partition("://")
+    made: Executor = entry(EXECUTORS, name, "executor", __name__)(workers, address)
+    return made

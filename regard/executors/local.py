@@ -1,0 +1,231 @@
+"""Jobs in processes of this machine, which divide its threads among them."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, Self
+
+from regard.errors import ConfigError
+from regard.executors.protocol import Job, JobResult, Listener, PrintedLog
+from regard.training.interrupt import Interrupted, Interruption, Stopped
+
+RESTARTS = 3  # of a job whose process was lost
+PAUSE = 0.2  # seconds between two looks at whether a process has ended
+BLOCK = 1 << 16
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+def available_cpus() -> int:
+    """The CPUs that this process may use; a container may allow less time on them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class LocalExecutor:
+    """Runs jobs in processes of this machine: an `Executor`.
+
+    workers: how many at once.
+    restarts: how often a job is started again whose process was lost.
+    """
+
+    def __init__(self, workers: int, address: str = "", *, restarts: int = RESTARTS):
+        if address:
+            raise ConfigError(
+                f"`local` is this machine and has no address, but {address!r} is given."
+            )
+        self.workers, self.restarts = workers, restarts
+
+    def run(self, jobs: Sequence[Job], listener: Listener | None = None) -> Iterator[JobResult]:
+        """The results as jobs end; see `Executor.run`."""
+        waiting = deque((job, 0) for job in jobs)  # with the number of its restarts
+        with Interruption() as interruption, _Running(listener or PrintedLog()) as running:
+            try:
+                while waiting or running.children:
+                    while waiting and len(running.children) < self.workers:
+                        running.start(*waiting.popleft(), self.workers)
+                    with interruption.leaving_at_once():
+                        running.wait()
+                    for child in running.ended():
+                        if child.answer is not None:
+                            yield child.result()
+                        elif child.restarts < self.restarts:
+                            running.listener.log(child.job, f"{child.end}; it is started again")
+                            waiting.appendleft((child.job, child.restarts + 1))
+                        else:
+                            times = f"{child.end}, {child.restarts + 1} times"
+                            yield JobResult(child.job, error=times)
+            except Stopped:
+                running.stop()
+                raise Interrupted("stopped: all jobs have ended", interruption.code) from None
+
+
+def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
+    """The variables of a job's process: its threads, and its GPUs where it asks for some."""
+    threads = job.cpus or max(1, available_cpus() // workers)
+    environment = os.environ | dict.fromkeys(THREADS, str(threads))
+    environment["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
+    if job.gpus:
+        named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        every = named.split(",") if named else [str(n) for n in range(job.gpus * workers)]
+        mine = every[slot * job.gpus : (slot + 1) * job.gpus]
+        if len(mine) < job.gpus:
+            raise ConfigError(
+                f"{workers} workers with {job.gpus} GPUs each need {workers * job.gpus}, but "
+                f"CUDA_VISIBLE_DEVICES names {len(every)}: {named}. Take fewer workers."
+            )
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+    return environment
+
+
+class _Child:
+    """The process of a job, and what it has said."""
+
+    def __init__(self, job: Job, restarts: int, slot: int, environment: dict[str, str]):
+        self.job, self.restarts, self.slot = job, restarts, slot
+        self.answer: dict[str, Any] | None = None
+        self.unread = {"stdout": b"", "stderr": b""}  # the beginning of a line
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "regard.executors.worker"],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in a terminal reaches the waiting process alone
+        )
+        given = {"function": job.function, "arguments": job.arguments}
+        try:
+            self.stdin.write(json.dumps(given).encode() + b"\n")
+            self.stdin.flush()
+        except BrokenPipeError:  # it is dead already, which is noticed like later deaths
+            pass
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    @property
+    def outputs(self) -> dict[str, IO[bytes]]:
+        """Its standard output and error."""
+        assert self.process.stdout is not None and self.process.stderr is not None
+        return {"stdout": self.process.stdout, "stderr": self.process.stderr}
+
+    @property
+    def end(self) -> str:
+        """How the process ended that gave no answer."""
+        code = self.process.returncode
+        if code < 0:
+            return f"its process was killed by {signal.Signals(-code).name}"
+        return f"its process ended with code {code} and without a result"
+
+    def read(self, name: str) -> tuple[list[str], bool]:
+        """The whole lines that have arrived, and whether there may be more to read now."""
+        try:
+            block = os.read(self.outputs[name].fileno(), BLOCK)
+        except BlockingIOError:
+            return [], False
+        *whole, rest = (self.unread[name] + block).split(b"\n")
+        self.unread[name] = rest
+        return [line.decode(errors="backslashreplace") for line in whole], bool(block)
+
+    def result(self) -> JobResult:
+        assert self.answer is not None
+        return JobResult(self.job, self.answer.get("value"), self.answer.get("error", ""))
+
+    def ask_to_stop(self) -> None:
+        """It gets SIGTERM from itself when its standard input ends."""
+        if not self.stdin.closed:
+            self.stdin.close()
+
+    def close(self) -> None:
+        self.process.wait()
+        for stream in (self.stdin, *self.outputs.values()):
+            stream.close()
+
+
+class _Running:
+    """The processes that run, and what they say."""
+
+    def __init__(self, listener: Listener):
+        self.listener = listener
+        self.children: list[_Child] = []
+        self.selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self.stop()
+        finally:
+            self.selector.close()
+
+    def start(self, job: Job, restarts: int, workers: int) -> None:
+        slot = min({*range(workers)} - {child.slot for child in self.children})
+        child = _Child(job, restarts, slot, _environment(job, slot, workers))
+        self.children.append(child)
+        for name, stream in child.outputs.items():
+            os.set_blocking(stream.fileno(), False)
+            self.selector.register(stream, selectors.EVENT_READ, (child, name))
+
+    def wait(self) -> None:
+        """Read what has come, or wait a moment for it."""
+        for key, _ in self.selector.select(PAUSE):
+            child, name = key.data
+            if not self._read(child, name):
+                self.selector.unregister(key.fileobj)
+
+    def _read(self, child: _Child, name: str) -> bool:
+        lines, more = child.read(name)
+        for line in lines:
+            if name == "stderr":
+                self.listener.log(child.job, line)
+                continue
+            answer = json.loads(line)
+            if "message" in answer:
+                self.listener.message(child.job, answer["message"])
+            elif "stopped" not in answer:
+                child.answer = answer
+        return more
+
+    def ended(self) -> list[_Child]:
+        """The processes that have ended, no longer among `children`.
+
+        Their pipes may still be open: in processes that they have started themselves.
+        """
+        ended = [child for child in self.children if child.process.poll() is not None]
+        for child in ended:
+            for name, stream in child.outputs.items():
+                while self._read(child, name):
+                    pass
+                if name == "stderr" and (rest := child.unread[name]):
+                    self.listener.log(child.job, rest.decode(errors="backslashreplace"))
+                if stream in self.selector.get_map():
+                    self.selector.unregister(stream)
+            child.close()
+            self.children.remove(child)
+        return ended
+
+    def stop(self) -> None:
+        """Ask all processes to stop and wait for them; another Ctrl-C ends them at once."""
+        try:
+            for child in self.children:
+                child.ask_to_stop()
+            while self.children:
+                self.wait()
+                self.ended()
+        except KeyboardInterrupt:
+            for child in self.children:
+                child.process.kill()
+                child.close()
+            self.children = []
+            raise

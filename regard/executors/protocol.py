@@ -1,0 +1,109 @@
+"""A job, its result, and what an executor does with jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from regard.errors import RegardError
+
+Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call of a function in a process of its own.
+
+    function: "package.module:name"; it takes `arguments` as keywords and returns what JSON can
+        hold.
+    name: in messages.
+    cpus: the threads that it may use; 0: an equal share of the machine's for each worker.
+    gpus: how many GPUs it sees; with 0 the executor hides none and reserves none.
+    """
+
+    function: str
+    arguments: Mapping[str, Json]
+    name: str = "job"
+    cpus: int = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job returned; or `error`, why it has no value: the function's error, or that its
+    process was lost too often."""
+
+    job: Job
+    value: Json = None
+    error: str = ""
+
+    def checked(self) -> Json:
+        """The value.
+
+        Raises:
+            RegardError: the job has failed.
+        """
+        if self.error:
+            raise RegardError(f"{self.job.name}: {self.error}")
+        return self.value
+
+
+class Listener(Protocol):
+    """Is called in the process that waits, between results, with what running jobs say."""
+
+    def message(self, job: Job, message: Json) -> None:
+        """What the job has passed to `send`."""
+
+    def log(self, job: Job, line: str) -> None:
+        """A line that the job's process has printed, or what the executor says of the process."""
+
+
+class PrintedLog:
+    """Prints the lines of jobs on standard error, each after the job's name."""
+
+    def message(self, job: Job, message: Json) -> None:
+        pass
+
+    def log(self, job: Job, line: str) -> None:
+        print(f"{job.name}: {line}", file=sys.stderr, flush=True)
+
+
+class Executor(Protocol):
+    """Runs jobs, several at once."""
+
+    def run(self, jobs: Sequence[Job], listener: Listener | None = None) -> Iterator[JobResult]:
+        """The results, each as soon as its job ends. Jobs start in order, as many as workers.
+
+        A job whose process is lost (killed, its machine gone) is started again from the beginning,
+        a bounded number of times: it continues from what it has saved. At Ctrl-C and SIGTERM each
+        running job gets SIGTERM, so that it can save; at a second one they end at once. The jobs
+        end, too, when the iterator is closed (use `contextlib.closing`) and when this process ends.
+
+        listener: what is done with messages and lines; None: `PrintedLog`.
+
+        Raises:
+            Interrupted: after Ctrl-C or SIGTERM, when all jobs have ended.
+        """
+
+
+_sink: ContextVar[Callable[[Json], None]] = ContextVar("sink")
+
+
+def send(message: Json) -> None:
+    """Pass a message to the listener of the run in which this job is; without effect elsewhere."""
+    if (sink := _sink.get(None)) is not None:
+        sink(message)
+
+
+@contextmanager
+def sending_to(sink: Callable[[Json], None]) -> Iterator[None]:
+    """Inside, `send` calls `sink`: for the side of an executor that calls the function."""
+    token = _sink.set(sink)
+    try:
+        yield
+    finally:
+        _sink.reset(token)

@@ -1,0 +1,175 @@
+"""Jobs in processes of this machine: results, errors, lost processes, and how all of them end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from regard.errors import ConfigError, RegardError
+from regard.executors import Job, JobResult, Json, executor
+from regard.executors.local import LocalExecutor, available_cpus
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def find_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+
+class Heard:
+    """What a listener was told."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self.lines: list[str] = []
+
+    def message(self, job: Job, message: Json) -> None:
+        self.messages.append(message)
+
+    def log(self, job: Job, line: str) -> None:
+        self.lines.append(line)
+
+
+def one(function: str, **arguments: Json) -> JobResult:
+    (result,) = executor("local", 1).run([Job(f"example_jobs:{function}", arguments)], Heard())
+    return result
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_each_job_has_one_result_whatever_the_number_of_workers():
+    for workers in (1, 3):
+        jobs = [Job("example_jobs:double", {"number": n}, str(n)) for n in range(4)]
+        results = executor("local", workers).run(jobs)
+        assert sorted((r.job.name, r.checked()) for r in results) == [
+            ("0", 0),
+            ("1", 2),
+            ("2", 4),
+            ("3", 6),
+        ]
+
+
+def test_messages_and_printed_lines_reach_the_listener():
+    heard = Heard()
+    (result,) = executor("local", 1).run([Job("example_jobs:say", {"text": "hé"})], heard)
+    assert (result.value, result.error) == (None, "")
+    assert heard.messages == [{"text": "hé"}]
+    assert heard.lines == ["hé", "and so on"]
+
+
+def test_an_error_of_the_function_is_its_result_and_no_reason_to_run_it_again():
+    assert one("fail", path="x.csv").error == "x.csv:3: is wrong."
+    with pytest.raises(RegardError, match="job: TypeError: a bug"):
+        one("break_down").checked()
+
+
+def test_a_job_whose_process_is_killed_starts_again_a_bounded_number_of_times(tmp_path):
+    heard, job = Heard(), Job("example_jobs:die_at_first", {"folder": str(tmp_path), "times": 2})
+    (result,) = LocalExecutor(1, restarts=2).run([job], heard)
+    assert result.checked() == 3
+    assert heard.lines == ["its process was killed by SIGKILL; it is started again"] * 2
+    again = tmp_path / "again"
+    again.mkdir()
+    job = Job("example_jobs:die_at_first", {"folder": str(again), "times": 9})
+    (result,) = LocalExecutor(1, restarts=1).run([job], heard)
+    assert result.error == "its process was killed by SIGKILL, 2 times"
+
+
+def test_threads_are_divided_among_workers_and_gpus_given_out(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    jobs = [Job("example_jobs:facts", {}, gpus=2), Job("example_jobs:facts", {}, cpus=5, gpus=2)]
+    shared, own = [r.checked() for r in sorted(executor("local", 2).run(jobs), key=by_gpus)]
+    each = str(max(1, available_cpus() // 2))
+    assert shared["OMP_NUM_THREADS"] == shared["RAYON_NUM_THREADS"] == each
+    assert (shared["CUDA_VISIBLE_DEVICES"], own["CUDA_VISIBLE_DEVICES"]) == ("4,5", "6,7")
+    assert own["OMP_NUM_THREADS"] == "5"
+    with pytest.raises(ConfigError, match="3 workers with 2 GPUs each need 6"):
+        list(executor("local", 3).run([Job("example_jobs:facts", {}, gpus=2)] * 3))
+
+
+def by_gpus(result: JobResult) -> str:
+    return result.value["CUDA_VISIBLE_DEVICES"]  # type: ignore[index, call-overload]
+
+
+def test_an_executor_that_does_not_exist_or_takes_no_address_is_named():
+    with pytest.raises(ConfigError, match="'lokal'.*Did you mean 'local'"):
+        executor("lokal", 1)
+    with pytest.raises(ConfigError, match="no address, but 'host:1' is given"):
+        executor("local://host:1", 1)
+    with pytest.raises(ConfigError, match="`workers` must be at least 1"):
+        executor("local", 0)
+
+
+def test_closing_the_results_lets_the_running_jobs_save_and_end(tmp_path):
+    jobs = [
+        Job("example_jobs:double", {"number": 1}),
+        Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"}),
+    ]
+    with closing(executor("local", 2).run(jobs, Heard())) as results:
+        assert next(results).value == 2
+        until((tmp_path / "a.pid").exists)
+        time.sleep(0.05)  # it listens for signals
+    assert (tmp_path / "a.saved").exists()
+    assert not alive(int((tmp_path / "a.pid").read_text()))
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """The program with two running jobs; the parameter says whether they end when asked to."""
+    command = [sys.executable, str(HERE / "waiting_program.py"), str(tmp_path), request.param]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+        until(lambda: all((tmp_path / f"{name}.pid").exists() for name in "ab"))
+        time.sleep(0.1)
+        yield program
+        program.kill()
+
+
+def ended(folder: Path) -> None:
+    for name in "ab":
+        pid = int((folder / f"{name}.pid").read_text())
+        until(lambda pid=pid: not alive(pid))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("waiting", ["willing"], indirect=True)
+@pytest.mark.parametrize(
+    "number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_jobs_save_and_end_when_the_waiting_process_is_interrupted_or_killed(
+    waiting, number, code, tmp_path
+):
+    waiting.send_signal(number)
+    assert waiting.wait(20) == code
+    ended(tmp_path)
+    assert (tmp_path / "a.saved").exists() and (tmp_path / "b.saved").exists()
+
+
+@pytest.mark.parametrize("waiting", ["stubborn"], indirect=True)
+def test_a_second_interrupt_ends_jobs_that_do_not_stop(waiting, tmp_path):
+    waiting.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert waiting.poll() is None
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.wait(20) == 99
+    ended(tmp_path)
