@@ -19,7 +19,7 @@ EXECUTORS = {
 }
 
 __all__, __getattr__ = names_of(
-    __name__, {"protocol": "Executor Job JobResult Json Listener PrintedLog send"}
+    __name__, {"protocol": "Executor Job JobResult Json JobListener PrintedLog send"}
 )
 __all__ += ["EXECUTORS", "executor"]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, Self
 
 from regard.errors import ConfigError
-from regard.executors.protocol import Job, JobResult, Listener, PrintedLog
+from regard.executors.protocol import Job, JobListener, JobResult, PrintedLog
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 
 RESTARTS = 3  # of a job whose process was lost
@@ -43,7 +43,7 @@ class LocalExecutor:
             )
         self.workers, self.restarts = workers, restarts
 
-    def run(self, jobs: Sequence[Job], listener: Listener | None = None) -> Iterator[JobResult]:
+    def run(self, jobs: Sequence[Job], listener: JobListener | None = None) -> Iterator[JobResult]:
         """The results as jobs end; see `Executor.run`."""
         waiting = deque((job, 0) for job in jobs)  # with the number of its restarts
         with Interruption() as interruption, _Running(listener or PrintedLog()) as running:
@@ -155,7 +155,7 @@ class _Child:
 class _Running:
     """The processes that run, and what they say."""
 
-    def __init__(self, listener: Listener):
+    def __init__(self, listener: JobListener):
         self.listener = listener
         self.children: list[_Child] = []
         self.selector = selectors.DefaultSelector()

@@ -52,7 +52,7 @@ class JobResult:
         return self.value
 
 
-class Listener(Protocol):
+class JobListener(Protocol):
     """Is called in the process that waits, between results, with what running jobs say."""
 
     def message(self, job: Job, message: Json) -> None:
@@ -75,7 +75,7 @@ class PrintedLog:
 class Executor(Protocol):
     """Runs jobs, several at once."""
 
-    def run(self, jobs: Sequence[Job], listener: Listener | None = None) -> Iterator[JobResult]:
+    def run(self, jobs: Sequence[Job], listener: JobListener | None = None) -> Iterator[JobResult]:
         """The results, each as soon as its job ends. Jobs start in order, as many as workers.
 
         A job whose process is lost (killed, its machine gone) is started again from the beginning,
