@@ -73,10 +73,14 @@ def folders_of(path: str) -> list[str]:
 
 
 def phrase_of(file: Path | None) -> str:
-    """A first proposal for the phrase: the first line of the file's docstring, "" without one."""
-    if file is None or file.suffix != ".py":
+    """A first proposal for the phrase: the first line of the file's docstring, or of the comment at
+    the beginning of a script; "" without one."""
+    if file is None or file.suffix not in (".py", ".js"):
         return ""
-    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    code = file.read_text(encoding="utf-8")
+    if file.suffix == ".js":
+        return code.partition("\n")[0].removeprefix("//").strip().rstrip(".")
+    text = ast.get_docstring(ast.parse(code)) or ""
     return text.partition("\n")[0].strip().rstrip(".")
 
 

@@ -3,6 +3,7 @@
     console.py      output streams, error messages, exit codes
     input_texts.py  texts of the command line or of standard input
     options.py      arguments and options that several commands have
+    serve.py        serve, studio
     train.py        train, resume, find-lr, cross-validate, compare
     listing.py      list
     NAME.py         each other command in a file of its name
@@ -74,6 +75,7 @@ app.command()(generate.generate)
 app.command()(embed.embed)
 app.command()(search.search)
 app.command()(serve.serve)
+app.command()(serve.studio)
 app.command()(look.look)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.command()(corpus.corpus)

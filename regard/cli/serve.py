@@ -1,43 +1,63 @@
-"""serve."""
+"""serve, studio."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from regard.cli.console import load_task, say
-from regard.cli.options import Device, Quantize, existing
+from regard.cli.options import Device, Quantize, existing, with_flags
 from regard.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from regard.serving.served_page import ServedPage
 
 KEY = "REGARD_API_KEY"  # an environment variable
 
 
-def serve(
-    folders: Annotated[
-        list[Path],
-        Argument(metavar="FOLDER...", help="Runs or folders with models."),
-    ],
-    host: Annotated[str, Option(help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="The port.")] = 8000,
+def all_existing(folders: list[Path]) -> list[Path]:
+    """Folders with models: that one is missing is reported before torch is imported."""
+    return [existing(folder) for folder in folders]
+
+
+Folders = Annotated[
+    list[Path],
+    Argument(metavar="FOLDER...", help="Runs or folders with models.", callback=all_existing),
+]
+
+
+@dataclass(frozen=True)
+class ServerFlags:
+    """How a server is started."""
+
+    host: Annotated[str, Option(help="The address to listen at.")] = "127.0.0.1"
+    port: Annotated[int, Option(min=0, max=65535, help="The port.")] = 8000
     api_key_file: Annotated[
         Path | None, Option(help=f"A file with the key that requests need; or set {KEY}.")
-    ] = None,
+    ] = None
     queue_tokens: Annotated[
         int, Option(min=1, help="Tokens of requests that may wait; then 429.")
-    ] = 1_000_000,
+    ] = 1_000_000
     deadline: Annotated[
         float, Option(min=0.1, help="Seconds in which a request must be answered.")
-    ] = 600.0,
+    ] = 600.0
     prefix_cache: Annotated[
         int, Option(min=0, help="MiB of prompts to keep for those that begin alike; 0: none.")
-    ] = 256,
-    quantize: Quantize = None,
-    device: Device = None,
-) -> None:
+    ] = 256
+    quantize: Quantize = None
+    device: Device = None
+
+
+with_server = with_flags("flags", ServerFlags)
+
+
+@with_server
+def serve(folders: Folders, flags: ServerFlags) -> None:
     """Answer over HTTP, each model under the name of its folder.
 
     Task routes (/translate, /tag, /embed, ...) have the fields of Python and of the command line;
@@ -45,21 +65,56 @@ def serve(
     server listens to this machine alone unless --host says otherwise. SIGTERM answers what was
     asked, then ends.
     """
+    _check_extra("serve")
+    from regard.serving.served_page import ServedPage
+
+    _run(folders, flags, ServedPage())
+
+
+@with_server
+def studio(folders: Folders, flags: ServerFlags) -> None:
+    """Show what models do on a page: attention, tokens, next tokens, searches.
+
+    It is the server of `regard serve` with a page at its address, which is opened in a browser. It
+    needs no network. The server listens to this machine alone unless --host says otherwise.
+    """
+    _check_extra("studio")
+    from regard.serving.studio.routes import studio_page
+
+    _run(folders, flags, studio_page())
+
+
+def _check_extra(command: str) -> None:
+    """Check that the packages of a server are installed.
+
+    Raises:
+        MissingExtra: they are not.
+    """
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise MissingExtra(error.name or "starlette", "serve", "`regard serve`") from None
+        raise MissingExtra(error.name or "starlette", "serve", f"`regard {command}`") from None
+
+
+def _run(folders: list[Path], flags: ServerFlags, page: ServedPage) -> None:
+    """Serve the models of folders until the process is told to end."""
     from regard.serving.models import names_of
     from regard.serving.options import ServerOptions
 
-    named = names_of([existing(folder) for folder in folders])
+    named = names_of(folders)
     options = ServerOptions(
-        host, port, _key(api_key_file), queue_tokens, deadline, prefix_cache * 2**20
+        flags.host,
+        flags.port,
+        _key(flags.api_key_file),
+        flags.queue_tokens,
+        flags.deadline,
+        flags.prefix_cache * 2**20,
     )
     from regard.serving.server import serve as run  # imports torch
 
-    run(named, partial(load_task, quantize=quantize, device=device), options, say)
+    load = partial(load_task, quantize=flags.quantize, device=flags.device)
+    run(named, load, options, say, page)
 
 
 def _key(file: Path | None) -> str:

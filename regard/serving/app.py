@@ -7,9 +7,9 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,10 @@ from regard.serving.engine import Engine, QueuedRequest
 from regard.serving.guards import ClientLeft, Guard, read_body
 from regard.serving.models import ServedModel, ServedModels
 from regard.serving.openapi import openapi
+from regard.serving.page_files import HEADERS
 from regard.serving.problems import Problem, problem_of
-from regard.serving.routes import GETS, ROUTES, Route
+from regard.serving.routes import GETS, Route
+from regard.serving.served_page import ServedPage
 from regard.serving.streams import EventStream, GrowingTexts
 from regard.serving.tokens import tokenizer_info
 from regard.serving.work import Work
@@ -47,6 +49,7 @@ class Service:
     models: None while they are loaded.
     deadline: seconds in which a request must be answered.
     stopping: whether no more requests are taken.
+    page: what can be asked.
     """
 
     engine: Engine
@@ -55,6 +58,7 @@ class Service:
     deadline: float = 600.0
     models: ServedModels | None = None
     stopping: bool = False
+    page: ServedPage = field(default_factory=ServedPage)
 
     # ---- what has a path of its own
 
@@ -79,7 +83,7 @@ class Service:
                 "created": one.created,
                 "owned_by": "regard",
                 "task": one.task.name,
-                "routes": [path for path, route in ROUTES.items() if route.takes(one.task)],
+                "routes": self.page.paths_of(one.task),
             }
             for one in self._models().all.values()
         ]
@@ -92,18 +96,18 @@ class Service:
 
     async def description(self, request: Http) -> Response:
         """See `GETS`."""
-        return _json(openapi())
+        return _json(openapi(self.page.routes))
 
     # ---- routes of the table
 
     async def post(self, request: Http) -> Response:
         """The answer to a request of `ROUTES`."""
-        models, route = self._models(), ROUTES[request.url.path]
+        models, route = self._models(), self.page.routes[request.url.path]
         body = await read_body(request.receive)
         large = len(body) > SMALL
         fields = await _called(large, fields_of, body, route)
         served = models.named(fields.model)
-        check_takes(served, route)
+        self._check_takes(served, route)
         work = await _called(large, route.work, served, fields)
         if not work.items:
             return _json(work.render([]))
@@ -199,6 +203,24 @@ class Service:
             raise Problem(503, message, "loading", headers={"Retry-After": "1"})
         return self.models
 
+    def _check_takes(self, served: ServedModel, route: Route) -> None:
+        """Check that the task of a model has a route.
+
+        Raises:
+            Problem: 404, which names the routes that it has.
+        """
+        task = served.task
+        if route.takes(task):
+            return
+        has = ", ".join(self.page.paths_of(task))
+        message = f"{served.name} is a model of {task.name}, which has no {route.path}."
+        raise Problem(404, f"{message} It has: {has}.", "no_such_route", "model")
+
+    async def file(self, request: Http) -> Response:
+        """A file of the page."""
+        found = self.page.files[request.url.path]
+        return Response(found.content, headers=HEADERS, media_type=found.media_type)
+
     # ---- all requests
 
     def guarded(self, answer: Callable[[Http], Awaitable[Response]]) -> Any:
@@ -213,7 +235,7 @@ class Service:
                 response = Response(status_code=LEFT)
             except Exception as error:
                 response = failure(error)
-            known = path if path in ROUTES or path in GETS else "other"
+            known = path if path in self.page.routes or path in GETS else "other"
             self.counters.add("regard_requests_total", path=known, status=response.status_code)
             seconds = time.monotonic() - began
             self.counters.add("regard_request_seconds_total", seconds, path=known)
@@ -243,21 +265,6 @@ def fields_of(body: bytes, route: Route) -> Any:
     if not isinstance(value, dict):
         raise problem(f"{BODY} must be a JSON object, such as {to_json(route.example)}.")
     return checked(value, route.request, BODY, problem)  # type: ignore[arg-type]
-
-
-def check_takes(served: ServedModel, route: Route) -> None:
-    """Check that the task of a model has a route.
-
-    Raises:
-        Problem: 404, which names the routes that it has.
-    """
-    if route.takes(served.task):
-        return
-    has = ", ".join(path for path, one in ROUTES.items() if one.takes(served.task))
-    message = (
-        f"{served.name} is a model of {served.task.name}, which has no {route.path}. It has: {has}."
-    )
-    raise Problem(404, message, "no_such_route", "model")
 
 
 def failure(error: Exception) -> Response:
@@ -313,11 +320,13 @@ def application(service: Service) -> Starlette:
         "/openapi.json": service.description,
     }
     routes = [HttpRoute(path, service.guarded(answer)) for path, answer in gets.items()]
-    routes += [HttpRoute(path, service.guarded(service.post), methods=["POST"]) for path in ROUTES]
+    routes += [HttpRoute(path, service.guarded(service.file)) for path in service.page.files]
+    asked = service.page.routes
+    routes += [HttpRoute(path, service.guarded(service.post), methods=["POST"]) for path in asked]
 
     async def refused(request: Http, error: Exception) -> Response:
         async def answer(request: Http) -> Response:
-            raise _no_route(request, error)
+            raise _no_route(request, error, asked)
 
         found: Response = await service.guarded(answer)(request)
         return found
@@ -325,10 +334,10 @@ def application(service: Service) -> Starlette:
     return Starlette(routes=routes, exception_handlers={404: refused, 405: refused})
 
 
-def _no_route(request: Http, error: Exception) -> Problem:
+def _no_route(request: Http, error: Exception, asked: Collection[str]) -> Problem:
     path = request.url.path
     if isinstance(error, HTTPException) and error.status_code == 405:
-        method = "POST" if path in ROUTES else "GET"
+        method = "POST" if path in asked else "GET"
         return Problem(405, f"{path} is asked by {method}.", "wrong_method")
-    known = ", ".join([*ROUTES, *GETS])
+    known = ", ".join([*asked, *GETS])
     return Problem(404, f"There is no {path!r:.80} here. There are: {known}.", "no_such_path")

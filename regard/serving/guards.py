@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from regard.serving.problems import Problem
@@ -27,6 +28,8 @@ class Guard:
         requests through the browser of its reader: then `Host` names that site.
     """
 
+    CHALLENGE: ClassVar[str] = "Bearer"  # what an error asks for
+
     key: str = ""
     loopback: bool = True
 
@@ -43,10 +46,30 @@ class Guard:
         if origin is not None and urlsplit(origin).netloc != host:
             message = f"Pages of another site may not ask this server: `Origin` is {origin!r:.80}."
             raise Problem(403, message, "wrong_origin")
-        given = headers.get("authorization", "")
-        if self.key and not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
+        if self.key and not self.accepts(headers.get("authorization", "")):
             message = "This server needs its API key: `Authorization: Bearer KEY`."
-            raise Problem(401, message, "wrong_key", headers={"WWW-Authenticate": "Bearer"})
+            raise Problem(401, message, "wrong_key", headers={"WWW-Authenticate": self.CHALLENGE})
+
+    def accepts(self, given: str) -> bool:
+        """Whether an `Authorization` header has the key."""
+        return hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode())
+
+
+class PageGuard(Guard):
+    """Of a server with a page: browsers ask for the key as a password, with any user name."""
+
+    CHALLENGE = 'Basic realm="regard", charset="UTF-8"'
+
+    def accepts(self, given: str) -> bool:
+        """See `Guard`."""
+        scheme, _, coded = given.partition(" ")
+        if scheme.lower() != "basic":
+            return super().accepts(given)
+        try:
+            password = base64.b64decode(coded, validate=True).partition(b":")[2]
+        except ValueError:
+            return False
+        return hmac.compare_digest(password, self.key.encode())
 
 
 def _name(host: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import regard
-from regard.serving.routes import GETS, ROUTES, Route
+from regard.serving.routes import GETS, Route
 
 REFERENCE = "#/components/schemas/{model}"
 ERROR = {
@@ -24,11 +25,11 @@ ERROR = {
 }
 
 
-def openapi() -> dict[str, Any]:
-    """OpenAPI 3.1."""
+def openapi(routes: Mapping[str, Route]) -> dict[str, Any]:
+    """OpenAPI 3.1 of these routes, and of what is asked by GET."""
     schemas: dict[str, Any] = {"Error": ERROR}
     paths: dict[str, Any] = {path: {"get": _get(summary)} for path, summary in GETS.items()}
-    for path, route in ROUTES.items():
+    for path, route in routes.items():
         schema = route.request.model_json_schema(ref_template=REFERENCE)
         schemas |= schema.pop("$defs", {})
         schemas[route.request.__name__] = schema

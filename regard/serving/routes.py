@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from regard.tasks.verbs import TaskVerbs
 
 
+def any_task(task: TaskVerbs) -> bool:
+    """True."""
+    return True
+
+
 @dataclass(frozen=True)
 class Route:
     """Something that can be asked.
@@ -27,6 +32,7 @@ class Route:
     request: the fields of the body.  example: of a body.
     work: what the engine does for a request to a model.
     method: of `regard.tasks.verbs.METHODS`, which the task of a model must have; "": any task.
+    fits: what else must hold for a task.
     """
 
     path: str
@@ -35,13 +41,14 @@ class Route:
     request: type[requests.Request]
     work: Callable[[ServedModel, Any], Work]
     example: dict[str, Any]
+    fits: Callable[[TaskVerbs], bool] = any_task
 
     def takes(self, task: TaskVerbs) -> bool:
         """Whether a task can be asked this. Tasks on images read names of files, which clients must
         not give: they have `/caption` alone.
         """
         images = task.reads_images == (self.method == "caption")
-        return not self.method or (images and task.has(self.method))
+        return self.fits(task) and (not self.method or (images and task.has(self.method)))
 
 
 CAT, PAIR = "the cat sat", {"question": "Who sat?", "context": "The cat sat on the mat."}

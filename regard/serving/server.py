@@ -13,10 +13,10 @@ import uvicorn
 from regard.serving.app import Service, application
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
-from regard.serving.guards import Guard
 from regard.serving.loading import served_model
 from regard.serving.models import ServedModels
 from regard.serving.options import ServerOptions
+from regard.serving.served_page import ServedPage
 
 Say = Callable[[str], None]
 # Seconds after which a thread of Python lets another one go on: the engine asks for that behind
@@ -25,7 +25,11 @@ SWITCH = 0.0005
 
 
 def serve(
-    folders: Mapping[str, Path], load: Callable[[Path], Any], options: ServerOptions, say: Say
+    folders: Mapping[str, Path],
+    load: Callable[[Path], Any],
+    options: ServerOptions,
+    say: Say,
+    page: ServedPage,
 ) -> None:
     """Serve models until SIGTERM or Ctrl-C; requests that were taken are answered first.
 
@@ -33,14 +37,15 @@ def serve(
         folders: of the models, by their names.
         load: gives the task of a folder.
         say: prints a message.
+        page: what can be asked.
 
     Raises:
         RegardError: a folder cannot be loaded, or the server may not listen as asked.
     """
     counters = RequestCounters()
     engine = Engine(options.queue_tokens, counters)
-    guard = Guard(options.key, options.loopback)
-    service = Service(engine, counters, guard, options.deadline)
+    guard = page.guard(options.key, options.loopback)
+    service = Service(engine, counters, guard, options.deadline, page=page)
     server = _Server(service, options)
     errors: list[BaseException] = []
 

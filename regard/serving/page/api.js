@@ -1,0 +1,45 @@
+// Calls to the server. An error has the words of the library.
+
+export class ApiError extends Error {
+  constructor(message, status, param) {
+    super(message);
+    this.status = status;
+    this.param = param; // the field of the request that is wrong
+  }
+}
+
+export class Api {
+  #signal;
+
+  /** signal: ends the calls of a view when another one is shown. */
+  constructor(signal) {
+    this.#signal = signal;
+  }
+
+  /** The models that are served: [{id, task, routes}]. */
+  async models() {
+    return (await this.get("v1/models")).data;
+  }
+
+  /** The answer to a request by GET. */
+  get(path) {
+    return this.#answer(path, {});
+  }
+
+  /** The answer to a request by POST, such as ask("translate", {model, texts}). */
+  ask(path, fields) {
+    const body = JSON.stringify(fields);
+    return this.#answer(path, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+  }
+
+  async #answer(path, options) {
+    const response = await fetch(path, { ...options, signal: this.#signal }).catch((error) => {
+      if (error.name === "AbortError") throw error;
+      throw new ApiError("The server does not answer. Is it still running?", 0);
+    });
+    const value = await response.json().catch(() => null);
+    if (response.ok && value !== null) return value;
+    const error = value?.error;
+    throw new ApiError(error?.message ?? `The server answered ${response.status}.`, response.status, error?.param);
+  }
+}

@@ -1,0 +1,66 @@
+// Shows the view that the address names, and draws it again when the address or the colours change.
+
+import { Api } from "./api.js";
+import { button } from "./controls.js";
+import { h, put } from "./dom.js";
+import { Parameters } from "./parameters.js";
+import { save } from "./save.js";
+import { views } from "./views/index.js";
+
+const main = document.querySelector("#main");
+const FIRST = views.keys().next().value;
+let leave = () => {};
+let shownView = null;
+
+/** The view of the address: its name and its parameters. */
+function asked() {
+  const [, name, query] = /^#([^?]*)\??(.*)$/s.exec(location.hash) ?? [null, "", ""];
+  return views.has(name) ? new Parameters(name, query) : new Parameters(FIRST, "");
+}
+
+async function show() {
+  if (location.hash === "#main") return; // the link that skips the navigation
+  leave();
+  const parameters = asked();
+  const view = views.get(parameters.view);
+  const leaving = new AbortController();
+  leave = () => leaving.abort();
+  const title = h("h1", { tabindex: "-1" }, view.title);
+  const root = h("div", { class: "view" });
+  const keep = button("Save as one HTML file", () => save(root, document.title, parameters.view), { class: "save" });
+  const status = h("p", { class: "status", role: "status" });
+  put(main, h("div", { class: "heading" }, title, keep), status, root);
+  document.title = `${view.title} · Regard studio`;
+  drawNavigation(parameters);
+  if (shownView !== null && shownView !== parameters.view) title.focus();
+  shownView = parameters.view;
+  const slow = setTimeout(() => put(status, "computing…"), 250);
+  main.setAttribute("aria-busy", "true");
+  try {
+    await view.render(root, parameters, new Api(leaving.signal));
+  } catch (error) {
+    if (leaving.signal.aborted) return;
+    root.append(h("p", { role: "alert", class: "error" }, error.message));
+    if (error.status === undefined) throw error;
+  } finally {
+    clearTimeout(slow);
+    if (!leaving.signal.aborted) {
+      put(status);
+      main.removeAttribute("aria-busy");
+    }
+  }
+}
+
+// The views, with the model and the text of the one that is shown.
+function drawNavigation(parameters) {
+  const kept = {};
+  for (const key of ["model", "text"]) kept[key] = parameters.text(key);
+  const links = [...views].map(([name, { title }]) =>
+    h("a", { href: new Parameters(name, "").address(kept), "aria-current": name === parameters.view && "page" }, title),
+  );
+  put(document.querySelector("#views"), links);
+}
+
+window.addEventListener("hashchange", show);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+show();

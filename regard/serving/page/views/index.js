@@ -1,0 +1,18 @@
+// The views, by the names that their addresses have, in the order of the navigation.
+//
+// A view is a module with
+//
+//     title    what the navigation and its heading call it
+//     route    the path that a model must have to be shown, such as "/studio/tokens"; null: any model
+//     render   async (root, parameters, api): draws into the empty element `root`
+//
+// `parameters` (parameters.js) is its state in the address: a control that changes what is drawn
+// calls `parameters.go({head: 3})`, which calls `render` again, or draws itself and calls
+// `parameters.set(...)`. `api` (api.js) asks the server; an error of it that `render` lets through
+// is shown below what is drawn. `controls.js` has controls with labels; what only makes sense on the
+// live page has the class `only-live` and is left out of saved files.
+
+import * as models from "./models.js";
+import * as tokens from "./tokens.js";
+
+export const views = new Map(Object.entries({ models, tokens }));

@@ -1,0 +1,63 @@
+// Tokenization step by step: the merges, longest matches or segmentations of each word.
+
+import { chosenModel, controls, field, submit, textArea } from "../controls.js";
+import { clipped, h, shown } from "../dom.js";
+import { table } from "../tables.js";
+
+export const title = "Tokens";
+export const route = "/studio/tokens";
+const EXAMPLE = "The tokenization of unbelievable words";
+
+export async function render(root, parameters, api) {
+  const model = await chosenModel(root, parameters, api, route);
+  if (!model) return;
+  const text = parameters.text("text", EXAMPLE);
+  const form = controls((values) => parameters.go(values), model.field, field("Text", textArea("text", text)), submit("Show"));
+  root.append(form);
+  const { result } = await api.ask("studio/tokens", { model: model.name, texts: text });
+  const all = result.words.flatMap((word) => word.tokens);
+  root.append(
+    h("p", {}, `The tokenizer (${result.tokenizer}) makes ${all.length} tokens of ${result.words.length} words.`),
+    h("p", { class: "pieces", "aria-label": "Tokens" }, all.map((token) => h("span", { class: "piece" }, shown(token)))),
+    ...result.words.map(drawWord),
+  );
+}
+
+function drawWord(word) {
+  const heading = h("summary", {}, h("b", {}, shown(word.word)), " → ", word.tokens.map((token) => h("span", { class: "piece" }, shown(token))));
+  const draw = { merges, "longest match": matches, "best segmentation": segmentation }[word.algorithm];
+  if (!draw) return h("p", { class: "word" }, ...heading.childNodes);
+  return h("details", { class: "word", open: word.tokens.length > 1 }, heading, draw(word));
+}
+
+const pieces = (symbols) => symbols.map((one) => h("span", { class: "piece" }, shown(one)));
+
+function merges(word) {
+  const first = { cells: ["", "the characters", pieces(word.symbols)] };
+  const rows = word.steps.map((step) => ({
+    cells: [`merge ${(step.rank + 1).toLocaleString("en")}`, `${shown(step.left)} + ${shown(step.right)}`, pieces(step.symbols)],
+  }));
+  return table(`Merges of ${word.word}`, ["Rule", "Merged", "Symbols"], [first, ...rows]);
+}
+
+function matches(word) {
+  const rows = word.steps.map((step) => ({
+    cells: [String(step.start), step.found === null ? "nothing" : pieces([step.found]), clipped(tried(step.tried), 160)],
+    marked: step.found !== null,
+  }));
+  return table(`Matches of ${word.word}`, ["From", "Found", "Tried, longest first"], rows);
+}
+
+function tried(all) {
+  return (all.length < 9 ? all : [...all.slice(0, 3), "…", ...all.slice(-4)]).join("  ");
+}
+
+function segmentation(word) {
+  const best = new Set(word.best.map((edge) => `${edge.start}-${edge.end}-${edge.subword}`));
+  const rows = word.edges.map((edge) => ({
+    cells: [`${edge.start}–${edge.end}`, pieces([edge.subword]), edge.score.toFixed(3), edge.known ? "" : "unknown"],
+    marked: best.has(`${edge.start}-${edge.end}-${edge.subword}`),
+  }));
+  const share = `The best segmentation, marked, has ${(100 * word.best_share).toFixed(1)} % of the probability of all.`;
+  return h("div", {}, table(`Subwords of ${word.word}`, ["Characters", "Subword", "log p", ""], rows), h("p", {}, share));
+}
