@@ -385,6 +385,7 @@ def train(
     device: str | None = None,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
+    pause_at: float | None = None,
     **options: Any,
 ) -> Run:
     """Train by a recipe, or by options in Python, in a new run folder.
@@ -403,6 +404,8 @@ def train(
         device: "cpu", "cuda", "cuda:1"; None: a GPU, if there is one. It is no part of the recipe.
         show: the progress: "auto", "bar", "lines", "none" or a `regard.training.progress.Progress`.
         callbacks: are told what happens; see `regard.training.Callback`.
+        pause_at: the fraction of the training, such as 0.25, after which it saves and stops;
+            `resume` goes on, and ends as if it had not stopped.
         options: the options of a recipe: sections as mappings, or single options by name. `train`,
             `valid` and `test` are files, or data in memory (see `regard.data.in_memory.rows`),
             which are written into the run folder; `valid` may be a share of the training data.
@@ -410,6 +413,7 @@ def train(
     Raises:
         ConfigError: the recipe is wrong, or the folder holds a run already.
         DataError: a file of data is missing or malformed.
+        Paused: at `pause_at`, when the training is saved.
         Others as `regard.training.train`.
     """
     check_show(show)
@@ -424,7 +428,7 @@ def train(
 
         folder = processes().agree(begin_here)
         raw, made = begun[0] if begun else _plan_in(folder, own_device)
-        return run_plan(raw, made, folder, show, callbacks)
+        return run_plan(raw, made, folder, show, callbacks, pause_at)
 
 
 def _begin(
@@ -482,10 +486,12 @@ def run_plan(
     folder: Path,
     show: Show | Progress,
     callbacks: Sequence[Callback],
+    pause_at: float | None = None,
 ) -> Run:
     """Train what `begin` has planned."""
     with raw.locating(type(made.recipe)):
-        return Run(folder, _train(training.train, made, folder, show, callbacks))
+        verb = partial(training.train, pause_at=pause_at)
+        return Run(folder, _train(verb, made, folder, show, callbacks))
 
 
 def _new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
@@ -537,6 +543,7 @@ def resume(
     device: str | None = None,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
+    pause_at: float | None = None,
 ) -> Result:
     """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
@@ -544,9 +551,10 @@ def resume(
 
     data_root: the folder of the data, if it has moved. Each file that recipe.toml records is
         searched there by the end of its path, and must have the recorded checksum.
-    device, show, callbacks: as in `train`.
+    device, show, callbacks, pause_at: as in `train`.
 
     Raises:
+        Paused: at `pause_at`.
         CheckpointError: the folder is not a run, or its files are damaged.
         DataError: files of data are missing or, under `data_root`, differ; all are named.
         ConfigError: the recipe or the tokenizer has changed.
@@ -560,8 +568,12 @@ def resume(
     with raw.locating(type(recipe)), connected(device) as own_device:
         with showing(show):
             made = _plan_of_run(folder, raw, recipe, data_root, own_device)
-        published, defaults = made.is_published, made.defaults()
-        verb = partial(training.resume, published=published, defaults=defaults)
+        verb = partial(
+            training.resume,
+            published=made.is_published,
+            defaults=made.defaults(),
+            pause_at=pause_at,
+        )
         return _train(verb, made, folder, show, callbacks)
 
 

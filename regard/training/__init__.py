@@ -9,7 +9,7 @@ __all__, __getattr__ = names_of(
     {
         "averaging": "average",
         "callbacks": "Callback Update",
-        "interrupt": "Interrupted",
+        "interrupt": "Interrupted Paused",
         "loggers": "MLflowLogger WandbLogger",
         "options": "AveragingOptions CheckpointOptions OptimizerOptions ScheduleOptions "
         "TrainingOptions ValidationOptions",

@@ -23,6 +23,18 @@ class Interrupted(KeyboardInterrupt):
         self.code = code
 
 
+class Paused(Interrupted):
+    """The training has saved and stopped where it was to pause; it goes on when it is resumed.
+
+    update, tokens: how far it is.  goal: the score that selects the weights, and "max" or "min".
+    best: the best value so far, that of the present weights included; None where none was finite.
+    """
+
+    def __init__(self, update: int, tokens: int, goal: tuple[str, str], best: float | None):
+        super().__init__(f"paused at update {update:,}, which is saved", 0)
+        self.update, self.tokens, self.goal, self.best = update, tokens, goal, best
+
+
 class Stopped(BaseException):
     """Raised inside a block that may be left at once; the loop turns it into `Interrupted`."""
 

@@ -22,7 +22,7 @@ from regard.training.averaging import average
 from regard.training.callbacks import Callback, Update
 from regard.training.checkpointing import Checkpointer, RunFolder
 from regard.training.counters_and_rng import isolated_rng
-from regard.training.interrupt import Interrupted, Interruption, Stopped
+from regard.training.interrupt import Interrupted, Interruption, Paused, Stopped
 from regard.training.options import TrainingOptions
 from regard.training.progress import Progress
 from regard.training.report import Report
@@ -69,11 +69,14 @@ class Loop(Updates):
         self.scores: dict[str, float] = {}
         self.average = WeightAverage(self.sharded.trained, options.averaging, self.counters)
 
-    def run(self, test: Test = no_test) -> Result:
+    def run(self, test: Test = no_test, pause_at: float | None = None) -> Result:
         """Update after update until a limit is reached; then score the test data.
+
+        pause_at: the fraction of the training after which it saves and stops.
 
         Raises:
             Interrupted: after a signal, when the training is saved.
+            Paused: at `pause_at`.
             NonFiniteError: a loss or a gradient became infinite or NaN.
         """
         self.model.train()
@@ -86,6 +89,8 @@ class Loop(Updates):
                 self.checkpointer.save_if_due()
                 if self.processes.greatest(self.interruption.code):
                     raise Stopped
+                if pause_at is not None and self.fraction >= pause_at:
+                    raise self.saved_and_paused()
                 self.update()
         except Stopped:
             raise self.saved_and_stopped() from None
@@ -264,6 +269,21 @@ class Loop(Updates):
             return last
         load_weights(self.model, best)
         return f"the weights of update {at.best_update}"
+
+    def saved_and_paused(self) -> Paused:
+        """Save what is not saved yet, and score the present weights.
+
+        The score is not part of the run: it neither selects weights nor ends the training.
+        """
+        self.checkpointer.save_unless_saved()
+        at, scores = self.counters, self.scores
+        if at.validated != at.update:
+            with self.average.applied():
+                scores = self.measure()
+        best = at.best
+        if scores and _better(score := self.goal_of(scores), best, self.task.goal[1]):
+            best = score
+        return Paused(at.update, at.tokens, self.task.goal, best)
 
     def saved_and_stopped(self) -> Interrupted:
         """After a signal: save what is not saved yet, and say how to go on."""

@@ -48,6 +48,7 @@ def train(
     test: Test = no_test,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
+    pause_at: float | None = None,
 ) -> Result:
     """Train `task.model` in a new run folder; afterwards it holds the published weights.
 
@@ -56,12 +57,15 @@ def train(
     save: writes the model's weights into model/: the best ones as they come, and the final ones.
     test: the scores of the final weights on the test data; it is called once, at the end.
     callbacks: are told what happens; see `Callback`.
+    pause_at: the fraction of the training, above 0, after which it saves and stops; `resume` ends
+        it as if it had not stopped.
 
     Raises:
         NonFiniteError: a loss or a gradient became infinite or NaN.
         CheckpointError: the folder cannot be written.
         ConfigError: the folder holds a run, or another process trains in it.
         Interrupted: after a signal, when the training is saved.
+        Paused: at `pause_at`, when the training is saved.
     """
     ops.load_kernels()
     run, here = RunFolder(Path(folder)), processes()
@@ -71,7 +75,7 @@ def train(
         told = Callbacks(callbacks if here.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, told)
         start_run(loop, seed)
-        return _finished(loop, test)
+        return _finished(loop, test, pause_at)
 
 
 def resume(
@@ -87,6 +91,7 @@ def resume(
     published: Callable[[Path], bool] = Path.is_dir,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
+    pause_at: float | None = None,
 ) -> Result:
     """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
@@ -129,7 +134,7 @@ def resume(
         else:
             shown.say(f"{run.path} has no checkpoint yet: it starts from the beginning.")
             start_run(loop, seed)
-        return _finished(loop, test)
+        return _finished(loop, test, pause_at)
 
 
 @contextmanager
@@ -186,10 +191,10 @@ def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
     loop.progress.say(f"{run.path} is finished: {weights} were written to model/ again.")
 
 
-def _finished(loop: Loop, test: Test) -> Result:
+def _finished(loop: Loop, test: Test, pause_at: float | None) -> Result:
     """Train to the end, and mark the run as finished: afterwards there is nothing to resume."""
     keep_freed_blocks()
-    result = loop.run(test)
+    result = loop.run(test, pause_at)
     text = json.dumps(asdict(result), indent=1) + "\n"
     loop.processes.agree(lambda: write_text(loop.folder.result, text))
     loop.callback.on_end(result)

@@ -23,6 +23,7 @@ from regard.training import (
     CheckpointOptions,
     Interrupted,
     OptimizerOptions,
+    Paused,
     ValidationOptions,
     resume,
     train,
@@ -98,6 +99,21 @@ def test_a_run_stopped_before_every_update_ends_with_the_same_bits(
         except Interrupted:
             continue
     assert outcome(folder) == whole
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_paused_at_parts_of_its_budget_ends_with_the_same_bits(tmp_path, undisturbed, kind):
+    folder, paused = tmp_path / "run", []
+    for part in (0.1, 0.1, 0.3):
+        with pytest.raises(Paused) as stopped:
+            resume(Toy(), KINDS[kind](), folder, show="none", pause_at=part)
+        paused.append(stopped.value)
+    assert paused[0].update == paused[1].update < paused[2].update
+    result = resume(Toy(), KINDS[kind](), folder, show="none", pause_at=1.0)
+    assert outcome(folder) == outcome(undisturbed(kind)) and result.update > paused[2].update
+    better = max if paused[0].goal[1] == "max" else min
+    best = [one.best for one in paused]
+    assert best == [better(best[: index + 1]) for index in range(3)]
 
 
 def test_resuming_a_finished_run_changes_nothing(undisturbed, capsys):
