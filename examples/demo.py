@@ -78,7 +78,7 @@ def main(
     began, console = time.monotonic(), Console(highlight=False)
     begun = f"Three translators, English to French, one budget. Results go to {out}"
     console.print(begun, soft_wrap=True)  # a path that is broken over lines cannot be copied
-    found = compare(recipes, overrides, out=out, jobs=2, show=show)
+    found = compare(recipes, overrides, out=out, workers=2, show=show)
     models = {name: regard.load(found.folder / f"{name}-seed1") for name in found.outcomes}
     words = translations(models)
     console.print(found.picture())

@@ -580,7 +580,7 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
 
     monkeypatch.setattr(module, "compare", compare)
     recipes = [workdir / "seq2seq.toml", workdir / "transformer.toml"]
-    flags = ["--seeds", "1,2", "--out", tmp_path, "--jobs", "2", "-q", "--json"]
+    flags = ["--seeds", "1,2", "--out", tmp_path, "--workers", "2", "-q", "--json"]
     words = [*recipes, "training.updates=3", *flags]
     assert json.loads(done("compare", *words)) == {"best": "seq2seq"}
     assert asked == {

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
 RENAMED_COMMANDS = {"convert": "quantize"}
-RENAMED_FLAGS = {"--weights": "`--quantize` (of `regard quantize`: `--dtype`)"}
+RENAMED_FLAGS = {
+    "--weights": "`--quantize` (of `regard quantize`: `--dtype`)",
+    "--jobs": "`--workers`",
+}
 
 
 ALONE = ("find-lr", "cross-validate", "compare", "quantize", "corpus", "init", "serve")

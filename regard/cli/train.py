@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument, Option
 
 from regard.cli.console import say, show
-from regard.cli.options import AsJson, Device, Quiet
+from regard.cli.options import AsJson, Device, On, Quiet
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ def compare(
     ],
     seeds: Annotated[str, Option(help="One run of each recipe for each seed: 1,2,3.")] = "1",
     out: Annotated[Path, Option(help="The comparison's folder.")] = Path("runs/compare"),
-    jobs: Annotated[int, Option(help="How many runs at once.")] = 1,
+    on: On = "local",
+    workers: Annotated[int, Option(help="How many runs at once.")] = 1,
+    gpus: Annotated[int, Option(min=0, help="GPUs of its own for each run; 0: those it finds.")] = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -157,13 +159,26 @@ def compare(
 
     overrides = [one for one in recipes if "=" in one and not Path(one).exists()]
     paths = [one for one in recipes if one not in overrides]
-    numbers = [part.strip() for part in seeds.split(",")]
-    if not all(part.isdecimal() for part in numbers):
-        raise ConfigError(f"`--seeds` must be whole numbers separated by commas, but is {seeds!r}.")
-    seed_numbers = list(map(int, numbers))
-    found = run(paths, overrides, seeds=seed_numbers, out=out, jobs=jobs, show=_progress(quiet))
+    found = run(
+        paths,
+        overrides,
+        seeds=_numbers(seeds),
+        out=out,
+        on=on,
+        workers=workers,
+        gpus=gpus,
+        show=_progress(quiet),
+    )
     if as_json:
         show(found.facts(), "", as_json)
     else:
         found.picture().show()
     say(f"the report: {out / 'report.html'}")
+
+
+def _numbers(seeds: str) -> list[int]:
+    """The seeds of `--seeds`."""
+    numbers = [part.strip() for part in seeds.split(",")]
+    if not all(part.isdecimal() for part in numbers):
+        raise ConfigError(f"`--seeds` must be whole numbers separated by commas, but is {seeds!r}.")
+    return list(map(int, numbers))

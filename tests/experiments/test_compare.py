@@ -17,13 +17,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from in_this_process import InThisProcess
 
 from regard.errors import ConfigError, RegardError
+from regard.experiments import compare as comparing
 from regard.experiments.compare import compare
 from regard.experiments.compare.conditions import check_equal, conditions_of
 from regard.experiments.compare.results import ComparisonResults, Outcome
 from regard.experiments.compare.worker import measure, peak_memory
-from regard.experiments.compare.workers import WorkerPool
 from regard.experiments.runs import read_recipe, train
 from regard.training import Interrupted
 
@@ -83,12 +84,8 @@ def recipes(tmp_path):
 def runs_in_this_process():
     """Runs one after another, which need not import everything again."""
 
-    def run(self, jobs, at_once):
-        for job in jobs:
-            measure(job.folder, job.arguments[0], job.arguments[1:], "none")
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(WorkerPool, "run", run)
+        patched.setattr(comparing, "executor", lambda on, workers: InThisProcess())
         yield
 
 
@@ -230,12 +227,11 @@ def test_a_stopped_comparison_continues_and_ends_with_the_same_weights(done, tmp
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-def test_a_failed_run_raises_an_error_that_names_it(recipes, tmp_path, capfd):
+def test_a_failed_run_raises_an_error_that_names_it(recipes, tmp_path):
     """Two in processes of their own, at once."""
     (tmp_path / "valid.tsv").write_text("a b and no translation\n")
-    with pytest.raises(RegardError, match=r"the run in .*lstm-seed[12] has failed \(exit code 2\)"):
-        compare(recipes[:1], seeds=(1, 2), jobs=2, out=tmp_path / "out", show="none")
-    assert "error: " in capfd.readouterr().err
+    with pytest.raises(RegardError, match=r"the run in .*lstm-seed[12] has failed: .*valid.tsv"):
+        compare(recipes[:1], seeds=(1, 2), workers=2, out=tmp_path / "out", show="none")
 
 
 # ------------------------------------------------------------------------------- refusing

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_this_process import InThisProcess
 from killing import killed_at
 from typer.testing import CliRunner
 
@@ -21,11 +22,10 @@ from regard.checkpoints.store import read_folder
 from regard.cli import app
 from regard.data.relocation import _candidate_paths, _relocated
 from regard.errors import CheckpointError, ConfigError, DataError
+from regard.experiments import compare as comparing
 from regard.experiments import runs
 from regard.experiments.compare import compare
 from regard.experiments.compare.results import Outcome
-from regard.experiments.compare.worker import measure
-from regard.experiments.compare.workers import WorkerPool
 from regard.recipe import plain_name
 from regard.training.checkpointing import checked_checkpoint
 from regard.training.metrics_log import TIMING, read_events
@@ -195,14 +195,10 @@ def test_resuming_a_finished_run_without_any_weights_raises_an_error(copy):
 
 
 def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path, monkeypatch):
-    def run_jobs(self, jobs, at_once):
-        for job in jobs:
-            measure(job.folder, job.arguments[0], job.arguments[1:], "none")
-
     def run(out: Path) -> None:
         compare([whole / "small.toml"], out=out, show="none")
 
-    monkeypatch.setattr(WorkerPool, "run", run_jobs)
+    monkeypatch.setattr(comparing, "executor", lambda on, workers: InThisProcess())
     draw, out = random.Random(os.getpid()), tmp_path / "whole"
     count = writes_of(lambda: run(out))
     for last in [draw.randint(1, count - 12), count - draw.randint(0, 9)]:

@@ -3,7 +3,8 @@
     compare(["lstm.toml", "transformer.toml"], seeds=(1, 2, 3), out="runs/compare")
 
 Every run is a process of its own, so that its peak memory can be measured. Finished runs are kept:
-the same call again continues where it was stopped, and can add seeds and recipes.
+the same call again continues where it was stopped, and can add seeds and recipes. A run whose
+process is lost continues from its checkpoint, wherever the executor starts it again.
 
     OUT/
       conditions.json    what all runs share
@@ -17,24 +18,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ConfigError, check_at_least
-from regard.experiments.compare.conditions import (
-    check_equal,
-    check_same_run,
-    check_unchanged,
-    conditions_of,
-)
+from regard.errors import ConfigError, RegardError
+from regard.executors import Job, JobResult, executor
+from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
 from regard.experiments.compare.results import OUTCOME, ComparisonResults, Outcome
-from regard.experiments.compare.workers import RunJob, WorkerPool
-from regard.experiments.runs import holds_tokenizer, name_of_run, read_recipe
+from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
+from regard.experiments.compare.workers import display, run_jobs
+from regard.experiments.runs import name_of_run, read_recipe
 from regard.file_writing import write_text
-from regard.schema import read_json
+from regard.progress import Show
 
-CONDITIONS = "conditions.json"
+RUN = "regard.experiments.compare.worker:measured_run"
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,13 @@ class ComparedRun:
 
     folder: Path
     recipe: Any
-    job: RunJob
+    arguments: tuple[str, tuple[str, ...]]  # the recipe's path and overrides
+
+    def job(self, every: float, gpus: int) -> Job:
+        """The job that trains and measures it; every: seconds between messages."""
+        path, overrides = self.arguments
+        given = {"folder": str(self.folder), "recipe": path, "overrides": overrides, "every": every}
+        return Job(RUN, given, self.folder.name, self.recipe.training.threads, gpus)
 
 
 def compare(
@@ -52,8 +57,10 @@ def compare(
     *,
     seeds: Sequence[int] = (1,),
     out: str | Path = "runs/compare",
-    jobs: int = 1,
-    show: str = "auto",
+    on: str = "local",
+    workers: int = 1,
+    gpus: int = 0,
+    show: Show = "auto",
 ) -> ComparisonResults:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
 
@@ -62,8 +69,10 @@ def compare(
         overrides: `dotted.name=value`, for every recipe.
         seeds: each is a run of every recipe; the spread over them is shown.
         out: the folder; finished runs in it are not repeated.
-        jobs: how many runs at once. Set `training.threads` so that all of them together have no
-            more threads than the machine has cores.
+        on: where runs are processes: "local", or an executor of `regard.executors`.
+        workers: how many runs at once. Where the recipe leaves `training.threads` open, they share
+            the machine's cores; other numbers of threads give other last bits.
+        gpus: how many GPUs of its own each run has; 0: it finds those that there are.
         show: how progress is shown: "auto", "bar", "lines" or "none".
 
     Raises:
@@ -71,13 +80,13 @@ def compare(
         RegardError: a run has failed; the others are kept.
         Interrupted: after Ctrl-C; the runs in progress are saved.
     """
-    check_at_least(1, jobs=jobs)
+    runs_on = executor(on, workers)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
     out = Path(out)
     named = _named(recipes, overrides)
     shared = _shared(named)
-    given = _with_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
+    given = with_shared_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
     runs = {
         name: [_run(path, (*given, f"seed={seed}"), out / f"{name}-seed{seed}") for seed in seeds]
         for name, (path, _) in named.items()
@@ -85,13 +94,27 @@ def compare(
     every = [run for of_model in runs.values() for run in of_model]
     for run in every:
         check_same_run(run.folder, run.recipe)
-    unfinished = [run.job for run in every if not (run.folder / OUTCOME).exists()]
-    WorkerPool(show).run(unfinished, jobs)
+    with closing(display(show)) as shown:
+        unfinished = [run for run in every if not (run.folder / OUTCOME).exists()]
+        jobs = [run.job(shown.every, gpus) for run in unfinished]
+        with closing(run_jobs(runs_on, jobs, shown)) as results:
+            for result in results:
+                _check_done(result)
     outcomes = {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}
-    result = ComparisonResults(out, shared, tuple(seeds), outcomes)
-    write_text(out / "comparison.json", json.dumps(result.facts(), indent=1) + "\n")
-    result.report().save(out / "report.html")
-    return result
+    found = ComparisonResults(out, shared, tuple(seeds), outcomes)
+    write_text(out / "comparison.json", json.dumps(found.facts(), indent=1) + "\n")
+    found.report().save(out / "report.html")
+    return found
+
+
+def _check_done(result: JobResult) -> None:
+    """Raises RegardError where a run has failed."""
+    if result.error:
+        folder = result.job.arguments["folder"]
+        raise RegardError(
+            f"the run in {folder} has failed: {result.error}\n"
+            "Finished runs are kept: the same command continues from there."
+        )
 
 
 def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str, tuple[Path, Any]]:
@@ -131,29 +154,5 @@ def _shared(named: Mapping[str, tuple[Path, Any]]) -> dict[str, Any]:
     return next(iter(conditions.values()))
 
 
-def _with_tokenizer(
-    recipe: Any, overrides: Sequence[str], shared: Mapping[str, Any], out: Path
-) -> list[str]:
-    """The overrides of all runs: [tokenizer] is the path of the tokenizer that they share.
-
-    It is trained here, unless that was done before or the recipe names one. Models that are started
-    from folders have their own.
-    """
-    trained = recipe.tokenizer is not None and recipe.tokenizer.path is None
-    conditions, tokenizer = out / CONDITIONS, (out / "tokenizer").absolute()
-    if conditions.exists():
-        check_unchanged(read_json(conditions), json.loads(json.dumps(shared)), out)
-    if trained and not (conditions.exists() and holds_tokenizer(tokenizer)):
-        recipe.tokenizer.build(recipe.data.texts).save(tokenizer)
-    if not conditions.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        write_text(conditions, json.dumps(shared, indent=1) + "\n")
-    if not trained:
-        return list(overrides)
-    others = [one for one in overrides if not one.startswith("tokenizer.")]
-    return [*others, f"tokenizer={{path={json.dumps(str(tokenizer))}}}"]
-
-
 def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> ComparedRun:
-    job = RunJob(folder.name, folder, (str(path), *overrides))
-    return ComparedRun(folder, read_recipe(path, overrides), job)
+    return ComparedRun(folder, read_recipe(path, overrides), (str(path), overrides))

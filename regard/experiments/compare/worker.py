@@ -1,19 +1,13 @@
 """One run of a comparison, in a process of its own: trained, tested, its cost measured.
 
-    python -m regard.experiments.compare.worker FOLDER SECONDS RECIPE [NAME=VALUE ...]
-
-Every SECONDS it writes its progress as a line of JSON. It saves and stops when its standard input
-is closed, so that it does not outlive the process that started it.
+Every few seconds it sends its progress: {"fraction": 0.5, "text": "..."}.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +16,7 @@ from typing import Any
 import torch
 
 from regard.checkpoints.store import FACTS
-from regard.errors import RegardError
+from regard.executors import send
 from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate
 from regard.experiments.runs import load, read_recipe, resume, train
@@ -30,7 +24,7 @@ from regard.file_writing import write_text
 from regard.progress import Show, clock
 from regard.schema import read_json
 from regard.tasks.verbs import TaskVerbs
-from regard.training import Interrupted, Result
+from regard.training import Result
 from regard.training.checkpointing import Facts, RunFolder
 from regard.training.metrics_log import read_events
 from regard.training.progress import Progress, Status
@@ -38,7 +32,12 @@ from regard.training.progress import Progress, Status
 SAMPLES = 12  # of the test data, in the report
 
 
-def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Progress) -> None:
+def measured_run(folder: str, recipe: str, overrides: Sequence[str], every: float) -> None:
+    """The job of a run: `measure`, with its progress every so many seconds."""
+    measure(Path(folder), recipe, overrides, WorkerProgress(every))
+
+
+def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Progress) -> Outcome:
     """Train in this folder, or resume it; then test, and write the outcome into it."""
     if (folder / "recipe.toml").exists():
         result = resume(folder, show=show)
@@ -55,7 +54,7 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Prog
     outcome = Outcome(
         scores=scores,
         goal=(name, direction, result.best),
-        curves=_curves(folder, items),
+        curves=curves_of(folder, items),
         updates=result.update,
         tokens=result.tokens,
         seconds=result.seconds,
@@ -69,6 +68,7 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Prog
     )
     write_text(folder / OUTCOME, json.dumps(asdict(outcome)) + "\n")
     _write(1.0, f"{outcome.quality:.2f}, {result.seconds:.0f} s of training")
+    return outcome
 
 
 def _test_scores(task: TaskVerbs, recipe: Any, result: Result) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def _test_scores(task: TaskVerbs, recipe: Any, result: Result) -> list[dict[str,
     ]
 
 
-def _curves(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
+def curves_of(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
     """The losses and scores of metrics.jsonl against the items seen."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for event in read_events(folder):
@@ -115,11 +115,6 @@ def peak_memory() -> int:
         return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _stop_with_parent() -> None:
-    os.read(0, 1)  # returns when the other end is closed
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 class WorkerProgress:
     """Progress for the process that waits; the results repeat what is only said."""
 
@@ -141,20 +136,4 @@ class WorkerProgress:
 
 
 def _write(fraction: float, text: str) -> None:
-    print(json.dumps({"fraction": fraction, "text": text}), flush=True)
-
-
-def _main(folder: str, every: str, path: str, *overrides: str) -> int:
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
-    try:
-        measure(Path(folder), path, overrides, WorkerProgress(float(every)))
-    except Interrupted as stopped:
-        return stopped.code
-    except RegardError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))
+    send({"fraction": fraction, "text": text})

@@ -1,42 +1,51 @@
-"""Runs in processes of their own, several at once, and how their progress is shown."""
+"""The runs of a comparison as jobs of an executor, and how their progress is shown."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from regard.errors import RegardError
-from regard.progress import Lines
+from regard.executors import Job, JobResult, Json
+from regard.executors.protocol import Executor
+from regard.progress import Lines, Show
 from regard.training import Interrupted
 
-INTERVAL = {"bar": 0.5, "lines": 30.0, "none": float("inf")}  # seconds between progress messages
+INTERVAL = {"bar": 0.5, "lines": 30.0, "none": 1e9}  # seconds between progress messages
 
 
-@dataclass(frozen=True)
-class RunJob:
-    """What a worker does: `arguments` are the recipe and its overrides."""
+class LineDisplay:
+    """A line for each message of a run: a `JobListener`.
 
-    name: str
-    folder: Path
-    arguments: tuple[str, ...]
+    every: seconds between two messages of a run.  visible: whether more is shown than the lines
+    that runs have printed.
+    """
 
+    def __init__(self, visible: bool):
+        self.every = INTERVAL["lines" if visible else "none"]
+        self._lines, self._visible = Lines(), visible
 
-class Display(Protocol):
-    """Shows the progress of runs by their names."""
+    def message(self, job: Job, message: Json) -> None:
+        if isinstance(message, dict):
+            self.say(f"{job.name}: {message['text']}")
 
-    def update(self, name: str, fraction: float, text: str) -> None: ...
-    def close(self) -> None: ...
+    def log(self, job: Job, line: str) -> None:
+        print(f"{job.name}: {line}", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        if self._visible:
+            self._lines.say(text)
+
+    def close(self) -> None:
+        """End the display."""
 
 
 class BarDisplay:
-    """A bar for each run on a terminal."""
+    """A bar for each run on a terminal: a `JobListener`."""
+
+    every = INTERVAL["bar"]
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -47,93 +56,53 @@ class BarDisplay:
         self._tasks: dict[str, Any] = {}
         self._bars.start()
 
-    def update(self, name: str, fraction: float, text: str) -> None:
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task("", total=1.0, name=name)
-        self._bars.update(self._tasks[name], completed=fraction, description=text)
+    def message(self, job: Job, message: Json) -> None:
+        if job.name not in self._tasks:
+            self._tasks[job.name] = self._bars.add_task("", total=1.0, name=job.name)
+        if isinstance(message, dict):
+            done: Any = message["fraction"]
+            self._bars.update(
+                self._tasks[job.name], completed=done, description=str(message["text"])
+            )
         self._bars.refresh()
 
+    def log(self, job: Job, line: str) -> None:
+        self.say(f"{job.name}: {line}")
+
+    def say(self, text: str) -> None:
+        """Show a line above the bars."""
+        self._bars.console.print(text, markup=False, highlight=False)
+
     def close(self) -> None:
+        """End the display."""
         self._bars.stop()
 
 
-class LineDisplay:
-    """A line for each message of a run; nothing where `visible` is false."""
-
-    def __init__(self, visible: bool) -> None:
-        self._lines = Lines() if visible else None
-
-    def update(self, name: str, fraction: float, text: str) -> None:
-        if self._lines is not None:
-            self._lines.say(f"{name}: {text}")
-
-    def close(self) -> None:
-        pass
+Display = LineDisplay | BarDisplay
 
 
-class WorkerPool:
-    """Worker processes. Each saves and stops when its standard input is closed, which happens also
-    when this process is killed; they are in sessions of their own, which Ctrl-C does not reach."""
+def display(show: Show) -> Display:
+    """What shows the progress of runs; "auto" chooses bars where standard error is a terminal."""
+    if show == "auto":
+        show = "bar" if sys.stderr.isatty() else "lines"
+    return BarDisplay() if show == "bar" else LineDisplay(show == "lines")
 
-    def __init__(self, show: str):
-        if show == "auto":
-            show = "bar" if sys.stderr.isatty() else "lines"
-        self.interval = INTERVAL[show]
-        self.display: Display = BarDisplay() if show == "bar" else LineDisplay(show == "lines")
-        self._workers: list[subprocess.Popen[str]] = []
-        self._stopped = threading.Event()
 
-    def run(self, jobs: Sequence[RunJob], at_once: int) -> None:
-        """Do all jobs, `at_once` at a time.
+def run_jobs(
+    executor: Executor, jobs: Sequence[Job], shown: Display
+) -> Generator[JobResult, None, None]:
+    """The results of runs, as they end. Each job has an argument `folder`, that of its run.
 
-        Raises:
-            RegardError: a job has failed; the runs in progress are saved.
-            Interrupted: after Ctrl-C; the runs in progress are saved.
-        """
-        try:
-            with ThreadPoolExecutor(at_once) as pool:
-                futures = [pool.submit(self._run_one, job) for job in jobs]
-                try:
-                    for future in as_completed(futures):
-                        future.result()
-                except BaseException:
-                    self._stop()
-                    raise
-        except KeyboardInterrupt:
-            folders = ", ".join(str(job.folder) for job in jobs if job.folder.exists())
-            raise Interrupted(
-                f"stopped; what was in progress is saved in {folders}. The same command continues "
-                "from there.",
-                130,
-            ) from None
-        finally:
-            self.display.close()
-
-    def _run_one(self, job: RunJob) -> None:
-        if self._stopped.is_set():
-            return
-        module, pipe = "regard.experiments.compare.worker", subprocess.PIPE
-        command = [sys.executable, "-m", module, str(job.folder), str(self.interval)]
-        with subprocess.Popen(
-            [*command, *job.arguments], stdin=pipe, stdout=pipe, text=True, start_new_session=True
-        ) as worker:
-            self._workers.append(worker)
-            if self._stopped.is_set():
-                self._stop()
-            self.display.update(job.name, 0.0, "starting")
-            assert worker.stdout is not None
-            for line in worker.stdout:
-                if line.startswith("{"):
-                    self.display.update(job.name, **json.loads(line))
-            code = worker.wait()
-        if code and not self._stopped.is_set():
-            raise RegardError(
-                f"the run in {job.folder} has failed (exit code {code}); its messages are above. "
-                "Finished runs are kept: the same command continues from there."
-            )
-
-    def _stop(self) -> None:
-        self._stopped.set()
-        for worker in self._workers:
-            assert worker.stdin is not None
-            worker.stdin.close()
+    Raises:
+        Interrupted: after Ctrl-C; the runs in progress are saved.
+    """
+    try:
+        yield from executor.run(jobs, shown)
+    except Interrupted as stopped:
+        folders = [str(job.arguments["folder"]) for job in jobs]
+        saved = ", ".join(one for one in folders if Path(one).exists())
+        raise Interrupted(
+            f"stopped; what was in progress is saved in {saved}. The same command continues from "
+            "there.",
+            stopped.code,
+        ) from None
