@@ -150,7 +150,7 @@ def compare(
     out: Annotated[Path, Option(help="The comparison's folder.")] = Path("runs/compare"),
     on: On = "local",
     workers: Annotated[int, Option(help="How many runs at once.")] = 1,
-    gpus: Annotated[int, Option(min=0, help="GPUs of its own for each run; 0: those it finds.")] = 0,
+    gpus: Annotated[int, Option(min=0, help="Of its own for each run; 0: what it finds.")] = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""An executor without processes: jobs one after the other, which need not import everything again."""
+"""An executor without processes: jobs run one after the other, and import nothing again."""
 
 from __future__ import annotations
 
