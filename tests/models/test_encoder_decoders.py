@@ -222,7 +222,6 @@ def test_generation_is_that_of_transformers(kind, method, tmp_path):
     "kind, name, value",
     [
         ("bart", "architectures", ["BartForCausalLM"]),
-        ("mbart", "architectures", ["MBartForSequenceClassification"]),
         ("mbart", "architectures", ["MBartForCausalLM"]),
         ("bart", "tie_word_embeddings", "no"),
         ("m2m_100", "is_decoder", True),
