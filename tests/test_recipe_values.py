@@ -16,6 +16,7 @@ import pytest
 from regard import recipe
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
+from regard.experiments.recipe_options import open_recipe
 from regard.suggest import nearest
 from regard.tasks.translation import TranslationRecipe
 
@@ -52,7 +53,7 @@ def with_option(text: str, key: str, value: str) -> str:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_an_impossible_value_is_an_error_with_file_and_line(path, tmp_path):
     text, draw, other = path.read_text(), random.Random(path.stem), tmp_path / "r.toml"
-    _, read = runs.open_recipe(path, keep_unset=True)
+    _, read = open_recipe(path, keep_unset=True)
     names = [name for name in options_in(type(read)) if name not in ("task", "model.name")]
     for name in draw.sample(names, 12):
         other.write_text(with_option(text, name, draw.choice(IMPOSSIBLE)))

@@ -127,7 +127,7 @@ def _no_columns(why: str) -> NoReturn:
 
 def _recipe(model: Path) -> tuple[Path, Any]:
     """The run that a model belongs to, and its recipe."""
-    from regard.experiments.runs import read_recipe
+    from regard.experiments.recipe_options import read_recipe
 
     run = next((path for path in (model, model.parent) if (path / "recipe.toml").exists()), None)
     if run is None:

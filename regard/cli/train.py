@@ -72,7 +72,7 @@ def _progress(quiet: bool) -> Literal["none", "auto"]:
 
 
 def _show_result(folder: Path, result: Result, as_json: bool) -> None:
-    from regard.training.distributed import is_first
+    from regard.training.distributed.torchrun import is_first
 
     if not is_first():  # of several processes one prints
         return

@@ -28,6 +28,7 @@ from regard.data.in_memory import is_path
 from regard.errors import ConfigError
 from regard.experiments import keywords, runs
 from regard.experiments.compare.conditions import check_same_run
+from regard.experiments.recipe_options import checked_recipe, schema_of
 from regard.experiments.run_folder import Run
 from regard.file_writing import write_text
 from regard.progress import Show, showing
@@ -178,7 +179,7 @@ def cross_validate(
     recipes = [_with_fold(raw, fold, folds) for fold in range(1, folds + 1)]
     folders = [folder / f"fold-{fold}" for fold in range(1, folds + 1)]
     for one, where in zip(recipes, folders, strict=True):
-        check_same_run(where, runs.checked_recipe(one))
+        check_same_run(where, checked_recipe(one))
     try:
         trained = [
             _run(one, where, device, show, callbacks)
@@ -206,9 +207,9 @@ def _recipe(
     raw = keywords.recipe_from_keywords(path, overrides, options)
     if any(key.split(".")[:2] == ["data", "valid"] for key in raw.overrides):
         raise _valid_given()
-    schema = runs.schema_of(raw)
+    schema = schema_of(raw)
     raw = _with_fold(keywords.with_options_in_sections(raw, schema), 1, folds)
-    checked = runs.checked_recipe(keywords.with_placeholder_paths(raw, schema))
+    checked = checked_recipe(keywords.with_placeholder_paths(raw, schema))
     name = runs.name_of_run(raw.path or raw.text_at("task"), checked.name)
     if out is not None and not is_path(out):
         raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")

@@ -19,7 +19,9 @@ from typing import Any
 
 from regard.data.in_memory import is_path
 from regard.errors import ConfigError
-from regard.experiments import keywords, runs
+from regard.experiments import keywords
+from regard.experiments.recipe_options import checked_recipe, schema_of
+from regard.experiments.training_plan import plan
 from regard.file_writing import write_text
 from regard.progress import Show
 from regard.training.options import ScheduleOptions
@@ -152,14 +154,14 @@ def find_lr(
     if recipe is None and not {"training", "epochs", "updates"} & options.keys():
         options["updates"] = test_updates  # the length has no effect, but a recipe must state it
     raw = keywords.recipe_from_keywords(recipe, overrides, options)
-    schema = runs.schema_of(raw)
+    schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
-    runs.checked_recipe(keywords.with_placeholder_paths(raw, schema))
+    checked_recipe(keywords.with_placeholder_paths(raw, schema))
     with TemporaryDirectory() as folder, closing(progress(show)) as shown:
         with keywords.data_in_files(raw, schema, Path(folder)) as raw:
-            checked = runs.checked_recipe(raw)
+            checked = checked_recipe(raw)
             with raw.locating(type(checked)):
-                task: Any = runs.plan(checked, device=device).task
+                task: Any = plan(checked, device=device).task
                 found = range_test(
                     task,
                     checked.training,

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from regard.errors import ConfigError
-from regard.experiments.runs import schema_of
+from regard.experiments.recipe_options import schema_of
 from regard.models import model_class
 from regard.recipe import dumps, names_in, parse, section_class, sections_of
 from regard.tasks import TASKS, task_class

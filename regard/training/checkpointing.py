@@ -30,7 +30,7 @@ from regard.file_writing import locked
 from regard.schema import checked
 from regard.training.callbacks import Callback
 from regard.training.counters_and_rng import Counters
-from regard.training.distributed import OneProcess, Processes
+from regard.training.distributed.processes import OneProcess, Processes
 from regard.training.options import CheckpointOptions
 from regard.training.result import RESULT
 
@@ -202,7 +202,7 @@ class Checkpointer:
     def save(self) -> Path:
         """Write a checkpoint now, whatever exists; then delete old ones. Where it was written."""
         tensors, facts = self.gather()
-        path = self.here.agree(lambda: self.folder.new_path(self.counters.update))
+        path = self.here.from_first(lambda: self.folder.new_path(self.counters.update))
         same = self._same(tensors.get(FROZEN, {}))
         self.here.write_folder(path, tensors, asdict(facts), same)
         self._saved_update, self._saved_at = self.counters.update, time.monotonic()
@@ -219,7 +219,7 @@ class Checkpointer:
 
     def prune(self) -> None:
         """Delete the checkpoints that may go; the best one and those to average stay."""
-        self.here.agree(self._prune)
+        self.here.from_first(self._prune)
 
     def _prune(self) -> None:
         named = {self.counters.best_checkpoint, *(path.name for path in self.to_average())}
@@ -243,7 +243,7 @@ class Checkpointer:
 
     def save_if_due(self) -> None:
         """Write a checkpoint when the options ask for one after this update, or at this time."""
-        if self._saved_update != self.counters.update and self.here.agree(self._is_due):
+        if self._saved_update != self.counters.update and self.here.from_first(self._is_due):
             self.try_to_save()
 
     def to_average(self) -> list[Path]:

@@ -87,7 +87,7 @@ class Loop(Updates):
                 if reason := reason_to_end(self.options, self.counters, self.epochs):
                     return self.finish(reason, test)
                 self.checkpointer.save_if_due()
-                if self.processes.greatest(self.interruption.code):
+                if self.processes.maximum(self.interruption.code):
                     raise Stopped
                 if pause_at is not None and self.fraction >= pause_at:
                     raise self.saved_and_paused()
@@ -150,7 +150,7 @@ class Loop(Updates):
 
     def measure(self) -> dict[str, float]:
         """The task's scores on the validation data."""
-        return self.sharded.on_first(self.measured)
+        return self.sharded.with_whole_model(self.measured)
 
     def measured(self) -> dict[str, float]:
         """The same, in the first process."""
@@ -190,10 +190,10 @@ class Loop(Updates):
             at.stale += 1
             return
         at.stale, at.best, at.best_update = 0, score, at.update
-        at.best_checkpoint = self.processes.agree(lambda: self.folder.new_path(at.update).name)
+        at.best_checkpoint = self.processes.from_first(lambda: self.folder.new_path(at.update).name)
         if self.checkpointer.try_to_save():
             with self.average.applied():
-                self.sharded.on_first(self.publish_early)
+                self.sharded.with_whole_model(self.publish_early)
         else:  # weights that are not on the disk cannot be the best ones
             at.best, at.best_update, at.best_checkpoint = before
 
@@ -228,8 +228,8 @@ class Loop(Updates):
         if self.report.meters.sums:
             self.report.log(self.epochs, self.learning_rate, self.norm)
         self.put_last_mean()
-        self.sharded.merge()
-        return self.processes.agree(lambda: self.publish_final(reason, test))
+        self.sharded.gather_on_first()
+        return self.processes.from_first(lambda: self.publish_final(reason, test))
 
     def publish_final(self, reason: str, test: Test) -> Result:
         """Write model/, and score the test data."""
@@ -291,7 +291,7 @@ class Loop(Updates):
         return Interrupted(
             f"stopped at update {self.counters.update:,}, which is saved. "
             f"Go on with: regard resume {self.folder.path}",
-            self.processes.greatest(self.interruption.code),
+            self.processes.maximum(self.interruption.code),
         )
 
 

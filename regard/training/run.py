@@ -20,7 +20,7 @@ from regard.malloc import keep_freed_blocks
 from regard.progress import Mute, Show
 from regard.training.callbacks import Callback, Callbacks
 from regard.training.checkpointing import Checkpoint, RunFolder, Tables, checked_checkpoint
-from regard.training.distributed import processes
+from regard.training.distributed.processes import processes
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Test, no_test
 from regard.training.options import TrainingOptions
@@ -70,7 +70,7 @@ def train(
     ops.load_kernels()
     run, here = RunFolder(Path(folder)), processes()
     with _opened(run, show) as (interruption, shown):
-        here.agree(lambda: _check_empty(run))
+        here.from_first(lambda: _check_empty(run))
         now = _identity(identity, options, seed)
         told = Callbacks(callbacks if here.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, told)
@@ -110,7 +110,7 @@ def resume(
     run, here = RunFolder(Path(folder)), processes()
     now = _identity(identity, options, seed)
     with _opened(run, show) as (interruption, shown):
-        here.agree(run.remove_leftovers)
+        here.from_first(run.remove_leftovers)
         newest = _newest(run, shown.warn)
         checkpoint = checked_checkpoint(*newest) if newest else None
         if checkpoint:
@@ -142,7 +142,7 @@ def _opened(run: RunFolder, show: Show | Progress) -> Iterator[tuple[Interruptio
     """The first process locks the folder and shows the progress; all listen for signals."""
     here = processes()
     with ExitStack() as stack:
-        here.agree(lambda: stack.enter_context(run.locked()))
+        here.from_first(lambda: stack.enter_context(run.locked()))
         interruption = stack.enter_context(Interruption(repeated=here.size > 1))
         shown = stack.enter_context(closing(progress(show if here.first else Mute())))
         yield interruption, shown
@@ -168,7 +168,7 @@ def _newest(
         found.append(run.newest(warn, here))
         return found[0] and found[0][0]
 
-    path = here.agree(look)
+    path = here.from_first(look)
     if found or path is None:
         return found[0] if found else None
     return path, *read_folder(path, here.rank, here.size, verified=True)
@@ -196,7 +196,7 @@ def _finished(loop: Loop, test: Test, pause_at: float | None) -> Result:
     keep_freed_blocks()
     result = loop.run(test, pause_at)
     text = json.dumps(asdict(result), indent=1) + "\n"
-    loop.processes.agree(lambda: write_text(loop.folder.result, text))
+    loop.processes.from_first(lambda: write_text(loop.folder.result, text))
     loop.callback.on_end(result)
     return result
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard import __version__
 from regard.training.checkpointing import AVERAGED, FROZEN, Checkpoint, Checkpointer, Facts, Tables
 from regard.training.counters_and_rng import isolated_rng, restore_rng, rng_facts, rng_tensors
-from regard.training.distributed import Processes
+from regard.training.distributed.processes import Processes
 from regard.training.loop import Loop
 from regard.training.metrics_log import MetricsLog
 from regard.training.optimizers import named_state, restore_state
@@ -31,7 +31,7 @@ def start_run(loop: Loop, seed: int) -> None:
     loop.processes.seed(seed)
     wanted = loop.options.precision
     found = resolve(wanted, loop.sharded.losses, loop.model, loop.batches)
-    loop.precision = loop.processes.agree(lambda: found)
+    loop.precision = loop.processes.from_first(lambda: found)
     loop.report, loop.checkpointer = _report(loop, 0), checkpointer(loop)
     loop.checkpointer.save()
 
@@ -79,7 +79,7 @@ def gather(loop: Loop) -> tuple[Tables, Facts]:
 
 def _weights(loop: Loop) -> Tables:
     """The state of the model: what is trained, and what is frozen, where something is."""
-    state = loop.sharded.state()
+    state = loop.sharded.local_state()
     parameters = loop.model.named_parameters(remove_duplicate=False)
     names = {name for name, parameter in parameters if not parameter.requires_grad}
     frozen = {name: tensor for name, tensor in state.items() if name in names}
@@ -92,7 +92,7 @@ def restore(loop: Loop, checkpoint: Checkpoint) -> None:
     facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
     loop.sharded.load(checkpoint.weights)
     restore_average(loop, checkpoint)
-    state = loop.sharded.parts(memory.get("optimizer", {}))
+    state = loop.sharded.local_parts(memory.get("optimizer", {}))
     restore_state(loop.optimizer, loop.sharded.trained, state)
     loop.batches.restore(facts.position)
     loop.precision, loop.scores = facts.precision, facts.scores
@@ -121,7 +121,7 @@ def restore(loop: Loop, checkpoint: Checkpoint) -> None:
 def restore_average(loop: Loop, checkpoint: Checkpoint) -> None:
     """Put back the counters and the mean of the weights that they count."""
     loop.counters = loop.average.counters = checkpoint.facts.counters
-    loop.average.restore(loop.sharded.parts(checkpoint.tensors.get(AVERAGED, {})))
+    loop.average.restore(loop.sharded.local_parts(checkpoint.tensors.get(AVERAGED, {})))
 
 
 def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:

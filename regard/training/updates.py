@@ -22,7 +22,8 @@ from regard.ops import WeightCopies, weight_copies
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.compiling import CompiledBlock, compiled_blocks, compiling
 from regard.training.counters_and_rng import Counters
-from regard.training.distributed import processes
+from regard.training.distributed.fsdp_model import shard
+from regard.training.distributed.processes import processes
 from regard.training.layer_groups import (
     Parameters,
     frozen_groups,
@@ -68,7 +69,7 @@ class Updates(ABC):
             torch.set_num_threads(options.threads)
         self.task, self.options, self.processes = task, options, processes()
         self.model: nn.Module = task.model
-        self.sharded = self.processes.shard(task)
+        self.sharded = shard(task, self.processes)
         self.optimizer = optimizer(self.model, options.optimizer, self.sharded.trained)
         self.unfreezing = options.unfreeze_epochs
         self.layers = layer_groups(self.model) if self.unfreezing else []

@@ -15,7 +15,8 @@ import pytest
 
 from regard.errors import ConfigError
 from regard.experiments.estimate import estimate
-from regard.experiments.runs import checked_recipe, read_recipe
+from regard.experiments.recipe_options import checked_recipe
+from regard.experiments.runs import read_recipe
 from regard.experiments.template import recipe_template, trained_tasks
 from regard.recipe import parse
 from regard.tasks import TASKS

@@ -16,6 +16,7 @@ from regard.data.corpus_building import build_corpus
 from regard.data.documents import read_documents
 from regard.errors import ConfigError
 from regard.experiments import runs
+from regard.experiments.build_model import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import batching
 from regard.tasks.masked_language_modeling import MaskedLanguageModeling
@@ -200,7 +201,7 @@ def test_a_corpus_in_a_folder_gives_the_same_texts(here):
     plan = planned(here / "bert.toml")
     in_memory = [batch.texts.ids for batch in plan.task._masked("train").epoch(1)]
     plan.task.tokenizer.save(here / "tokenizer")
-    tokenizer = runs.build_tokenizer(plan.recipe)
+    tokenizer = build_tokenizer(plan.recipe)
     build_corpus(read_documents("text.txt"), tokenizer, here / "corpus", structure=True)
     changes = (
         ('train = ["text.txt"]', 'train = ["corpus"]'),

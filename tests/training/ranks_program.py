@@ -20,7 +20,10 @@ import regard
 from regard.data.batches import PairBatch, Sequences, StreamBatch
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.training import Callback, Interrupted, OptimizerOptions, resume, train
-from regard.training.distributed import FSDPModel, WholeModel, connected, layers_of, processes
+from regard.training.distributed.fsdp_model import FSDPModel, layers_of
+from regard.training.distributed.processes import processes
+from regard.training.distributed.sharded_model import WholeModel
+from regard.training.distributed.torchrun import connected
 from regard.training.optimizers import trained
 from regard.training.task import Task
 
@@ -181,10 +184,10 @@ def models(names: Path) -> None:
         mine = FSDPModel(Tiny(registry, kind, case), processes())
         expected, found = gradients(whole), gradients(mine)
         numbers = {name: expected.pop(name) for name in ("loss", "norm")}
-        for name, value in {**numbers, **mine.parts(expected)}.items():
+        for name, value in {**numbers, **mine.local_parts(expected)}.items():
             assert torch.allclose(found[name], value, rtol=1e-3, atol=1e-4), (kind, case, name)
         assert found.keys() == {*trained(whole.model), *numbers} & {*expected, *numbers}
-        mine.on_first(partial(check_plain, mine.model, whole.model))
+        mine.with_whole_model(partial(check_plain, mine.model, whole.model))
         equal.append(f"{kind} {case[0]}")
     if processes().first:
         names.write_text("\n".join(equal))

@@ -29,7 +29,8 @@ from regard.experiments.compare.conditions import check_equal, check_same_run, c
 from regard.experiments.compare.results import OUTCOME, ComparisonResults, Outcome
 from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
 from regard.experiments.compare.workers import display, run_jobs
-from regard.experiments.runs import name_of_run, read_recipe
+from regard.experiments.recipe_options import read_recipe
+from regard.experiments.runs import name_of_run
 from regard.file_writing import write_text
 from regard.progress import Show
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.data import hash_of
 from regard.errors import ConfigError
-from regard.experiments.runs import read_recipe
+from regard.experiments.recipe_options import read_recipe
 from regard.recipe import read
 
 BUDGET = ("tokens", "epochs", "updates")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.experiments.compare.conditions import check_unchanged
-from regard.experiments.runs import holds_tokenizer
+from regard.experiments.training_plan import holds_tokenizer
 from regard.file_writing import write_text
 from regard.schema import read_json
 

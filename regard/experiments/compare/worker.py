@@ -19,7 +19,8 @@ from regard.checkpoints.store import FACTS
 from regard.executors import send
 from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate
-from regard.experiments.runs import load, read_recipe, resume, train
+from regard.experiments.recipe_options import read_recipe
+from regard.experiments.runs import load, resume, train
 from regard.file_writing import write_text
 from regard.progress import Show, clock
 from regard.schema import read_json

@@ -36,7 +36,7 @@ from regard.experiments.estimate.counting import (
 )
 from regard.experiments.estimate.measuring import Measured, measured
 from regard.experiments.estimate.samples import read_sample, with_local_model
-from regard.experiments.runs import FineTuneSection, read_recipe
+from regard.experiments.recipe_options import FineTuneSection, read_recipe
 from regard.models import described
 from regard.training.flops import count
 from regard.training.options import TrainingOptions

@@ -22,8 +22,9 @@ from regard.data.bidirectional_streams import BidirectionalBatch
 from regard.data.files import split_member
 from regard.data.grouped_inputs import GroupBatch
 from regard.errors import ConfigError
+from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.lora import adapt
-from regard.experiments.runs import FineTuneSection, build_model, build_tokenizer
+from regard.experiments.recipe_options import FineTuneSection
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
 from regard.tasks.batching import device_of

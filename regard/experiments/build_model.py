@@ -1,0 +1,113 @@
+"""The model and the tokenizer that a recipe describes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.checkpoints.filling import SkipInit
+from regard.checkpoints.model_folder import folder_of, open_folder, read_model
+from regard.errors import ConfigError
+from regard.experiments.recipe_options import FineTuneSection
+from regard.models import model_class, name_of
+from regard.models.config import MOST_LAYERS
+from regard.models.features import Features
+from regard.models.keep_layers import keep_layers
+from regard.tasks.encoding import headed
+from regard.text import Tokenizer
+
+
+def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
+    """The model of a section [model], for the vocabulary of this tokenizer.
+
+    Raises:
+        ConfigError: the tokenizer lacks a special token, or options contradict each other.
+    """
+    if isinstance(section, FineTuneSection):
+        return _model_to_fine_tune(section)
+    model: Any = model_class(section.name)
+    roles = {field.name: field.default for field in fields(model.Config)}
+    special = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*roles}}
+    for role, number in special.items():
+        if number is None and roles[role] is not None:
+            raise ConfigError(f"The tokenizer has no {role} token, which the model needs.")
+    options = section.model_dump(exclude={"name", "size"})
+    _check_layers(options)
+    try:
+        config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
+        if torch.get_default_device().type != "meta":  # there, no model takes memory
+            _check_memory(lambda: model(config))
+        return model(config)
+    except (ValueError, OverflowError, RuntimeError) as error:  # torch's own have the last type
+        raise ConfigError(f"[model] {str(error).removeprefix('[model] ')}") from None
+
+
+def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
+    """The model of a folder, with the options that [model] changes."""
+    folder_of(section.path)  # says that it is missing, before anything else is said of it
+    if section.features and section.lora:
+        raise ConfigError("[model.lora] cannot stand beside [model.features]: leave one out.")
+    model = read_model(section.path, section.changes())
+    if section.layers is not None:
+        model = keep_layers(headed(model), section.layers)
+    if section.features is None:
+        return model
+    options = section.features.model_dump()
+    _check_layers(options, "model.features")
+    options["choice"] = options.pop("layers")
+    encoder = headed(model).encoder
+    try:
+        return Features.over(encoder, name_of(encoder), options)
+    except ConfigError as error:
+        raise ConfigError(f"[model.features] {error}") from None
+
+
+def _check_layers(options: Mapping[str, Any], section: str = "model") -> None:
+    """Raises ConfigError where there are more layers than any machine builds in a sensible time."""
+    for name, value in options.items():
+        if name.endswith("layers") and type(value) is int and value > MOST_LAYERS:
+            said = f"[{section}] `{name}` must be at most {MOST_LAYERS:,}, but is {value}."
+            raise ConfigError(said)
+
+
+def _check_memory(make: Callable[[], nn.Module]) -> None:
+    """Build the model without numbers, and compare its size with this machine's memory.
+
+    Raises:
+        ConfigError: weights and gradients do not fit into it, or are too large for torch.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory
+    try:
+        with torch.device("meta"), SkipInit():
+            weights = sum(w.numel() * w.element_size() for w in make().parameters())
+    except RuntimeError as error:
+        said = str(error).split("\n")[0]
+        raise ConfigError(f"[model] is too large to be built: {said}.") from None
+    if 2 * weights > memory:
+        raise ConfigError(
+            f"[model] has weights of {weights / 1e9:,.1f} GB. With their gradients they need twice "
+            f"of that, but this machine has {memory / 1e9:,.1f} GB of memory. Make it smaller."
+        )
+
+
+def build_tokenizer(recipe: Any) -> Tokenizer:
+    """The tokenizer that [tokenizer] describes, or that of the folder that [model] names.
+
+    Raises:
+        ConfigError: there is neither [tokenizer] nor [model] path.
+    """
+    if recipe.tokenizer is not None:
+        return recipe.tokenizer.build(recipe.data.texts)
+    if not isinstance(recipe.model, FineTuneSection):
+        raise ConfigError(
+            "A model with random weights needs a new tokenizer: describe it in [tokenizer], or "
+            "fine-tune the model of a folder: [model] path."
+        )
+    return open_folder(recipe.model.path).tokenizer()

@@ -1,0 +1,136 @@
+"""Recipes with the options of their task and of their model, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ConfigError
+from regard.experiments.lora import LoraSection
+from regard.models import MODELS, model_class
+from regard.models.config import Count, Probability, Size
+from regard.models.features import FeaturesConfig
+from regard.recipe import (
+    ModelSource,
+    Options,
+    RawRecipe,
+    Recipe,
+    options_of,
+    read,
+    with_section,
+)
+from regard.tasks import TASKS, task_class
+from regard.tasks.verbs import TaskVerbs
+from regard.training import TrainingOptions
+from regard.training.options import without_effect
+
+NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
+
+
+def read_recipe(
+    path: str | Path, overrides: Sequence[str] = (), *, keep_unset: bool = False
+) -> Recipe:
+    """A recipe with the options of its task and its model, all of them checked.
+
+    keep_unset: see `regard.recipe.RawRecipe.check`.
+
+    Raises:
+        ConfigError, DataError: the recipe cannot be read, or names what does not exist.
+    """
+    return open_recipe(path, overrides, keep_unset)[1]
+
+
+def open_recipe(
+    path: str | Path, overrides: Sequence[str] = (), keep_unset: bool = False
+) -> tuple[RawRecipe, Any]:
+    """A recipe as it was read, which knows the line of each option, and its checked options."""
+    raw = read(path, overrides)
+    return raw, checked_recipe(raw, keep_unset)
+
+
+def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
+    """The checked options of a recipe that was read, its data in files.
+
+    Raises:
+        ConfigError: an option does not exist, has a wrong value or has no effect.
+    """
+    schema = schema_of(raw)
+    task = task_class(raw.choice("task", TASKS))
+    recipe: Any = raw.check(schema, keep_unset=keep_unset)
+    if not raw.run:  # the recipe in a run folder was accepted when the run began
+        problems = [*task.problems(recipe), *without_effect(recipe.training)]
+        if problems:
+            said = (f"{raw.location(key)}: `{key}` {problem}" for key, problem in problems)
+            raise ConfigError("\n".join(said))
+    return recipe
+
+
+def schema_of(raw: RawRecipe) -> type[Recipe]:
+    """The options that a recipe may have, by its task and its model.
+
+    Raises:
+        ConfigError: it names a task or a model that does not exist, or a task that has no training.
+    """
+    task = task_class(raw.choice("task", TASKS))
+    if task.Recipe is None:
+        raise ConfigError(
+            f"{raw.location('task')}: nothing trains the task {task.name!r} here: models come with "
+            "it. Fine-tune them for another task, or use them as they are."
+        )
+    section = FineTuneSection if raw.has("model.path") else _model_section(raw, task)
+    return with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
+
+
+def _model_section(raw: RawRecipe, task: TaskVerbs) -> type[Options]:
+    """[model] of a training that starts from random weights: the options of the model's class."""
+    model = model_class(raw.choice("model.name", MODELS))
+    if not task.trains(model):
+        names = ", ".join(name for name in MODELS if task.trains(model_class(name)))
+        raise ConfigError(
+            f"{raw.location('model.name')}: the task {task.name} cannot train this model. "
+            f"`model.name` must be one of {names}."
+        )
+    size = model.SIZES.get(raw.choice("model.size", ["", *model.SIZES], default=""))
+    return options_of(model.Config, NO_OPTIONS, size, name=(str, ...), size=(str, ""))
+
+
+class FeaturesSection(Options):
+    """[model.features]: the folder's encoder is frozen, and a biLSTM on top of it is trained."""
+
+    layers: str = FeaturesConfig.choice
+    """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix (learned)."""
+    d_model: Size = FeaturesConfig.d_model
+    lstm_layers: Size = FeaturesConfig.lstm_layers
+    d_words: Count = FeaturesConfig.d_words
+    """Of learned vectors of tokens beside the features; 0: none."""
+    dropout: Probability = FeaturesConfig.dropout
+
+
+class FineTuneSection(Options):
+    """[model] of a training that starts from the weights of a folder, or of a name on the hub."""
+
+    path: ModelSource
+    layers: tuple[Count, ...] | None = None
+    """The layers of an encoder that are kept, from 0, such as [0, 2, 4]; None: all of them."""
+    dropout: Probability | None = None
+    """None, here and in the next two options: as in the folder."""
+    attention_dropout: Probability | None = None
+    head_dropout: Probability | None = None
+    features: FeaturesSection | None = None
+    lora: LoraSection | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in reports: of the folder, or of the run that has the folder as its `model`."""
+        path = Path(self.path)
+        return path.parent.name if path.name == "model" and path.parent.name else path.name
+
+    @property
+    def size(self) -> str:
+        """None: the folder says it."""
+        return ""
+
+    def changes(self) -> dict[str, Any]:
+        """The options that differ from the folder's configuration."""
+        return self.model_dump(exclude={"path", "layers", "features", "lora"}, exclude_none=True)

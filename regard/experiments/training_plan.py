@@ -1,0 +1,147 @@
+"""A recipe with its task: the data read, the model built, all ready to be trained."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import ops
+from regard.data import hash_of
+from regard.errors import ConfigError
+from regard.experiments.build_model import build_model, build_tokenizer
+from regard.experiments.lora import LoraSection, adapt, has_run_adapter, write_run_adapter
+from regard.experiments.new_vocabulary import for_vocabulary
+from regard.experiments.recipe_options import FineTuneSection
+from regard.models import as_encoder, as_encoder_decoder
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.recipe import (
+    defaults_of,
+)
+from regard.tasks import task_class
+from regard.tasks.folders import device_for, save
+from regard.tasks.verbs import TaskVerbs
+from regard.text import Tokenizer
+from regard.text.sentencepiece import is_m2m_100, is_marian
+
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+OWN_TABLES = {"training", "seed", "name"}  # of a recipe: the identity has them elsewhere, or not
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A recipe with its task, built and ready to be trained.
+
+    recorded: of a run whose data has moved, the recipe and the checksums with the original paths.
+    """
+
+    recipe: Any
+    task: TaskVerbs
+    recorded: tuple[Any, Mapping[str, str]] | None = None
+
+    @cached_property
+    def checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file of data."""
+        return {name: hash_of(name) for name in self.recipe.data.files()}
+
+    @property
+    def lora(self) -> LoraSection | None:
+        """The adapters that the recipe asks for."""
+        section = self.recipe.model
+        return section.lora if isinstance(section, FineTuneSection) else None
+
+    def publish(self, folder: Path) -> None:
+        """Write model/ of a run, which is `folder`, and adapter/ where the model has adapters.
+
+        Models that were trained with it have folders beside it.
+        """
+        save(self.task, folder)
+        for name, companion in self.task.companions().items():
+            save(companion, folder.parent / name)
+        if self.lora is not None:
+            write_run_adapter(self.task, self.lora, self.recipe.model.path, folder.parent)
+
+    def is_published(self, folder: Path) -> bool:
+        """Whether model/ of a run, which is `folder`, and what stands beside it are complete."""
+        beside = {folder.parent / name: one for name, one in self.task.companions().items()}
+        written = (_is_published(one, path) for path, one in [(folder, self.task), *beside.items()])
+        return all(written) and has_run_adapter(self.lora, folder.parent)
+
+    def identity(self) -> dict[str, Any]:
+        """What may not change between a run and its resumption."""
+        recipe, checksums = self.recorded or (self.recipe, self.checksums)
+        return {
+            "recipe": recipe.model_dump(mode="json", exclude=OWN_TABLES),
+            "data": dict(checksums),
+            "tokenizer": self.task.tokenizer.fingerprint(),
+            **self.task.identity(),
+        }
+
+    def defaults(self) -> dict[str, Any]:
+        """What `identity` has for options that an earlier version did not have."""
+        found = defaults_of(self.recipe)
+        return {"recipe": {name: found[name] for name in found if name not in OWN_TABLES}}
+
+
+def plan(
+    recipe: Any, tokenizer: Tokenizer | None = None, device: str | None = None
+) -> TrainingPlan:
+    """Read the data, learn the tokenizer unless it is given, and build the model from the seed.
+
+    A warning tells what of the data is left out or truncated.
+
+    device: as in `train`.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: the recipe, the data or the folder to start from is
+            wrong.
+    """
+    ops.load_kernels()
+    kind = task_class(recipe.task)
+    tokenizer = tokenizer or build_tokenizer(recipe)
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model, tokenizer)
+    if isinstance(recipe.model, FineTuneSection) and recipe.tokenizer is not None:
+        model = for_vocabulary(model, recipe.model.path, tokenizer)
+    if not kind.trains(type(model)) and not isinstance(model, EncoderWithHeads):
+        others = (as_encoder(model), as_encoder_decoder(model))
+        suited = [one for one in others if one is not None and kind.trains(type(one))]
+        if not suited:
+            name = type(model).__name__
+            raise ConfigError(f"[model] {name} cannot learn the task {recipe.task}.")
+        model = suited[0]
+    model = model.to(device_for(device))
+    made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
+    made.task.start_from_word_vectors(recipe)
+    adapt(made.task, made.lora, model)
+    for note in made.task.notes():
+        warnings.warn(note, stacklevel=_level_of_caller())
+    return made
+
+
+def _level_of_caller() -> int:
+    """How far above the function that asks the first frame outside this package is."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds all files of a tokenizer."""
+    holds = (folder / "tokenizer.json").exists() or is_marian(folder) or is_m2m_100(folder)
+    return holds and (folder / "tokenizer_config.json").exists()
+
+
+def _is_published(task: TaskVerbs, folder: Path) -> bool:
+    """Whether a folder holds all files of a task."""
+    wanted = ["config.json", "model.safetensors"]
+    wanted += ["generation_config.json"] if task.decodes else []
+    return holds_tokenizer(folder) and all((folder / name).exists() for name in wanted)

@@ -1,0 +1,198 @@
+"""The processes of a training as one of them sees them: values and files that they share."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from regard.checkpoints import shards, store
+from regard.errors import RegardError
+from regard.file_writing import not_written
+
+Value = TypeVar("Value")
+SEED_STEP = 0x9E3779B97F4A7C15  # between the seeds of two processes, modulo 2^63
+
+
+class Processes(ABC):
+    """The processes of a training, seen by one of them.
+
+    rank: the number of this one, from 0.  size: how many there are.
+    """
+
+    rank: int
+    size: int
+
+    @property
+    def first(self) -> bool:
+        """Whether this process decides, validates and writes."""
+        return self.rank == 0
+
+    @abstractmethod
+    def from_first(self, function: Callable[[], Value]) -> Value:
+        """What the first process computes, in all of them; the others do not call the function.
+
+        What it raises in the first process is raised in all of them.
+        """
+
+    @abstractmethod
+    def maximum(self, number: int) -> int:
+        """The greatest of the numbers that the processes have."""
+
+    @abstractmethod
+    def write_folder(
+        self,
+        folder: Path,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        facts: Mapping[str, Any],
+        same: Mapping[str, Path],
+    ) -> None:
+        """`store.write_folder` of what all processes hold, in a file each; facts of the first.
+
+        Raises:
+            CheckpointError: in all of them, where one cannot write.
+        """
+
+    def seed(self, number: int) -> None:
+        """Seed torch's generators; each process draws numbers of its own."""
+        torch.manual_seed((number + self.rank * SEED_STEP) % 2**63 if self.rank else number)
+
+    def rows(self, count: int) -> range:
+        """The rows of a batch of `count` that this process reads."""
+        return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+
+class OneProcess(Processes):
+    """A training in one process."""
+
+    rank, size = 0, 1
+
+    def from_first(self, function: Callable[[], Value]) -> Value:
+        return function()
+
+    def maximum(self, number: int) -> int:
+        return number
+
+    def write_folder(
+        self,
+        folder: Path,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        facts: Mapping[str, Any],
+        same: Mapping[str, Path],
+    ) -> None:
+        store.write_folder(folder, tensors, facts, same)
+
+
+class SeveralProcesses(Processes):
+    """The processes that torchrun has started; `connected` connects them."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        self._answering = False
+        self.raised: BaseException | None = None  # the error of the first process, in the others
+
+    def from_first(self, function: Callable[[], Value]) -> Value:
+        if self._answering:  # the others wait for the answer of an outer function
+            return function()
+        answer: list[Any] = [None, None]  # the value, or the error
+        if self.first:
+            self._answering = True
+            try:
+                answer[0] = function()
+            except BaseException as error:
+                sent = [None, _sendable(error)]
+                distributed.broadcast_object_list(sent, src=0)
+                raise
+            finally:
+                self._answering = False
+        distributed.broadcast_object_list(answer, src=0)
+        value, self.raised = answer
+        if self.raised is not None:
+            raise self.raised
+        return value
+
+    def maximum(self, number: int) -> int:
+        found = torch.tensor(number)
+        distributed.all_reduce(found, distributed.ReduceOp.MAX)
+        return int(found)
+
+    def write_folder(
+        self,
+        folder: Path,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        facts: Mapping[str, Any],
+        same: Mapping[str, Path],
+    ) -> None:
+        self.from_first(lambda: _begun(folder))
+        names = {table: shards.shard_name(table, self.rank, self.size) for table in tensors}
+        mine = {names[table]: one for table, one in tensors.items()}
+        earlier = {names[table]: at for table, at in same.items()}
+        sums: dict[str, str] = {}
+        problem = ""
+        try:
+            sums = store.write_files(folder, mine, earlier)
+        except OSError as error:
+            problem = f"process {self.rank}: {error}"
+        told: list[Any] = [None] * self.size
+        distributed.all_gather_object(told, (problem, sums, shards.rows_of(tensors)))
+        self.from_first(lambda: _completed(folder, facts, told))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """An error that another process can make again."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RegardError(str(error))
+    return error
+
+
+def _begun(folder: Path) -> None:
+    try:
+        store.begin_folder(folder)
+    except OSError as error:
+        raise not_written(folder, error) from error
+
+
+def _completed(
+    folder: Path,
+    facts: Mapping[str, Any],
+    told: Sequence[tuple[str, Mapping[str, str], shards.Rows]],
+) -> None:
+    """Complete a folder whose files all processes have written.
+
+    told: of each process its problem, the checksums of its files, and the rows that it holds.
+    """
+    try:
+        if problems := [problem for problem, _, _ in told if problem]:
+            raise OSError("; ".join(problems))
+        index = shards.index_of([rows for _, _, rows in told])
+        sums = {name: one for _, files, _ in told for name, one in files.items()}
+        store.complete_folder(folder, {store.FACTS: facts, shards.INDEX: index}, sums)
+    except OSError as error:
+        store.abandon_folder(folder)
+        raise not_written(folder, error) from error
+
+
+_active: list[Processes] = [OneProcess()]
+
+
+def processes() -> Processes:
+    """The processes of the training that this process takes part in."""
+    return _active[-1]
+
+
+@contextmanager
+def active(several: Processes) -> Iterator[None]:
+    """Inside, `processes` gives these."""
+    _active.append(several)
+    try:
+        yield
+    finally:
+        _active.pop()

@@ -1,0 +1,112 @@
+"""Whether torchrun has started this process, and its connection to the others."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+from torch import distributed
+
+from regard.errors import ConfigError, RegardError
+from regard.training.distributed.heartbeat import ADVICE, Heartbeat, store_of_torchrun
+from regard.training.distributed.processes import SeveralProcesses, active, processes
+from regard.training.interrupt import Interrupted
+
+WAIT = timedelta(days=7)  # for the first process, which validates; `Heartbeat` notices a death
+
+
+class OtherProcessFailed(RegardError):
+    """The first process has failed; its own message says why."""
+
+
+def started_by_torchrun() -> bool:
+    """Whether this is one of several processes."""
+    return distributed.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def is_first() -> bool:
+    """Whether this is the only process, or the first of those that torchrun has started."""
+    return not started_by_torchrun() or os.environ["RANK"] == "0"
+
+
+@contextmanager
+def connected(device: str | None = None) -> Iterator[str | None]:
+    """Inside, this process is one of those that torchrun has started; yields its device.
+
+    Where there is one process alone, `device` is as it was given.
+
+    Raises:
+        ConfigError: there are more processes than GPUs on this machine, or a device has a number.
+    """
+    if not started_by_torchrun() or processes().size > 1:
+        yield device
+        return
+    device = _device(device)
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    distributed.init_process_group(backend, timeout=WAIT)
+    here = SeveralProcesses()
+    heartbeat = Heartbeat(store_of_torchrun(), here.rank, here.size)
+    heartbeat.start()
+    failed = True
+    try:
+        with active(here), _warnings_of(here):
+            yield device
+        failed = False
+    except Interrupted as stop:  # in all of them, after they have saved; one says so
+        failed = False
+        if not here.first:
+            raise SystemExit(stop.code) from None
+        raise
+    except Exception as error:
+        if error is here.raised:
+            raise OtherProcessFailed(f"process {here.rank} ends, because process 0 does.") from None
+        if _is_lost_connection(error):
+            raise OtherProcessFailed(
+                f"Process {here.rank} of {here.size} has lost the connection to another one, which "
+                f"has ended.{ADVICE}"
+            ) from error
+        raise
+    finally:
+        heartbeat.leave(failed=failed)
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def _warnings_of(here: SeveralProcesses) -> Iterator[None]:
+    """Inside, the first process alone warns."""
+    with warnings.catch_warnings():
+        # No model changes the output of a part in place: a test compares all gradients.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        if not here.first:
+            warnings.simplefilter("ignore")
+        yield
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    """Whether torch says that another process is gone."""
+    said = str(error).lower()
+    own = isinstance(error, RuntimeError) and ("gloo" in said or "nccl" in said)
+    return own or isinstance(error, distributed.DistError)
+
+
+def _device(given: str | None) -> str:
+    """ "cuda", a GPU for each process of this machine, or "cpu"."""
+    local, many = (int(os.environ[f"LOCAL_{name}"]) for name in ("RANK", "WORLD_SIZE"))
+    device = given or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"Several processes take one GPU each: the device must be cpu or cuda, but is {device}."
+        )
+    if device == "cuda":
+        if many > torch.cuda.device_count():
+            raise ConfigError(
+                f"{many} processes need {many} GPUs, but this machine has "
+                f"{torch.cuda.device_count()}. Set --nproc-per-node to that, or train on the CPU: "
+                "--device cpu."
+            )
+        torch.cuda.set_device(local)
+    return device
