@@ -39,7 +39,6 @@ RECIPE = Path(__file__).resolve().parents[1] / "recipes/bert-ablations.toml"
 REVIEWS, VALIDATION = 12_000, 150  # of the table
 SUBWORDS = 2000
 VARIANTS: dict[str, list[str]] = {
-    "pairs": ["data.sentence_pairs=true"],
     "no pairs": [],
     "left to right": [
         "task=language-modeling",
@@ -48,11 +47,12 @@ VARIANTS: dict[str, list[str]] = {
         'model={name="gpt", d_model=128, heads=4, layers=2, max_length=64, positions="shaw", '
         "dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0, init_range=0.08}",
     ],
+    "pairs": ["data.sentence_pairs=true"],
     "30% masked": ["data.share=0.3"],
     "64 wide": ["model.d_model=64", "model.d_ff=256"],
     "256 wide": ["model.d_model=256", "model.d_ff=1024", "training.optimizer.learning_rate=1e-3"],
 }
-CURVES = ("pairs", "no pairs", "left to right")  # of the others the last checkpoint is fine-tuned
+CURVES = ("no pairs", "left to right", "pairs")  # of the others the last checkpoint is fine-tuned
 FINE_TUNING = """
 task = "classification"
 [data]

@@ -12,6 +12,7 @@ __all__, __getattr__ = names_of(
         "corpus": "Corpus encode_corpus",
         "corpus_building": "build_corpus",
         "corpus_folder": "open_corpus",
+        "datasets.articles": "Article read_articles",
         "datasets.conll": "TaggedSentence read_conll",
         "datasets.glue": "read_glue",
         "datasets.dialogues": "Replies Turns read_dialogues",

@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -47,13 +48,18 @@ class Exact(Toy):
 
 
 class Dying(Exact):
-    """The second process kills itself at a batch."""
+    """The second process kills itself at a batch, and writes when into a file."""
 
     batches = 0
+
+    def __init__(self, clock: Path):
+        super().__init__()
+        self.clock = clock
 
     def losses(self, batch, carry):
         self.batches += 1
         if processes().rank == 1 and self.batches == KILLED:
+            self.clock.write_text(str(time.monotonic()))
             os.kill(os.getpid(), signal.SIGKILL)
         return super().losses(batch, carry)
 
@@ -197,7 +203,7 @@ def dying(folder: Path) -> None:
     """A training of which a process dies."""
     torch.set_num_threads(1)
     with connected():
-        train(Dying(), chosen(), folder / "killed", show="none")
+        train(Dying(folder / "killed at"), chosen(), folder / "killed", show="none")
 
 
 def main(folder: Path) -> None:

@@ -121,10 +121,9 @@ def test_two_processes_resume_what_one_has_saved(runs, alone):
 
 
 def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
-    began = time.monotonic()
     done = torchrun("dying", tmp_path)
     assert done.returncode != 0
-    assert time.monotonic() - began < 30  # with the start of torch
+    assert time.monotonic() - float((tmp_path / "killed at").read_text()) < 30
     assert "has lost the connection to another one" in done.stderr
     run = tmp_path / "killed"
     assert max((run / "checkpoints").iterdir()).name == "step-000020"
