@@ -183,12 +183,7 @@ def choice_log_likelihoods(model: Generator, fitted: Sequence[Fitted]) -> list[l
     Raises:
         RegardError: one is not finite.
     """
-    inputs = GroupedInputs.of(
-        [
-            [EncoderInput(ids, [0] * len(ids), (0,), (len(ids),)) for ids in one.rows]
-            for one in fitted
-        ]
-    )
+    inputs = GroupedInputs.of([[_input(ids) for ids in one.rows] for one in fitted])
     found: list[list[float]] = [[] for _ in fitted]
     with evaluating(model):
         batches = inputs.longest_first(model.config.pad, max_tokens=batch_budget(model))
