@@ -43,13 +43,13 @@ VARIANTS: dict[str, list[str]] = {
     "left to right": [
         "task=language-modeling",
         'data={train="$FOLDER/train.txt", valid="$FOLDER/valid.txt", format="text", '
-        "batch_size=32, sequence_length=64}",
+        "batch_size=16, sequence_length=64}",
         'model={name="gpt", d_model=128, heads=4, layers=2, max_length=64, positions="shaw", '
         "dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0, init_range=0.08}",
     ],
-    "pairs": ["data.sentence_pairs=true"],
     "30% masked": ["data.share=0.3"],
     "64 wide": ["model.d_model=64", "model.d_ff=256"],
+    "pairs": ["data.sentence_pairs=true"],
     "256 wide": ["model.d_model=256", "model.d_ff=1024", "training.optimizer.learning_rate=1e-3"],
 }
 CURVES = ("no pairs", "left to right", "pairs")  # of the others the last checkpoint is fine-tuned

@@ -23,8 +23,8 @@ from types import ModuleType
 from typing import get_type_hints
 
 STATIONS = (
-    "text data layers attention models checkpoints decoding metrics tasks training visual "
-    "experiments"
+    "text data layers attention models checkpoints decoding metrics tasks training executors "
+    "visual experiments"
 ).split()
 MODULES = [
     *("regard", "regard.recipe", "regard.ops", "regard.state"),
