@@ -40,8 +40,8 @@ FORMS: dict[str, dict[str, str | int | float]] = {
     "hard": {"selection": "hard"},
     "hard-expected": {"selection": "hard-expected"},
 }
-# Name of a row -> the recipe of a translator that is no LSTM
-OTHERS = {name: f"tatoeba-{name}.toml" for name in ("transformer", "conv", "bytenet")}
+# Name of a row -> the recipe of another translator
+OTHERS = {name: f"tatoeba-{name}.toml" for name in ("rnnsearch", "transformer", "conv", "bytenet")}
 
 
 def main(

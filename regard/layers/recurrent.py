@@ -117,6 +117,23 @@ class GRU(RecurrentLayer):
         return *ops.gru(x, hidden, weights), cell
 
 
+class ResetFirstGRU(RecurrentLayer):
+    """Gates in the order r, z, n, of which r comes before the matrix; see
+    `ops.reset_first_gru_step`.
+    """
+
+    gates = 3
+
+    def read(
+        self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        below, outputs = ops.linear(x, weights.input, weights.input_bias).to(hidden.dtype), []
+        for one in below.unbind(1):
+            hidden = ops.reset_first_gru_step(one, hidden, weights.recurrent)
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), hidden, cell
+
+
 class LSTM(RecurrentLayer):
     """Gates in the order i, f, g, o; see `ops.lstm_step`."""
 

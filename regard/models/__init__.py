@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MODELS: dict[str, Any] = {
     "recurrent": "regard.models.recurrent:RecurrentLanguageModel",
     "awd-lstm": "regard.models.awd_lstm:AwdLstm",
+    "rnnsearch": "regard.models.rnnsearch:RNNSearch",
     "seq2seq": "regard.models.seq2seq:Seq2Seq",
     "bytenet": "regard.models.bytenet:ByteNet",
     "conv-seq2seq": "regard.models.conv_seq2seq:ConvSeq2Seq",

@@ -113,6 +113,7 @@ NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-enco
     "compressive-transformer",
     "adaptive-transformer",
     "awd-lstm",
+    "rnnsearch",
     "conv-seq2seq",
     "bytenet",
     "bilstm",

@@ -14,6 +14,7 @@ SMALL = {
     "transformer": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2),
     "transformer-prenorm": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2),
     "seq2seq": dict(d_model=12, layers=2),
+    "rnnsearch": dict(d_model=8, d_embedding=6, d_score=5, d_maxout=7),
     "bytenet": dict(d_model=12, dilations=(1, 2, 4), sets=1),
     "conv-seq2seq": dict(d_model=12, encoder=((3, 12),) * 2, decoder=((3, 12),) * 2),
     "recurrent": dict(d_model=12, layers=2),

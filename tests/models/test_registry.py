@@ -90,6 +90,7 @@ TINY: dict[str, list[dict]] = {
         AWD, dict(AWD, layers=3, tied=False, window=2, learning_windows=1),
         dict(AWD, d_hidden=6, backward=True),
     ],
+    "rnnsearch": [dict(d_model=4, d_embedding=6, d_score=5, d_maxout=7, dropout=0.3)],
     "seq2seq": [
         dict(SEQ2SEQ, attention=kind) for kind in ("none", "additive", "dot", "general")
     ] + [
