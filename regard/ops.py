@@ -574,26 +574,6 @@ def gru_step(below: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
 
 
 @operation
-def reset_first_gru_step(below: Tensor, hidden: Tensor, recurrent: Tensor) -> Tensor:
-    """h' = (1 - z) h + z n,  n = tanh(W x + U (r h))       (Bahdanau et al. 2014, section A.1.1)
-
-    The reset r multiplies h, where `gru_step` multiplies the product; and z is the share of what is
-    new, where there it is that of what was.
-
-    Args:
-        below: W x + b of the gates r, z, n, (B, 3D).
-        hidden: h, (B, D).
-        recurrent: the matrices U of the gates r, z, n, (3D, D).
-    """
-    width = hidden.size(1)
-    of_gates, of_new = recurrent.split([2 * width, width])
-    gates = below[:, : 2 * width] + linear(hidden, of_gates, None).to(hidden.dtype)
-    reset, update = torch.sigmoid(gates).chunk(2, 1)
-    new = below[:, 2 * width :] + linear(reset * hidden, of_new, None).to(hidden.dtype)
-    return torch.lerp(hidden, torch.tanh(new), update)
-
-
-@operation
 def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """c' = f c + i g,  h' = o tanh(c')                                   (Gers et al. 2000)
 

@@ -4,8 +4,8 @@
     GRU   h = (1 - z) * n + z * h,  n = tanh(W x + r * (U h + c))     (Cho et al. 2014)
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
-The equations are in regard/ops.py: `ops.rnn_step`, `ops.gru_step` and `ops.lstm_step` for a step,
-`ops.rnn`, `ops.gru` and `ops.lstm` for a sequence. Torch's kernels compute sequences (oneDNN for an
+These equations are in regard/ops.py: `ops.rnn_step`, `ops.gru_step` and `ops.lstm_step` for a step,
+`ops.rnn`, `ops.gru` and `ops.lstm` for a sequence; that of `ResetFirstGRU` is here. Torch's kernels compute sequences (oneDNN for an
 LSTM on a CPU, cuDNN on a GPU); in float32 they are faster than a loop in Python. The gates are
 stacked in torch's order, so that published weights fit.
 """
@@ -119,7 +119,7 @@ class GRU(RecurrentLayer):
 
 class ResetFirstGRU(RecurrentLayer):
     """Gates in the order r, z, n, of which r comes before the matrix; see
-    `ops.reset_first_gru_step`.
+    `reset_first_gru_step`.
     """
 
     gates = 3
@@ -129,9 +129,28 @@ class ResetFirstGRU(RecurrentLayer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         below, outputs = ops.linear(x, weights.input, weights.input_bias).to(hidden.dtype), []
         for one in below.unbind(1):
-            hidden = ops.reset_first_gru_step(one, hidden, weights.recurrent)
+            hidden = reset_first_gru_step(one, hidden, weights.recurrent)
             outputs.append(hidden)
         return torch.stack(outputs, 1), hidden, cell
+
+
+def reset_first_gru_step(below: Tensor, hidden: Tensor, recurrent: Tensor) -> Tensor:
+    """h' = (1 - z) h + z n,  n = tanh(W x + U (r h))       (Bahdanau et al. 2014, section A.1.1)
+
+    The reset r multiplies h, where `ops.gru_step` multiplies the product; and z is the share of
+    what is new, where there it is that of what was.
+
+    Args:
+        below: W x + b of the gates r, z, n, (B, 3D).
+        hidden: h, (B, D).
+        recurrent: the matrices U of the gates r, z, n, (3D, D).
+    """
+    width = hidden.size(1)
+    of_gates, of_new = recurrent.split([2 * width, width])
+    gates = below[:, : 2 * width] + ops.linear(hidden, of_gates, None).to(hidden.dtype)
+    reset, update = torch.sigmoid(gates).chunk(2, 1)
+    new = below[:, 2 * width :] + ops.linear(reset * hidden, of_new, None).to(hidden.dtype)
+    return torch.lerp(hidden, torch.tanh(new), update)
 
 
 class LSTM(RecurrentLayer):

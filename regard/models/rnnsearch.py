@@ -28,11 +28,10 @@ from regard.attention.scores import Additive
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
-from regard.layers.recurrent import BidirectionalStack, ResetFirstGRU
+from regard.layers.recurrent import BidirectionalStack, ResetFirstGRU, reset_first_gru_step
 from regard.layers.softmax import Softmax
 from regard.models.config import Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
-from regard.ops import reset_first_gru_step
 from regard.state import State
 
 
