@@ -23,11 +23,11 @@ SIDE = 224
 def open_image(path: str | Path) -> Any:
     """The image of a file, a `PIL.Image.Image` in red, green and blue, turned as its camera says.
 
-    Grey images get three equal channels; what is transparent becomes white.
+    Grey images, of 8 or 16 bits, get three equal channels; what is transparent becomes white.
 
     Raises:
         ConfigError: Pillow is not installed.
-        DataError: there is no such file, or it is no whole image.
+        DataError: there is no such file, it is no whole image, or its pixels have 32 bits.
     """
     image_module, ops = _pillow()
     path = Path(path)
@@ -49,11 +49,24 @@ def open_image(path: str | Path) -> Any:
         raise DataError(str(path), None, "has too many pixels. Make it smaller.") from None
     except (OSError, SyntaxError, ValueError) as error:  # what decoders raise
         raise DataError(str(path), None, f"is not a whole image: {error}.") from None
+    if upright.mode.startswith(("I", "F")):
+        upright = image_module.fromarray(_eight_bits(np.asarray(upright), path))
     if "transparency" in upright.info or upright.mode in ("RGBA", "LA", "PA"):
         upright = upright.convert("RGBA")
         white = image_module.new("RGBA", upright.size, "white")
         upright = image_module.alpha_composite(white, upright)
     return upright.convert("RGB")
+
+
+def _eight_bits(values: np.ndarray, path: Path) -> np.ndarray:
+    """Grey values from 0 to 65535 as such from 0 to 255; Pillow itself would clip them at 255."""
+    if values.dtype.kind == "f" or values.min() < 0 or values.max() > 65535:
+        raise DataError(
+            str(path),
+            None,
+            "has pixels of 32 bits, of which nothing says what is white. Save it with 8 or 16 bits.",
+        )
+    return (values // 257).astype(np.uint8)
 
 
 def read_image(path: str | Path, side: int = SIDE) -> Tensor:

@@ -40,6 +40,23 @@ def test_every_mode_and_size_is_read(tmp_path, mode, size):
         assert torch.equal(found[0], found[1]) and torch.equal(found[1], found[2])
 
 
+@pytest.mark.parametrize("name", ["a.png", "a.tiff"])
+def test_grey_of_16_bits_is_as_bright_as_grey_of_8(tmp_path, name):
+    grey = COLOURS[:, :, 0]
+    Image.fromarray(grey).save(tmp_path / "eight.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / name)
+    assert torch.equal(read_image(tmp_path / name), read_image(tmp_path / "eight.png"))
+
+
+@pytest.mark.parametrize("value", [0.5, 70_000, -1])
+def test_pixels_without_a_known_white_are_an_error(tmp_path, value):
+    Image.fromarray(np.full((4, 4), value, np.float32 if value < 1 else np.int32)).save(
+        tmp_path / "a.tiff"
+    )
+    with pytest.raises(DataError, match="a.tiff.*8 or 16 bits"):
+        read_image(tmp_path / "a.tiff")
+
+
 def test_what_is_transparent_is_white(tmp_path):
     clear = np.zeros((4, 4, 4), dtype=np.uint8)
     Image.fromarray(clear, "RGBA").save(tmp_path / "clear.png")
