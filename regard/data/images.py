@@ -64,7 +64,7 @@ def _eight_bits(values: np.ndarray, path: Path) -> np.ndarray:
         raise DataError(
             str(path),
             None,
-            "has pixels of 32 bits, of which nothing says what is white. Save it with 8 or 16 bits.",
+            "has pixels of 32 bits, and nothing says which is white. Save it with 8 or 16 bits.",
         )
     return (values // 257).astype(np.uint8)
 

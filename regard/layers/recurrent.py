@@ -5,9 +5,9 @@
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
 These equations are in regard/ops.py: `ops.rnn_step`, `ops.gru_step` and `ops.lstm_step` for a step,
-`ops.rnn`, `ops.gru` and `ops.lstm` for a sequence; that of `ResetFirstGRU` is here. Torch's kernels compute sequences (oneDNN for an
-LSTM on a CPU, cuDNN on a GPU); in float32 they are faster than a loop in Python. The gates are
-stacked in torch's order, so that published weights fit.
+`ops.rnn`, `ops.gru` and `ops.lstm` for a sequence; that of `ResetFirstGRU` is here. Torch's kernels
+compute sequences (oneDNN for an LSTM on a CPU, cuDNN on a GPU); in float32 they are faster than a
+loop in Python. The gates are stacked in torch's order, so that published weights fit.
 """
 
 from __future__ import annotations
