@@ -15,7 +15,7 @@ words from word i of sentence b; cells beyond the last word mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -157,38 +157,49 @@ class _KBest:
             if length == 1:
                 yield score, [(0, 1, int(self.labels[row, 0, 0, rank]))]
             else:
-                spans: list[tuple[int, int, int]] = []
-                self._item(row, 0, length, rank, spans)
-                yield score, spans
+                yield score, self._spans(row, length, rank)
 
-    def _item(self, row: int, start: int, width: int, rank: int, found: list) -> None:
+    def _spans(self, row: int, length: int, rank: int) -> list[tuple[int, int, int]]:
+        """The constituents of a tree: each part adds its own, and names the parts inside it."""
+        found: list[tuple[int, int, int]] = []
+        waiting: list[_Part] = [(self._item, 0, length, rank)]
+        while waiting:
+            part, start, width, choice = waiting.pop()
+            waiting += part(row, start, width, choice, found)
+        return found
+
+    def _item(self, row: int, start: int, width: int, rank: int, found: list) -> list[_Part]:
         choice = int(self.item_from[row, start, width - 1, rank])
         if width == 1:
             if choice < self.k:
                 label = self.labels[row, start, 0, choice]
                 found.append((start, start + 1, int(label)))
-            return
+            return []
         two, label = divmod(choice, self.k)
         name = int(self.labels[row, start, width - 1, label])
         found.append((start, start + width, name))
-        self._two(row, start, width, two, found)
+        return [(self._two, start, width, two)]
 
-    def _two(self, row: int, start: int, width: int, rank: int, found: list) -> None:
+    def _two(self, row: int, start: int, width: int, rank: int, found: list) -> list[_Part]:
         choice = int(self.splits[row, start, width - 1, rank])
         split, ranks = divmod(choice, self.k * self.k)
         first, second = divmod(ranks, self.k)
-        self._children(row, start, split + 1, first, found)
-        self._item(row, start + split + 1, width - split - 1, second, found)
+        return [
+            (self._item, start + split + 1, width - split - 1, second),
+            (self._children, start, split + 1, first),
+        ]
 
-    def _children(self, row: int, start: int, width: int, rank: int, found: list) -> None:
-        if width == 1:
-            self._item(row, start, width, rank, found)
-            return
+    def _children(self, row: int, start: int, width: int, rank: int, found: list) -> list[_Part]:
         choice = int(self.children_from[row, start, width - 1, rank])
+        if width == 1:
+            return [(self._item, start, width, rank)]
         if choice < self.k:
-            self._item(row, start, width, choice, found)
-        else:
-            self._two(row, start, width, choice - self.k, found)
+            return [(self._item, start, width, choice)]
+        return [(self._two, start, width, choice - self.k)]
+
+
+# What makes a part of a tree, its first word, its words, and its rank among those of this span.
+_Part = tuple[Callable[[int, int, int, int, list], "list[_Part]"], int, int, int]
 
 
 def _padded(values: Tensor, k: int) -> Tensor:

@@ -47,9 +47,7 @@ class ConstituencyTree:
 
     def leaves(self) -> list[ConstituencyTree]:
         """The tags with their words, from left to right."""
-        if self.word:
-            return [self]
-        return [leaf for child in self.children for leaf in child.leaves()]
+        return [node for node, _ in walk(self) if node.word]
 
     @property
     def words(self) -> list[str]:
@@ -64,30 +62,42 @@ class ConstituencyTree:
     def spans(self) -> list[Span]:
         """The words and the label of each constituent, each before those inside it."""
         found: list[Span] = []
-        _collect_spans(self, 0, found)
+        position, unended = 0, list[int]()
+        for node, ended in walk(self):
+            if node.word:
+                position += 1
+            elif ended:
+                start, _, label = found[unended[-1]]
+                found[unended.pop()] = start, position, label
+            else:
+                unended.append(len(found))
+                found.append((position, position, node.label))
         return found
 
     def __str__(self) -> str:
-        if self.word:
-            return f"({self.label} {escaped(self.word)})"
-        return f"({self.label}{''.join(f' {child}' for child in self.children)})"
+        parts = []
+        for node, ended in walk(self):
+            word = f" {escaped(node.word)})" if node.word else ""
+            parts.append(")" if ended else f" ({node.label}{word}")
+        return "".join(parts)[1:]
+
+
+def walk(tree: ConstituencyTree) -> Iterator[tuple[ConstituencyTree, bool]]:
+    """Each node before those inside it, with False, and each constituent once more after them, with
+    True. However deep the tree is, there is no recursion.
+    """
+    waiting = [(tree, False)]
+    while waiting:
+        node, ended = waiting.pop()
+        yield node, ended
+        if not (ended or node.word):
+            waiting.append((node, True))
+            waiting += [(child, False) for child in reversed(node.children)]
 
 
 def escaped(word: str) -> str:
     """A word as a tree has it, without round brackets."""
     return re.sub(r"[()]", lambda found: ESCAPES[found[0]], word)
-
-
-def _collect_spans(tree: ConstituencyTree, start: int, found: list[Span]) -> int:
-    """Add the constituents of a tree that begins at `start`, and return its end."""
-    if tree.word:
-        return start + 1
-    index, end = len(found), start
-    found.append((start, start, tree.label))
-    for child in tree.children:
-        end = _collect_spans(child, end, found)
-    found[index] = (start, end, tree.label)
-    return end
 
 
 # ------------------------------------------------------------------------------------ brackets
@@ -203,12 +213,18 @@ def simplified(tree: ConstituencyTree) -> ConstituencyTree | None:
 
 
 def _simplified(tree: ConstituencyTree) -> list[ConstituencyTree]:
-    if tree.word:
-        return [] if tree.label == TRACE else [tree]
-    children = [one for child in tree.children for one in _simplified(child)]
-    if not tree.label:
-        return children
-    return [ConstituencyTree(category(tree.label), tuple(children))] if children else []
+    levels: list[list[ConstituencyTree]] = [[]]
+    for node, ended in walk(tree):
+        if node.word:
+            levels[-1] += [] if node.label == TRACE else [node]
+        elif not ended:
+            levels.append([])
+        else:
+            inside = levels.pop()
+            if node.label and inside:
+                inside = [ConstituencyTree(category(node.label), tuple(inside))]
+            levels[-1] += inside
+    return levels[0]
 
 
 def tree_of(words: Sequence[str], tags: Sequence[str], spans: Iterable[Span]) -> ConstituencyTree:
@@ -221,28 +237,32 @@ def tree_of(words: Sequence[str], tags: Sequence[str], spans: Iterable[Span]) ->
     leaves = [ConstituencyTree(tag, word=word) for tag, word in zip(tags, words, strict=True)]
     if not ordered or ordered[0][:2] != (0, len(leaves)):
         raise RegardError(f"No constituent covers all {len(leaves)} words.")
-    tree, left = _nested(leaves, ordered, 0)
+    tree, left = _nested(leaves, ordered)
     if left < len(ordered):
         raise RegardError(f"The constituents {ordered[left - 1]} and {ordered[left]} cross.")
     return tree
 
 
 def _nested(
-    leaves: Sequence[ConstituencyTree], spans: Sequence[Span], index: int
+    leaves: Sequence[ConstituencyTree], spans: Sequence[Span]
 ) -> tuple[ConstituencyTree, int]:
-    """The constituent `index`, and the index of the first that is not inside it."""
-    (position, end, label), children = spans[index], []
-    index += 1
-    while position < end:
-        if index < len(spans) and spans[index][0] == position and spans[index][1] <= end:
-            stop = spans[index][1]
-            child, index = _nested(leaves, spans, index)
-            children.append(child)
-            position = stop
+    """The first constituent, and the index of the first that is not inside it."""
+    unended: list[tuple[Span, list[ConstituencyTree]]] = [(spans[0], [])]
+    index, position = 1, 0
+    while True:
+        (_, end, label), children = unended[-1]
+        if position == end:
+            made = ConstituencyTree(label, tuple(children))
+            unended.pop()
+            if not unended:
+                return made, index
+            unended[-1][1].append(made)
+        elif index < len(spans) and spans[index][0] == position and spans[index][1] <= end:
+            unended.append((spans[index], []))
+            index += 1
         else:
             children.append(leaves[position])
             position += 1
-    return ConstituencyTree(label, tuple(children)), index
 
 
 # ------------------------------------------------------------------------------------ chains
@@ -271,10 +291,10 @@ def unchained(spans: Iterable[Span]) -> Iterator[Span]:
 
 def linearized(tree: ConstituencyTree) -> list[str]:
     """A tree as tokens: typed brackets, and XX for each word (Vinyals et al. 2015, figure 2)."""
-    if tree.word:
-        return [WORD]
-    inner = [token for child in tree.children for token in linearized(child)]
-    return [f"({tree.label}", *inner, f"){tree.label}"]
+    return [
+        WORD if node.word else f"){node.label}" if ended else f"({node.label}"
+        for node, ended in walk(tree)
+    ]
 
 
 def from_linearized(

@@ -43,6 +43,19 @@ def compact(text: str) -> str:
     return re.sub(r"\s*([()])\s*", r"\1", " ".join(text.split()))
 
 
+def test_a_tree_of_any_depth_is_written_simplified_and_taken_apart():
+    depth = 3000
+    tree = ConstituencyTree("NN", word="cat")
+    for _ in range(depth):
+        tree = ConstituencyTree("NP-SBJ", (tree,))
+    made = simplified(tree)
+    assert str(made) == "(NP " * depth + "(NN cat)" + ")" * depth
+    assert linearized(made) == ["(NP"] * depth + ["XX"] + [")NP"] * depth
+    assert made.spans() == [(0, 1, "NP")] * depth and made.words == ["cat"]
+    assert str(tree_of(["cat"], ["NN"], made.spans())) == str(made)
+    assert str(from_linearized(linearized(made), ["cat"], ["NN"])) == str(made)
+
+
 @given(SENTENCES)
 def test_a_tree_is_written_and_read_back(tree):
     assert read_trees(str(tree)) == [tree]
