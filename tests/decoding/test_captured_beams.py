@@ -17,6 +17,7 @@ from regard.data.batches import Sequences
 from regard.decoding import Beam
 from regard.errors import ConfigError
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
+from regard.models.rnnsearch import RNNSearch, RNNSearchConfig
 from regard.models.seq2seq import SCORES, Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.wrappers import GeneratorAround
@@ -36,6 +37,10 @@ def conv():
     return ConvSeq2Seq(ConvSeq2SeqConfig(WORDS, **sizes))
 
 
+def search():
+    return RNNSearch(RNNSearchConfig(WORDS, d_model=8, d_embedding=6, d_score=5, d_maxout=7))
+
+
 def transformer():
     sizes = dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2)
     return Transformer(TransformerConfig(WORDS, **sizes))
@@ -52,6 +57,7 @@ MODELS = {
         selection="hard-expected", choice_seed=3, window="local-m", half_width=2
     ),
     "location, local-p": seq2seq(attention="location", window="local-p", half_width=2),
+    "rnnsearch": search,
     "conv-seq2seq": conv,
     "transformer": transformer,
 }

@@ -107,6 +107,14 @@ def test_k_best_with_more_than_there_are_gives_all():
     assert len(found) == 4 == len(list(labelled(2, 1)))
 
 
+def test_the_best_trees_of_a_long_sentence_may_be_as_deep_as_it_is_long():
+    size = 350
+    scores = torch.full((1, size, size, 1), -1.0)
+    scores[0, 0, 1:] = 1.0  # every beginning of the sentence is a constituent
+    ((best,),) = k_best_trees(scores, torch.tensor([size]), 1)
+    assert sorted(best.spans) == [(0, stop, 0) for stop in range(2, size + 1)]
+
+
 def gold_chart(trees_of: list[dict], size: int) -> torch.Tensor:
     gold = torch.zeros(len(trees_of), size, size, dtype=torch.long)
     for chart, tree in zip(gold, trees_of, strict=True):
