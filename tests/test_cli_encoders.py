@@ -18,6 +18,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.fill_mask import FillMask
 from regard.tasks.folders import load, save
 from regard.text import train
+from regard.text.trees import read_trees
 from regard.visual import attended_regions, elmo_steps
 
 GOOD, BAD = "good fine great nice".split(), "bad dull slow poor".split()
@@ -217,3 +218,20 @@ def test_look_shows_how_elmo_makes_the_vector_of_a_word(tmp_path):
     assert "'dog' does not occur" in refused(*words[:-1], "dog")
     save(every_task.encoder("tagging"), tmp_path / "bert")
     assert "Bert is no ELMo" in refused("look", tmp_path / "bert", "the cat", "--steps", "cat")
+
+
+@pytest.mark.parametrize("make", [lambda: every_task.encoder("parsing"), every_task.tree_writer])
+def test_look_draws_the_best_trees_of_a_sentence(tmp_path, make):
+    torch.manual_seed(1)
+    save(make(), tmp_path / "parser")
+    words = ["look", tmp_path / "parser", "the cat sat", "--trees", 3]
+    drawing = tmp_path / "trees.png"
+    assert "3. score" in done(*words, "--png", drawing) and drawing.stat().st_size > 1000
+    found = json.loads(done(*words, "--json"))["trees"]
+    scores = [one["score"] for one in found]
+    assert len(found) == len({one["tree"] for one in found}) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert all(read_trees(one["tree"])[0].words == ["the", "cat", "sat"] for one in found)
+    assert "at least 1, but is 0" in refused(*words[:-1], 0)
+    save(every_task.encoder("tagging"), tmp_path / "tagger")
+    assert "tagging gives no trees" in refused("look", tmp_path / "tagger", "a cat", "--trees", 1)

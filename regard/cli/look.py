@@ -26,12 +26,14 @@ from regard.schema import read_text
 if TYPE_CHECKING:
     from regard.tasks.captioning import Captioning
     from regard.tasks.verbs import TaskVerbs
+    from regard.text.trees import ConstituencyTree
     from regard.visual import AttentionComparison, Picture
     from regard.visual.attention_record import AttentionRecord
 
     Drawn = tuple[Picture, dict[str, Any]]  # and its numbers
 
 LARGEST_TEXT = 1 << 26  # bytes of a file in which cells are looked for
+LEAST_BEAMS = 5  # of a parser that writes trees
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class OtherPicture:
         Option("--regions", help="TEXT is an image: show where each word of its caption looked."),
     ] = False
 
+    trees: Annotated[
+        int | None, Option(metavar="N", help="Of a parser: draw the N best trees of the sentence.")
+    ] = None
+
     def chosen(self, selection: Selection, silence: Sequence[str]) -> str | None:
         """The option of the picture that is asked for; None where none is.
 
@@ -103,6 +109,8 @@ class OtherPicture:
             return _gradients(tasks, text)
         if self.steps is not None:
             return _steps(task, text, self.steps)
+        if self.trees is not None:
+            return _trees(task, text, self.trees)
         if self.cell is not None:
             return _cell(task, text, self.cell)
         return _inputs(task, text) if self.cells is None else _found_cells(task, text, self.cells)
@@ -289,6 +297,35 @@ def _steps(task: TaskVerbs, text: str, word: str) -> Drawn:
 
     found = elmo_steps(task, text, word)
     return found, {"word": word} | {name: one.tolist() for name, one in found.numbers.items()}
+
+
+def _trees(task: TaskVerbs, text: str, count: int) -> Drawn:
+    """The best trees of a sentence beside each other, with their scores."""
+    from regard.visual import n_best_picture
+
+    if count < 1:
+        raise ConfigError(f"`--trees` must be at least 1, but is {count}.")
+    found = _n_best_trees(task, text, count)
+    drawn = n_best_picture(found, f"{text}: the best trees")
+    return drawn, {"trees": [{"tree": str(tree), "score": score} for tree, score in found]}
+
+
+def _n_best_trees(
+    task: TaskVerbs, text: str, count: int
+) -> Sequence[tuple[ConstituencyTree, float]]:
+    from regard.tasks.parsing import Parsing
+    from regard.tasks.sequence_parsing import SequenceParsing
+    from regard.text.trees import read_trees
+
+    if isinstance(task, Parsing):
+        return task.predictions([text], n_best=count)[0].n_best
+    if not isinstance(task, SequenceParsing):
+        raise ConfigError(f"--trees is for parsers: {task.name} gives no trees.")
+    if not text.strip():
+        raise ConfigError("--trees needs a sentence, but the text is empty.")
+    (found,) = task.hypotheses([text], beams=max(count, LEAST_BEAMS), n_best=count)
+    (brackets,) = task.spelled([text], [found])
+    return [(read_trees(b)[0], one.score) for b, one in zip(brackets, found, strict=True)]
 
 
 def _masked_heads(task: TaskVerbs, heads: Sequence[str]) -> AbstractContextManager[Any]:
