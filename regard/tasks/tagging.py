@@ -400,7 +400,11 @@ class LearnedSentences:
             try:
                 sentences.append(TaggedSentence(words, tuple(_learned(tags, entities))))
             except RegardError as error:
-                hint = "For tags that are none of entities: entities = false in [data]."
+                wrong = next(n for n, tag in enumerate(tags) if not _are_entity_tags([tag]))
+                hint = (
+                    f"It is that of word {wrong + 1} ({words[wrong]!r}) of the sentence. "
+                    "For tags that are none of entities: entities = false in [data]."
+                )
                 raise DataError(rows.name, line, str(error), hint) from None
             lines.append(line)
         return cls(sentences, lines, rows.report)

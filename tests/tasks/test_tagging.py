@@ -320,7 +320,7 @@ def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tm
 def test_tags_of_another_kind_than_entities_need_entities_false(folder, tmp_path):
     file = tmp_path / "pos.jsonl"
     file.write_text('{"words": ["the", "cat"], "tags": ["DT", "NN"]}\n')
-    with pytest.raises(DataError, match=r"pos.jsonl:1: The tag 'DT' .* entities = false"):
+    with pytest.raises(DataError, match=r"pos.jsonl:1: The tag 'DT' .* word 1 .* entities = false"):
         started(folder, file)
     task = started(folder, file, **{"data.entities": "false"}).task
     assert task.labels == ("DT", "NN") and task.goal == ("accuracy", "max")
