@@ -2,11 +2,12 @@
 
     python examples/ulmfit_imdb.py imdb_labeled_50k.tsv.gz runs/ulmfit-imdb [words [labels...]]
 
-The file has the columns part, label, number and review. A language model reads so many words (two
+The file has the columns part, label, name and review. A language model reads so many words (two
 million) of the training reviews, without their labels. Then classifiers learn from 100, 1,000 and
-25,000 labels, or as many as are asked for, from that language model and from random weights with
-the same options. Reviews are cut to 128 subwords, and the first 2,000 test reviews, shuffled, are
-scored: with all of them whole, `data.max_length=512` and TEST_REVIEWS = 25_000, it takes hours.
+25,000 labels, or as many as are asked for: from that language model, and from random weights with
+the same options but for gradual unfreezing, which would leave random layers as they are. Reviews
+are cut to 128 subwords, and the first 2,000 test reviews, shuffled, are scored: with all of them
+whole, `data.max_length=512` and TEST_REVIEWS = 25_000, it takes hours.
 """
 
 from __future__ import annotations
@@ -60,18 +61,17 @@ def main(imdb: str, out: str, words: str = WORDS, *labels: str) -> None:
     if not (folder / "data" / "test.tsv").exists():
         write_data(Path(imdb), folder / "data", int(words), counts)
     pretrained = trained("pretrain", folder / "pretrained")
-    scratch = from_scratch(folder / "scratch", pretrained)
-    starts = {"scratch": scratch, "language model": pretrained}
+    starts = {  # name -> a folder, and its own options
+        "scratch": (from_scratch(folder / "scratch", pretrained), ["training.unfreeze_epochs=0"]),
+        "language model": (pretrained, []),
+    }
     print("labels  " + "  ".join(f"{name:>14}" for name in starts))
     for count in counts:
+        data = [f"data.train={folder}/data/train-{count}.tsv", f"data.test={folder}/data/test.tsv"]
         found = []
-        for name, start in starts.items():
-            data = [
-                f"data.train={folder}/data/train-{count}.tsv",
-                f"training.epochs={epochs(count)}",
-            ]
-            data.append(f"data.test={folder}/data/test.tsv")
-            run = trained("classify", folder / f"{name}-{count}", start, *data, *OPTIONS)
+        for name, (start, own) in starts.items():
+            options = [*data, f"training.epochs={epochs(count)}", *OPTIONS, *own]
+            run = trained("classify", folder / f"{name}-{count}", start, *options)
             found.append(f"{accuracy(run):14.1%}")
         print(f"{count:6,}  " + "  ".join(found), flush=True)
 
