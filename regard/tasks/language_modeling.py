@@ -348,14 +348,20 @@ class LanguageModeling(EmbedsTexts):
         self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
-        method, prompts = decoding.with_options(self.method, **options), checked_texts(prompts)
-        encoded = fitted_prompts(self.prompt_ids(prompts), self.context, too_long, options)
+        encoded, method = self.decoding_inputs(prompts, too_long=too_long, **options)
         with muted():
             found = decode_in_order(self.generator, TokenArray.of(encoded), method)
         best = [one[0] for one in found]
         warn_of_context_ends(encoded, best, self.context, method)
-        self._capture([[*ids, *one.tokens] for ids, one in zip(encoded, best, strict=True)])
+        self.read_ids([[*ids, *one.tokens] for ids, one in zip(encoded, best, strict=True)])
         return found
+
+    def decoding_inputs(
+        self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+    ) -> tuple[list[list[int]], Any]:
+        """The ids of prompts, and the method that continues them."""
+        method, prompts = decoding.with_options(self.method, **options), checked_texts(prompts)
+        return fitted_prompts(self.prompt_ids(prompts), self.context, too_long, options), method
 
     def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""
@@ -627,7 +633,7 @@ class LanguageModeling(EmbedsTexts):
             )
         return [self.tokenizer.eos_id]
 
-    def _capture(self, texts: list[list[int]]) -> None:
+    def read_ids(self, texts: list[list[int]]) -> None:
         """One pass over prompts and continuations, where attention capture is on."""
         texts = [ids[: self.context] for ids in texts]  # the last token may be one too many
         tokens = [[self.tokenizer.label(i) for i in ids] for ids in texts]

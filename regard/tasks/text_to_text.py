@@ -422,11 +422,34 @@ class TextToText(EmbedsTexts):
         texts: Sequence[str],
         *,
         too_long: TooLong = "error",
-        source_language: str | None = None,
-        target_language: str | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each text, best first; that of an empty text is empty.
+
+        options: see `decoding_inputs`.
+        """
+        sources, method = self.decoding_inputs(texts, too_long=too_long, **options)
+        with muted():
+            found = decode_in_order(self.model, sources, method)
+        found = [
+            best if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
+            for text, best in zip(texts, found, strict=True)
+        ]
+        self._capture(sources, [best[0].tokens for best in found])
+        return found
+
+    predict = generate
+
+    def decoding_inputs(
+        self,
+        texts: Sequence[str],
+        *,
+        too_long: TooLong = "error",
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: Any,
+    ) -> tuple[TokenArray, Any]:
+        """The ids of texts, and the method that decodes their targets.
 
         source_language, target_language: in place of the task's own, of a model with several.
 
@@ -438,17 +461,7 @@ class TextToText(EmbedsTexts):
         texts = checked_texts(texts)
         if not tokens.target_is_known:
             self._check_target_language(method, texts)
-        sources = encode_texts(texts, self._source_encoder(tokens), too_long)
-        with muted():
-            found = decode_in_order(self.model, sources, method)
-        found = [
-            best if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
-            for text, best in zip(texts, found, strict=True)
-        ]
-        self._capture(sources, [best[0].tokens for best in found])
-        return found
-
-    predict = generate
+        return encode_texts(texts, self._source_encoder(tokens), too_long), method
 
     def spelled(
         self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]

@@ -119,6 +119,7 @@ class TaskVerbs:
     # of tasks that decode
     hypotheses: Callable[..., list[list[Hypothesis]]]
     spelled: Callable[..., list[list[str]]]
+    decoding_inputs: Callable[..., tuple[Any, Any]]
     # of tasks on texts
     embed: Callable[..., Any]
     fill: Callable[..., Any]

@@ -10,7 +10,7 @@ changes. The weights are kept as tensors on the CPU:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -38,10 +38,23 @@ class TaskWithModel(Protocol):
     input_format: Any
 
 
-class AttentionRecord:
-    """What was recorded: a listener of the capture points of a model, or of a part of it."""
+# What is kept of weights (B, H, T, S), from the attention that they are of.
+Keep = Callable[[RecordedAttention, Tensor], Tensor]
 
-    def __init__(self, module: nn.Module):
+
+def all_weights(attention: RecordedAttention, weights: Tensor) -> Tensor:
+    """The weights themselves."""
+    return weights
+
+
+class AttentionRecord:
+    """What was recorded: a listener of the capture points of a model, or of a part of it.
+
+    keep: what is kept of the weights of each attention, for long texts.
+    """
+
+    def __init__(self, module: nn.Module, keep: Keep = all_weights):
+        self._keep = keep
         self.passes: list[ForwardPass] = []
         self._next, self._announced = ForwardPass(), False
         self._names = {
@@ -70,7 +83,7 @@ class AttentionRecord:
             name = self._name_of(point)
         attention = RecordedAttention(name, point.kind, self._heads.get(id(point), ()))
         attention = self.passes[-1].attentions.setdefault(name, attention)
-        attention.parts.append(weights.detach().float().cpu())
+        attention.parts.append(self._keep(attention, weights.detach()).float().cpu())
 
     def _name_of(self, point: CapturePoint) -> str:
         """The name of an attention; where several layers share it, with the number of the layer
@@ -129,17 +142,18 @@ class AttentionRecord:
 
 
 @contextmanager
-def look(model: nn.Module | TaskWithModel) -> Iterator[AttentionRecord]:
+def look(model: nn.Module | TaskWithModel, keep: Keep = all_weights) -> Iterator[AttentionRecord]:
     """Record the attention weights of every forward pass in the block.
 
     Args:
         model: a model, or what `regard.load` returns.
+        keep: what is kept of the weights of each attention; all of them where it is not given.
 
     Raises:
         ConfigError: the model has no attention.
     """
     module = _module_of(model)
-    record = AttentionRecord(module)
+    record = AttentionRecord(module, keep)
 
     def start_pass(*_: Any) -> None:
         if listening.get() is record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,6 +11,9 @@ from torch.nn.functional import pad
 
 from regard.attention.capture import Labels
 from regard.errors import ConfigError
+
+NEXT = "…"  # the token behind the last one, which is predicted
+Tokens = Sequence[str] | None  # None: they are not known
 
 
 @dataclass
@@ -48,3 +52,21 @@ class ForwardPass:
     attentions: dict[str, RecordedAttention] = field(default_factory=dict)
     source: Labels | None = None
     target: Labels | None = None
+
+    def labels(self, kind: str, row: int) -> tuple[Tokens, Tokens]:
+        """The queries and the keys of a row in attention of this kind."""
+        source, target = (
+            None if side is None else side[row] for side in (self.source, self.target)
+        )
+        if kind == "query":  # in the order of the text a query stands where the next token will
+            read = target if source is None else source
+            return None if read is None else [*read[1:], NEXT], read
+        if kind == "encoder" and source is None:  # of a language model that reads no source
+            return target, target
+        if kind == "encoder" or (kind == "decoder" and target is None):
+            return source, source
+        if source is None or target is None:
+            return target, source if kind == "cross" else target
+        # The decoder reads bos … and predicts … eos: cross-attention is for the token predicted
+        # next.
+        return (target[1:], source) if kind == "cross" else (target[:-1], target[:-1])

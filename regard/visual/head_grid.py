@@ -24,7 +24,7 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.visual.attention_lines import AttentionLines, index_of
 from regard.visual.drawing import Drawing, clip, stack, tile, visible
-from regard.visual.forward_pass import ForwardPass, RecordedAttention
+from regard.visual.forward_pass import ForwardPass, RecordedAttention, Tokens
 from regard.visual.heatmap import Heatmap
 from regard.visual.merge_subwords import merged, words_of
 from regard.visual.page import asset, inert_json, page
@@ -37,8 +37,6 @@ KINDS = {
     "query": "query stream",
 }
 STEPS = 65535
-NEXT = "…"  # the token behind the last one, which is predicted
-Tokens = Sequence[str] | None  # None: they are not known
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class HeadGrid(Picture):
                 kind = attention.kind
                 layers[kind] += 1
                 for row, heads in enumerate(weights if weights.size(1) else ()):
-                    queries, keys = _tokens(kind, one, row)
+                    queries, keys = one.labels(kind, row)
                     count = used[kind][row]
                     height = _length(queries, heads.size(1), count if kind == "encoder" else 0)
                     cut = heads[:, :height, : _length(keys, heads.size(2), count)]
@@ -361,22 +359,6 @@ def _from_word(panel: Panel, query: int, rows: dict[str, Matrix], title: str) ->
     weights = (*(matrix[query] for matrix in rows.values()), together[query])
     name = f"what “{panel.queries[query]}” looks at in each {unit}"
     return PictureColumn((lines, Heatmap(weights, (*rows, "mean"), panel.keys, name)), title)
-
-
-def _tokens(kind: str, one: ForwardPass, row: int) -> tuple[Tokens, Tokens]:
-    """The queries and the keys of a row in attention of this kind."""
-    source, target = (None if side is None else side[row] for side in (one.source, one.target))
-    if kind == "query":  # in the order of the text a query stands where the next token will
-        read = target if source is None else source
-        return None if read is None else [*read[1:], NEXT], read
-    if kind == "encoder" and source is None:  # of a language model that reads no source
-        return target, target
-    if kind == "encoder" or (kind == "decoder" and target is None):
-        return source, source
-    if source is None or target is None:
-        return target, source if kind == "cross" else target
-    # The decoder reads bos … and predicts … eos: cross-attention is for the token predicted next.
-    return (target[1:], source) if kind == "cross" else (target[:-1], target[:-1])
 
 
 def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, list[int]]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import base64
+import json
+import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
-from served import ask, service_of, start
+import torch
+from served import ask, near, service_of, start
 
+import regard
+from regard.data.batches import Sequences
 from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
 from regard.serving.studio.routes import STUDIO_ROUTES, studio_page
 from regard.text import explain
+from regard.visual import attention_maps
+from regard.visual.attention_record import run_encoder
 
 PAGE = Path(__file__).parents[2] / "regard/serving/page"
 SCRIPT = "<script>alert(1)</script>"
@@ -143,3 +151,211 @@ def test_tokenization_has_the_steps_of_python(studio, name):
     assert [one["tokens"] for one in found["words"]] == [list(one.tokens) for one in expected]
     tokens = [token for one in found["words"] for token in one["tokens"]]
     assert tokens == [tokenizer.token(number) for number in tokenizer.encode(text).ids]
+
+
+def roots(coded):
+    """The weights that the page computes from what the server coded."""
+    kind = "<u2" if coded["bits"] == 16 else "u1"
+    numbers = np.frombuffer(base64.b64decode(coded["data"]), kind).astype(np.float64)
+    return (numbers * coded["largest"] / (2 ** coded["bits"] - 1)) ** 2
+
+
+def record_of(task, text):
+    with regard.look(task) as record:
+        if task.input_format is not None:
+            run_encoder(task, [text])
+        elif task.name == "translation":
+            task.translate(text)
+        else:
+            task.read_ids(task.prompt_ids([text]))
+    return record.passes[-1]
+
+
+@pytest.mark.parametrize("name", ["tagging", "translation", "language-modeling-gpt2"])
+def test_maps_and_heads_have_the_weights_of_python(studio, name):
+    text = "the old cat sat on"
+    task = studio.models.all[name].task
+    one = record_of(task, text)
+    found = answer(studio, "/studio/attention", model=name, texts=text)
+    expected = list(one.attentions.values())
+    assert [layer["kind"] for layer in found["layers"]] == [each.kind for each in expected]
+    for layer, each in zip(found["layers"], expected, strict=True):
+        weights = each.weights[0]
+        assert [len(layer["heads"]), layer["rows"], layer["columns"]] == list(weights.shape)
+        roots_of = np.sqrt(roots(layer["roots"]))
+        assert roots_of == pytest.approx(weights.flatten().sqrt().numpy(), abs=0.5 / 255 + 1e-6)
+        labels = found["labels"][each.kind]
+        assert [len(labels["queries"]), len(labels["keys"])] == list(weights.shape[1:])
+        which = {"kind": each.kind, "layer": layer["layer"]}
+        for head, matrix in (2, weights[1]), (None, weights.mean(0)):
+            chosen = which if head is None else {**which, "head": head}
+            whole = answer(studio, "/studio/head", model=name, texts=text, **chosen)
+            assert whole["queries"] == labels["queries"] and whole["keys"] == labels["keys"]
+            numbers = matrix.flatten().numpy()
+            assert roots(whole["roots"]) == pytest.approx(numbers, abs=2e-5)
+    queries = found["labels"][expected[0].kind]["queries"]
+    assert queries == list(one.labels(expected[0].kind, 0)[0])[: len(queries)]
+
+
+def test_long_texts_have_the_largest_weight_in_each_cell(studio, monkeypatch):
+    monkeypatch.setattr(attention_maps, "CELLS", 4)
+    text = "the old cat sat on a mat"
+    task = studio.models.all["tagging"].task
+    layers = list(record_of(task, text).attentions.values())
+    found = answer(studio, "/studio/attention", model="tagging", texts=text)["layers"]
+    size = layers[0].weights.size(-1)
+    assert size > 4
+    ends = [(math.floor(i * size / 4), math.ceil((i + 1) * size / 4)) for i in range(4)]
+    for layer, each in zip(found, layers, strict=True):
+        weights = each.weights[0].numpy()
+        cells = np.stack(
+            [weights[:, a:b, c:d].max((1, 2)) for a, b in ends for c, d in ends], 1
+        ).flatten()
+        assert np.sqrt(roots(layer["roots"])) == pytest.approx(np.sqrt(cells), abs=0.5 / 255 + 1e-6)
+
+
+def test_a_head_that_does_not_exist_is_an_error(studio):
+    body = {"model": "tagging", "texts": "the cat", "kind": "encoder", "layer": 1}
+    for wrong in ({"head": 99}, {"layer": 99}, {"kind": "cross"}):
+        answered = ask(studio, "/studio/head", {**body, **wrong})
+        assert answered.status == 400 and "There is no head" in answered.message
+    silenced = [{"kind": "encoder", "layer": 1, "head": 99}]
+    answered = ask(
+        studio, "/studio/silenced", {"model": "tagging", "texts": "a", "silenced": silenced}
+    )
+    assert answered.status == 400 and "99" in answered.message
+
+
+@pytest.mark.parametrize("name", ["tagging", "translation", "language-modeling-gpt2"])
+def test_silenced_heads_change_answers_as_in_python(studio, name):
+    text, task = "the old cat sat", studio.models.all[name].task
+    kind = next(iter(record_of(task, text).attentions.values())).kind
+    silenced = [{"kind": kind, "layer": 1, "head": head} for head in (1, 2)]
+    found = answer(studio, "/studio/silenced", model=name, texts=text, silenced=silenced)
+
+    def said():
+        if task.decodes:
+            most = 21 if name == "language-modeling-gpt2" else 40  # in a context of 24
+            return {"text": task.generate([text], max_tokens=most)[0]}
+        one = task.predictions([text])[0]
+        return json.loads(json.dumps({"text": str(one), **one.values()}))
+
+    assert found["with_all"] == near(said())
+    with regard.heads_masked(task, {1: [1, 2]}, kind):
+        assert found["without"] == near(said())
+    maps = answer(studio, "/studio/attention", model=name, texts=text, silenced=silenced)
+    assert not roots(maps["layers"][0]["roots"]).any()
+    other = answer(studio, "/studio/silenced", model=name, texts=text)
+    assert other["with_all"] == other["without"] == found["with_all"]
+
+
+def test_vectors_without_a_head_are_compared_by_their_cosine(folders):
+    made = service_of({"embedding": folders["embedding"]}, page=studio_page())
+    thread, task = start(made), made.models.all["embedding"].task
+    silenced = [{"kind": "encoder", "layer": 1, "head": 1}]
+    found = answer(made, "/studio/silenced", texts="the cat", silenced=silenced)
+    whole = torch.as_tensor(task.embed("the cat")).double()
+    with regard.heads_masked(task, {1: [1]}):
+        cut = torch.as_tensor(task.embed("the cat")).double()
+    cosine = float(whole @ cut / whole.norm() / cut.norm())
+    assert found["cosine"] == pytest.approx(cosine, abs=1e-6)
+    assert found["distance"] == pytest.approx(float((whole - cut).norm()), rel=1e-4)
+    made.engine.stop()
+    thread.join(10)
+
+
+FILTERED = [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.6}]
+
+
+@pytest.mark.parametrize("options", [*FILTERED, {"temperature": 1.5, "top_k": 9, "top_p": 0.8}])
+@pytest.mark.parametrize("name", ["translation", "language-modeling", "language-modeling-gpt2"])
+def test_the_next_tokens_have_the_filtered_probabilities(studio, name, options):
+    task, text = studio.models.all[name].task, "the old cat"
+    found = answer(studio, "/studio/next", model=name, texts=text, most=200, **options)
+    scores = scores_after(task, text, [])
+    plain = np.exp(scores - np.logaddexp.reduce(scores))
+    scores = scores / options.get("temperature", 1.0)
+    if "top_k" in options:
+        scores[scores < np.sort(scores)[-options["top_k"]]] = -np.inf
+    after = np.exp(scores - np.logaddexp.reduce(scores))
+    if "top_p" in options:
+        order = np.argsort(-after)
+        kept = np.searchsorted(np.cumsum(after[order]), options["top_p"]) + 1
+        after[order[kept:]] = 0.0
+        after /= after.sum()
+    assert [one["id"] for one in found["next"]] == list(np.argsort(-plain)[: len(found["next"])])
+    for one in found["next"]:
+        assert one["probability"] == pytest.approx(plain[one["id"]], rel=1e-4)
+        assert one["filtered"] == pytest.approx(after[one["id"]], rel=1e-4, abs=1e-9)
+        assert one["token"] == task.tokenizer.for_targets.label(one["id"])
+    assert found["allowed"] == (after > 0).sum()
+    assert found["greedy"] == plain.argmax()
+    assert found["entropy"] == pytest.approx(-(plain * np.log(plain)).sum(), rel=1e-5)
+
+
+def scores_after(task, text, chosen):
+    """The scores of the full pass, float64."""
+    model = task.model
+    with torch.no_grad():
+        if model.continues:
+            ids = torch.tensor([task.prompt_ids([text])[0] + chosen])
+            hidden = model(ids).hidden
+        else:
+            source = Sequences.of([list(map(int, task.decoding_inputs([text])[0][0]))], 0)
+            target = Sequences.full(torch.tensor([[model.config.bos, *chosen]]))
+            hidden = model(source, target).hidden
+        return model.head.logits(hidden)[0, -1].double().numpy()
+
+
+@pytest.mark.parametrize("name", ["translation", "language-modeling", "language-modeling-gpt2"])
+def test_tokens_that_are_drawn_one_by_one_are_those_of_sampling(studio, name):
+    task, text = studio.models.all[name].task, "the old cat"
+    options = {"temperature": 0.9, "top_k": 8, "seed": 5}
+    (expected,) = task.hypotheses([text], **options, max_tokens=6)[0]
+    chosen, log_prob = [], 0.0
+    for _ in range(len(expected.tokens) + expected.finished):
+        body = {"model": name, "texts": text, "chosen": chosen, **options}
+        found = answer(studio, "/studio/next", **body)
+        chosen.append(found["drawn"])
+    assert chosen[: len(expected.tokens)] == expected.tokens
+    found = answer(studio, "/studio/next", model=name, texts=text, chosen=chosen)
+    log_prob = sum(one["log_prob"] for one in found["chosen"])
+    assert log_prob == pytest.approx(expected.log_prob, abs=1e-4)
+    assert found["ended"] == expected.finished
+    assert found["text"] == task.tokenizer.for_targets.decode(expected.tokens)
+
+
+def test_tokens_that_were_chosen_must_fit(studio):
+    body = {"model": "language-modeling-gpt2", "texts": "the cat"}
+    answered = ask(studio, "/studio/next", {**body, "chosen": [10**6]})
+    assert answered.status == 400 and "must be tokens of the model" in answered.message
+    answered = ask(studio, "/studio/next", {**body, "chosen": [5] * 100})
+    assert answered.status == 400 and "context is 24 tokens" in answered.message
+    answered = ask(studio, "/studio/next", {**body, "top_p": 2.0})
+    assert answered.status == 400 and "top_p" in answered.message
+
+
+@pytest.mark.parametrize("name", ["translation", "language-modeling"])
+def test_the_tree_of_a_beam_leads_to_its_hypotheses(studio, name):
+    task, text = studio.models.all[name].task, "the old cat"
+    options = {"beams": 3, "max_tokens": 6}
+    expected = task.hypotheses([text], n_best=3, **options)
+    found = answer(studio, "/studio/beam", model=name, texts=text, **options)
+    assert [one["text"] for one in found["hypotheses"]] == task.spelled([text], expected)[0]
+    scores = [one["score"] for one in found["hypotheses"]]
+    assert scores == pytest.approx([one.score for one in expected[0]], rel=1e-5)
+    nodes = found["nodes"]
+    assert nodes[0]["parent"] is None and all(
+        one["parent"] < at for at, one in enumerate(nodes) if at
+    )
+    path = [nodes[at] for at in found["winning"]]
+    assert path[-1]["log_prob"] == pytest.approx(expected[0][0].log_prob, abs=1e-4)
+    label = task.tokenizer.for_targets.label
+    tokens = [label(token) for token in expected[0][0].tokens]
+    assert [one["token"] for one in path[1:]][: len(tokens)] == tokens
+
+
+def test_the_documentation_lists_the_routes():
+    page = (Path(__file__).parents[2] / "docs/studio.md").read_text()
+    listed = dict(re.findall(r"^\| `(/[\w/.]+)` \| (.+) \|$", page, re.M))
+    assert listed == {path: route.summary for path, route in STUDIO_ROUTES.items()}

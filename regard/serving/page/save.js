@@ -7,20 +7,21 @@ const POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 /** Save what a view has drawn under its title. */
 export async function save(root, title, name) {
   const style = await (await fetch("page/style.css")).text();
-  const text = "<!doctype html>\n" + documentOf(root, title, style).outerHTML + "\n";
-  const link = h("a", { href: URL.createObjectURL(new Blob([text], { type: "text/html" })), download: `${name}.html` });
+  // As text: the policy of this page holds for documents that it makes, and forbids their styles.
+  const text = documentOf(root, title).outerHTML.replace("</head>", () => `<style>${style}</style></head>`);
+  const link = h("a", { href: URL.createObjectURL(new Blob(["<!doctype html>\n", text, "\n"], { type: "text/html" })), download: `${name}.html` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/** The document of a saved view. */
-export function documentOf(root, title, style) {
+// The document of a saved view, without its style.
+function documentOf(root, title) {
   const page = document.implementation.createHTMLDocument(title).documentElement;
   const meta = (attributes) => h("meta", attributes);
   const head = page.querySelector("head");
   head.prepend(meta({ charset: "utf-8" }), meta({ "http-equiv": "Content-Security-Policy", content: POLICY }));
   head.append(meta({ name: "viewport", content: "width=device-width, initial-scale=1" }));
-  head.append(meta({ name: "color-scheme", content: "light dark" }), h("style", {}, style));
+  head.append(meta({ name: "color-scheme", content: "light dark" }));
   page.setAttribute("lang", "en");
   page.querySelector("body").append(h("main", { class: "saved" }, h("h1", {}, title), still(root)));
   return page;

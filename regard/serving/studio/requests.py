@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from regard.serving.requests import Request
+from regard.serving.requests import Count, Ids, Request
 
 ShownText = Annotated[str, Field(max_length=20_000)]
+Kind = Literal["encoder", "decoder", "cross", "query"]
+Number = Annotated[int, Field(ge=1)]  # of a layer or a head
 
 
 class ShownTexts(Request):
@@ -16,3 +18,75 @@ class ShownTexts(Request):
 
     texts: ShownText
     """The text."""
+
+
+class SilencedHead(BaseModel):
+    """A head that is masked."""
+
+    model_config = Request.model_config
+
+    kind: Kind
+    layer: Number
+    head: Number
+
+
+class AttentionOfAll(ShownTexts):
+    """Attention while a text is read."""
+
+    second: ShownText | None = None
+    """The second text of a pair."""
+    silenced: Annotated[list[SilencedHead], Field(max_length=1000)] = []
+    """Heads that are masked meanwhile."""
+
+    def items(self) -> list[Any]:
+        """See `Request`: a text or a pair."""
+        return [self.texts] if self.second is None else [(self.texts, self.second)]
+
+    def options(self) -> dict[str, Any]:
+        """See `Request`."""
+        return {name: value for name, value in super().options().items() if name != "second"}
+
+
+class AttentionOfHead(AttentionOfAll):
+    """One head while a text is read."""
+
+    kind: Kind
+    """Which attention."""
+    layer: Number
+    """From 1."""
+    head: Number | None = None
+    """From 1; the mean of the layer's heads where not given."""
+
+
+class NextTokens(ShownTexts):
+    """What comes next after a text."""
+
+    chosen: Annotated[Ids, Field(max_length=2000)] = []
+    """Tokens that were chosen behind the text, or as the beginning of its target."""
+    most: Annotated[int, Field(ge=1, le=200)] = 20
+    """How many tokens to give."""
+    temperature: float | None = None
+    """Divides the scores."""
+    top_k: Count | None = None
+    """Only the K likeliest tokens."""
+    top_p: float | None = None
+    """Only tokens of this mass."""
+    seed: int = 0
+    """Of the token that sampling draws."""
+
+
+class BeamSearch(ShownTexts):
+    """A beam search, step by step."""
+
+    beams: Annotated[int, Field(ge=2, le=12)] = 3
+    """Running hypotheses."""
+    max_tokens: Annotated[int, Field(ge=1, le=80)] = 20
+    """Of an output at most."""
+    length_penalty: float | str | None = None
+    """A: score / length^A; or gnmt:A."""
+    no_repeat_ngram: Count | None = None
+    """No n-gram of this size twice."""
+
+    def options(self) -> dict[str, Any]:
+        """See `Request`."""
+        return {"beams": self.beams, "max_tokens": self.max_tokens, **super().options()}

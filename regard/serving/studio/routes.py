@@ -6,8 +6,9 @@ from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
 from regard.serving.routes import CAT, ROUTES, Route
 from regard.serving.served_page import ServedPage
-from regard.serving.studio import requests, tokenization
+from regard.serving.studio import attention, decoding_steps, requests, tokenization
 from regard.serving.work import by
+from regard.visual.attention_maps import has_attention
 
 STUDIO_ROUTES = {
     route.path: route
@@ -19,6 +20,51 @@ STUDIO_ROUTES = {
             requests.ShownTexts,
             by(tokenization.explained),
             {"texts": CAT},
+        ),
+        Route(
+            "/studio/attention",
+            "Small maps of the attention of all heads while a text is read.",
+            "",
+            requests.AttentionOfAll,
+            by(attention.mapped),
+            {"texts": CAT},
+            has_attention,
+        ),
+        Route(
+            "/studio/head",
+            "The attention weights of one head, or the mean of a layer's heads.",
+            "",
+            requests.AttentionOfHead,
+            by(attention.one_head),
+            {"texts": CAT, "kind": "encoder", "layer": 1, "head": 1},
+            has_attention,
+        ),
+        Route(
+            "/studio/silenced",
+            "The answer to a text with all heads, and without some of them.",
+            "",
+            requests.AttentionOfAll,
+            by(attention.compared),
+            {"texts": CAT, "silenced": [{"kind": "encoder", "layer": 1, "head": 1}]},
+            has_attention,
+        ),
+        Route(
+            "/studio/next",
+            "The most probable next tokens, before and after temperature, top-k and top-p.",
+            "",
+            requests.NextTokens,
+            by(decoding_steps.next_tokens),
+            {"texts": CAT, "temperature": 0.8, "top_k": 10},
+            decoding_steps.decodes_texts,
+        ),
+        Route(
+            "/studio/beam",
+            "Every token that a beam search tries, as a tree.",
+            "",
+            requests.BeamSearch,
+            by(decoding_steps.searched),
+            {"texts": CAT, "beams": 3},
+            decoding_steps.decodes_texts,
         ),
     )
 }

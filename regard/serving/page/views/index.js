@@ -12,7 +12,11 @@
 // is shown below what is drawn. `controls.js` has controls with labels; what only makes sense on the
 // live page has the class `only-live` and is left out of saved files.
 
+import * as attention from "./attention.js";
+import * as beam from "./beam.js";
 import * as models from "./models.js";
+import * as next from "./next.js";
+import * as silenced from "./silenced.js";
 import * as tokens from "./tokens.js";
 
-export const views = new Map(Object.entries({ models, tokens }));
+export const views = new Map(Object.entries({ models, attention, silenced, next, beam, tokens }));

@@ -1,0 +1,151 @@
+// The next token as bars under temperature, top-k and top-p; text generated token by token.
+
+import { button, chosenModel, controls, field, numberInput, slider, submit, textArea } from "../controls.js";
+import { clipped, h, probability, put, shown } from "../dom.js";
+
+export const title = "Next tokens";
+export const route = "/studio/next";
+const EXAMPLE = "To be, or not to";
+const MANY = 10; // steps of one button
+
+export async function render(root, parameters, api) {
+  const model = await chosenModel(root, parameters, api, route);
+  if (!model) return;
+  const text = parameters.text("text", EXAMPLE);
+  const start = controls((values) => parameters.go({ ...values, chosen: null }), model.field, field("Text", textArea("text", text)), submit("Start"));
+  const drawn = h("section", { "aria-live": "polite" });
+  root.append(start, filters(parameters, () => step()), drawn);
+  const ask = async () => (await api.ask("studio/next", { model: model.name, texts: text, ...options(parameters), chosen: chosenOf(parameters) })).result;
+  let latest = 0;
+  async function step() {
+    const number = ++latest;
+    const result = await ask().catch((error) => error);
+    if (number !== latest) return; // a later one has been asked for
+    if (result instanceof Error) {
+      if (result.name !== "AbortError") put(drawn, h("p", { role: "alert", class: "error" }, result.message), back(parameters, step));
+      return;
+    }
+    put(drawn, written(result, parameters, step), buttons(result, parameters, step, ask), bars(result, parameters, step));
+  }
+  await step();
+}
+
+const chosenOf = (parameters) => parameters.text("chosen").split(",").filter((one) => /^\d+$/.test(one)).map(Number);
+
+function add(parameters, id) {
+  parameters.set({ chosen: [...chosenOf(parameters), id].join(",") });
+}
+
+// The options of the request that the address has; what is left out does nothing.
+function options(parameters) {
+  const found = {};
+  for (const name of ["temperature", "top_k", "top_p", "seed"]) {
+    const value = parameters.number(name);
+    if (value !== null) found[name] = value;
+  }
+  return found;
+}
+
+function filters(parameters, changed) {
+  const change = (name, none) => (value) => {
+    parameters.set({ [name]: value === none ? null : value });
+    changed();
+  };
+  const number = (name, attributes) => {
+    const input = numberInput(name, parameters.number(name), attributes);
+    input.addEventListener("change", () => change(name, null)(input.value === "" ? null : input.value));
+    return input;
+  };
+  const sliding = (name, none, attributes) => {
+    const value = h("output", {}, parameters.number(name, none));
+    const move = change(name, none);
+    const input = slider(name, parameters.number(name, none), attributes, (now) => (put(value, String(now)), move(now)));
+    return h("div", { class: "slid" }, field(name.replace("_", "-"), input), value);
+  };
+  return h(
+    "div",
+    { class: "controls" },
+    sliding("temperature", 1, { min: 0.1, max: 2, step: 0.05 }),
+    field("top-k", number("top_k", { min: 1, step: 1, placeholder: "all" })),
+    sliding("top_p", 1, { min: 0.05, max: 1, step: 0.05 }),
+    field("seed", number("seed", { min: 0, step: 1, placeholder: "0" })),
+  );
+}
+
+function written(result, parameters, step) {
+  const before = result.read.map((token) => h("span", { class: "piece" }, shown(token)));
+  const after = result.chosen.map((one, at) => {
+    const keep = () => {
+      parameters.set({ chosen: chosenOf(parameters).slice(0, at).join(",") });
+      step();
+    };
+    const hint = `${one.token}: probability ${probability(Math.exp(one.log_prob))}. Press to go back before it.`;
+    return h("button", { type: "button", class: "piece chosen", title: hint, onclick: keep }, shown(one.token));
+  });
+  const total = result.chosen.reduce((sum, one) => sum + one.log_prob, 0);
+  const about = result.chosen.length ? `${result.chosen.length} tokens, log-probability ${total.toFixed(4)}: ` : "Nothing generated yet.";
+  return h("div", {}, h("p", { class: "pieces" }, before, h("span", { "aria-hidden": "true" }, " → "), after), h("p", { class: "generated" }, about, h("b", {}, result.text)));
+}
+
+function back(parameters, step) {
+  const undo = () => {
+    parameters.set({ chosen: chosenOf(parameters).slice(0, -1).join(",") });
+    step();
+  };
+  return button("Back", undo, { class: "only-live", disabled: chosenOf(parameters).length === 0 });
+}
+
+function buttons(result, parameters, step, ask) {
+  const take = (which) => () => {
+    add(parameters, result[which]);
+    step();
+  };
+  const many = async () => {
+    let now = result;
+    for (let count = 0; count < MANY && !now.ended; count++) {
+      add(parameters, now.drawn);
+      now = await ask();
+    }
+    step();
+  };
+  const live = (text, pressed) => button(text, pressed, { class: "only-live", disabled: result.ended });
+  return h(
+    "p",
+    { class: "buttons" },
+    live("Most probable", take("greedy")),
+    " ",
+    live("Draw one", take("drawn")),
+    " ",
+    live(`Draw ${MANY}`, many),
+    " ",
+    back(parameters, step),
+    result.ended ? " The text has ended." : "",
+  );
+}
+
+function bars(result, parameters, step) {
+  const full = Math.max(...result.next.flatMap((one) => [one.probability, one.filtered]), 1e-9);
+  const row = (one) => {
+    const take = () => {
+      add(parameters, one.id);
+      step();
+    };
+    const bar = (value, name) => {
+      const inner = h("span", { class: name });
+      inner.style.width = `${(100 * value) / full}%`;
+      return inner;
+    };
+    const marks = [one.id === result.greedy ? "most probable" : "", one.id === result.drawn ? "drawn" : ""].filter(Boolean).join(", ");
+    const label = `${shown(one.token)}: ${probability(one.filtered)} after the filters, ${probability(one.probability)} before${marks && ", " + marks}`;
+    return h(
+      "li",
+      { class: one.filtered ? "" : "cut" },
+      h("button", { type: "button", class: "next", "aria-label": label, onclick: take, disabled: result.ended }, clipped(shown(one.token), 18)),
+      h("span", { class: "two", "aria-hidden": "true" }, bar(one.probability, "before"), bar(one.filtered, "after")),
+      h("span", { class: "numbers" }, probability(one.filtered), marks && h("small", {}, ` ${marks}`)),
+    );
+  };
+  const all = result.allowed.toLocaleString("en");
+  const note = `Solid: after temperature, top-k and top-p, which leave ${all} tokens. Outlined: the model's own probability; its entropy is ${result.entropy.toFixed(3)} nats. ${result.others.toLocaleString("en")} further tokens are not shown.`;
+  return h("div", {}, h("h2", {}, "What comes next"), h("ol", { class: "bars" }, result.next.map(row)), h("p", { class: "note" }, note));
+}

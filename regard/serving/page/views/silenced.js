@@ -1,0 +1,91 @@
+// Heads switched off, and the answer compared with that of all heads.
+
+import { choice, chosenModel, controls, field, submit, textArea } from "../controls.js";
+import { h, probability, put } from "../dom.js";
+import { headGrid, kindName, kindsOf } from "../heads.js";
+import { table } from "../tables.js";
+
+export const title = "Heads off";
+export const route = "/studio/silenced";
+const EXAMPLE = "The animal didn't cross the street because it was too tired.";
+
+export async function render(root, parameters, api) {
+  const model = await chosenModel(root, parameters, api, route);
+  if (!model) return;
+  const text = parameters.text("text", EXAMPLE);
+  const second = parameters.text("second");
+  const asked = { model: model.name, texts: text, ...(second && { second }) };
+  root.append(controls((values) => parameters.go(values), model.field, field("Text", textArea("text", text)), submit("Compare")));
+  const { result } = await api.ask("studio/attention", asked);
+  const kinds = kindsOf(result);
+  const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : kinds[0];
+  if (kinds.length > 1) {
+    const kindChoice = choice("kind", kinds.map((one) => [one, kindName(one)]), kind, (value) => parameters.go({ kind: value, off: null }));
+    root.append(h("div", { class: "controls" }, field("Attention", kindChoice)));
+  }
+  const layers = result.layers.filter((one) => one.kind === kind);
+  const off = new Set(headsOf(parameters.text("off"), layers));
+  const compared = h("section", { "aria-live": "polite" });
+  const grid = headGrid(
+    layers,
+    `Heads of the ${kindName(kind)}: pressed ones are off`,
+    (layer, head) => off.has(`${layer}:${head}`),
+    async (layer, head, pressed) => {
+      const name = `${layer}:${head}`;
+      if (!off.delete(name)) off.add(name);
+      pressed.setAttribute("aria-pressed", String(off.has(name)));
+      parameters.set({ kind, off: [...off].join(",") });
+      await compare(compared, api, asked, kind, off);
+    },
+  );
+  grid.classList.add("switches");
+  root.append(h("p", { class: "note" }, "Press a head to switch it off or on; a row is a layer. A head that is off adds nothing to the result (Michel et al. 2019, equation 1 with ξ = 0)."), grid, compared);
+  await compare(compared, api, asked, kind, off);
+}
+
+// "2:1,3:4" -> those of them that the model has.
+function headsOf(text, layers) {
+  const there = new Set(layers.flatMap((one) => one.heads.map((head) => `${one.layer}:${head}`)));
+  return text.split(",").filter((one) => there.has(one));
+}
+
+async function compare(box, api, asked, kind, off) {
+  const silenced = [...off].map((one) => one.split(":").map(Number)).map(([layer, head]) => ({ kind, layer, head }));
+  const { result } = await api.ask("studio/silenced", { ...asked, silenced });
+  const heading = h("h2", {}, off.size ? `Without ${[...off].map((one) => `head ${one.replace(":", ".")}`).join(", ")}` : "With all heads");
+  const note = h("small", {}, off.size ? "Layer and number of each head." : "");
+  put(box, heading, note, "cosine" in result ? vectors(result) : answers(result));
+}
+
+function vectors({ cosine, distance }) {
+  return h("p", {}, `Cosine similarity of the text's vectors with all heads and without these: `, h("b", {}, cosine.toFixed(6)), `; their distance: ${distance.toPrecision(3)}.`);
+}
+
+function answers({ with_all: before, without: after }) {
+  const same = before.text === after.text;
+  const texts = h("dl", { class: "pair" }, h("dt", {}, "all heads"), h("dd", {}, before.text), h("dt", {}, "without them"), h("dd", {}, marked(before.text, after.text)));
+  const parts = Object.keys(before).filter((key) => key !== "text").map((key) => values(key, before[key], after[key]));
+  return h("div", {}, h("p", {}, same ? "The answer is the same." : h("b", {}, "The answer changes.")), texts, parts);
+}
+
+// The words of a text that the other one does not have at the same place.
+function marked(before, after) {
+  const words = before.split(" ");
+  return after.split(" ").flatMap((word, at) => [at ? " " : "", word === words[at] ? word : h("mark", {}, word)]);
+}
+
+function values(key, before, after) {
+  const pairs = before && after && typeof before === "object" && !Array.isArray(before) ? Object.keys(before) : null;
+  if (pairs?.every((name) => typeof before[name] === "number")) {
+    const rows = pairs.map((name) => ({ cells: [name, bar(before[name]), bar(after[name] ?? 0)] }));
+    return h("div", {}, h("h3", {}, key), table(key, ["", "all heads", "without them"], rows));
+  }
+  if (typeof before === "number") return h("p", {}, `${key}: ${probability(before)}, then ${probability(after)}`);
+  return null;
+}
+
+function bar(value) {
+  const inner = h("span", { class: "bar" });
+  inner.style.width = `${Math.max(0, Math.min(1, value)) * 120}px`;
+  return h("span", { class: "bar-cell" }, inner, probability(value));
+}

@@ -1,0 +1,115 @@
+"""Attention weights as bytes, and what an answer becomes without some heads.
+
+The page colours a cell by the square root of its weight, so that small weights are seen; it is the
+root that is coded, in 8 bits for small maps and in 16 for one head, little-endian, in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard.visual.attention_maps import Silenced, attention_maps, head_map, heads_silenced
+
+if TYPE_CHECKING:
+    from regard.tasks.verbs import TaskVerbs
+
+MOST_TOKENS = 40  # generated for a comparison
+
+
+def mapped(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """Small maps of all heads for each text."""
+    return [_maps(task, item, _silenced(options)) for item in items]
+
+
+def _maps(task: TaskVerbs, item: Any, silenced: Silenced) -> dict[str, Any]:
+    found = attention_maps(task, item, silenced)
+    layers = [
+        {
+            "kind": one.kind,
+            "layer": one.layer,
+            "heads": list(one.numbers),
+            "rows": one.weights.size(1),
+            "columns": one.weights.size(2),
+            "roots": coded(one.weights, 8),
+        }
+        for one in found.layers
+    ]
+    labels = {
+        kind: {"queries": list(queries), "keys": list(keys)}
+        for kind, (queries, keys) in found.labels.items()
+    }
+    return {"layers": layers, "labels": labels, "answer": found.answer}
+
+
+def one_head(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """One head in full, or the mean of the heads of a layer, for each text."""
+    which = options["kind"], options["layer"], options.get("head")
+    found = [head_map(task, item, *which, _silenced(options)) for item in items]
+    return [
+        {
+            "queries": list(one.queries),
+            "keys": list(one.keys),
+            "roots": coded(one.weights, 16),
+        }
+        for one in found
+    ]
+
+
+def compared(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The answer to each text, with all heads and without the silenced ones."""
+    before = [_answer(task, item) for item in items]
+    with heads_silenced(task, _silenced(options)):
+        after = [_answer(task, item) for item in items]
+    return [_difference(one, other) for one, other in zip(before, after, strict=True)]
+
+
+def _answer(task: TaskVerbs, item: Any) -> dict[str, Any]:
+    """What a task says about a text."""
+    if task.decodes:
+        return {"text": task.generate([item], max_tokens=_room(task, item))[0]}
+    if task.has("predictions"):
+        one = task.predictions([item])[0]
+        return {"text": str(one), **one.values()}
+    return {"vector": task.embed([item])[0].tolist()}
+
+
+def _room(task: TaskVerbs, text: str) -> int:
+    """How many tokens are generated: as many as fit behind a prompt, up to `MOST_TOKENS`."""
+    context = task.model.config.max_length
+    if context is None or not task.model.continues:
+        return MOST_TOKENS
+    read = len(task.decoding_inputs([text])[0][0])
+    return max(1, min(MOST_TOKENS, context + 1 - read))
+
+
+def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Both answers; of vectors their cosine similarity and how far they are from each other."""
+    if "vector" not in before:
+        return {"with_all": before, "without": after}
+    one, other = torch.tensor(before["vector"]), torch.tensor(after["vector"])
+    cosine = float(torch.cosine_similarity(one, other, dim=0))
+    return {"cosine": cosine, "distance": float((one - other).norm())}
+
+
+def coded(weights: Tensor, bits: int) -> dict[str, Any]:
+    """The square roots of weights as integers: root = integer / (2^bits - 1) * largest."""
+    roots = weights.clamp(min=0).sqrt()
+    largest = max(1.0, float(roots.max()) if roots.numel() else 1.0)
+    most = 2**bits - 1
+    numbers = (roots * (most / largest)).round().to(torch.int32).numpy()
+    data = numbers.astype("<u2" if bits == 16 else "u1").tobytes()
+    return {"bits": bits, "largest": largest, "data": base64.b64encode(data).decode()}
+
+
+def _silenced(options: dict[str, Any]) -> Silenced:
+    """The heads of the request, by kind and layer."""
+    found: dict[str, dict[int, list[int]]] = {}
+    heads: Sequence[dict[str, Any]] = options.get("silenced", ())
+    for one in heads:
+        found.setdefault(one["kind"], {}).setdefault(one["layer"], []).append(one["head"])
+    return found

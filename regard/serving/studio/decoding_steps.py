@@ -1,0 +1,153 @@
+"""Decoding step by step: the distribution of the next token under filters, and a beam as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard import decoding
+from regard.data.batches import Sequences
+from regard.decoding.beam import Beam
+from regard.decoding.filters import NEG_INF, Prefix, Temperature, TopK, TopP, apply
+from regard.decoding.length_penalty import limits
+from regard.decoding.sampling import Sampling
+from regard.decoding.steps import check, ends_of, evaluating, normalized, start_decoding
+from regard.errors import ConfigError
+from regard.tasks.inputs import checked_text
+from regard.visual.beam_tree import BeamTrace
+
+if TYPE_CHECKING:
+    from regard.tasks.verbs import TaskVerbs
+
+SHOWN = 20  # tokens of a distribution, where a request names no number
+
+
+def decodes_texts(task: TaskVerbs) -> bool:
+    """Whether the task decodes from a text, token by token."""
+    return task.decodes and not task.reads_images and not task.has("parse")
+
+
+def next_tokens(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+    """What comes next after each text and the tokens that were chosen behind it."""
+    return [_next(task, text, dict(options)) for text in items]
+
+
+@torch.no_grad()
+def _next(task: TaskVerbs, text: str, options: dict[str, Any]) -> dict[str, Any]:
+    chosen, most = options.pop("chosen", []), options.pop("most", SHOWN)
+    source, own = _source(task, text)
+    method = _sampling(own, options)
+    model, eos = task.model, ends_of(own.eos, task.model)
+    with evaluating(model):
+        state, read = start_decoding(model, source)
+        _check_chosen(task, chosen, source.ids.size(1))
+        after = torch.tensor([chosen], dtype=torch.long, device=read.device)
+        fed = torch.cat([read[:, -1:], after], 1)
+        scores = model.step(fed, state)[0][0]  # (1, N, V) -> (N, V)
+    log_probs = normalized(scores)
+    check(log_probs[:, 0].tolist(), read.size(1))
+    limit = limits(method.max_tokens, model, source, 1)
+    prefix = Prefix(torch.cat([read, after], 1), len(chosen), eos, limit.to(read.device))
+    allowed = apply(method.filters, scores[-1:].to(log_probs.dtype), prefix)
+    row = torch.zeros(1, dtype=torch.long, device=read.device)
+    drawn, _ = method.chooser(source, limit)(scores[-1:], prefix, row)
+    target = task.tokenizer.for_targets
+    return {
+        "read": [task.tokenizer.label(i) for i in source.ids[0].tolist()],
+        "chosen": [
+            {"id": token, "token": target.label(token), "log_prob": float(log_probs[at, token])}
+            for at, token in enumerate(chosen)
+        ],
+        "text": target.decode([token for token in chosen if token not in eos]),
+        "next": _bars(log_probs[-1], allowed[0], target.label, most),
+        "others": max(0, log_probs.size(-1) - most),
+        "allowed": int((allowed > NEG_INF).sum()),
+        "entropy": float(-(log_probs[-1].exp() * log_probs[-1]).nan_to_num(0.0).sum()),
+        "drawn": int(drawn),
+        "greedy": int(allowed[0].argmax()),
+        "ended": bool(chosen) and chosen[-1] in eos,
+    }
+
+
+def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[dict[str, Any]]:
+    """The most probable tokens (V,): the model's probability, and the one after the filters."""
+    after = allowed.softmax(-1)
+    best = log_probs.topk(min(most, len(log_probs)))
+    return [
+        {
+            "id": token,
+            "token": label(token),
+            "probability": float(log_probs[token].exp()),
+            "filtered": float(after[token].nan_to_num(0.0)),
+        }
+        for token in best.indices.tolist()
+    ]
+
+
+def _source(task: TaskVerbs, text: str) -> tuple[Sequences, Any]:
+    """The ids that the model reads or continues, and how the task decodes."""
+    rows, method = task.decoding_inputs([checked_text(text, 0)])
+    ids = [int(number) for number in np.asarray(rows[0])]
+    device = next(task.model.parameters()).device
+    return Sequences.of([ids], task.model.config.pad).to(device), method
+
+
+def _sampling(own: Any, options: dict[str, Any]) -> Sampling:
+    """Sampling with the options of a request; of the task's own filters those that forbid tokens
+    stay, and temperature, top-k and top-p are what the request says."""
+    method: Sampling = decoding.options("sampling", **options)
+    kept = [one for one in own.filters if not isinstance(one, Temperature | TopK | TopP)]
+    return replace(method, filters=(*kept, *method.filters), eos=own.eos)
+
+
+def _check_chosen(task: TaskVerbs, chosen: Sequence[int], read: int) -> None:
+    """Check the tokens that a request has chosen.
+
+    Raises:
+        ConfigError: the vocabulary or the context of the model has no room for them.
+    """
+    config = task.model.config
+    if wrong := [token for token in chosen if token >= config.vocab_size]:
+        raise ConfigError(
+            f"`chosen` must be tokens of the model, 0 to {config.vocab_size - 1:,}, but one is "
+            f"{wrong[0]:,}."
+        )
+    used = len(chosen) + (read if task.model.continues else 1)
+    if config.max_length is not None and used > config.max_length:
+        raise ConfigError(
+            f"The model's context is {config.max_length:,} tokens, but {used:,} are to be read. "
+            "Take fewer steps, or shorten the text."
+        )
+
+
+def searched(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+    """The beam search from each text: every token that was tried, and the hypotheses."""
+    return [_search(task, text, options) for text in items]
+
+
+def _search(task: TaskVerbs, text: str, options: dict[str, Any]) -> dict[str, Any]:
+    rows, method = task.decoding_inputs([checked_text(text, 0)], **options)
+    if not isinstance(method, Beam):
+        raise ConfigError("`beams` must be at least 2: with one beam nothing is a tree.")
+    source, _ = _source(task, text)
+    trace = BeamTrace(method.size)
+    found = replace(method, n_best=method.size).run(task.model, source, trace)[0]
+    tree = trace.tree(task.tokenizer.for_targets.label, found[0])
+    nodes = [
+        {"token": one.token, "log_prob": one.log_prob, "parent": one.parent, "state": one.state}
+        for one in tree.nodes
+    ]
+    texts = task.spelled([text], [found])[0]
+    return {
+        "nodes": nodes,
+        "winning": sorted(tree.winning),
+        "hypotheses": [
+            {"text": spelled, "score": one.score, "log_prob": one.log_prob}
+            for spelled, one in zip(texts, found, strict=True)
+        ],
+    }

@@ -1,0 +1,230 @@
+"""Attention of long texts: small maps of every head, or one head in full.
+
+Weights are reduced where they are captured, layer by layer, so that a text of 2,000 tokens takes
+the memory of one layer and not of all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
+
+from regard.attention.capture import CapturePoint
+from regard.attention.pruning import heads_masked
+from regard.errors import ConfigError
+from regard.tasks.language_modeling import LanguageModeling
+from regard.visual.attention_record import Keep, look, run_encoder
+from regard.visual.forward_pass import ForwardPass, RecordedAttention
+
+if TYPE_CHECKING:
+    from regard.tasks.verbs import TaskVerbs
+
+CELLS = 128  # rows and columns of a small map at most
+Silenced = Mapping[str, Mapping[int, Sequence[int]]]  # kind -> layer -> heads, from 1
+
+
+@dataclass(frozen=True)
+class LayerMaps:
+    """The heads of one layer: weights (H, T, S) or, where there are more than `CELLS` rows or
+    columns, the largest weight in each cell. numbers: of the heads, from 1.
+    """
+
+    kind: str
+    layer: int
+    weights: Tensor
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Small maps of every head for one text.
+
+    labels: for each kind of attention those of its queries and of its keys.
+    answer: what the task decoded; "" where it decodes nothing.
+    """
+
+    layers: tuple[LayerMaps, ...]
+    labels: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+    answer: str = ""
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """One head in full: weights (T, S), with the labels of its queries and keys."""
+
+    weights: Tensor
+    queries: Sequence[str]
+    keys: Sequence[str]
+
+
+@dataclass
+class _Reduced:
+    """Keeps the largest weight in each cell, and how many queries and keys there were."""
+
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __call__(self, attention: RecordedAttention, weights: Tensor) -> Tensor:
+        rows, columns = self.sizes.get(attention.name, (0, 0)) if attention.parts else (0, 0)
+        size = rows + weights.size(2), max(columns, weights.size(3))
+        self.sizes[attention.name] = size
+        return reduced(weights)
+
+
+@dataclass
+class _OneHead:
+    """Keeps the weights of one head, or the mean of a layer's heads where `head` is None."""
+
+    kind: str
+    layer: int
+    head: int | None
+    layers: dict[str, int] = field(default_factory=dict)  # of the attentions of this kind
+    there: tuple[int, ...] = ()
+
+    def __call__(self, attention: RecordedAttention, weights: Tensor) -> Tensor:
+        if attention.kind != self.kind:
+            return weights[:, :0]
+        layer = self.layers.setdefault(attention.name, len(self.layers) + 1)
+        if layer != self.layer:
+            return weights[:, :0]
+        if self.head is None:
+            return weights.float().mean(1, keepdim=True)
+        self.there = attention.heads or tuple(range(1, weights.size(1) + 1))
+        if self.head not in self.there:
+            return weights[:, :0]
+        return weights[:, [self.there.index(self.head)]]
+
+
+def reduced(weights: Tensor) -> Tensor:
+    """Weights (B, H, T, S) with at most `CELLS` rows and columns: the largest in each cell."""
+    rows, columns = weights.shape[2:]
+    if max(rows, columns) <= CELLS or not min(rows, columns):
+        return weights
+    return adaptive_max_pool2d(weights.float(), (min(rows, CELLS), min(columns, CELLS)))
+
+
+def has_attention(task: TaskVerbs) -> bool:
+    """Whether the attention of the task's model for a text can be drawn."""
+    reads = task.input_format is not None or (task.decodes and not task.has("parse"))
+    points = (part for part in task.model.modules() if isinstance(part, CapturePoint))
+    return reads and not task.reads_images and any(points)
+
+
+def attention_maps(
+    task: TaskVerbs, text: str | Sequence[str], silenced: Silenced | None = None
+) -> AttentionMaps:
+    """Every head of a task's model while it reads a text, or a pair of texts.
+
+    silenced: heads that are masked meanwhile.
+
+    Raises:
+        RegardError: the text is too long, a head does not exist, or weights are no numbers.
+    """
+    keep = _Reduced()
+    one, answer = _recorded(task, text, keep, silenced)
+    layers, labels = [], {}
+    for attention, layer in _layers(one):
+        weights = reduced(attention.weights)[0]
+        rows, columns = keep.sizes[attention.name]
+        numbers = attention.heads or tuple(range(1, weights.size(0) + 1))
+        layers.append(LayerMaps(attention.kind, layer, _finite(weights), numbers))
+        labels[attention.kind] = _labels(one, attention.kind, rows, columns)
+    return AttentionMaps(tuple(layers), labels, answer)
+
+
+def head_map(
+    task: TaskVerbs,
+    text: str | Sequence[str],
+    kind: str,
+    layer: int,
+    head: int | None = None,
+    silenced: Silenced | None = None,
+) -> HeadMap:
+    """One head while the task's model reads a text; or the mean of the layer's heads.
+
+    Args:
+        kind: "encoder", "decoder", "cross" or "query".
+        layer, head: from 1.
+        silenced: heads that are masked meanwhile.
+
+    Raises:
+        RegardError: the text is too long, a head does not exist, or weights are no numbers.
+    """
+    keep = _OneHead(kind, layer, head)
+    one, _ = _recorded(task, text, keep, silenced)
+    found = [each.weights for each, _ in _layers(one) if each.parts[0].size(1)]
+    if not found:
+        raise ConfigError(
+            f"There is no head {head or 'mean'} of layer {layer} of {kind} attention here: there "
+            f"are {len(keep.layers)} layers of it, and this one has the heads {keep.there}."
+        )
+    weights = _finite(found[0][0, 0])
+    return HeadMap(weights, *_labels(one, kind, *weights.shape))
+
+
+@contextmanager
+def heads_silenced(task: TaskVerbs, silenced: Silenced | None) -> Iterator[None]:
+    """The heads of each kind are masked in the block: see `regard.heads_masked`."""
+    with ExitStack() as stack:
+        for kind, heads in (silenced or {}).items():
+            stack.enter_context(heads_masked(task, heads, kind))
+        yield
+
+
+def _recorded(
+    task: TaskVerbs, text: Any, keep: Keep, silenced: Silenced | None
+) -> tuple[ForwardPass, str]:
+    """The pass of the model over a text, and the answer of a task that decodes."""
+    answer = ""
+    with heads_silenced(task, silenced), look(task, keep) as record:
+        if isinstance(task, LanguageModeling):
+            ids, _ = task.decoding_inputs([text])
+            task.read_ids(ids)
+        elif task.decodes:
+            answer = task.predict([text])[0]
+        else:
+            run_encoder(task, [text])
+    if not record.passes:
+        raise ConfigError("The text is empty: nothing is attended to.")
+    return record.passes[-1], answer
+
+
+def _layers(one: ForwardPass) -> Iterator[tuple[RecordedAttention, int]]:
+    """The attentions of a pass, with the number of their layer among those of their kind."""
+    count: Counter[str] = Counter()
+    for attention in one.attentions.values():
+        count[attention.kind] += 1
+        yield attention, count[attention.kind]
+
+
+def _labels(
+    one: ForwardPass, kind: str, rows: int, columns: int
+) -> tuple[Sequence[str], Sequence[str]]:
+    """The labels of queries and keys; numbers where the tokens are not known."""
+    queries, keys = one.labels(kind, 0)
+    return _filled(queries, rows), _filled(keys, columns)
+
+
+def _filled(labels: Sequence[str] | None, count: int) -> Sequence[str]:
+    given = list(labels or ())[:count]
+    return [*given, *map(str, range(len(given), count))]
+
+
+def _finite(weights: Tensor) -> Tensor:
+    """The weights.
+
+    Raises:
+        ConfigError: some are infinite or not numbers.
+    """
+    if not bool(torch.isfinite(weights).all()):
+        raise ConfigError(
+            "The attention weights are infinite or not numbers. The model's weights may have "
+            "diverged in training: use others."
+        )
+    return weights
