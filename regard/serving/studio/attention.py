@@ -71,7 +71,7 @@ def compared(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list
 def _answer(task: TaskVerbs, item: Any) -> dict[str, Any]:
     """What a task says about a text."""
     if task.decodes:
-        return {"text": task.generate([item], max_tokens=_room(task, item))[0]}
+        return {"text": task.predict([item], max_tokens=_room(task, item))[0]}
     if task.has("predictions"):
         one = task.predictions([item])[0]
         return {"text": str(one), **one.values()}
