@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import adaptive_max_pool2d
 
 from regard.attention.capture import CapturePoint
+from regard.attention.multihead import MultiHeadAttention
 from regard.attention.pruning import heads_masked
 from regard.errors import ConfigError
 from regard.tasks.language_modeling import LanguageModeling
@@ -156,8 +157,9 @@ def head_map(
     Raises:
         RegardError: the text is too long, a head does not exist, or weights are no numbers.
     """
-    keep = _OneHead(kind, layer, head)
-    one, _ = _recorded(task, text, keep, silenced)
+    part = _layer_alone(task, kind, layer)
+    keep = _OneHead(kind, layer if part is None else 1, head)
+    one, _ = _recorded(task, text, keep, silenced, part)
     found = [each.weights for each, _ in _layers(one) if each.parts[0].size(1)]
     if not found:
         raise ConfigError(
@@ -177,12 +179,32 @@ def heads_silenced(task: TaskVerbs, silenced: Silenced | None) -> Iterator[None]
         yield
 
 
+def _layer_alone(task: TaskVerbs, kind: str, layer: int) -> nn.Module | None:
+    """The attention of one layer: only there the weights are computed one by one, and the others
+    run their fused kernels. None where it cannot be told from the modules.
+    """
+    parts = list(task.model.modules())
+    points = [one for one in parts if isinstance(one, CapturePoint) and one.kind == kind]
+    layers = [
+        one for one in parts if isinstance(one, MultiHeadAttention) and one.capture.kind == kind
+    ]
+    shared = len(points) != len(layers) or any(one.uses > 1 for one in points)
+    return None if shared or layer > len(layers) else layers[layer - 1]
+
+
 def _recorded(
-    task: TaskVerbs, text: Any, keep: Keep, silenced: Silenced | None
+    task: TaskVerbs,
+    text: Any,
+    keep: Keep,
+    silenced: Silenced | None,
+    part: nn.Module | None = None,
 ) -> tuple[ForwardPass, str]:
-    """The pass of the model over a text, and the answer of a task that decodes."""
+    """The pass of the model over a text, and the answer of a task that decodes.
+
+    part: of the model, whose attention alone is recorded; None: all of it.
+    """
     answer = ""
-    with heads_silenced(task, silenced), look(task, keep) as record:
+    with heads_silenced(task, silenced), look(part or task, keep) as record:
         if isinstance(task, LanguageModeling):
             ids, _ = task.decoding_inputs([text])
             task.read_ids(ids)

@@ -95,7 +95,7 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path, monkeypatch):
     assert "Did you mean 'tagging'?" in refused("init", "taging")
 
 
-def test_the_wheel_holds_the_recipes(tmp_path):
+def test_the_wheel_holds_the_recipes_and_the_page_of_the_studio(tmp_path):
     """What is installed lists them: a wheel is built, unpacked and asked."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, tmp_path)
@@ -111,6 +111,9 @@ def test_the_wheel_holds_the_recipes(tmp_path):
     (wheel,) = (tmp_path / "out").glob("*.whl")
     installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
     shutil.unpack_archive(wheel, installed, "zip")
+    page = Path("regard/serving/page")
+    for file in (ROOT / page).rglob("*.*"):
+        assert (installed / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
     elsewhere.mkdir()
     said = subprocess.run(
         [sys.executable, "-m", "regard.cli", "list", "recipes", "--json"],

@@ -84,7 +84,7 @@ def open_view(page, address, view):
 
 
 def drawn(page):
-    page.wait_for_function("document.querySelector('#main h1') !== null")
+    page.wait_for_selector("#main h1")
     page.wait_for_selector("#main:not([aria-busy])", timeout=20_000)
 
 
@@ -144,12 +144,8 @@ def test_every_view_has_names_for_its_controls_and_works_by_keyboard(page, addre
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    page.wait_for_function(
-        "old => document.querySelector('.head[aria-pressed=true]')"
-        ".ariaLabel !== old && document.querySelector('.large h2')",
-        arg=before,
-    )
-    assert "layer=1&head=2" in page.url
+    page.wait_for_selector('.head[aria-label="layer 1, head 2"][aria-pressed=true]')
+    assert before == "layer 1, head 1" and "layer=1&head=2" in page.url
 
 
 def test_the_address_of_a_view_shows_the_same_again(page, address):
@@ -157,7 +153,7 @@ def test_the_address_of_a_view_shows_the_same_again(page, address):
     page.click("text=Most probable")
     page.wait_for_selector("button.chosen")
     page.click("text=Draw one")
-    page.wait_for_function("document.querySelectorAll('button.chosen').length === 2")
+    page.wait_for_selector("button.chosen >> nth=1")
     shown = page.inner_text("section")
     again = page.context.new_page()
     again.goto(page.url)

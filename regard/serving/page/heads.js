@@ -21,12 +21,12 @@ export function kindsOf(result) {
 }
 
 /**
- * The grid. pressed: (layer, head) => whether a head is marked; press: called with a head that is
+ * The grid. relative: see `drawMatrix`. pressed: (layer, head) => whether a head is marked; press: called with a head that is
  * chosen. Arrow keys go from head to head.
  */
-export function headGrid(layers, label, pressed, press) {
+export function headGrid(layers, label, relative, pressed, press) {
   const colors = ramp();
-  const buttons = layers.map((one) => drawLayer(one, colors, pressed, press));
+  const buttons = layers.map((one) => drawLayer(one, colors, relative, pressed, press));
   const first = buttons.flat().find((one) => one.getAttribute("aria-pressed") === "true") ?? buttons[0][0];
   first.tabIndex = 0;
   const rows = buttons.map((row, at) =>
@@ -38,12 +38,12 @@ export function headGrid(layers, label, pressed, press) {
   return grid;
 }
 
-function drawLayer(one, colors, pressed, press) {
-  const { numbers, shift } = roots(one.roots);
+function drawLayer(one, colors, relative, pressed, press) {
+  const { numbers, full } = roots(one.roots);
   const size = one.rows * one.columns;
   return one.heads.map((head, at) => {
     const canvas = h("canvas", { "aria-hidden": "true" });
-    drawMatrix(canvas, { numbers: numbers.subarray(at * size, (at + 1) * size), shift }, one.rows, one.columns, colors);
+    drawMatrix(canvas, { numbers: numbers.subarray(at * size, (at + 1) * size), full }, one.rows, one.columns, colors, relative);
     const name = `layer ${one.layer}, head ${head}`;
     const chosen = () => press(one.layer, head, button);
     const button = h("button", { type: "button", class: "head", title: name, "aria-label": name, "aria-pressed": String(pressed(one.layer, head)), tabindex: "-1", onclick: chosen }, canvas);

@@ -9,6 +9,7 @@ import { Parameters } from "../parameters.js";
 export const title = "Attention";
 export const route = "/studio/attention";
 const EXAMPLE = "The animal didn't cross the street because it was too tired.";
+const LONG = 64; // tokens beyond which no weight comes near 1
 const LABELLED = 60; // tokens of a map that has its tokens beside it
 const DARKEST = 55; // percent of the colour behind a token, so that the token can be read
 const WITH_LINES = 60; // tokens of a text that has lines between them
@@ -26,17 +27,20 @@ export async function render(root, parameters, api) {
   const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : kinds.includes("cross") ? "cross" : kinds[0];
   const layers = result.layers.filter((one) => one.kind === kind);
   if (result.answer) root.append(h("p", {}, "The answer: ", h("b", {}, result.answer)));
-  if (kinds.length > 1) {
-    const kindChoice = choice("kind", kinds.map((one) => [one, kindName(one)]), kind, (value) => parameters.go({ kind: value, layer: null, head: null, token: null }));
-    root.append(h("div", { class: "controls" }, field("Attention", kindChoice)));
-  }
+  const other = { layer: null, head: null, token: null };
+  const kindChoice = choice("kind", kinds.map((one) => [one, kindName(one)]), kind, (value) => parameters.go({ kind: value, ...other }));
+  const relative = parameters.text("scale", result.labels[kind].keys.length > LONG ? "each" : "one") === "each";
+  const scales = [["one", "a weight of 1"], ["each", "the largest weight of each map"]];
+  const scaleChoice = choice("scale", scales, relative ? "each" : "one", (value) => parameters.go({ scale: value }));
+  root.append(h("div", { class: "controls" }, kinds.length > 1 && field("Attention", kindChoice), field("The full colour is", scaleChoice)));
   const chosen = selection(parameters, layers);
   const large = h("section", { class: "large", "aria-live": "polite" });
   const labels = result.labels[kind];
-  const show = () => drawHead(large, parameters, api, { ...asked, kind, ...chosen }, labels);
+  const show = () => drawHead(large, parameters, api, { ...asked, kind, ...chosen }, relative);
   const grid = headGrid(
     layers,
     `Heads of the ${kindName(kind)}`,
+    relative,
     (layer, head) => layer === chosen.layer && head === chosen.head,
     async (layer, head, pressed) => {
       Object.assign(chosen, { layer, head });
@@ -73,7 +77,7 @@ function selection(parameters, layers) {
   return { layer: layer.layer, head };
 }
 
-async function drawHead(large, parameters, api, asked, labels) {
+async function drawHead(large, parameters, api, asked, relative) {
   const { result } = await api.ask("studio/head", asked);
   const matrix = roots(result.roots);
   const { queries, keys } = result;
@@ -81,19 +85,19 @@ async function drawHead(large, parameters, api, asked, labels) {
   const followed = h("div", { class: "followed" });
   const follow = (token) => {
     parameters.set({ token });
-    drawFollowed(followed, matrix, queries, keys, token, follow);
+    drawFollowed(followed, matrix, queries, keys, token, relative, follow);
   };
   const off = new Parameters("silenced", "").address({ model: asked.model, text: asked.texts, second: asked.second, kind: asked.kind, off: `${asked.layer}:${asked.head}` });
-  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: off }, "switch it off")), map(matrix, queries, keys, name, follow), followed);
+  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: off }, "switch it off")), map(matrix, queries, keys, name, relative, follow), followed);
   const token = parameters.number("token", queries.length > 1 ? Math.floor(queries.length / 2) : 0);
-  drawFollowed(followed, matrix, queries, keys, Math.min(Math.max(0, token), queries.length - 1), follow);
+  drawFollowed(followed, matrix, queries, keys, Math.min(Math.max(0, token), queries.length - 1), relative, follow);
 }
 
 // The map of one head. The pointer or the arrow keys choose a cell, whose weight stands below.
-function map(matrix, queries, keys, name, follow) {
+function map(matrix, queries, keys, name, relative, follow) {
   const [rows, columns] = [queries.length, keys.length];
   const heat = h("canvas", { class: "heat", role: "img", tabindex: "0", "aria-label": `${name}: ${rows} by ${columns} weights. Arrow keys choose one, Enter follows its row.` });
-  drawMatrix(heat, matrix, rows, columns, ramp());
+  drawMatrix(heat, matrix, rows, columns, ramp(), relative);
   const cell = Math.max(1, Math.min(30, Math.floor(640 / Math.max(columns, rows))));
   heat.style.width = `${columns * Math.max(cell, 640 / Math.max(columns, rows) < 1 ? 640 / Math.max(columns, rows) : cell)}px`;
   heat.style["aspect-ratio"] = `${columns} / ${rows}`;
@@ -129,14 +133,15 @@ function labelled(heat, queries, keys, cell) {
 }
 
 // What one token attends to: lines for short texts, and the text coloured by the weights.
-function drawFollowed(box, matrix, queries, keys, token, follow) {
+function drawFollowed(box, matrix, queries, keys, token, relative, follow) {
   const weights = Array.from(keys, (_, key) => matrix.weight(token * keys.length + key));
   const order = weights.map((weight, key) => [weight, key]).sort((a, b) => b[0] - a[0]);
+  const full = relative ? order[0][0] || 1 : 1;
   const best = order.slice(0, 5).flatMap(([weight, key]) => [h("span", { class: "piece" }, shown(keys[key])), ` ${probability(weight)} `]);
   const step = (by) => button(by < 0 ? "← Previous token" : "Next token →", () => follow(token + by), { class: "only-live", disabled: token + by < 0 || token + by >= queries.length });
   const coloured = keys.map((key, at) => {
     const piece = h("span", { class: "weighted", title: `${key}: ${probability(weights[at])}` }, shown(key));
-    piece.style.setProperty("--weight", `${(DARKEST * Math.sqrt(Math.min(1, weights[at]))).toFixed(1)}%`);
+    piece.style.setProperty("--weight", `${(DARKEST * Math.sqrt(Math.min(1, weights[at] / full))).toFixed(1)}%`);
     if (queries.length === keys.length) piece.addEventListener("click", () => follow(at));
     if (queries.length === keys.length && at === token) piece.classList.add("self");
     return piece;

@@ -29,6 +29,7 @@ export async function render(root, parameters, api) {
   const grid = headGrid(
     layers,
     `Heads of the ${kindName(kind)}: pressed ones are off`,
+    true,
     (layer, head) => off.has(`${layer}:${head}`),
     async (layer, head, pressed) => {
       const name = `${layer}:${head}`;
