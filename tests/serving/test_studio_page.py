@@ -184,3 +184,25 @@ def test_every_view_saves_as_one_file_that_needs_no_script(page, browser, addres
         assert len(saved.query_selector_all(kept)) >= 1
         assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
     context.close()
+
+
+GRID = """async () => {
+    const { headGrid } = await import("/page/heads.js");
+    const row = String.fromCharCode(...new Uint8Array(128).map((_, column) => 2 * column));
+    const data = btoa(row.repeat(12 * 128));
+    const layers = Array.from({ length: 12 }, (_, index) => ({
+        kind: "encoder", layer: index + 1, heads: Array.from({ length: 12 }, (_, head) => head + 1),
+        rows: 128, columns: 128, roots: { bits: 8, largest: 1, data },
+    }));
+    const began = performance.now();
+    document.querySelector("#main").append(headGrid(layers, "heads", true, () => false, () => {}));
+    document.querySelector(".heads").getBoundingClientRect();
+    const took = performance.now() - began;
+    document.querySelector(".heads").remove();
+    return took;
+}"""
+
+
+def test_144_heads_of_128_tokens_are_drawn_within_300_milliseconds(page, address):
+    open_view(page, address, "#models")
+    assert min(page.evaluate(GRID) for _ in range(4)) < 300

@@ -32,9 +32,10 @@ export function put(element, ...children) {
   return element;
 }
 
-/** A token as it is shown: spaces and line ends have a sign, so that an empty token has none. */
+/** A token as it is shown: spaces, line ends and what changes the direction of text have signs. */
 export function shown(token) {
-  return token.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length));
+  const signs = token.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length));
+  return signs.replace(/[\p{Cc}\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/gu, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /** A text that has at most so many characters. */

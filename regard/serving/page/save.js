@@ -42,7 +42,10 @@ function still(root) {
   for (const [control, other] of pairs("select, textarea, input")) other.replaceWith(h("span", { class: "value" }, valueOf(control)));
   for (const label of copy.querySelectorAll("label")) label.removeAttribute("for");
   for (const one of copy.querySelectorAll("button.main, .only-live, [hidden]")) one.remove();
-  for (const one of copy.querySelectorAll("button")) one.replaceWith(h("span", { class: one.className }, ...one.childNodes));
+  for (const one of copy.querySelectorAll("button")) {
+    const pressed = one.getAttribute("aria-pressed") === "true" ? " on" : "";
+    one.replaceWith(h("span", { class: one.className + pressed, title: one.title || null }, ...one.childNodes));
+  }
   for (const link of copy.querySelectorAll("a[href]")) link.replaceWith(...link.childNodes);
   for (const form of copy.querySelectorAll("form")) form.replaceWith(h("div", { class: form.className }, ...form.childNodes));
   for (const one of copy.querySelectorAll("[tabindex]")) if (!one.classList.contains("scrolls")) one.removeAttribute("tabindex");

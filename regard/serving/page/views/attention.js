@@ -32,7 +32,7 @@ export async function render(root, parameters, api) {
   const relative = parameters.text("scale", result.labels[kind].keys.length > LONG ? "each" : "one") === "each";
   const scales = [["one", "a weight of 1"], ["each", "the largest weight of each map"]];
   const scaleChoice = choice("scale", scales, relative ? "each" : "one", (value) => parameters.go({ scale: value }));
-  root.append(h("div", { class: "controls" }, kinds.length > 1 && field("Attention", kindChoice), field("The full colour is", scaleChoice)));
+  root.append(h("div", { class: "controls" }, kinds.length > 1 && field("Attention", kindChoice), field("Full colour", scaleChoice)));
   const chosen = selection(parameters, layers);
   const large = h("section", { class: "large", "aria-live": "polite" });
   const labels = result.labels[kind];
@@ -79,22 +79,22 @@ function selection(parameters, layers) {
 
 async function drawHead(large, parameters, api, asked, relative) {
   const { result } = await api.ask("studio/head", asked);
-  const matrix = roots(result.roots);
-  const { queries, keys } = result;
+  const head = { matrix: roots(result.roots), ...result, own: asked.kind !== "cross" };
+  const { queries, keys } = head;
   const name = `Layer ${asked.layer}, head ${asked.head}`;
   const followed = h("div", { class: "followed" });
   const follow = (token) => {
     parameters.set({ token });
-    drawFollowed(followed, matrix, queries, keys, token, relative, follow);
+    drawFollowed(followed, head, token, relative, follow);
   };
   const off = new Parameters("silenced", "").address({ model: asked.model, text: asked.texts, second: asked.second, kind: asked.kind, off: `${asked.layer}:${asked.head}` });
-  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: off }, "switch it off")), map(matrix, queries, keys, name, relative, follow), followed);
+  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: off }, "switch it off")), map(head, name, relative, follow), followed);
   const token = parameters.number("token", queries.length > 1 ? Math.floor(queries.length / 2) : 0);
-  drawFollowed(followed, matrix, queries, keys, Math.min(Math.max(0, token), queries.length - 1), relative, follow);
+  drawFollowed(followed, head, Math.min(Math.max(0, token), queries.length - 1), relative, follow);
 }
 
 // The map of one head. The pointer or the arrow keys choose a cell, whose weight stands below.
-function map(matrix, queries, keys, name, relative, follow) {
+function map({ matrix, queries, keys }, name, relative, follow) {
   const [rows, columns] = [queries.length, keys.length];
   const heat = h("canvas", { class: "heat", role: "img", tabindex: "0", "aria-label": `${name}: ${rows} by ${columns} weights. Arrow keys choose one, Enter follows its row.` });
   drawMatrix(heat, matrix, rows, columns, ramp(), relative);
@@ -102,7 +102,7 @@ function map(matrix, queries, keys, name, relative, follow) {
   heat.style.width = `${columns * Math.max(cell, 640 / Math.max(columns, rows) < 1 ? 640 / Math.max(columns, rows) : cell)}px`;
   heat.style["aspect-ratio"] = `${columns} / ${rows}`;
   if (Math.max(rows, columns) <= 640) heat.classList.add("crisp");
-  const readout = h("p", { class: "readout", role: "status" }, "Point at a cell to read its weight; click to follow its row.");
+  const readout = h("p", { class: "readout only-live", role: "status" }, "Point at a cell to read its weight; click to follow its row.");
   let at = [0, 0];
   const read = (row, column) => {
     at = [Math.min(Math.max(0, row), rows - 1), Math.min(Math.max(0, column), columns - 1)];
@@ -133,7 +133,7 @@ function labelled(heat, queries, keys, cell) {
 }
 
 // What one token attends to: lines for short texts, and the text coloured by the weights.
-function drawFollowed(box, matrix, queries, keys, token, relative, follow) {
+function drawFollowed(box, { matrix, queries, keys, own }, token, relative, follow) {
   const weights = Array.from(keys, (_, key) => matrix.weight(token * keys.length + key));
   const order = weights.map((weight, key) => [weight, key]).sort((a, b) => b[0] - a[0]);
   const full = relative ? order[0][0] || 1 : 1;
@@ -142,8 +142,8 @@ function drawFollowed(box, matrix, queries, keys, token, relative, follow) {
   const coloured = keys.map((key, at) => {
     const piece = h("span", { class: "weighted", title: `${key}: ${probability(weights[at])}` }, shown(key));
     piece.style.setProperty("--weight", `${(DARKEST * Math.sqrt(Math.min(1, weights[at] / full))).toFixed(1)}%`);
-    if (queries.length === keys.length) piece.addEventListener("click", () => follow(at));
-    if (queries.length === keys.length && at === token) piece.classList.add("self");
+    if (own) piece.addEventListener("click", () => follow(at));
+    if (own && at === token) piece.classList.add("self");
     return piece;
   });
   put(

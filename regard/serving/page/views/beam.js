@@ -39,7 +39,7 @@ export async function render(root, parameters, api) {
     parameters.set({ step: step === last ? null : step });
     draw();
   };
-  const count = h("output", {});
+  const count = h("output", { class: "only-live" });
   const range = slider("step", state.step, { min: 0, max: last, step: 1 }, go);
   const box = h("input", { type: "checkbox", name: "pruned", checked: state.pruned });
   box.addEventListener("change", () => {

@@ -57,7 +57,7 @@ function filters(parameters, changed) {
     return input;
   };
   const sliding = (name, none, attributes) => {
-    const value = h("output", {}, parameters.number(name, none));
+    const value = h("output", { class: "only-live" }, parameters.number(name, none));
     const move = change(name, none);
     const input = slider(name, parameters.number(name, none), attributes, (now) => (put(value, String(now)), move(now)));
     return h("div", { class: "slid" }, field(name.replace("_", "-"), input), value);
