@@ -77,6 +77,12 @@ class TextMatch:
     text: str
 
 
+def best_matches(cosines: np.ndarray, texts: Sequence[str], k: int) -> list[TextMatch]:
+    """The `k` texts with the largest of the cosines (N,), best first; of equal ones the earlier."""
+    best = np.argsort(-cosines, kind="stable")[:k]
+    return [TextMatch(index, float(cosines[index]), texts[index]) for index in best.tolist()]
+
+
 class EmbedOptions(TypedDict, total=False):
     """The options of `embed`.
 
@@ -185,8 +191,7 @@ class EmbedsTexts(TaskVerbs, ABC):
             raise ConfigError(f"`k` must be a whole number of 1 or more, but is {shown(k)}.")
         given = inputs.as_list(texts)
         cosines = self.similarity([query], given, too_long=too_long, **options)[0]  # (N,)
-        best = np.argsort(-cosines, kind="stable")[:k]
-        return [TextMatch(index, float(cosines[index]), given[index]) for index in best.tolist()]
+        return best_matches(cosines, given, k)
 
 
 # ---------------------------------------------------------------------- what a vector represents

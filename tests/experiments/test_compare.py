@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from in_this_process import InThisProcess
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.experiments import compare as comparing
 from regard.experiments.compare import compare
 from regard.experiments.compare.conditions import check_equal, conditions_of
@@ -166,6 +166,18 @@ def test_results_are_written_as_json_and_as_a_page(done):
     page = (done.found.folder / "report.html").read_text()
     for told in ("transformer", "nrefs:1|case:mixed", "±", "valid bleu", f"{TOKENS:,} tokens"):
         assert told in page
+
+
+def test_results_that_were_written_are_read_as_they_were(done, tmp_path):
+    folder = done.found.folder
+    found = ComparisonResults.read(folder)
+    facts = json.loads((folder / "comparison.json").read_text())
+    assert json.loads(json.dumps(found.facts())) == facts
+    assert found.picture().text() == done.found.picture().text()
+    del facts["runs"][1]["seconds"]
+    (tmp_path / "comparison.json").write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match="`runs.1.seconds` is missing"):
+        ComparisonResults.read(tmp_path)
 
 
 def test_a_folder_started_under_other_conditions_raises_an_error(done, tmp_path):

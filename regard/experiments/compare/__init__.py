@@ -26,7 +26,7 @@ from typing import Any
 from regard.errors import ConfigError, RegardError
 from regard.executors import Job, JobResult, executor
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
-from regard.experiments.compare.results import OUTCOME, ComparisonResults, Outcome
+from regard.experiments.compare.results import COMPARISON, OUTCOME, ComparisonResults, Outcome
 from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
 from regard.experiments.compare.workers import display, run_jobs
 from regard.experiments.recipe_options import read_recipe
@@ -103,7 +103,7 @@ def compare(
                 _check_done(result)
     outcomes = {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}
     found = ComparisonResults(out, shared, tuple(seeds), outcomes)
-    write_text(out / "comparison.json", json.dumps(found.facts(), indent=1) + "\n")
+    write_text(out / COMPARISON, json.dumps(found.facts(), indent=1) + "\n")
     found.report().save(out / "report.html")
     return found
 

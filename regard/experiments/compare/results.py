@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import Field
 
 from regard.errors import CheckpointError
 from regard.experiments.report import REPORT
-from regard.schema import checked, read_json
+from regard.schema import Fields, checked, read_json
 from regard.visual.comparison import ComparedModel, compare_results
 from regard.visual.curves import Curves, Series
 from regard.visual.picture import Picture, PictureRow
@@ -18,6 +20,7 @@ from regard.visual.report import RunReport
 from regard.visual.table import Table
 
 OUTCOME = "outcome.json"
+COMPARISON = "comparison.json"
 COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
 
 
@@ -73,6 +76,20 @@ class Outcome:
         return cls(**{name: value for name, value in found.items() if name in known})
 
 
+class _ComparedRun(Fields):
+    """A run in comparison.json, with the fields of its outcome."""
+
+    model: str
+    seed: int
+
+
+class _ComparisonFile(Fields):
+    """What is read of comparison.json; the rest follows from it."""
+
+    conditions: dict[str, Any]
+    runs: Annotated[list[_ComparedRun], Field(min_length=1)]
+
+
 @dataclass(frozen=True)
 class ComparisonResults:
     """The outcomes of all runs: for each model one a seed."""
@@ -81,6 +98,28 @@ class ComparisonResults:
     conditions: dict[str, Any]
     seeds: tuple[int, ...]
     outcomes: dict[str, tuple[Outcome, ...]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The results of a comparison that was written.
+
+        Raises:
+            FileNotFoundError: there is none in this folder.
+            CheckpointError: comparison.json is damaged; the message names the field.
+        """
+        path = folder / COMPARISON
+
+        def damaged(message: str) -> CheckpointError:
+            hint = "If you remove the file, the same `regard compare` writes it again."
+            return CheckpointError(f"{message}\n{hint}")
+
+        found = read_json(path, _ComparisonFile, error=damaged, finite=False)
+        outcomes: dict[str, tuple[Outcome, ...]] = {}
+        for number, run in enumerate(found.runs):
+            outcome = checked(run.model_dump(), Outcome, path, damaged, f"runs.{number}")
+            outcomes[run.model] = (*outcomes.get(run.model, ()), outcome)
+        seeds = tuple(dict.fromkeys(run.seed for run in found.runs))
+        return cls(folder, found.conditions, seeds, outcomes)
 
     @property
     def better(self) -> str:

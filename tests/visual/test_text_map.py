@@ -1,0 +1,75 @@
+"""Maps of texts equal principal components computed by others; neighbours those of `search`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from regard.errors import ConfigError
+from regard.visual.text_map import TextMap
+
+
+def vectors(count, width=6, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
+
+
+def names(count):
+    return [f"text {number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(("count", "width"), [(40, 6), (5, 12), (3, 2)])
+def test_points_equal_scikit_learn_up_to_the_sign(count, width):
+    given = vectors(count, width)
+    found = TextMap.of(given, names(count))
+    unit = given / np.linalg.norm(given, axis=1, keepdims=True)
+    expected = PCA(2).fit(unit.astype(np.float64))
+    points = expected.transform(unit)
+    ours = found.points.numpy()
+    signs = np.sign((points * ours).sum(0))
+    np.testing.assert_allclose(ours, points * signs, atol=1e-5)
+    np.testing.assert_allclose(found.shares, expected.explained_variance_ratio_[:2], atol=1e-6)
+    largest = found.directions.abs().argmax(1, keepdim=True)
+    assert (found.directions.gather(1, largest) > 0).all()
+    assert np.array_equal(TextMap.of(given, names(count)).points.numpy(), ours)
+
+
+def test_one_text_and_equal_texts_lie_at_the_origin():
+    for given in (vectors(1), np.repeat(vectors(1), 4, 0)):
+        found = TextMap.of(given, names(len(given)))
+        assert np.abs(found.points.numpy()).max() < 1e-6
+        assert found.shares == (0.0, 0.0)
+        assert [one.index for one in found.nearest(given[0], 9)] == list(range(len(given)))
+
+
+def test_neighbours_are_those_with_the_largest_cosines():
+    given, query = vectors(30), vectors(1, seed=1)[0]
+    found = TextMap.of(given, names(30), ["a", "b", "c"] * 10)
+    cosines = given @ query / np.linalg.norm(given, axis=1) / np.linalg.norm(query)
+    expected = sorted(range(30), key=lambda index: -cosines[index])[:7]
+    nearest = found.nearest(query, 7)
+    assert [one.index for one in nearest] == expected
+    assert [one.text for one in nearest] == [f"text {index}" for index in expected]
+    assert [one.score for one in nearest] == pytest.approx(cosines[expected].tolist(), abs=1e-6)
+
+
+def test_a_text_of_the_map_lies_at_its_own_point():
+    given = vectors(9)
+    found = TextMap.of(given, names(9))
+    assert found.place(5 * given[4]) == pytest.approx(found.points[4].tolist(), abs=1e-6)
+
+
+def test_wrong_shapes_and_numbers_raise_an_error():
+    nan = vectors(3)
+    nan[1, 1] = np.nan
+    for given, texts, labels, said in (
+        (vectors(0), [], (), "2 or more dimensions"),
+        (vectors(3, 1), names(3), (), "2 or more dimensions"),
+        (vectors(3), names(2), (), "3 vectors, but 2 texts"),
+        (vectors(3), names(3), ["a"], "1 labels"),
+        (nan, names(3), (), "not numbers"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            TextMap.of(given, texts, labels)
+    with pytest.raises(ConfigError, match="must have 6 numbers, but has 2"):
+        TextMap.of(vectors(3), names(3)).nearest([1.0, 2.0], 1)
