@@ -38,6 +38,7 @@ __all__, __getattr__ = names_of(
         "recurrent_cells": "cell_activation",
         "report": "ReportSample RunReport",
         "table": "Table",
+        "text_map": "TextMap",
         "vocabulary": "vocabulary_statistics",
     },
 )
