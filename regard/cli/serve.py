@@ -72,16 +72,39 @@ def serve(folders: Folders, flags: ServerFlags) -> None:
 
 
 @with_server
-def studio(folders: Folders, flags: ServerFlags) -> None:
-    """Show what models do on a page: attention, tokens, next tokens, searches.
+def studio(
+    folders: Annotated[
+        list[Path] | None,
+        Argument(metavar="[FOLDER...]", help="Runs or folders with models."),
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        Option(metavar="DIR", help="A folder of runs, whose curves are shown as they grow."),
+    ] = None,
+    texts: Annotated[
+        Path | None, Option(metavar="FILE", help="Texts for a map: lines, or a table.")
+    ] = None,
+    labels: Annotated[
+        str | None, Option(metavar="COLUMN", help="The labels of the texts, in a table.")
+    ] = None,
+    *,
+    flags: ServerFlags,
+) -> None:
+    """Show what models do on a page: attention, tokens, searches, maps of texts, runs, lessons.
 
     It is the server of `regard serve` with a page at its address, which is opened in a browser. It
     needs no network. The server listens to this machine alone unless --host says otherwise.
     """
+    if labels is not None and texts is None:
+        raise ConfigError("--labels names a column of --texts FILE, which is not given.")
     _check_extra("studio")
+    from regard.serving.studio.maps import TextMaps
     from regard.serving.studio.routes import studio_page
+    from regard.serving.studio.runs import RunFolders
+    from regard.serving.studio.sources import StudioSources
 
-    _run(folders, flags, studio_page())
+    sources = StudioSources(RunFolders(runs or ()), TextMaps(texts, labels))
+    _run(folders or [], flags, studio_page(sources))
 
 
 def _check_extra(command: str) -> None:

@@ -30,7 +30,7 @@ from regard.serving.openapi import openapi
 from regard.serving.page_files import HEADERS
 from regard.serving.problems import Problem, problem_of
 from regard.serving.routes import GETS, Route
-from regard.serving.served_page import ServedPage
+from regard.serving.served_page import Reading, ServedPage
 from regard.serving.streams import EventStream, GrowingTexts
 from regard.serving.tokens import tokenizer_info
 from regard.serving.work import Work
@@ -96,7 +96,7 @@ class Service:
 
     async def description(self, request: Http) -> Response:
         """See `GETS`."""
-        return _json(openapi(self.page.routes))
+        return _json(openapi(self.page.asked))
 
     # ---- routes of the table
 
@@ -118,6 +118,13 @@ class Service:
         results = await self._results(job, future, request)
         response: Response = await _called(len(results) > FEW, _rendered, work, results)
         return response
+
+    async def read(self, request: Http) -> Response:
+        """The answer to a request that no model computes."""
+        self._models()
+        reading = self.page.readings[request.url.path]
+        fields = fields_of(await read_body(request.receive), reading)
+        return _json(await run_in_threadpool(reading.answer, fields))
 
     def _submitted(self, work: Work, path: str, finished: Callable[[], None]) -> QueuedRequest:
         """A request in the engine; finished: is called in the server's thread at its end.
@@ -235,7 +242,7 @@ class Service:
                 response = Response(status_code=LEFT)
             except Exception as error:
                 response = failure(error)
-            known = path if path in self.page.routes or path in GETS else "other"
+            known = path if path in self.page.asked or path in GETS else "other"
             self.counters.add("regard_requests_total", path=known, status=response.status_code)
             seconds = time.monotonic() - began
             self.counters.add("regard_request_seconds_total", seconds, path=known)
@@ -244,7 +251,7 @@ class Service:
         return endpoint
 
 
-def fields_of(body: bytes, route: Route) -> Any:
+def fields_of(body: bytes, route: Route | Reading) -> Any:
     """The fields of a request.
 
     Raises:
@@ -321,8 +328,9 @@ def application(service: Service) -> Starlette:
     }
     routes = [HttpRoute(path, service.guarded(answer)) for path, answer in gets.items()]
     routes += [HttpRoute(path, service.guarded(service.file)) for path in service.page.files]
-    asked = service.page.routes
-    routes += [HttpRoute(path, service.guarded(service.post), methods=["POST"]) for path in asked]
+    page, asked = service.page, service.page.asked
+    for paths, answer in ((page.routes, service.post), (page.readings, service.read)):
+        routes += [HttpRoute(path, service.guarded(answer), methods=["POST"]) for path in paths]
 
     async def refused(request: Http, error: Exception) -> Response:
         async def answer(request: Http) -> Response:

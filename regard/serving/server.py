@@ -16,9 +16,8 @@ from regard.serving.engine import Engine
 from regard.serving.loading import served_model
 from regard.serving.models import ServedModels
 from regard.serving.options import ServerOptions
-from regard.serving.served_page import ServedPage
+from regard.serving.served_page import Say, ServedPage
 
-Say = Callable[[str], None]
 # Seconds after which a thread of Python lets another one go on: the engine asks for that behind
 # each operation of a model, while the server reads requests. Python's own number is ten times it.
 SWITCH = 0.0005
@@ -55,8 +54,12 @@ def serve(
                 name: served_model(name, load(folder), counters, options.prefix_bytes)
                 for name, folder in folders.items()
             }
-            service.models = ServedModels(models)
-            say(f"serving {', '.join(models)} at http://{options.host}:{options.port}")
+            ready = ServedModels(models)
+            page.prepare(ready, say)
+            service.models = ready
+            say(
+                f"serving {', '.join(models) or 'no model'} at http://{options.host}:{options.port}"
+            )
             engine.run()
         except BaseException as error:  # noqa: BLE001  # raised again below
             errors.append(error)

@@ -10,7 +10,7 @@ from regard.serving.requests import Count, Ids, Request
 
 ShownText = Annotated[str, Field(max_length=20_000)]
 Kind = Literal["encoder", "decoder", "cross", "query"]
-Number = Annotated[int, Field(ge=1)]  # of a layer or a head
+Number = Annotated[int, Field(ge=1)]  # of a layer, a head or a cell
 
 
 class ShownTexts(Request):
@@ -90,3 +90,25 @@ class BeamSearch(ShownTexts):
     def options(self) -> dict[str, Any]:
         """See `Request`."""
         return {"beams": self.beams, "max_tokens": self.max_tokens, **super().options()}
+
+
+class OneCell(ShownTexts):
+    """One cell over a text."""
+
+    layer: Number
+    """From 1."""
+    number: Number
+    """Of the cell, from 1."""
+
+
+class CellSearch(ShownTexts):
+    """Cells that follow properties of a text."""
+
+    properties: Literal["text", "python"] = "text"
+    """Which properties."""
+    best: Annotated[int, Field(ge=1, le=20)] = 3
+    """How many cells of each property."""
+
+    def options(self) -> dict[str, Any]:
+        """See `Request`."""
+        return {"properties": self.properties, "best": self.best}

@@ -6,7 +6,8 @@ from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
 from regard.serving.routes import CAT, ROUTES, Route
 from regard.serving.served_page import ServedPage
-from regard.serving.studio import attention, decoding_steps, requests, tokenization
+from regard.serving.studio import attention, cells, decoding_steps, requests, tokenization
+from regard.serving.studio.sources import StudioSources
 from regard.serving.work import by
 from regard.visual.attention_maps import has_attention
 
@@ -66,10 +67,34 @@ STUDIO_ROUTES = {
             {"texts": CAT, "beams": 3},
             decoding_steps.decodes_texts,
         ),
+        Route(
+            "/studio/cell",
+            "A text coloured by one cell of a recurrent model, and the layers that there are.",
+            "",
+            requests.OneCell,
+            by(cells.one_cell),
+            {"texts": CAT, "layer": 1, "number": 1},
+            cells.has_cells,
+        ),
+        Route(
+            "/studio/cells",
+            "The cells of a recurrent model that follow properties of a text most closely.",
+            "",
+            requests.CellSearch,
+            by(cells.found_cells),
+            {"texts": 'The cat said: "I sat on the mat (in the sun)."', "properties": "text"},
+            cells.has_cells,
+        ),
     )
 }
 
 
-def studio_page() -> ServedPage:
-    """The page, and the routes that it asks beside those of tasks."""
-    return ServedPage({**ROUTES, **STUDIO_ROUTES}, page_files(), PageGuard)
+def studio_page(sources: StudioSources | None = None) -> ServedPage:
+    """The page, and what it asks beside the routes of tasks.
+
+    sources: the files that the command names.
+    """
+    sources = sources or StudioSources()
+    return ServedPage(
+        {**ROUTES, **STUDIO_ROUTES}, page_files(), PageGuard, sources.readings(), sources.prepare
+    )

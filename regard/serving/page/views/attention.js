@@ -94,7 +94,7 @@ async function drawHead(large, parameters, api, asked, relative) {
 }
 
 // The map of one head. The pointer or the arrow keys choose a cell, whose weight stands below.
-function map({ matrix, queries, keys }, name, relative, follow) {
+export function map({ matrix, queries, keys }, name, relative, follow) {
   const [rows, columns] = [queries.length, keys.length];
   const heat = h("canvas", { class: "heat", role: "img", tabindex: "0", "aria-label": `${name}: ${rows} by ${columns} weights. Arrow keys choose one, Enter follows its row.` });
   drawMatrix(heat, matrix, rows, columns, ramp(), relative);

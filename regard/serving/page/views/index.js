@@ -14,9 +14,16 @@
 
 import * as attention from "./attention.js";
 import * as beam from "./beam.js";
+import * as cells from "./cells.js";
+import * as lessons from "./lessons.js";
+import * as map from "./map.js";
 import * as models from "./models.js";
 import * as next from "./next.js";
+import * as runs from "./runs.js";
+import * as side_by_side from "./side_by_side.js";
 import * as silenced from "./silenced.js";
 import * as tokens from "./tokens.js";
 
-export const views = new Map(Object.entries({ models, attention, silenced, next, beam, tokens }));
+export const views = new Map(
+  Object.entries({ models, lessons, attention, side_by_side, silenced, next, beam, tokens, cells, map, runs }),
+);

@@ -1,0 +1,44 @@
+"""The cells of recurrent models: one over a text, and the search for those with a meaning."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import ConfigError
+from regard.serving.studio.pictures import plain_picture
+from regard.visual.cell_search import find_cells
+from regard.visual.character_properties import KINDS
+from regard.visual.recurrent_cells import cell_activation, reader_of
+
+if TYPE_CHECKING:
+    from regard.tasks.verbs import TaskVerbs
+
+
+def has_cells(task: TaskVerbs) -> bool:
+    """Whether the model of a task has cells that can be shown."""
+    with suppress(ConfigError):
+        return bool(reader_of(task.model).widths)
+    return False
+
+
+def one_cell(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+    """Each text coloured by a cell, with the layers that there are."""
+    reader = reader_of(task.model)
+    layers = [
+        {"name": reader.name(number), "cells": width}
+        for number, width in enumerate(reader.widths, 1)
+    ]
+    pictures = [cell_activation(task.model, task.tokenizer, text, **options) for text in items]
+    return [{"picture": plain_picture(one), "layers": layers} for one in pictures]
+
+
+def found_cells(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+    """For each text the cells that follow its properties most closely."""
+    properties, _ = KINDS[options["properties"]]
+    results = []
+    for text in items:
+        found = find_cells(task.model, task.tokenizer, [text], properties, best=options["best"])
+        numbers = {name: [one._asdict() for one in cells] for name, cells in found.numbers.items()}
+        results.append({"cells": numbers, "note": found.parts[0].text(10_000).strip()})
+    return results

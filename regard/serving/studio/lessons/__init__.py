@@ -1,0 +1,51 @@
+"""Examples of lectures as pages, each with a picture that is computed from tensors.
+
+lesson.py        what a lesson is
+prefix_table.py  a language model that is a table, for lessons about searching
+NAME.py          lessons, and functions from their numbers to their pictures
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from regard.serving.problems import Problem
+from regard.serving.studio.lessons import attention, decoding, layers, texts
+from regard.serving.studio.lessons.lesson import Lesson
+from regard.serving.studio.pictures import plain_picture
+
+LESSONS: Mapping[str, Lesson] = {
+    one.name: one
+    for one in (*texts.LESSONS, *layers.LESSONS, *attention.LESSONS, *decoding.LESSONS)
+}
+
+
+def listed() -> list[dict[str, str]]:
+    """The names and titles of all lessons, in the order in which they are shown."""
+    return [{"name": one.name, "title": one.title} for one in LESSONS.values()]
+
+
+def lesson(name: str, numbers: Mapping[str, float]) -> dict[str, Any]:
+    """A lesson with its picture.
+
+    Args:
+        numbers: values of its controls.
+
+    Raises:
+        Problem: 404 where there is no such lesson.
+        ConfigError: there is no such control, or a value is out of range.
+    """
+    if name not in LESSONS:
+        message = f"There is no lesson {name!r:.80}. There are: {', '.join(LESSONS)}."
+        raise Problem(404, message, "no_such_lesson", "name")
+    values = LESSONS[name].values_of(numbers)
+    picture = _picture(name, tuple(values.items()))
+    return {**LESSONS[name].values(), "numbers": values, "picture": picture}
+
+
+@lru_cache(maxsize=256)
+def _picture(name: str, values: tuple[tuple[str, float], ...]) -> dict[str, Any]:
+    """Computed once for a class that opens the same page."""
+    return plain_picture(LESSONS[name].draw(**dict(values)))

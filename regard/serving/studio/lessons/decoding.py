@@ -1,0 +1,123 @@
+"""Lessons about probabilities of words and the search for texts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from regard.decoding.beam import Beam
+from regard.decoding.filters import Prefix, Temperature, TopK, TopP, apply
+from regard.decoding.length_penalty import Power
+from regard.serving.studio.lessons.lesson import Control, Lesson, Link
+from regard.serving.studio.lessons.prefix_table import END, PrefixTable, Probabilities
+from regard.visual.beam_tree import BeamTrace
+from regard.visual.distribution import Distribution
+from regard.visual.picture import Illustration, Note, Picture
+
+SENTENCE = "The child came home from"
+LOGITS = {
+    "school": 5.0,
+    "work": 2.6,
+    "the": 2.4,
+    "his": 1.9,
+    "play": 1.7,
+    "hospital": 1.5,
+    "college": 1.2,
+    "church": 0.8,
+    "camp": 0.6,
+    "war": 0.1,
+    "Paris": -0.6,
+    "green": -3.0,
+}
+# After each prefix the next words of translations of "les pauvres sont démunis".
+TRANSLATIONS: Probabilities = {
+    (): {"poor": 0.5, "the": 0.46},
+    ("poor",): {"people": 0.55, "folk": 0.3},
+    ("poor", "people"): {"are": 0.5, "have": 0.4},
+    ("poor", "people", "are"): {"destitute": 0.35, "needy": 0.3, "poor": 0.3},
+    ("poor", "people", "have"): {"nothing": 0.6, "no": 0.3},
+    ("poor", "people", "have", "no"): {"money": 0.9},
+    ("poor", "folk"): {"have": 0.6, "are": 0.3},
+    ("poor", "folk", "have"): {"nothing": 0.6, "no": 0.3},
+    ("the",): {"poor": 0.95},
+    ("the", "poor"): {"don't": 0.7, "have": 0.25},
+    ("the", "poor", "don't"): {"have": 0.97},
+    ("the", "poor", "don't", "have"): {"any": 0.7, "money": 0.25},
+    ("the", "poor", "don't", "have", "any"): {"money": 0.95},
+    ("the", "poor", "have"): {"no": 0.6, "nothing": 0.35},
+    ("the", "poor", "have", "no"): {"money": 0.95},
+}
+
+
+def next_word(temperature: float = 1.0, top_k: int = 12, top_p: float = 1.0) -> Picture:
+    """The distribution after a sentence, as the filters of sampling leave it."""
+    scores = torch.tensor([list(LOGITS.values())], dtype=torch.float64)
+    filters = (Temperature(temperature), TopK(top_k), TopP(top_p))
+    left = apply(filters, scores, Prefix(torch.empty(1, 0, dtype=torch.long), 0))
+    probabilities = left.softmax(-1)[0]
+    title = f"after “{SENTENCE} …”"
+    shown = Distribution.of(probabilities, list(LOGITS), len(LOGITS), title)
+    numbers = {"probabilities": probabilities}
+    return Illustration((shown,), "The next word", numbers=numbers)
+
+
+def beam_tree(beams: int = 2) -> Picture:
+    """The search for a translation in a table of probabilities, as a tree."""
+    model, trace = PrefixTable(TRANSLATIONS), BeamTrace(beams)
+    search = Beam(size=beams, length_penalty=Power(0.0), max_tokens=10)
+    (best,) = search.run(model, None, trace)[0]
+    words = " ".join(model.words[number] for number in best.tokens)
+    title = f"{beams} beams" if beams > 1 else "one beam: greedy search"
+    tree = trace.tree(lambda number: model.words[number], best, title)
+    found = Note((f"Found: “{words}”, with probability {math.exp(best.log_prob):.3f}.",))
+    numbers = {"words": words, "log_prob": best.log_prob}
+    return Illustration((found, tree), "Beam search", numbers=numbers)
+
+
+LESSONS = (
+    Lesson(
+        "next-word",
+        "The next word",
+        (
+            "A language model gives each entry of its vocabulary a probability to be the next "
+            "word.",
+            "  p(w) = exp(s_w / T) / sum_v exp(s_v / T)",
+            f"The bars are those of twelve words after “{SENTENCE} …”, from scores s that stand in "
+            "this lesson. The temperature T divides the scores; top-k leaves the k most probable "
+            "words, top-p the fewest whose probabilities sum to p. What is left sums to 1 again.",
+        ),
+        next_word,
+        (
+            Control("temperature", "temperature T", 1.0, 0.1, 5.0, 0.1),
+            Control("top_k", "top-k", 12, 1, 12),
+            Control("top_p", "top-p", 1.0, 0.05, 1.0, 0.05),
+        ),
+        (
+            "At which temperature has “school” less than half of the probability?",
+            "Which words are left by top-p 0.9 at temperature 1, and which at temperature 2?",
+        ),
+        (Link("next", "The next words of a model", "/studio/next", {"text": SENTENCE}),),
+    ),
+    Lesson(
+        "beam-search",
+        "Beam search as a tree",
+        (
+            "Greedy search takes the most probable word at each step. What begins well need not "
+            "end well: a beam of k keeps the k best beginnings instead.",
+            "  log p(y) = sum_t log p(y_t | y_1 … y_(t-1))",
+            "The tree is the search for a translation of “les pauvres sont démunis”, in a small "
+            "table of probabilities that belongs to this lesson. Each node has the logarithm of "
+            "the probability of all words up to it. “…” is every other word together, and "
+            f"{END} the end.",
+        ),
+        beam_tree,
+        (Control("beams", "beams k", 2, 1, 6),),
+        (
+            "With one beam the search ends in another sentence. Where does it go wrong?",
+            "The first word of the best sentence is not the most probable first word. Why is that "
+            "no contradiction?",
+        ),
+        (Link("beam", "The search of a model", "/studio/beam", {"beams": "3"}),),
+    ),
+)

@@ -1,0 +1,152 @@
+"""Lessons about the parts of models: convolution, positions, dropout, sizes, cells."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
+from regard.serving.studio.lessons.lesson import Control, Lesson, Link
+from regard.text import train
+from regard.visual import lecture_examples
+from regard.visual.cell_text import CellText
+from regard.visual.character_properties import text_properties
+from regard.visual.dropout_masks import dropouts
+from regard.visual.parameter_counts import model_sizes
+from regard.visual.picture import Illustration, Picture, PictureRow
+from regard.visual.positions_and_masks import bucket_grid, distance_grid, sinusoids
+
+LOVED = ("I love cats", "I love dogs")
+QUOTED = (
+    'He said: "To be, or not to be (that is the question)."\n'
+    'And she: "Words (words, words), my lord."\nHe left.\n'
+)
+
+
+def positions(length: int = 50, d_model: int = 64) -> Picture:
+    """The sinusoidal table."""
+    return sinusoids(length, d_model)
+
+
+def distances(length: int = 16, clip_distance: int = 4) -> Picture:
+    """Relative positions as Shaw and as T5 have them."""
+    grids = (
+        distance_grid(length, clip_distance),
+        bucket_grid(length),
+        bucket_grid(length, causal=True),
+    )
+    return Illustration((PictureRow(grids),), "Relative positions")
+
+
+def five_dropouts(seed: int = 1) -> Picture:
+    """The dropouts in one pass of a small random AWD-LSTM."""
+    tokenizer = train("words", LOVED, 20)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = AwdLstmConfig(tokenizer.vocab_size, d_model=8, d_hidden=12, layers=2)
+        model = AwdLstm(config)
+        return dropouts(model, tokenizer, LOVED, seed=seed)
+
+
+def cells() -> Picture:
+    """What cells would hold that follow a property exactly; each is scaled to at most 1."""
+    spans = [(at, at + 1) for at in range(len(QUOTED))]
+    shown = []
+    for name, values in text_properties(QUOTED).items():
+        scaled = 2 * values / values.max() - 1
+        shown.append(CellText.of(QUOTED, spans, scaled.tolist(), name))
+    return Illustration(tuple(shown), "Cells with a meaning")
+
+
+@cache
+def sizes() -> Picture:
+    """The parameters of published models; to build them all takes seconds."""
+    return model_sizes()
+
+
+LESSONS = (
+    Lesson(
+        "convolution",
+        "Convolution: an image and two filters",
+        (
+            "A filter of 3x3 numbers moves over the image, one step at a time. Each output is the "
+            "sum of the products of the filter and what lies under it.",
+            "  out[i, j] = sum_(a, b) image[i + a, j + b] filter[a, b]",
+        ),
+        lecture_examples.convolution,
+        (),
+        (
+            "Where does filter 1 give 3, and what is there in the image?",
+            "How large is the output with stride 2?",
+        ),
+    ),
+    Lesson(
+        "positions",
+        "Positions as sines and cosines",
+        (
+            "Attention does not know the order of its keys. The Transformer adds to each word a "
+            "vector of its position: sines and cosines, from fast to slow.",
+            "  PE(pos, 2i) = sin(pos / 10000^(2i/D)),  PE(pos, 2i+1) = cos(pos / 10000^(2i/D))",
+        ),
+        positions,
+        (
+            Control("length", "positions", 50, 4, 200),
+            Control("d_model", "dimensions", 64, 4, 256, 2),
+        ),
+        ("Which dimensions tell neighbours apart, and which ones distant positions?",),
+    ),
+    Lesson(
+        "relative-positions",
+        "Distances instead of positions",
+        (
+            "Shaw et al. (2018) learn a vector for each distance j - i, up to k on either side. T5 "
+            "learns a number for each bucket of distances: small ones exactly, large ones "
+            "together.",
+        ),
+        distances,
+        (
+            Control("length", "tokens", 16, 4, 40),
+            Control("clip_distance", "k", 4, 1, 16),
+        ),
+        ("What can a model with these positions do with texts longer than in training?",),
+    ),
+    Lesson(
+        "dropouts",
+        "The five dropouts of AWD-LSTM",
+        (
+            "Merity et al. (2018) drop whole words, inputs, hidden states and outputs with one "
+            "mask for all steps of a text, and weights of the recurrent matrix, once for each "
+            "pass.",
+            "Each pair of pictures is a tensor of a small random model before and after.",
+        ),
+        five_dropouts,
+        (Control("seed", "seed of the masks", 1, 0, 99),),
+        ("What is left is larger than before. By which factor, and why?",),
+    ),
+    Lesson(
+        "cells",
+        "Cells with a meaning",
+        (
+            "Some cells of an LSTM can be read: one is on inside quotes, another counts the "
+            "characters of a line (Karpathy et al. 2015). This is what such cells would hold if "
+            "they followed the text exactly: blue above zero, orange below.",
+            "The search correlates every cell of a trained model with these properties.",
+        ),
+        cells,
+        (),
+        ("Which property needs a memory of the beginning of the line?",),
+        (Link("cells", "The cells of a model", "/studio/cell", {"text": QUOTED}),),
+    ),
+    Lesson(
+        "model-sizes",
+        "How large models are",
+        (
+            "The parameters of published models, counted in models of this library, with what "
+            "their papers print as a ring. The axis is logarithmic.",
+        ),
+        sizes,
+        (),
+        ("By which factor did models grow from 2017 to 2020?",),
+    ),
+)

@@ -1,0 +1,168 @@
+"""Lessons about what a model reads: subwords, special tokens, segments, masks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from regard.models.bert import Bert
+from regard.serving.studio.lessons.lesson import Control, Lesson, Link
+from regard.text import Tokenizer, wordpiece
+from regard.text.explain import SegmentedWord, Training, training
+from regard.text.unigram import UnigramModel
+from regard.visual.inputs import Inputs
+from regard.visual.lattice import Lattice
+from regard.visual.picture import Illustration, Note, Picture
+from regard.visual.table import Table
+
+COUNTED = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
+VOCABULARY = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] my dog is cute he likes play ##ing un ##aff ##able una ##ffa "
+    "##ble work . ,"
+).split()
+PAIR = ("my dog is cute", "he likes playing")
+SPLIT = ("unaffable", "playing", "work")
+SUBWORDS = {
+    "h": -5.0,
+    "e": -4.5,
+    "l": -4.5,
+    "o": -4.6,
+    "w": -5.2,
+    "r": -5.0,
+    "d": -5.0,
+    "he": -3.2,
+    "ell": -6.0,
+    "hell": -5.1,
+    "hello": -3.4,
+    "lo": -4.4,
+    "ow": -5.0,
+    "world": -3.6,
+    "wor": -6.0,
+    "or": -4.0,
+    "ld": -4.8,
+    "low": -4.1,
+    "orld": -7.0,
+}
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """A tokenizer with the vocabulary of these lessons."""
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
+        file = Path(folder) / "vocab.txt"
+        file.write_text("\n".join(VOCABULARY), encoding="utf-8")
+        return Tokenizer.load(file)
+
+
+def merges(count: int = 5) -> Picture:
+    """The merges of byte-pair encoding, and the words and tokens after the last of them."""
+    found = training(COUNTED, count)
+    steps = [
+        [f"{number}", f"{one.left} + {one.right}", one.symbol, f"{one.count}", _ties(len(one.tied))]
+        for number, one in enumerate(found.merges, 1)
+    ]
+    head = ["", "pair", "becomes", "count", ""]
+    return Illustration(
+        (Table.of(head, steps, "The merges"), _words(found), _tokens(found)), "Byte-pair encoding"
+    )
+
+
+def _ties(pairs: int) -> str:
+    return f"the first read of {pairs} with this count" if pairs > 1 else ""
+
+
+def _words(found: Training) -> Table:
+    rows = [[word, f"{count}"] for word, count in found.iterations[-1].words.items()]
+    return Table.of(["word", "count"], rows, f"The words after {len(found.merges)} merges")
+
+
+def _tokens(found: Training) -> Table:
+    rows = [[one.token, f"{one.frequency}"] for one in found.iterations[-1].rows]
+    return Table.of(["token", "frequency"], rows, "The tokens")
+
+
+def inputs(length: int = 14) -> Picture:
+    """What BERT reads of two sentences."""
+    found = tokenizer()
+    return Inputs.of(PAIR, found, Bert.template(found), length=length)
+
+
+def longest_match(words: Sequence[str] = SPLIT) -> Picture:
+    """How WordPiece splits words, match by match."""
+    tables = []
+    for word in words:
+        steps = list(wordpiece.longest_match(word, VOCABULARY))
+        rows = [[" ".join(one.tried), one.found or "nothing", f"{one.start}"] for one in steps]
+        title = f"{word}: {' '.join(one.found or '[UNK]' for one in steps)}"
+        tables.append(Table.of(["tried, the longest first", "found", "at"], rows, title))
+    return Illustration(tuple(tables), "The longest match")
+
+
+def segmentations() -> Picture:
+    """The lattice of a word by a small unigram model."""
+    model, word = UnigramModel(SUBWORDS), "helloworld"
+    likelihood = model.log_likelihood(word)
+    found = SegmentedWord(word, tuple(model.edges(word)), tuple(model.best(word)), likelihood)
+    said = f"The best segmentation has {found.best_share:.1%} of the probability of all."
+    return Illustration((Lattice(found), Note((said,))), "Segmentations")
+
+
+LESSONS = (
+    Lesson(
+        "subword-merges",
+        "Byte-pair encoding: which pair is merged next",
+        (
+            "Training begins with characters. The pair of neighbours that is most frequent becomes "
+            "one token, again and again. The words are the lecture's: old 7, older 3, finest 9, "
+            "lowest 4; </w> ends a word.",
+        ),
+        merges,
+        (Control("count", "merges", 5, 1, 12),),
+        (
+            "Why does the frequency of “s” become 0 with the first merge?",
+            "At which merge does “old” become one token?",
+        ),
+        (Link("tokens", "How a model's tokenizer splits words", "/studio/tokens"),),
+    ),
+    Lesson(
+        "longest-match",
+        "WordPiece: the longest match",
+        (
+            "BERT's tokenizer takes from the left the longest entry of its vocabulary, and goes on "
+            "behind it; “##” marks what continues a word. A word of which a part is not found "
+            "becomes [UNK].",
+            f"The vocabulary of this lesson: {' '.join(VOCABULARY)}.",
+        ),
+        longest_match,
+        (),
+        ("“un ##aff ##able” is in the vocabulary, too. Why is it not what comes out?",),
+        (Link("tokens", "How a model's tokenizer splits words", "/studio/tokens"),),
+    ),
+    Lesson(
+        "segmentations",
+        "The unigram model: all segmentations of a word",
+        (
+            "Each subword has a probability, and a segmentation the product of its subwords'. The "
+            "boxes are all subwords in the word; a path of boxes from left to right is a "
+            "segmentation. The most probable one is found by the Viterbi algorithm.",
+        ),
+        segmentations,
+        (),
+        ("Which segmentation is the second best?",),
+    ),
+    Lesson(
+        "bert-inputs",
+        "What BERT reads: ids, segments, mask",
+        (
+            "Two sentences stand between [CLS] and [SEP]. The segment says to which of them a "
+            "token belongs, the mask which positions are padding. The embeddings of token, segment "
+            "and position are added.",
+        ),
+        inputs,
+        (Control("length", "positions", 14, 11, 24),),
+        ("Which segment do [CLS] and the two [SEP] have?",),
+        (Link("attention", "The heads of a model", "/studio/attention", {"text": PAIR[0]}),),
+    ),
+)

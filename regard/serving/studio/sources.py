@@ -1,0 +1,148 @@
+"""What is asked of files that the command names, and of lessons: no model computes the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from regard.errors import ConfigError
+from regard.serving.requests import Request
+from regard.serving.served_page import Reading
+from regard.serving.studio import lessons
+from regard.serving.studio.maps import TextMaps
+from regard.serving.studio.runs import RunFolders
+
+if TYPE_CHECKING:
+    from regard.serving.models import ServedModels
+
+Name = Annotated[str, Field(max_length=1000)]
+
+
+class Nothing(BaseModel):
+    """No field."""
+
+    model_config = Request.model_config
+
+
+class NamedRun(Nothing):
+    """A run or a comparison."""
+
+    name: Name
+    """As /studio/runs lists it."""
+
+
+class NamedLesson(Nothing):
+    """A lesson with its numbers."""
+
+    name: Name
+    """As /studio/lessons lists it."""
+    numbers: Annotated[dict[str, float], Field(max_length=16)] = {}
+    """Values of its controls; the others have their defaults."""
+
+
+class MapOf(Nothing):
+    """A map."""
+
+    model: Name | None = None
+    """A name of /studio/maps; the first one where not given."""
+
+
+class NeighboursIn(MapOf):
+    """What is nearest to a text of the map, or to a vector."""
+
+    text: Annotated[int, Field(ge=0)] | None = None
+    """The number of a text, from 0; itself is not among the neighbours."""
+    vector: Annotated[list[float], Field(max_length=65536)] | None = None
+    """A vector of the same model."""
+    count: Annotated[int, Field(ge=1, le=100)] = 8
+    """How many neighbours."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.text is None) == (self.vector is None):
+            raise ConfigError("Give either `text` or `vector`.")
+        return self
+
+
+@dataclass(frozen=True)
+class StudioSources:
+    """The files that the command names."""
+
+    runs: RunFolders = field(default_factory=RunFolders)
+    maps: TextMaps = field(default_factory=TextMaps)
+
+    def prepare(self, models: ServedModels, say: Callable[[str], None]) -> None:
+        """What is computed before the page answers: the vectors of the texts."""
+        self.maps.embed(models, say)
+
+    def neighbours(self, asked: NeighboursIn) -> dict[str, Any]:
+        """See `TextMaps`."""
+        if asked.text is not None:
+            return self.maps.near_text(asked.model, asked.text, asked.count)
+        return self.maps.near_vector(asked.model, asked.vector or [], asked.count)
+
+    def readings(self) -> Mapping[str, Reading]:
+        """What can be asked, by its path."""
+        runs, maps = self.runs, self.maps
+        all_of_them = (
+            Reading(
+                "/studio/runs",
+                "The runs and comparisons in the folders of the command.",
+                Nothing,
+                lambda asked: runs.listed(),
+                {},
+            ),
+            Reading(
+                "/studio/curves",
+                "The charts of a run, of what it has written so far.",
+                NamedRun,
+                lambda asked: runs.curves(asked.name),
+                {"name": "runs/translator"},
+            ),
+            Reading(
+                "/studio/comparison",
+                "The tables and charts of a comparison.",
+                NamedRun,
+                lambda asked: runs.comparison(asked.name),
+                {"name": "runs/compare"},
+            ),
+            Reading(
+                "/studio/maps",
+                "The models that have a map of the texts of the command.",
+                Nothing,
+                lambda asked: maps.listed(),
+                {},
+            ),
+            Reading(
+                "/studio/map",
+                "The points of all texts, with their labels.",
+                MapOf,
+                lambda asked: maps.map(asked.model),
+                {"model": "minilm"},
+            ),
+            Reading(
+                "/studio/neighbours",
+                "The texts that are nearest to one of them, or to a vector.",
+                NeighboursIn,
+                self.neighbours,
+                {"model": "minilm", "text": 0, "count": 8},
+            ),
+            Reading(
+                "/studio/lessons",
+                "The names and titles of the lessons.",
+                Nothing,
+                lambda asked: {"lessons": lessons.listed()},
+                {},
+            ),
+            Reading(
+                "/studio/lesson",
+                "A lesson with its picture, for these numbers.",
+                NamedLesson,
+                lambda asked: lessons.lesson(asked.name, asked.numbers),
+                {"name": "self-attention", "numbers": {"head_dim": 16}},
+            ),
+        )
+        return {one.path: one for one in all_of_them}

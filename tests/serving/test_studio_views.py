@@ -1,0 +1,396 @@
+"""Cells, maps, runs, comparisons and lessons of the studio equal what Python gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict
+
+import pytest
+from served import ask, near, service_of, start
+
+from regard.errors import ConfigError, DataError
+from regard.experiments.compare.results import COMPARISON, ComparisonResults, Outcome
+from regard.serving.studio.lessons import LESSONS
+from regard.serving.studio.maps import SHOWN, TextMaps
+from regard.serving.studio.pictures import plain_picture
+from regard.serving.studio.routes import studio_page
+from regard.serving.studio.runs import RunFolders
+from regard.serving.studio.sources import StudioSources
+from regard.training.metrics_log import METRICS, MetricsLog, read_events
+from regard.training.result import RESULT, Result
+from regard.visual import (
+    CellText,
+    Curves,
+    Heatmap,
+    Note,
+    Series,
+    Table,
+    cell_activation,
+    find_cells,
+)
+from regard.visual.report import training_curves
+
+SCRIPT = "<script>alert(1)</script>"
+LINES = ["the cat sat", f"the warm mat {SCRIPT}", "sleeping in the sun", "who was old", "a cat"]
+LABELS = ["animal", "<b>", "sun", "<b>", "animal"]
+QUOTED = f'the cat: "the old cat (in the sun)" {SCRIPT} and "a mat" ' * 3
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    file = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    rows = zip(LINES, LABELS, strict=True)
+    file.write_text("\n".join(json.dumps({"text": t, "kind": k}) for t, k in rows))
+    return file
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs, one of them finished, and a comparison."""
+    folder = tmp_path_factory.mktemp("work") / "runs"
+    for name, updates in (("first", 3), (f"cat & {SCRIPT.replace('/', '∕')}", 5)):
+        log = MetricsLog(folder / name)
+        for update in range(1, updates + 1):
+            log.write(update, {"train/loss": 3 / update, "lr": 0.1, SCRIPT: 1.0})
+        log.close()
+    result = Result("max_updates", "last", 3, 30, 1.5, None, 3, {"bleu": 12.5, "ppl": None})
+    (folder / "first" / RESULT).write_text(json.dumps(asdict(result)))
+    (folder / "both").mkdir()
+    found = comparison(folder / "both")
+    (folder / "both" / COMPARISON).write_text(json.dumps(found.facts()))
+    (folder / "model").mkdir()
+    (folder / "model" / METRICS).write_text("no run")
+    return folder
+
+
+def comparison(folder):
+    def outcome(quality):
+        return Outcome(
+            scores=[{"name": "BLEU", "value": quality, "signature": SCRIPT}],
+            goal=("bleu", "max", quality),
+            curves={"valid/bleu": [(10, 1.0), (20, quality)], "train/loss": [(10, 3.0), (20, 2.0)]},
+            **dict(updates=2, tokens=20, seconds=4.0, parameters=100, flops=1e6, memory=1000),
+            **dict(precision="float32", threads=1, samples=[("x", "y", "z")]),
+        )
+
+    both = {SCRIPT: (outcome(10.0), outcome(14.0)), "b": (outcome(11.0), outcome(11.5))}
+    return ComparisonResults(folder, {"budget": {"tokens": 20}}, (1, 2), both)
+
+
+@pytest.fixture(scope="module")
+def studio(folders, texts, runs):
+    """A running service with models, texts and runs."""
+    sources = StudioSources(RunFolders([runs]), TextMaps(texts, "kind"))
+    names = ("embedding", "language-modeling", "translation")
+    made = service_of({name: folders[name] for name in names}, page=studio_page(sources))
+    sources.prepare(made.models, lambda message: None)
+    thread = start(made)
+    yield made
+    made.engine.stop()
+    thread.join(10)
+
+
+def task_of(studio, name):
+    return studio.models.all[name].task
+
+
+def answer(studio, path, **fields):
+    answered = ask(studio, path, fields)
+    assert answered.status == 200, answered.message
+    assert answered.headers["content-type"] == "application/json"
+    return answered.json()
+
+
+# ---------------------------------------------------------------------------- pictures
+
+
+def test_texts_and_tables_stay_texts_and_tables():
+    note = plain_picture(Note((SCRIPT, "  a = b"), "t\0"))
+    assert note == {"kind": "note", "title": "t␀", "lines": [SCRIPT, "  a = b"]}
+    table = plain_picture(Table.of(["a", SCRIPT], [["1", "x\ud800"]]))
+    assert table["head"] == ["a", SCRIPT] and table["rows"] == [["1", "x�"]]
+    cells = plain_picture(CellText.of("ab\ud800", [(0, 1), (1, 3)], [0.5, -1.0]))
+    assert cells["pieces"] == [["a", 0.5], ["b?", -1.0]]
+
+
+def test_a_drawing_has_the_shapes_of_its_svg():
+    curves = Curves((Series(SCRIPT, ((0, 1), (1, float("nan")), (2, 3))), Series("b", ((0, 2),))))
+    for picture in (curves, Heatmap.of([[0.5, -0.25], [0.0, 0.0]], ["a", SCRIPT], ["c", "d"])):
+        plain, svg = plain_picture(picture), picture.svg()
+        assert plain["kind"] == "drawing"
+        tags = dict(circle="circle", label="text", polyline="polyline", connector="path")
+        for kind, tag in tags.items():
+            count = sum(shape["kind"] == kind for shape in plain["shapes"])
+            assert count == len(re.findall(f"<{tag} ", svg)), kind
+        assert SCRIPT in [shape.get("title", shape.get("text")) for shape in plain["shapes"]]
+        assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+
+
+def test_a_large_heatmap_is_a_raster_with_its_values():
+    weights = [[(i * j) % 7 / 7 for j in range(60)] for i in range(50)]
+    (raster,) = (s for s in plain_picture(Heatmap.of(weights))["shapes"] if s["kind"] == "raster")
+    assert raster["columns"] == 60 and len(raster["values"]) == 3000
+    assert raster["values"][61] == pytest.approx(weights[1][1] / (6 / 7), abs=0.001)
+
+
+# ------------------------------------------------------------------------------- cells
+
+
+def test_one_cell_over_a_text_equals_that_of_python(studio):
+    task = task_of(studio, "language-modeling")
+    fields = {"model": "language-modeling", "texts": QUOTED, "layer": 1, "number": 2}
+    found = answer(studio, "/studio/cell", **fields)["result"]
+    expected = cell_activation(task.model, task.tokenizer, QUOTED, layer=1, number=2)
+    assert found["picture"] == near(plain_picture(expected))
+    assert "".join(text for text, _ in found["picture"]["pieces"]) == QUOTED
+    widths = [layer.d_model for layer in task.model.recurrent_layers]
+    assert [one["cells"] for one in found["layers"]] == widths
+    wrong = ask(studio, "/studio/cell", {**fields, "layer": 9})
+    assert wrong.status == 400 and "`layer` must be from 1 to" in wrong.message
+
+
+def test_cells_are_found_as_in_python(studio):
+    task = task_of(studio, "language-modeling")
+    fields = {"model": "language-modeling", "texts": QUOTED, "best": 2}
+    found = answer(studio, "/studio/cells", **fields)["result"]
+    expected = find_cells(task.model, task.tokenizer, [QUOTED], best=2).numbers
+    plain = {name: [one._asdict() for one in cells] for name, cells in expected.items()}
+    assert found["cells"] == near(plain) and "Correlations over" in found["note"]
+    for texts, said in (("the cat", "a search needs"), ("", "a search needs")):
+        answered = ask(studio, "/studio/cells", {**fields, "texts": texts})
+        assert answered.status == 400 and said in answered.message
+    python = ask(studio, "/studio/cells", {**fields, "properties": "python"})
+    assert python.status == 400 and "not valid Python" in python.message
+
+
+def test_models_without_cells_lack_the_routes(studio):
+    for path in ("/studio/cell", "/studio/cells"):
+        fields = {"model": "embedding", "texts": "the cat", "layer": 1, "number": 1}
+        if path == "/studio/cells":
+            fields = {"model": "embedding", "texts": "the cat"}
+        answered = ask(studio, path, fields)
+        assert answered.status == 404 and f"no {path}" in answered.message
+
+
+# -------------------------------------------------------------------------------- maps
+
+
+def test_a_map_has_the_points_of_python_and_hostile_labels_as_text(studio):
+    assert answer(studio, "/studio/maps") == {
+        "models": ["embedding", "translation"],
+        "texts": 5,
+    }
+    found = answer(studio, "/studio/map", model="embedding")
+    map = studio.page.prepare.__self__.maps.maps["embedding"]
+    vectors = task_of(studio, "embedding").embed(LINES, normalize=True, too_long="truncate")
+    assert map.vectors.numpy() == pytest.approx(vectors, abs=1e-6)
+    assert found["points"] == near([[round(c, 5) for c in p] for p in map.points.tolist()])
+    assert found["texts"] == LINES
+    assert [found["labels"][number] for number in found["label_of"]] == LABELS
+    assert answer(studio, "/studio/map") == found
+
+
+def test_neighbours_are_those_of_search(studio):
+    task = task_of(studio, "embedding")
+    fields = {"model": "embedding", "count": 3}
+    found = answer(studio, "/studio/neighbours", text=1, **fields)
+    expected = [
+        one for one in task.search(LINES[1], LINES, 4, too_long="truncate") if one.index != 1
+    ][:3]
+    assert [one["text"] for one in found["neighbours"]] == [one.index for one in expected]
+    cosines = [one["cosine"] for one in found["neighbours"]]
+    assert cosines == pytest.approx([one.score for one in expected], abs=1e-5)
+    vector = task.embed("the cat sat").tolist()
+    placed = answer(studio, "/studio/neighbours", vector=vector, **fields)
+    assert placed["neighbours"][0] == {"text": 0, "cosine": pytest.approx(1, abs=1e-5)}
+    points = answer(studio, "/studio/map")["points"]
+    assert placed["place"] == pytest.approx(points[0], abs=1e-4)
+
+
+def test_wrong_questions_about_maps_are_errors(studio):
+    for fields, status, said in (
+        ({"text": 5}, 400, "`text` must be below 5"),
+        ({"text": 1, "vector": [1.0]}, 400, "either `text` or `vector`"),
+        ({}, 400, "either `text` or `vector`"),
+        ({"vector": [1.0]}, 400, "`vector` must have"),
+        ({"text": -1}, 400, "`text`"),
+        ({"text": 0, "model": SCRIPT}, 404, SCRIPT),
+        ({"text": 0, "file": "/etc/passwd"}, 400, "`file` is an unknown field"),
+    ):
+        answered = ask(studio, "/studio/neighbours", fields)
+        assert answered.status == status and said in answered.message
+    bad = ask(studio, "/studio/neighbours", b'{"vector": [NaN, 1.0]}')
+    assert bad.status == 400
+
+
+def test_one_text_is_a_map_and_none_is_an_error(folders, tmp_path):
+    one, none = tmp_path / "one.txt", tmp_path / "none.txt"
+    one.write_text("the cat " + "sat " * 300)
+    none.write_text("")
+    with pytest.raises(DataError, match=r"none\.txt: is empty"):
+        TextMaps(none)
+    sources = StudioSources(maps=TextMaps(one))
+    service = service_of({"embedding": folders["embedding"]}, page=studio_page(sources))
+    assert ask(service, "/studio/map", {}).status == 404
+    sources.prepare(service.models, lambda message: None)
+    found = answer(service, "/studio/map")
+    assert found["points"] == [[0, 0]] and found["labels"] == []
+    assert len(found["texts"][0]) == SHOWN
+    assert answer(service, "/studio/neighbours", text=0)["neighbours"] == []
+
+
+def test_a_model_whose_vectors_are_not_finite_has_no_map(folders, texts):
+    sources, said = StudioSources(maps=TextMaps(texts, "kind")), []
+    service = service_of({"embedding": folders["embedding"]}, page=studio_page(sources))
+    for parameter in service.models.all["embedding"].task.model.parameters():
+        parameter.data.fill_(float("nan"))
+    sources.prepare(service.models, said.append)
+    assert said[-1].startswith("no map by embedding: ") and "NaN" in said[-1]
+    assert ask(service, "/studio/map", {}).status == 404
+
+
+# -------------------------------------------------------------------------------- runs
+
+
+def test_runs_and_comparisons_are_listed_by_names(studio, runs):
+    found = answer(studio, "/studio/runs")
+    there = sorted(name for name in os.listdir(runs) if name not in ("both", "model"))
+    assert [one["name"] for one in found["runs"]] == [f"runs/{name}" for name in there]
+    assert found["comparisons"] == ["runs/both"]
+    ended = {one["name"]: (one["ended"], one.get("scores")) for one in found["runs"]}
+    assert ended.pop("runs/first") == ("max_updates", {"valid bleu": 12.5})
+    assert set(ended.values()) == {(None, None)}
+
+
+def test_curves_grow_with_the_run_and_half_a_line_waits(studio, runs):
+    name = "runs/" + next(one.name for one in runs.iterdir() if one.name.startswith("cat"))
+    folder = runs.parent / name
+    found = answer(studio, "/studio/curves", name=name)
+    assert found["picture"] == plain_picture(training_curves(read_events(folder)))
+    with (folder / METRICS).open("a") as file:
+        file.write('{"update": 6, "train/lo')
+        file.flush()
+        assert answer(studio, "/studio/curves", name=name)["last"] == found["last"]
+        file.write('ss": 0.25}\n')
+    grown = answer(studio, "/studio/curves", name=name)
+    assert grown["last"] == {"update": 6, "train/loss": 0.25}
+    assert grown["picture"] == plain_picture(training_curves(read_events(folder)))
+
+
+def test_a_damaged_run_says_which_line(studio, runs):
+    (runs / "bad").mkdir()
+    (runs / "bad" / METRICS).write_text('{"update": 1}\n{"update": 2\n')
+    try:
+        answered = ask(studio, "/studio/curves", {"name": "runs/bad"})
+        assert answered.status == 400 and f"{METRICS}:2" in answered.message
+        (runs / "bad" / METRICS).write_text("")
+        found = answer(studio, "/studio/curves", name="runs/bad")
+        assert found["last"] == {} and found["picture"]["parts"] == []
+    finally:
+        (runs / "bad" / METRICS).unlink()
+    assert ask(studio, "/studio/curves", {"name": "runs/bad"}).status == 404
+
+
+@pytest.mark.parametrize("path", ["/studio/curves", "/studio/comparison"])
+def test_clients_cannot_name_files(studio, runs, path):
+    outside = runs.parent / "outside"
+    MetricsLog(outside).close()
+    (runs / "link").symlink_to(outside, target_is_directory=True)
+    for name in (str(runs / "first"), "runs/../outside", "runs/link", "../x", SCRIPT, ""):
+        answered = ask(studio, path, {"name": name})
+        assert answered.status == 404 and "There is no" in answered.message
+    (runs / "link").unlink()
+
+
+def test_a_comparison_has_the_table_of_python(studio, runs):
+    found = answer(studio, "/studio/comparison", name="runs/both")
+    expected = comparison(runs / "both")
+    assert (found["quality"], found["best"]) == ("BLEU", SCRIPT)
+    plain = [plain_picture(one) for one in (expected.picture(), expected.losses())]
+    assert found["pictures"] == json.loads(json.dumps(plain))
+
+
+def test_folders_of_runs_are_checked(tmp_path):
+    (tmp_path / "a" / "runs").mkdir(parents=True)
+    (tmp_path / "b" / "runs").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="nothing is none"):
+        RunFolders([tmp_path / "nothing"])
+    with pytest.raises(ConfigError, match="would both be shown as 'runs'"):
+        RunFolders([tmp_path / "a" / "runs", tmp_path / "b" / "runs"])
+
+
+# ----------------------------------------------------------------------------- lessons
+
+
+def test_lessons_are_listed_and_have_unique_names(studio):
+    listed = answer(studio, "/studio/lessons")["lessons"]
+    assert [one["name"] for one in listed] == list(LESSONS)
+    assert len({one["title"] for one in listed}) == len(listed) >= 15
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_has_the_picture_of_its_function(studio, name):
+    found = answer(studio, "/studio/lesson", name=name)
+    lesson = LESSONS[name]
+    assert found["picture"] == json.loads(json.dumps(plain_picture(lesson.draw())))
+    assert found["title"] == lesson.title and list(found["text"]) == list(lesson.text)
+    assert all(control.low <= control.default <= control.high for control in lesson.controls)
+
+
+@pytest.mark.parametrize("name", [n for n, one in LESSONS.items() if one.controls])
+def test_a_lesson_can_be_drawn_at_the_ends_of_its_numbers(name):
+    lesson = LESSONS[name]
+    for end in ("low", "high"):
+        ends = {control.name: getattr(control, end) for control in lesson.controls}
+        plain_picture(lesson.draw(**lesson.values_of(ends)))
+
+
+def test_numbers_of_a_lesson_change_its_picture(studio):
+    found = answer(studio, "/studio/lesson", name="self-attention", numbers={"head_dim": 16})
+    rows = found["picture"]["parts"][1]["rows"]
+    weights = [float(row[3]) for row in rows]
+    assert weights == pytest.approx([0.98201, 0.01799, 0, 0], abs=1e-5)  # softmax(28, 24, 4, 2)
+    greedy = answer(studio, "/studio/lesson", name="beam-search", numbers={"beams": 1})
+    wide = answer(studio, "/studio/lesson", name="beam-search", numbers={"beams": 2})
+    said = [one["picture"]["parts"][0]["lines"][0] for one in (greedy, wide)]
+    assert "poor people are destitute" in said[0]
+    assert "the poor don't have any money" in said[1]
+
+
+def test_the_beam_of_two_finds_the_best_of_all_sentences():
+    from regard.serving.studio.lessons.decoding import TRANSLATIONS, beam_tree
+
+    best, pending = 0.0, [((), 1.0)]
+    while pending:
+        prefix, probability = pending.pop()
+        after = TRANSLATIONS.get(prefix)
+        best = max(best, probability * (0.0 if after else 1.0))
+        pending += [((*prefix, word), probability * p) for word, p in (after or {}).items()]
+    from math import exp
+
+    assert exp(beam_tree(2).numbers["log_prob"]) == pytest.approx(best)
+
+
+def test_wrong_lessons_and_numbers_are_errors(studio):
+    for fields, status, said in (
+        ({"name": SCRIPT}, 404, "There is no lesson"),
+        ({"name": "scaling", "numbers": {"key": 3}}, 400, "Did you mean 'keys'"),
+        ({"name": "scaling", "numbers": {"keys": 1e9}}, 400, "from 2 to 64, but is 1000000000.0"),
+        ({"name": "scaling", "numbers": {"keys": 2.5}}, 400, "a whole number"),
+        ({"name": "scaling", "numbers": {"keys": "3"}}, 400, "`numbers.keys`"),
+        ({}, 400, "`name` is missing"),
+    ):
+        answered = ask(studio, "/studio/lesson", fields)
+        assert answered.status == status and said in answered.message, answered.message
+
+
+def test_every_reading_has_an_example_and_rejects_unknown_fields(studio):
+    for path, reading in studio.page.readings.items():
+        reading.request.model_validate(reading.example, strict=True)
+        answered = ask(studio, path, {**reading.example, "colour": "red"})
+        assert answered.status == 400 and "`colour` is an unknown field" in answered.message
+        assert ask(studio, path).status == 405
+    paths = ask(studio, "/openapi.json").json()["paths"]
+    assert {*studio.page.readings} <= {*paths}
