@@ -6,6 +6,7 @@ views are written into the folder that REGARD_SCREENSHOTS names, if it is set.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,12 @@ import pytest
 from served import service_of, start
 
 from regard.serving.app import application
+from regard.serving.studio.lessons import LESSONS
+from regard.serving.studio.maps import TextMaps
 from regard.serving.studio.routes import studio_page
+from regard.serving.studio.runs import RunFolders
+from regard.serving.studio.sources import StudioSources
+from regard.training.metrics_log import METRICS, MetricsLog
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 uvicorn = pytest.importorskip("uvicorn")
@@ -30,13 +36,30 @@ pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium on thi
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 TEXT = f"the old cat sat {SCRIPT}"
+RUNS: list[Path] = []  # of the studio
 NAMED = {"translation": "translation", SCRIPT.replace("/", "|"): "language-modeling"}
 
 
 @pytest.fixture(scope="module")
-def address(folders):
-    """The address of a running studio, one of whose models has a script for a name."""
-    service = service_of({name: folders[task] for name, task in NAMED.items()}, page=studio_page())
+def address(folders, tmp_path_factory):
+    """The address of a running studio, where models, labels and runs have a script for a name."""
+    folder, name = tmp_path_factory.mktemp("studio"), SCRIPT.replace("/", "|")
+    words = "the old cat sat on a warm mat sleeping".split()
+    rows = [
+        {"text": f"{word} {words[n - 3]} {SCRIPT}", "kind": SCRIPT if n % 2 else "cat"}
+        for n, word in enumerate(words)
+    ]
+    (folder / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for run in ("lstm", name):
+        log = MetricsLog(folder / "runs" / run)
+        log.write(1, {"train/loss": 2.0, SCRIPT: 1.0})
+        log.close()
+    texts = TextMaps(folder / "texts.jsonl", "kind")
+    sources = StudioSources(RunFolders([folder / "runs"]), texts)
+    RUNS.extend((folder / "runs").iterdir())
+    named = {name: folders[task] for name, task in NAMED.items()}
+    service = service_of(named, page=studio_page(sources))
+    sources.prepare(service.models, lambda message: None)
     engine = start(service)
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -117,6 +140,8 @@ def test_every_view_draws_and_fits_at_both_widths_in_light_and_dark(page, addres
 def test_scripts_in_texts_tokens_and_names_stay_text(page, address):
     for view in views_of(page, address):
         model = next(name for name in NAMED if name.startswith("<"))
+        if view == "#lessons":  # which says nothing of a model or a text
+            continue
         page.goto(f"{address}{view}")
         page.evaluate(
             "([view, text, model]) => { location.hash = view + '?' + "
@@ -206,3 +231,50 @@ GRID = """async () => {
 def test_144_heads_of_128_tokens_are_drawn_within_300_milliseconds(page, address):
     open_view(page, address, "#models")
     assert min(page.evaluate(GRID) for _ in range(4)) < 300
+
+
+def test_every_lesson_is_drawn_and_its_numbers_change_the_picture_and_the_address(page, address):
+    for name in LESSONS:
+        open_view(page, address, f"#lessons?lesson={name}")
+        assert page.query_selector_all("#main [role=alert]") == [], name
+        assert page.inner_text("#main h2") == LESSONS[name].title
+        assert page.query_selector("#main .pictures svg, #main .pictures table, #main .cells"), name
+    open_view(page, address, "#lessons?lesson=beam-search")
+    assert "the poor don't have any money" in page.inner_text(".pictures")
+    page.fill("input[name=beams]", "1")
+    page.wait_for_selector("text=poor people are destitute")
+    assert page.url.endswith("beams=1")
+    open_view(page, address, "#lessons?lesson=beam-search&beams=1")
+    assert page.input_value("input[name=beams]") == "1"
+    assert "poor people are destitute" in page.inner_text(".pictures")
+
+
+def test_points_of_a_map_are_chosen_by_mouse_and_keyboard(page, address):
+    open_view(page, address, "#map")
+    assert len(page.query_selector_all(".map .point")) == 9
+    assert [label.inner_text().strip() for label in page.query_selector_all(".legend .label")] == [
+        f"{SCRIPT[:39]}… (4)",
+        "cat (5)",
+    ]
+    page.click(".map", position={"x": 100, "y": 100})
+    page.wait_for_selector(".neighbours")
+    chosen = page.url
+    assert SCRIPT in page.inner_text(".neighbours") and "point=" in chosen
+    page.focus(".map")
+    addresses = {chosen}
+    for key in ("ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown"):
+        page.keyboard.press(key)
+        addresses.add(page.url)
+    assert len(addresses) > 1
+    page.click(".label >> nth=0")
+    assert len(page.query_selector_all(".map .point:not(.off)")) == 5
+
+
+def test_curves_are_drawn_again_when_a_run_has_written(page, address):
+    open_view(page, address, "#runs?run=runs%2Flstm")
+    assert "training · update 1" in page.inner_text("#main")
+    run = next(one for one in RUNS if one.name == "lstm")
+    with (run / METRICS).open("a") as file:
+        file.write('{"update": 2, "train/loss": 1.5}\n{"update": 3, "trai')
+    page.wait_for_selector("text=training · update 2", timeout=10_000)
+    assert page.query_selector_all("#main .charts svg circle")

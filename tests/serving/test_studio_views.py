@@ -157,7 +157,7 @@ def test_cells_are_found_as_in_python(studio):
     found = answer(studio, "/studio/cells", **fields)["result"]
     expected = find_cells(task.model, task.tokenizer, [QUOTED], best=2).numbers
     plain = {name: [one._asdict() for one in cells] for name, cells in expected.items()}
-    assert found["cells"] == near(plain) and "Correlations over" in found["note"]
+    assert found["cells"] == near(plain) and "Correlations over" in found["lines"][0]
     for texts, said in (("the cat", "a search needs"), ("", "a search needs")):
         answered = ask(studio, "/studio/cells", {**fields, "texts": texts})
         assert answered.status == 400 and said in answered.message

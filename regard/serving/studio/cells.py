@@ -40,5 +40,5 @@ def found_cells(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> l
     for text in items:
         found = find_cells(task.model, task.tokenizer, [text], properties, best=options["best"])
         numbers = {name: [one._asdict() for one in cells] for name, cells in found.numbers.items()}
-        results.append({"cells": numbers, "note": found.parts[0].text(10_000).strip()})
+        results.append({"cells": numbers, "lines": plain_picture(found.parts[0])["lines"]})
     return results

@@ -57,7 +57,7 @@ async function drawFound(place, parameters, api, model, text) {
       ? cells.map((one, index) => ({ cells: [index ? "" : name, cellLink(parameters, one), figure(one.correlation), figure(one.held_out)] }))
       : [{ cells: [name, "does not vary", "", ""] }],
   );
-  put(place, h("p", { class: "note" }, result.note), table("Cells and properties", ["Property", "Cell", "First half", "Held out"], rows));
+  put(place, ...result.lines.map((line) => h("p", { class: "note" }, line)), table("Cells and properties", ["Property", "Cell", "First half", "Held out"], rows));
 }
 
 function cellLink(parameters, { layer, number }) {

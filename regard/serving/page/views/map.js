@@ -5,7 +5,7 @@ import { clipped, h, put, svg } from "../dom.js";
 
 export const title = "Map";
 export const route = null;
-const [WIDTH, HEIGHT, MARGIN] = [720, 520, 18];
+const [WIDEST, NARROWEST, SHARE, MARGIN] = [720, 300, 0.72, 18]; // pixels; of the width: the height
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 // The shapes of labels, around (0, 0); with eight colours (Okabe and Ito 2008) there are 56 of them.
 const SHAPES = [
@@ -28,7 +28,7 @@ export async function render(root, parameters, api) {
   }
   const model = models.includes(parameters.text("model")) ? parameters.text("model") : models[0];
   const map = await api.ask("studio/map", { model });
-  const view = new MapView(map, parameters, api);
+  const view = new MapView(map, parameters, api, root.clientWidth);
   const query = parameters.text("query");
   const count = parameters.number("count", 8);
   const form = controls(
@@ -42,16 +42,18 @@ export async function render(root, parameters, api) {
 }
 
 class MapView {
-  constructor(map, parameters, api) {
+  constructor(map, parameters, api, room) {
     Object.assign(this, { map, parameters, api, chosen: null, hidden: new Set() });
-    this.where = scale(map.points);
+    this.width = Math.min(WIDEST, Math.max(NARROWEST, room));
+    this.height = Math.round(SHARE * this.width);
+    this.where = scale(map.points, this.width, this.height);
     this.at = map.points.map(this.where);
     this.marks = map.points.map((_, index) => this.#mark(index));
     this.extra = svg("g", { class: "extra" });
     const shares = map.shares.map((share) => `${(100 * share).toFixed(0)} %`).join(" and ");
     const about = `${map.points.length.toLocaleString("en")} texts by the two principal components of their vectors, which have ${shares} of the variance.`;
     const name = `Map of ${map.points.length} texts. Arrow keys go from text to text.`;
-    this.drawn = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "map", role: "img", tabindex: "0", "aria-label": name }, this.marks, this.extra);
+    this.drawn = svg("svg", { viewBox: `0 0 ${this.width} ${this.height}`, class: "map", role: "img", tabindex: "0", "aria-label": name }, this.marks, this.extra);
     this.drawn.addEventListener("click", (event) => this.#clicked(event));
     this.drawn.addEventListener("keydown", (event) => this.#moved(event));
     this.side = h("section", { "aria-live": "polite" }, h("p", { class: "note" }, "Click a point, or move with the arrow keys, to read its text and its nearest neighbours."));
@@ -93,8 +95,8 @@ class MapView {
   // The point nearest to the click, so that a finger need not hit it.
   #clicked(event) {
     const box = this.drawn.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * WIDTH;
-    const y = ((event.clientY - box.top) / box.height) * HEIGHT;
+    const x = ((event.clientX - box.left) / box.width) * this.width;
+    const y = ((event.clientY - box.top) / box.height) * this.height;
     const nearest = this.#best(([px, py]) => (px - x) ** 2 + (py - y) ** 2);
     if (nearest !== null) this.choose(nearest).catch((error) => this.#failed(error));
   }
@@ -103,7 +105,7 @@ class MapView {
     const step = KEYS[event.key];
     if (!step) return;
     event.preventDefault();
-    const [x, y] = this.chosen === null ? [WIDTH / 2, HEIGHT / 2] : this.at[this.chosen];
+    const [x, y] = this.chosen === null ? [this.width / 2, this.height / 2] : this.at[this.chosen];
     const next = this.#best(([px, py], index) => {
       const along = (px - x) * step[0] + (py - y) * step[1];
       const across = Math.abs((px - x) * step[1] + (py - y) * step[0]);
@@ -141,25 +143,34 @@ class MapView {
     this.#draw(text, this.where(place), neighbours);
   }
 
+  #link(index) {
+    const pressed = (event) => {
+      event.preventDefault();
+      this.choose(index).catch((error) => this.#failed(error));
+    };
+    const text = this.#named(index, clipped(this.map.texts[index], 160));
+    return h("a", { href: this.parameters.address({ point: index, query: null }), onclick: pressed }, text);
+  }
+
   #draw(text, place, neighbours) {
     const near = new Set(neighbours.map((one) => one.text));
     this.marks.forEach((mark, index) => mark.classList.toggle("near", near.has(index)));
     const lines = neighbours.map(({ text: index }) => svg("line", { x1: place[0], y1: place[1], x2: this.at[index][0], y2: this.at[index][1], class: "to-near" }));
     put(this.extra, lines, svg("circle", { cx: place[0], cy: place[1], r: 8 }));
     const rows = neighbours.map(({ text: index, cosine }) =>
-      h("li", {}, button(this.#named(index, clipped(this.map.texts[index], 160)), () => this.choose(index).catch((error) => this.#failed(error)), { class: "plain" }), h("span", { class: "figure" }, ` ${cosine.toFixed(3)}`)),
+      h("li", {}, this.#link(index), h("span", { class: "figure" }, ` ${cosine.toFixed(3)}`)),
     );
     put(this.side, h("h2", {}, "Chosen"), h("p", { class: "chosen-text" }, text), h("h3", {}, "Nearest, by cosine"), h("ol", { class: "neighbours" }, rows));
   }
 }
 
 // The function from numbers of the map to the drawing, in which all points have room.
-function scale(points) {
+function scale(points, width, height) {
   const bounds = [0, 1].map((axis) => points.map((point) => point[axis])).map((values) => [Math.min(...values), Math.max(...values)]);
   const spans = bounds.map(([low, high]) => high - low);
-  const room = Math.min((WIDTH - 2 * MARGIN) / spans[0], (HEIGHT - 2 * MARGIN) / spans[1]);
+  const room = Math.min((width - 2 * MARGIN) / spans[0], (height - 2 * MARGIN) / spans[1]);
   const unit = room < 1e6 ? room : 1; // one text, or equal ones
   const [x0, y0] = bounds.map(([low, high]) => (low + high) / 2);
   const inside = (value, most) => Math.min(most - MARGIN / 2, Math.max(MARGIN / 2, value));
-  return ([x, y]) => [inside(WIDTH / 2 + (x - x0) * unit, WIDTH), inside(HEIGHT / 2 - (y - y0) * unit, HEIGHT)].map((one) => Number(one.toFixed(2)));
+  return ([x, y]) => [inside(width / 2 + (x - x0) * unit, width), inside(height / 2 - (y - y0) * unit, height)].map((one) => Number(one.toFixed(2)));
 }

@@ -30,7 +30,7 @@ function lists(parameters, runs, comparisons) {
   const rows = runs.map((one) => ({ cells: [link("run", one.name), stateOf(one), scoresOf(one)], marked: one.name === parameters.text("run") }));
   return h(
     "div",
-    { class: "only-live" },
+    {},
     comparisons.length > 0 && [h("h2", {}, "Comparisons"), h("ul", {}, comparisons.map((name) => h("li", {}, link("comparison", name))))],
     runs.length > 0 && [h("h2", {}, "All runs"), table("Runs", ["Run", "State", "Scores"], rows)],
   );

@@ -36,15 +36,15 @@ def self_attention(
     return lecture_examples.self_attention((scores,), WORDS, head_dim, slide=None)
 
 
-def mask_kinds(length: int = 8, before: int = 2) -> Picture:
+def mask_kinds(length: int = 8, around: int = 2) -> Picture:
     """The masks of encoders and decoders, as models combine them."""
     count = torch.tensor([max(1, length - 2)])
     kinds = {
         "causal": masks.causal(),
         "padding": masks.padding(count),
         "causal & padding": masks.causal() & masks.padding(count),
-        f"window({before})": masks.window(before),
-        f"window({before}) | global(1)": masks.window(before) | masks.global_(1),
+        f"window({around})": masks.window(around),
+        f"window({around}) | global(1)": masks.window(around) | masks.global_(1),
     }
     grids = [mask_grid(one.grid(length, length)[0, 0], title=name) for name, one in kinds.items()]
     note = Note((f"The text has {int(count)} tokens and is padded to {length}.",))
@@ -151,9 +151,9 @@ LESSONS = (
         mask_kinds,
         (
             Control("length", "tokens", 8, 3, 24),
-            Control("before", "tokens of the window before", 2, 0, 12),
+            Control("around", "tokens of the window on each side", 2, 0, 12),
         ),
-        ("Which rows would be empty if a window did not hold the token itself?",),
+        ("What does a query read with a window of 0? And with causal & window together?",),
         (Link("attention", "A decoder's heads", HEADS),),
     ),
     Lesson(
