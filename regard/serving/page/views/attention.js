@@ -9,7 +9,7 @@ import { Parameters } from "../parameters.js";
 export const title = "Attention";
 export const route = "/studio/attention";
 const EXAMPLE = "The animal didn't cross the street because it was too tired.";
-const LONG = 64; // tokens beyond which no weight comes near 1
+export const LONG = 64; // tokens beyond which no weight comes near 1
 const LABELLED = 60; // tokens of a map that has its tokens beside it
 const DARKEST = 55; // percent of the colour behind a token, so that the token can be read
 const WITH_LINES = 60; // tokens of a text that has lines between them

@@ -4,7 +4,7 @@ import { choice, controls, field, submit, textArea } from "../controls.js";
 import { clipped, h, probability, put, shown } from "../dom.js";
 import { kindName, kindsOf } from "../heads.js";
 import { roots } from "../heat.js";
-import { map } from "./attention.js";
+import { LONG, map } from "./attention.js";
 
 export const title = "Side by side";
 export const route = "/studio/attention";
@@ -87,5 +87,5 @@ async function drawMap(place, api, asked) {
     put(most, `“${clipped(shown(queries[row]), 20)}” attends most to: ${best.join(", ")}.`);
   };
   const name = `${asked.model}, layer ${asked.layer}, ${asked.head ? `head ${asked.head}` : "mean of the heads"}`;
-  put(place, map(matrix, queries, keys, name, follow), most);
+  put(place, map(matrix, queries, keys, name, keys.length > LONG, follow), most);
 }
