@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
-from served import ask, near, service_of, start
+from served import ask, ask_together, near, service_of, start
 
+import regard
 from regard.errors import ConfigError, DataError
 from regard.experiments.compare.results import COMPARISON, ComparisonResults, Outcome
 from regard.serving.studio.lessons import LESSONS
@@ -345,6 +347,24 @@ def test_a_lesson_can_be_drawn_at_the_ends_of_its_numbers(name):
     for end in ("low", "high"):
         ends = {control.name: getattr(control, end) for control in lesson.controls}
         plain_picture(lesson.draw(**lesson.values_of(ends)))
+
+
+def test_a_class_that_opens_a_lesson_has_it_computed_once(studio, monkeypatch):
+    calls = []
+    lesson = LESSONS["convolution"]
+    slow = replace(lesson, name="slow", draw=lambda: (calls.append(1), lesson.draw())[1])
+    monkeypatch.setitem(LESSONS, "slow", slow)
+    together = ask_together(studio, [("/studio/lesson", {"name": "slow"})] * 30)
+    assert [one.status for one in together] == [200] * 30
+    assert len({one.body for one in together}) == len(calls) == 1
+
+
+def test_links_lead_to_views_and_routes_that_there_are(studio):
+    views = (Path(regard.__file__).parent / "serving/page/views/index.js").read_text()
+    for lesson in LESSONS.values():
+        for link in lesson.links:
+            assert link.route in studio.page.routes
+            assert f'from "./{link.view}.js"' in views
 
 
 def test_numbers_of_a_lesson_change_its_picture(studio):

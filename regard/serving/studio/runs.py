@@ -54,6 +54,7 @@ class RunFolders:
                     "folder that holds both."
                 )
             self.folders[name] = folder
+        self._known: dict[str, Path] = {}  # runs that were found
         self._events: dict[Path, GrowingEvents] = {}
         self._reading = threading.Lock()
 
@@ -67,7 +68,8 @@ class RunFolders:
                 if (path / COMPARISON).is_file():
                     comparisons[inner] = path
                 if len(runs) >= MOST:
-                    return RunList(runs, comparisons)
+                    break
+        self._known |= runs
         return RunList(runs, comparisons)
 
     def listed(self) -> dict[str, Any]:
@@ -83,7 +85,9 @@ class RunFolders:
             Problem: 404 for a name that is not listed.
             CheckpointError: metrics.jsonl is damaged.
         """
-        folder = _named(self.found().runs, name, "run")
+        folder = self._known.get(name)
+        if folder is None or not (folder / METRICS).is_file():
+            folder = _named(self.found().runs, name, "run")
         with self._reading:
             events = self._events.setdefault(folder, GrowingEvents(folder))
             events.read()

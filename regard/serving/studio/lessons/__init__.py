@@ -7,6 +7,7 @@ NAME.py          lessons, and functions from their numbers to their pictures
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -16,7 +17,7 @@ from regard.serving.studio.lessons import attention, decoding, layers, texts
 from regard.serving.studio.lessons.lesson import Lesson
 from regard.serving.studio.pictures import plain_picture
 
-LESSONS: Mapping[str, Lesson] = {
+LESSONS: dict[str, Lesson] = {
     one.name: one
     for one in (*texts.LESSONS, *layers.LESSONS, *attention.LESSONS, *decoding.LESSONS)
 }
@@ -41,11 +42,14 @@ def lesson(name: str, numbers: Mapping[str, float]) -> dict[str, Any]:
         message = f"There is no lesson {name!r:.80}. There are: {', '.join(LESSONS)}."
         raise Problem(404, message, "no_such_lesson", "name")
     values = LESSONS[name].values_of(numbers)
-    picture = _picture(name, tuple(values.items()))
+    with _drawing:  # so that a class that opens a page at once has it computed once
+        picture = _picture(name, tuple(values.items()))
     return {**LESSONS[name].values(), "numbers": values, "picture": picture}
+
+
+_drawing = threading.Lock()
 
 
 @lru_cache(maxsize=256)
 def _picture(name: str, values: tuple[tuple[str, float], ...]) -> dict[str, Any]:
-    """Computed once for a class that opens the same page."""
     return plain_picture(LESSONS[name].draw(**dict(values)))
