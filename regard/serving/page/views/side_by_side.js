@@ -87,5 +87,5 @@ async function drawMap(place, api, asked) {
     put(most, `“${clipped(shown(queries[row]), 20)}” attends most to: ${best.join(", ")}.`);
   };
   const name = `${asked.model}, layer ${asked.layer}, ${asked.head ? `head ${asked.head}` : "mean of the heads"}`;
-  put(place, map(matrix, queries, keys, name, keys.length > LONG, follow), most);
+  put(place, map({ matrix, queries, keys }, name, keys.length > LONG, follow), most);
 }
