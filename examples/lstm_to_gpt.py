@@ -3,10 +3,14 @@
 REVIEWS is a table of IMDB's film reviews, whose texts are in its last column; BLIMP is BLiMP.zip.
 Of 50 reviews 48 are for training, one sentence a line. All models read the same subwords, as many
 of them: 1,024 an update (recipes/lstm-to-gpt.toml). XLNet and BERT are trained by their own
-objectives. Each model is scored on the test reviews and on BLiMP's minimal pairs. Interrupted, it
-goes on where it was stopped, and a second call shows the table again.
+objectives. The LSTM and the Transformer-XL are also trained for as many FLOPs as GPT. Each is then
+scored on the test reviews and on BLiMP's minimal pairs, and fine-tuned on SST-2 and CoLA, if `glue`
+names the folder of GLUE, and on TREC, if `trec` names NLTK's qc.zip: all but the LSTM, which is no
+encoder (AWD-LSTM is one). Interrupted, it goes on where it was stopped, and a second call shows the
+tables again.
 
     python examples/lstm_to_gpt.py reviews.tsv.gz BLiMP.zip runs/small training.updates=100 pairs=5
+    python examples/lstm_to_gpt.py reviews.tsv.gz BLiMP.zip runs/all glue=GLUE trec=qc.zip
 """
 
 from __future__ import annotations
@@ -16,17 +20,20 @@ import math
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import trec
 
 import regard
 from regard.data import MinimalPair, encode_texts, read, read_minimal_pairs
 from regard.data.files import lines
 from regard.experiments import runs
 from regard.experiments.compare import compare
+from regard.experiments.estimate import estimate
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.minimal_pairs import minimal_pair_scores
@@ -52,6 +59,41 @@ XLNET = [
     f'model={{name="xlnet", {SMALL}, memory_length=64, memory_in_training=true}}',
 ]
 BERT = [f'model={{name="bert", {SMALL}, max_length=64}}', "data.batch_size=16"]
+EQUAL_FLOPS = ("lstm", "transformer-xl")  # trained once more, for the FLOPs of GPT's updates
+CLASSIFIERS = {
+    "sst2": """glue = "sst2"
+train = "$GLUE/SST-2"
+valid = 0.02
+test = "$GLUE/SST-2"
+test_part = "dev"
+""",
+    "cola": """glue = "cola"
+train = "$GLUE/CoLA"
+valid = 0.05
+test = "$GLUE/CoLA"
+test_part = "dev"
+""",
+    "trec": """train = "$TREC/train.tsv"
+valid = 0.05
+test = "$TREC/test.tsv"
+columns = ["text", "label"]
+""",
+}
+FINE_TUNING = """
+task = "classification"
+[model]
+path = "$MODEL"
+[training]
+epochs = 2
+precision = "auto"
+threads = 1
+optimizer = { name = "adamw", learning_rate = 3e-4, weight_decay = 0.01, clip = 1.0 }
+schedule = { name = "linear", warmup = 50 }
+checkpoints = { keep = 1 }
+[data]
+batch_size = 32
+"""
+OWN_OPTIONS: dict[str, Callable[[str], Any]] = {"pairs": int, "glue": Path, "trec": Path}
 SENTENCES = 300  # of the test data, the first that are not long: for pseudo-perplexity
 UPDATE = 16 * 64  # tokens
 
@@ -70,35 +112,64 @@ class Row:
     sets: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Settings:
+    """pairs: of each set of BLiMP.  glue: the folder of GLUE.  trec: NLTK's archive of TREC."""
+
+    pairs: int = 100
+    glue: Path | None = None
+    trec: Path | None = None
+
+
 def main(
-    reviews: Path, blimp: Path, out: Path, overrides: Sequence[str], per_set: int
+    reviews: Path, blimp: Path, out: Path, overrides: Sequence[str], settings: Settings
 ) -> list[Row]:
     """Train, score and show all models."""
     data = (out / "data").resolve()
     tokenizer = prepare(reviews, data)
-    pairs = read_minimal_pairs(blimp, pairs_per_set=per_set)
-    recipes = [variant(name, data) for name in MODELS]
-    tokens = UPDATE * int(runs.read_recipe(recipes[0], overrides).training.updates)
+    pairs = read_minimal_pairs(blimp, pairs_per_set=settings.pairs)
 
-    def row(name: str, task: Callable[[], Any], tokens: int) -> Row:
+    def row(name: str, tokens: int, task: Callable[[], Any]) -> Row:
         path = out / f"{name}.json"
         if not path.exists():
             path.write_text(json.dumps(asdict(scored(name, task(), tokens, data, pairs))))
         return Row(**json.loads(path.read_text()))
 
-    every = 1 << 40
-    rows = [row("5-gram", lambda: n_grams(data, tokenizer, tokens), tokens)]
-    rows.append(row("5-gram of all", lambda: n_grams(data, tokenizer, every), every))
-    compare(recipes, overrides, out=out / "compare")
-    for name in MODELS:
-        run = out / "compare" / f"{name}-seed1"
-        rows.append(row(name, lambda run=run: regard.load(run), tokens))
-    others = {"xlnet": (variant("xlnet", data), XLNET), "bert": (variant("bert", data), BERT)}
-    for name, (recipe, own) in others.items():
-        trained(recipe, [*own, *overrides], out / name)
-        rows.append(row(name, lambda run=out / name: regard.load(run), tokens))
+    folders = trained_models(data, out, overrides)
+    read = {name: UPDATE * updates_of(run / "recipe.toml") for name, run in folders.items()}
+    counted = {"5-gram": read["gpt"], "5-gram of all": 1 << 40}
+    rows = [
+        *(row(name, n, lambda n=n: n_grams(data, tokenizer, n)) for name, n in counted.items()),
+        *(row(name, read[name], lambda run=run: regard.load(run)) for name, run in folders.items()),
+    ]
     show(rows)
+    tables = classification_data(data, settings)
+    encoders = {name: run for name, run in folders.items() if name.split("-")[0] != "lstm"}
+    show_classifiers({name: fine_tuned(run, tables) for name, run in encoders.items()})
     return rows
+
+
+def trained_models(data: Path, out: Path, overrides: Sequence[str]) -> dict[str, Path]:
+    """The runs of all models by name; those after `-flops` have had as many FLOPs as GPT."""
+    recipes = {name: variant(name, data) for name in MODELS}
+    compare([*recipes.values()], overrides, out=out / "compare")
+    folders = {name: out / "compare" / f"{name}-seed1" for name in MODELS}
+    for name, own in (("xlnet", XLNET), ("bert", BERT)):
+        folders[name] = trained(variant(name, data), [*own, *overrides], out / name)
+    flops = {
+        name: estimate(recipes[name], overrides, measure=False).flops
+        for name in (*EQUAL_FLOPS, "gpt")
+    }
+    for name in EQUAL_FLOPS:
+        updates = round(updates_of(recipes["gpt"], overrides) * flops["gpt"] / flops[name])
+        run = out / f"{name}-flops"
+        folders[run.name] = trained(recipes[name], [*overrides, f"training.updates={updates}"], run)
+    return folders
+
+
+def updates_of(recipe: Path, overrides: Sequence[str] = ()) -> int:
+    """How many updates a recipe has."""
+    return int(runs.read_recipe(recipe, overrides).training.updates)
 
 
 # --------------------------------------------------------------------------------- data
@@ -163,14 +234,13 @@ def n_grams(data: Path, tokenizer: Tokenizer, tokens: int) -> LanguageModeling:
     return LanguageModeling(model, tokenizer, format="lines", unit="word")
 
 
-def trained(recipe: Path, overrides: Sequence[str], run: Path) -> None:
-    """Train, or go on with a run that was interrupted."""
-    if (run / "result.json").exists():
-        return
-    if (run / "checkpoints").exists():
+def trained(recipe: Path, overrides: Sequence[str], run: Path) -> Path:
+    """The run, trained, or gone on with if it was interrupted."""
+    if (run / "recipe.toml").exists():
         regard.resume(run)
     else:
         regard.train(recipe, overrides, out=run)
+    return run
 
 
 def scored(name: str, task: Any, tokens: int, data: Path, pairs: Sequence[MinimalPair]) -> Row:
@@ -179,8 +249,8 @@ def scored(name: str, task: Any, tokens: int, data: Path, pairs: Sequence[Minima
     if isinstance(task, LanguageModeling):
         nats = task.evaluate(read(test, format="lines")).nats
     else:
-        limit = task.input_format.max_length // 2  # words
-        test = [line for line in test if len(line.split()) <= limit][:SENTENCES]
+        most = task.input_format.max_length - 2  # tokens, without [CLS] and [SEP]
+        test = [one for one in test if len(task.tokenizer.encode(one).ids) <= most][:SENTENCES]
         nats = -sum(task.log_likelihoods(test))
     words = sum(len(line.split()) + 1 for line in test)
     size = sum(len(line.encode()) + 1 for line in test)
@@ -198,16 +268,49 @@ def scored(name: str, task: Any, tokens: int, data: Path, pairs: Sequence[Minima
     )
 
 
+def classification_data(data: Path, settings: Settings) -> dict[str, str]:
+    """The sections [data] of the tasks whose files are given."""
+    found = {}
+    if settings.glue is not None:
+        folder = settings.glue.resolve().as_posix()
+        found = {name: CLASSIFIERS[name].replace("$GLUE", folder) for name in ("sst2", "cola")}
+    if settings.trec is not None:
+        if not (data / "trec/test.tsv").exists():
+            trec.main(str(settings.trec), str(data / "trec"))
+        found["trec"] = CLASSIFIERS["trec"].replace("$TREC", f"{data.as_posix()}/trec")
+    return found
+
+
+def fine_tuned(run: Path, tables: Mapping[str, str]) -> dict[str, float]:
+    """The first score on the test data of each task; CoLA's is Matthews' correlation."""
+    found = {}
+    for name, table in tables.items():
+        recipe = run / f"{name}.toml"
+        text = FINE_TUNING.replace("$MODEL", (run / "model").resolve().as_posix())
+        recipe.write_text(text + table, encoding="utf-8")
+        tuned = trained(recipe, [], run / name)
+        scores = json.loads((tuned / "result.json").read_text("utf-8"))["test_scores"]
+        found[name] = next(iter(scores.values()))
+    return found
+
+
 def show(rows: Sequence[Row]) -> None:
     """The table."""
     print(
-        f"{'model':16}{'parameters':>12}{'perplexity':>12}{'bits/byte':>11}{'BLiMP':>8}{'ties':>6}"
+        f"{'model':22}{'parameters':>12}{'perplexity':>12}{'bits/byte':>11}{'BLiMP':>8}{'ties':>6}"
     )
     for row in rows:
         print(
-            f"{row.model:16}{row.parameters:12,}{row.perplexity:12.1f}{row.bits_per_byte:11.3f}"
+            f"{row.model:22}{row.parameters:12,}{row.perplexity:12.1f}{row.bits_per_byte:11.3f}"
             f"{100 * row.blimp:8.1f}{row.ties:6,}"
         )
+
+
+def show_classifiers(scores: Mapping[str, Mapping[str, float]]) -> None:
+    """A table of what the fine-tuned models score, in percent."""
+    for name, of_tasks in scores.items():
+        if of_tasks:
+            print(f"{name:22}", *(f"{key} {100 * one:5.1f}" for key, one in of_tasks.items()))
 
 
 if __name__ == "__main__":
@@ -215,11 +318,11 @@ if __name__ == "__main__":
     options = [word for word in sys.argv[1:] if "=" in word]
     if not 2 <= len(words) <= 3:
         sys.exit(__doc__)
-    chosen = [word.removeprefix("pairs=") for word in options if word.startswith("pairs=")]
+    own = dict(word.split("=", 1) for word in options if word.split("=")[0] in OWN_OPTIONS)
     main(
         Path(words[0]),
         Path(words[1]),
         Path(words[2] if words[2:] else "runs/lstm-to-gpt"),
-        [word for word in options if not word.startswith("pairs=")],
-        int((chosen or ["100"])[-1]),
+        [word for word in options if word.split("=")[0] not in own],
+        Settings(**{name: OWN_OPTIONS[name](value) for name, value in own.items()}),
     )
