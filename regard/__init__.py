@@ -16,6 +16,7 @@ __all__, __getattr__ = names_of(
         "experiments.cross_validation": "cross_validate",
         "experiments.find_lr": "find_lr",
         "experiments.runs": "resume train",
+        "exporting": "export",
         "tasks": "register",
         "tasks.folders": "load quantize save",
         "visual.attention_record": "look",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,45 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise not_written(path, error) from error
         raise
+
+
+@contextmanager
+def creating(path: Path) -> Iterator[Path]:
+    """The path of a file or folder that the body writes; it then becomes `path`, which is new.
+
+    Raises:
+        CheckpointError: `path` is there already, or writing failed; nothing is left of it then.
+    """
+    check_new(path)
+    temporary = path.with_name(f".{path.name}.writing")
+    _remove(temporary)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        check_new(path)
+        temporary.rename(path)
+        sync(path.parent)
+    except BaseException as error:
+        _remove(temporary)
+        if isinstance(error, OSError):
+            raise not_written(path, error) from error
+        raise
+
+
+def check_new(path: Path) -> None:
+    """Check that there is no such file or folder.
+
+    Raises:
+        CheckpointError: there is.
+    """
+    if path.exists():
+        raise CheckpointError(f"{path} is there already. Choose another folder, or remove it.")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -339,6 +339,11 @@ class SparseMask:
         return KeyMask(self.grid(self.length))
 
 
+def may_ask(tensor: Tensor) -> bool:
+    """Whether numbers may decide what is computed: not those of a GPU, nor of an exported graph."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_exporting()
+
+
 @dataclass(frozen=True)
 class KeyMask:
     """Which keys each query may attend to.
@@ -370,8 +375,7 @@ class KeyMask:
     @classmethod
     def padding(cls, lengths: Tensor, width: int) -> KeyMask:
         """Sequence b sees its first `lengths[b]` of `width` keys: (B,) integers."""
-        # Asking a GPU for the shortest would stall its queue: only ask on a CPU.
-        if lengths.device.type == "cpu" and lengths.numel() and int(lengths.min()) >= width:
+        if may_ask(lengths) and lengths.numel() and int(lengths.min()) >= width:
             return ALL_KEYS
         keys = torch.arange(width, device=lengths.device)
         return cls((keys < lengths[:, None])[:, None, None, :])  # (B, S) -> (B, 1, 1, S)
@@ -387,9 +391,8 @@ class KeyMask:
         if self.grid is None or self.is_causal:
             return None
         idle = ~self.grid.any(-1, keepdim=True)
-        # Looking would synchronize with a GPU, and the meta device has no answer: there, the
-        # weights of idle queries are always set to zero.
-        return idle if idle.device.type != "cpu" or bool(idle.any()) else None
+        # Where nobody may ask, the weights of idle queries are always set to zero.
+        return None if may_ask(idle) and not bool(idle.any()) else idle
 
 
 ALL_KEYS = KeyMask()

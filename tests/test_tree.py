@@ -33,7 +33,8 @@ STATIONS = (
     ),
     *("progress", "recipe", "ops", "state"),
     *("text", "data", "layers", "attention", "models", "checkpoints", "decoding", "kernels"),
-    *("metrics", "tasks", "training", "executors", "visual", "experiments", "serving", "cli"),
+    *("metrics", "tasks", "training", "executors", "visual", "experiments", "exporting"),
+    *("serving", "cli"),
     "__main__",
 )
 CALLED_BY_NAME = {("regard.registry", "regard.kernels")}

@@ -132,7 +132,7 @@ def verify(
         config = read_json(folder / CONFIG)
         ours: Any = read_model(folder).float().eval().to(device)
         theirs = _their_model(transformers, folder, config, notes).to(device)
-        batch = _batch(ours).to(device)
+        batch = random_batch(ours).to(device)
         order = layout_of(config["model_type"]).in_their_order
         with torch.no_grad():
             layers = _compare_layers(ours, theirs, batch, order, notes)
@@ -216,7 +216,7 @@ def _their_model(
 # ----------------------------------------------------------------------------------- inputs
 
 
-def _batch(model: Model) -> Sequences:
+def random_batch(model: Model) -> Sequences:
     """Sequences of random ids, from one token to the longest, without the padding's id."""
     config, body = model.config, model.encoder if isinstance(model, EncoderWithHeads) else model
     longest = min(LONGEST, config.max_length or LONGEST)

@@ -23,6 +23,7 @@ from regard.cli import (
     corpus,
     embed,
     evaluate,
+    export,
     generate,
     init,
     kernels,
@@ -83,6 +84,7 @@ app.command()(train.find_lr)
 app.command()(train.cross_validate)
 app.command()(train.compare)
 app.command()(quantize.quantize)
+app.command()(export.export)
 app.command()(verify.verify)
 app.command("list")(listing.list_)
 app.add_typer(kernels.app, name="kernels")

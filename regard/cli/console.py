@@ -34,7 +34,9 @@ RENAMED_FLAGS = {
 }
 
 
-ALONE = ("find-lr", "cross-validate", "compare", "quantize", "corpus", "init", "serve")
+ALONE = (
+    *("find-lr", "cross-validate", "compare", "quantize", "export", "corpus", "init", "serve"),
+)
 WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare")
 WORDS = "regard.words"  # of the command line, in the context of a command
 

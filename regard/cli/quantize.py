@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from regard.cli.console import show
 from regard.cli.options import AsJson, ModelFolder
-from regard.errors import CheckpointError
+from regard.file_writing import check_new
 
 
 def quantize(
@@ -23,8 +23,7 @@ def quantize(
     Every command but train reads the folder. The file is the same for every machine; on one without
     a compiler the model computes in float32.
     """
-    if out.exists():  # checked before torch is imported, and again by the library
-        raise CheckpointError(f"{out} is there already. Choose another folder, or remove it.")
+    check_new(out)  # before torch is imported, and again by the library
     from regard.checkpoints.model_folder import folder_of
     from regard.tasks import folders
 

@@ -151,14 +151,14 @@ class Sequences:
 
     def first(self, hidden: Tensor) -> Tensor:
         """Hidden states of the first tokens: (B, T, D) or (1, N, D) -> (B, D)."""
-        return self.first_tokens().of(hidden).reshape(len(self), hidden.size(-1))
+        return self.first_tokens().of(hidden).reshape(self.lengths.size(0), hidden.size(-1))
 
     def last(self, hidden: Tensor) -> Tensor:
         """Hidden states of the last tokens: (B, T, D) or (1, N, D) -> (B, D); no sequence may be
         empty.
         """
         if self.layout is None:
-            return hidden[torch.arange(len(self), device=hidden.device), self.lengths - 1]
+            return hidden[torch.arange(hidden.size(0), device=hidden.device), self.lengths - 1]
         return hidden[0, self.layout.offsets.starts[1:-1] - 1]
 
     def mean(self, hidden: Tensor) -> Tensor:

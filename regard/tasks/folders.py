@@ -8,7 +8,6 @@ quantize("runs/demo", "small", "int8")          weights in 8 bits: smaller, open
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -39,7 +38,7 @@ from regard.checkpoints.quantized_checkpoint import quantized_tensors
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.errors import CheckpointError, ConfigError
 from regard.file_pages import releasing
-from regard.file_writing import write_text
+from regard.file_writing import check_new, creating, write_text
 from regard.layers.quantized import QuantizedMatrix, Weights
 from regard.models import name_of
 from regard.models.protocols import EncoderDecoder
@@ -99,6 +98,18 @@ def load(
         if dtype is not None and (folder.dtype is None or target.type != "cpu"):
             prepare(model, dtype)
     return task
+
+
+def load_float32(path: str | Path) -> Any:
+    """As `load` on a CPU, with weights of half precision and quantized ones as float32.
+
+    Raises:
+        CheckpointError: as `load`.
+    """
+    folder = open_folder(path)
+    with folder.located():
+        model = folder.model() if folder.dtype is None else folder.dequantized_model()
+        return _task_of(folder, model.float().eval())
 
 
 def device() -> str:
@@ -249,8 +260,7 @@ def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path
     """
     out = Path(out)
     check_dtype(dtype)
-    if out.exists():
-        raise CheckpointError(f"{out} is there already. Choose another folder, or remove it.")
+    check_new(out)
     folder = open_folder(path)
     if folder.dtype is not None:
         raise ConfigError(
@@ -261,10 +271,8 @@ def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path
         task = _task_of(folder, folder.model())
     config = own_config(task.model)
     tensors = quantized_tensors(task.model, dtype)
-    temporary = out.with_name(f".{out.name}.writing")
-    shutil.rmtree(temporary, ignore_errors=True)
-    _write(task, temporary, config, tensors, {"weights": dtype})
-    temporary.rename(out)
+    with creating(out) as temporary:
+        _write(task, temporary, config, tensors, {"weights": dtype})
     return out
 
 

@@ -1,0 +1,59 @@
+"""export."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from typer import Option
+
+from regard.cli.console import say, show
+from regard.cli.options import AsJson, ModelFolder
+
+if TYPE_CHECKING:
+    from regard.exporting import Exported
+
+
+def export(
+    model: ModelFolder,
+    to: Annotated[
+        Literal["gguf", "ctranslate2", "onnx"],
+        Option(help="For llama.cpp, CTranslate2 or ONNX Runtime."),
+    ],
+    out: Annotated[
+        Path | None, Option(help="The new file or folder; default: beside the model.")
+    ] = None,
+    quantize: Annotated[
+        Literal["int8"] | None, Option(help="8-bit weights: gguf (Q8_0) and ctranslate2.")
+    ] = None,
+    check: Annotated[
+        bool, Option(help="Open it with its runtime and compare the outputs with ours.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model for another runtime, with its tokenizer.
+
+    The largest difference between the runtime's outputs and ours is printed, where it is installed.
+    What the runtime cannot compute is an error that names it: the architecture, an option, the
+    tokenizer or a head.
+    """
+    from regard.exporting import export as exported
+
+    made = exported(model, to, out, quantize=quantize, check=check)
+    show(asdict(made), _said(made), as_json)
+    for note in made.notes:
+        say(f"{made.runtime}: {note}")
+    if check and made.version is None:
+        say(f"{made.runtime} is not installed here: nothing was compared.")
+
+
+def _said(made: Exported) -> str:
+    """What was written, and how far the runtime is from us."""
+    lines = [f"{made.path}: for {made.runtime}"]
+    for one in made.differences:
+        lines.append(
+            f"{made.runtime} {made.version}: {one.what} differ by at most {one.largest:.1e}; the "
+            f"largest is {one.magnitude:.3g}"
+        )
+    return "\n".join(lines)

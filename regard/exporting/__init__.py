@@ -1,0 +1,113 @@
+"""Models as other runtimes read them: llama.cpp, CTranslate2 and ONNX Runtime, one file a runtime.
+
+    export("runs/demo", to="ctranslate2")       writes runs/demo-ctranslate2, and opens it
+
+Each runtime opens what was written for it, and its outputs are compared with ours. What it cannot
+compute is rejected before anything is written. `runtime.py` has what all of them share.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from regard.errors import CheckpointError, ConfigError
+from regard.exporting.runtime import Difference, ExportSource, Runtime, WeightsInFile
+from regard.exporting.runtime import Exported as Exported
+from regard.file_writing import check_new, creating
+from regard.lazy import entry
+
+# what `to` names -> module:Class
+RUNTIMES: dict[str, Any] = {
+    "gguf": "regard.exporting.gguf:GGUF",
+    "ctranslate2": "regard.exporting.ctranslate2:CTranslate2",
+    "onnx": "regard.exporting.onnx:ONNX",
+}
+
+
+def export(
+    folder: str | Path,
+    to: str,
+    out: str | Path | None = None,
+    *,
+    quantize: WeightsInFile | None = None,
+    check: bool = True,
+) -> Exported:
+    """Write what a run or a folder holds for another runtime, in float32.
+
+    The tokenizer goes along. With `check`, and where the runtime is installed, it opens what was
+    written, and its outputs for random ids are compared with ours.
+
+    Args:
+        to: one of `RUNTIMES`.
+        out: the new file or folder; None: beside the folder, with the runtime's ending.
+        quantize: "int8": 8-bit weights, where the format has them.
+
+    Raises:
+        ConfigError: there is no such runtime, or it cannot compute this model or its tokenizer.
+        CheckpointError: `out` is there already, the folder cannot be read, or the runtime computes
+            other numbers than we do; nothing is left of `out` then.
+        MissingExtra: the package that writes the format is not installed.
+    """
+    runtime = _runtime(to, quantize)
+    target = _target(Path(folder), runtime.ending) if out is None else Path(out)
+    check_new(target)
+    from regard.tasks.folders import load_float32
+
+    source = ExportSource(Path(folder), load_float32(folder))
+    with creating(target) as temporary:
+        notes = runtime.write(source, temporary, quantize)
+        if not check or find_spec(runtime.package) is None:
+            return Exported(target, runtime.name, None, (), notes)
+        differences, found = runtime.compare(source, temporary)
+        if quantize is None:
+            _check_equal(source, runtime, differences)
+    return Exported(target, runtime.name, _version(runtime), differences, (*notes, *found))
+
+
+def _runtime(to: str, quantize: str | None) -> Runtime:
+    """The runtime of a name.
+
+    Raises:
+        ConfigError: there is none, or its format has no such weights.
+    """
+    made: Runtime = entry(RUNTIMES, to, "runtime")()
+    if quantize not in (None, "int8"):
+        raise ConfigError(f'`quantize` must be "int8" or None, but is {quantize!r}.')
+    if quantize is not None and not made.quantizes:
+        can = ", ".join(name for name in RUNTIMES if entry(RUNTIMES, name, "runtime").quantizes)
+        raise ConfigError(f"{made.name} is given float32 weights. 8-bit ones are for: {can}.")
+    return made
+
+
+def _target(folder: Path, ending: str) -> Path:
+    """Where a folder is exported to by default: beside it."""
+    of_run = folder.name == "model" and (folder.parent / "recipe.toml").exists()
+    whole = folder.parent if of_run else folder
+    return whole.with_name(whole.name + ending)
+
+
+def _version(runtime: Runtime) -> str:
+    try:
+        return version(runtime.package.replace("_", "-"))
+    except PackageNotFoundError:
+        return version(f"{runtime.package}-python")
+
+
+def _check_equal(
+    source: ExportSource, runtime: Runtime, differences: tuple[Difference, ...]
+) -> None:
+    """Check that a runtime computes what we do.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    for one in differences:
+        if not one.relative <= runtime.tolerance:
+            raise CheckpointError(
+                f"{source.path}: {runtime.name} opens what was written, but its {one.what} differ "
+                f"by {one.largest:.1e} from ours, whose largest is {one.magnitude:.1e}. Nothing "
+                "was kept: please report this model."
+            )

@@ -1,0 +1,246 @@
+"""GGUF, the format of llama.cpp: GPT-2, BERT without pairs, T5 and Llama.
+
+The package `gguf` translates the published names of tensors to its own. Matrices have the published
+shapes, but for GPT-2's, which it wants as (out, in), and for Llama's queries and keys, in which the
+two numbers that are rotated together are neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.checkpoints.formats import to_published
+from regard.exporting.gguf_tokenizers import write_tokenizer
+from regard.exporting.runtime import Comparison, ExportSource, WeightsInFile, array, package
+from regard.models.bert import Bert
+from regard.models.gpt2 import GPT2
+from regard.models.llama import Llama
+from regard.models.t5 import T5
+from regard.tasks.embedding import Embedding
+
+NAME = "llama.cpp"
+POOLINGS = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST"}  # ours -> theirs
+T5_DISTANCE = 128  # from which on all distances share a bucket, in its program
+T5_LENGTH = 512  # of a T5, which reads texts of any length: for how many it reserves memory
+GELU = (
+    "GELU is computed by a table of its tanh form in 16 bits, so that outputs differ from ours by "
+    "more than rounding in 32 bits would make them"
+)
+Tensors = Iterator[tuple[str, np.ndarray]]
+
+
+class GGUF:
+    """See `Runtime`."""
+
+    name = NAME
+    ending = ".gguf"
+    package = "llama_cpp"
+    tolerance = 2e-2
+    quantizes = True
+
+    def write(
+        self, source: ExportSource, out: Path, weights: WeightsInFile | None
+    ) -> tuple[str, ...]:
+        """See `Runtime`."""
+        gguf, kind = package("gguf"), type(source.body)
+        if kind not in FAMILIES:
+            known = ", ".join(one.__name__ for one in FAMILIES)
+            raise source.cannot(
+                NAME,
+                f"cannot run the architecture {kind.__name__} as it is written here",
+                f"These can be exported: {known}.",
+            )
+        family, check, describe = FAMILIES[kind]
+        source.check_heads(NAME, HEADS.get(kind, ()))
+        check(source)
+        writer = gguf.GGUFWriter(out, family)
+        try:
+            _write_sizes(writer, source)
+            describe(writer, gguf, source)
+            write_tokenizer(writer, gguf, source)
+            writer.add_file_type(
+                gguf.LlamaFileType.MOSTLY_Q8_0 if weights else gguf.LlamaFileType.ALL_F32
+            )
+            _add_tensors(writer, gguf, source, family, weights)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+        finally:
+            writer.close()
+        gelu = source.body.config.activation.startswith("gelu")
+        return NOTES.get(kind, ()) + ((GELU,) if gelu else ())
+
+    def compare(self, source: ExportSource, out: Path) -> Comparison:
+        """See `Runtime`."""
+        from regard.exporting.llama_cpp import compare
+
+        return compare(source, out)
+
+
+# ----------------------------------------------------------------------------------- fields
+
+
+def _write_sizes(writer: Any, source: ExportSource) -> None:
+    config = source.body.config
+    writer.add_name(source.path.name)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_length or T5_LENGTH)
+    writer.add_embedding_length(config.d_model)
+    writer.add_feed_forward_length(config.d_ff or 4 * config.d_model)
+    writer.add_block_count(config.layers)
+    writer.add_head_count(config.heads)
+
+
+def _check_gpt2(source: ExportSource) -> None:
+    source.check_field(NAME, "positions", ("learned",))
+    source.check_field(NAME, "activation", ("gelu-tanh", "gelu"))
+    source.check_field(NAME, "output", ("tied", "own"))
+    source.check_field(NAME, "scaled", (True,))
+    source.check_field(NAME, "scaled_by_layer", (False,))
+
+
+def _describe_gpt2(writer: Any, gguf: Any, source: ExportSource) -> None:
+    writer.add_layer_norm_eps(source.body.config.norm_eps)
+
+
+def _check_bert(source: ExportSource) -> None:
+    source.check_field(NAME, "positions", ("learned",))
+    source.check_field(NAME, "activation", ("gelu", "gelu-tanh"))
+    if isinstance(source.task, Embedding) and source.task.pooling.kinds[1:]:
+        kinds = ", ".join(source.task.pooling.kinds)
+        raise source.cannot(NAME, f"pools a text in one way, but the folder in several: {kinds}")
+    if isinstance(source.task, Embedding) and source.task.pooling.kinds[0] not in POOLINGS:
+        known = ", ".join(POOLINGS)
+        kind = source.task.pooling.kinds[0]
+        raise source.cannot(NAME, f"pools a text by {known}, but the folder by {kind!r}")
+
+
+def _describe_bert(writer: Any, gguf: Any, source: ExportSource) -> None:
+    writer.add_layer_norm_eps(source.body.config.norm_eps)
+    writer.add_causal_attention(False)
+    writer.add_token_type_count(source.body.config.segments)
+    pooling = "NONE"
+    if isinstance(source.task, Embedding):
+        pooling = POOLINGS[source.task.pooling.kinds[0]]
+    writer.add_pooling_type(gguf.PoolingType[pooling])
+
+
+def _check_t5(source: ExportSource) -> None:
+    config = source.body.config
+    source.check_field(NAME, "max_distance", (T5_DISTANCE,))
+    if config.decoder_layers > config.layers:
+        what = f"`decoder_layers` ({config.decoder_layers}) to be at most `layers`"
+        raise source.cannot(NAME, f"needs {what}, but they are {config.layers}")
+    source.check_field(NAME, "activation", ("gelu-tanh", "gelu") if config.gated else ("relu",))
+
+
+def _describe_t5(writer: Any, gguf: Any, source: ExportSource) -> None:
+    config = source.body.config
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_eps(config.norm_eps)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_relative_attn_buckets_count(config.buckets)
+    writer.add_decoder_block_count(config.decoder_layers)
+    writer.add_decoder_start_token_id(config.bos)
+
+
+def _check_llama(source: ExportSource) -> None:
+    source.check_field(NAME, "activation", ("swish",))
+    source.check_field(NAME, "output", ("tied", "own"))
+
+
+def _describe_llama(writer: Any, gguf: Any, source: ExportSource) -> None:
+    config, width = source.body.config, source.body.blocks[0].attention.head_dim
+    writer.add_head_count_kv(config.shared_heads)
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_rope_dimension_count(width)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+
+
+# ----------------------------------------------------------------------------------- tensors
+
+
+def _add_tensors(
+    writer: Any, gguf: Any, source: ExportSource, family: str, weights: WeightsInFile | None
+) -> None:
+    """All tensors; rows of 32 numbers can have 8 bits, with a scale for each block of them."""
+    for name, value in _tensors(gguf, source, family):
+        exact = value.ndim == 1 or value.shape[-1] % 32 or ".attn_rel_b" in name
+        if weights is None or exact or name.startswith(("position_embd", "token_types")):
+            writer.add_tensor(name, value)
+            continue
+        kind = gguf.GGMLQuantizationType.Q8_0
+        writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
+
+
+def _tensors(gguf: Any, source: ExportSource, family: str) -> Tensors:
+    """Their names, and the values in their shapes."""
+    body = source.body
+    published = to_published(body)
+    assert published is not None  # every class of `FAMILIES` is published
+    architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == family)
+    layers = max(source.body.config.layers, _decoder_layers(source))
+    names = gguf.get_tensor_name_map(architecture, layers)
+    for theirs, tensor in published[1].items():
+        plain = theirs.removeprefix("bert.")
+        name = names.get_name(plain, try_suffixes=(".weight", ".bias"))
+        if plain == "lm_head.weight" or "embed_tokens" in plain and family == "t5":
+            continue  # below, or a copy
+        assert name is not None, f"gguf has no name for {theirs}"
+        yield name, _shaped(source, plain, tensor)
+    if isinstance(body, T5):
+        yield "output.weight", array(body.head.weight * body.output_scale)
+    elif not isinstance(body, Bert) and not body.config.tied:
+        yield "output.weight", array(body.head.weight)
+    if isinstance(body, Llama) and body.config.rope_scaling != "none":
+        yield "rope_freqs.weight", _rope_factors(body)
+
+
+def _decoder_layers(source: ExportSource) -> int:
+    return source.body.config.decoder_layers if isinstance(source.body, T5) else 0
+
+
+def _shaped(source: ExportSource, name: str, tensor: Tensor) -> np.ndarray:
+    """A published tensor in the shape that the format has for it."""
+    body = source.body
+    if isinstance(body, GPT2) and ".c_" in name and tensor.dim() == 2:
+        return array(tensor.t())  # (in, out) -> (out, in)
+    if isinstance(body, Llama) and ("q_proj" in name or "k_proj" in name):
+        heads = body.config.heads if "q_proj" in name else body.config.shared_heads
+        # (H, 2, K / 2, ...) -> (H, K / 2, 2, ...): what is rotated together side by side
+        halves = tensor.unflatten(0, (heads, 2, -1))
+        return array(halves.transpose(1, 2).flatten(0, 2))
+    return array(tensor)
+
+
+def _rope_factors(model: Llama) -> np.ndarray:
+    """What the frequencies are divided by: (K / 2,)."""
+    angles, width = model.config.angles, model.blocks[0].attention.head_dim
+    plain = replace(angles, scaling="none").frequencies(width)
+    return array(plain / angles.frequencies(width))
+
+
+Family = tuple[str, Callable[[ExportSource], None], Callable[[Any, Any, ExportSource], None]]
+# class -> its name there, what is checked, and the fields of its own
+FAMILIES: dict[type, Family] = {
+    GPT2: ("gpt2", _check_gpt2, _describe_gpt2),
+    Bert: ("bert", _check_bert, _describe_bert),
+    T5: ("t5", _check_t5, _describe_t5),
+    Llama: ("llama", _check_llama, _describe_llama),
+}
+HEADS: dict[type, tuple[str, ...]] = {Bert: ("pooler",)}
+NOTES: dict[type, tuple[str, ...]] = {
+    Bert: (
+        "every token is of the first segment: pairs of texts need another runtime",
+        "the trained pooler is left out; texts are pooled as the folder says",
+    ),
+}

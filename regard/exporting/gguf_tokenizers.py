@@ -1,0 +1,171 @@
+"""Tokenizers in GGUF: byte-level BPE, WordPiece and Unigram, from tokenizer.json."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any
+
+from regard.exporting.runtime import ExportSource, token_names
+from regard.models.t5 import T5
+from regard.text.special_tokens import ROLES
+
+NAME = "llama.cpp"
+SPACE = "\u2581"  # before the words of a Unigram model and, there, of WordPiece
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def write_tokenizer(writer: Any, gguf: Any, source: ExportSource) -> None:
+    """Write vocabulary, kind and special tokens.
+
+    Raises:
+        ConfigError: the format has no form for this tokenizer.
+    """
+    content = source.tokenizer.to_json()
+    kind, normalizer, split = content["model"]["type"], content["normalizer"], _parts(content)
+    names = token_names(source.tokenizer, source.body.config.vocab_size)
+    types = _types(gguf, source, content)
+    match kind:
+        case "BPE" if split and split[-1]["type"] == "ByteLevel":
+            _write_bpe(writer, source, content, names)
+        case "WordPiece" if normalizer and normalizer["type"] == "BertNormalizer":
+            names = _write_wordpiece(writer, gguf, source, content, names, types)
+        case "Unigram" if split and split[-1]["type"] == "Metaspace":
+            _write_unigram(writer, source, content)
+        case _:
+            raise _cannot(source, f"a {source.tokenizer.kind} tokenizer ({kind})")
+    writer.add_token_list([name.encode() for name in names])
+    writer.add_token_types(types)
+    _write_roles(writer, source)
+
+
+def _cannot(source: ExportSource, what: str) -> Exception:
+    return source.cannot(
+        NAME,
+        f"has no form for {what}",
+        "It reads byte-level BPE, WordPiece as BERT's, and Unigram as T5's.",
+    )
+
+
+def _parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The steps that cut a text into words."""
+    split = content["pre_tokenizer"]
+    if split is None:
+        return []
+    return split["pretokenizers"] if split["type"] == "Sequence" else [split]
+
+
+def _types(gguf: Any, source: ExportSource, content: Mapping[str, Any]) -> list[int]:
+    """Whether each token is text, a special token, or none of the tokenizer's."""
+    kinds, size = gguf.TokenType, source.body.config.vocab_size
+    known = set(source.tokenizer.vocab().values())
+    types = [int(kinds.NORMAL if i in known else kinds.UNUSED) for i in range(size)]
+    for token in content["added_tokens"]:
+        types[token["id"]] = int(kinds.CONTROL if token["special"] else kinds.USER_DEFINED)
+    for role, token in source.tokenizer.roles.items():
+        types[source.tokenizer.id(token)] = int(kinds.UNKNOWN if role == "unk" else kinds.CONTROL)
+    return types
+
+
+def _write_bpe(
+    writer: Any, source: ExportSource, content: Mapping[str, Any], names: list[str]
+) -> None:
+    """Byte-level BPE, whose rule for words is one of those that the runtime knows by name."""
+    model = content["model"]
+    if content["normalizer"] is not None:
+        raise _cannot(source, f"the normalizer {content['normalizer']['type']} before byte pairs")
+    rule = _bpe_rule(_parts(content))
+    if rule is None or model["ignore_merges"] != (rule == "llama-bpe"):
+        raise _cannot(source, "the way in which tokenizer.json cuts texts into words")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(rule)
+    writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
+
+
+def _bpe_rule(parts: list[dict[str, Any]]) -> str | None:
+    """Their name of a rule; None: they have none."""
+    *before, last = parts
+    if last["add_prefix_space"]:
+        return None
+    match before:
+        case []:
+            return "gpt-2" if last["use_regex"] else None
+        case [{"type": "Digits", "individual_digits": True}]:
+            return "smollm" if last["use_regex"] else None
+        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}]:
+            return "llama-bpe" if pattern == LLAMA_3 and not last["use_regex"] else None
+    return None
+
+
+def _write_wordpiece(
+    writer: Any,
+    gguf: Any,
+    source: ExportSource,
+    content: Mapping[str, Any],
+    names: list[str],
+    types: list[int],
+) -> list[str]:
+    """WordPiece, in whose vocabulary the beginnings of words are marked, not what goes on."""
+    normalizer, prefix = content["normalizer"], content["model"]["continuing_subword_prefix"]
+    if not (normalizer["clean_text"] and normalizer["handle_chinese_chars"]):
+        raise _cannot(source, "a BertNormalizer without `clean_text` and `handle_chinese_chars`")
+    lowercase, strip = normalizer["lowercase"], normalizer["strip_accents"]
+    writer.add_tokenizer_model("bert")
+    writer.add_tokenizer_pre("default")
+    writer.add_bool("tokenizer.ggml.normalizer.lowercase", lowercase)
+    writer.add_bool(
+        "tokenizer.ggml.normalizer.strip_accents", lowercase if strip is None else strip
+    )
+    marked = []
+    for name, kind in zip(names, types, strict=True):
+        text = name.removeprefix(prefix) if name.startswith(prefix) else SPACE + name
+        marked.append(text if kind == gguf.TokenType.NORMAL else name)
+    return marked
+
+
+def _write_unigram(writer: Any, source: ExportSource, content: Mapping[str, Any]) -> None:
+    """Unigram, with the table of SentencePiece's normalization where it has one."""
+    table, normalizer = b"", content["normalizer"]
+    if normalizer is not None:
+        if normalizer["type"] != "Precompiled":
+            raise _cannot(source, f"the normalizer {normalizer['type']} before Unigram")
+        table = b64decode(normalizer["precompiled_charsmap"])
+    vocab, size = content["model"]["vocab"], source.body.config.vocab_size
+    scores = [score for _, score in vocab] + [-1000.0] * (size - len(vocab))
+    writer.add_tokenizer_model("t5")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_scores(scores[:size])
+    writer.add_add_space_prefix(_parts(content)[-1]["prepend_scheme"] != "never")
+    writer.add_remove_extra_whitespaces(True)
+    if table:
+        writer.add_precompiled_charsmap(table)
+
+
+def _write_roles(writer: Any, source: ExportSource) -> None:
+    """The ids of special tokens, and which of them surround a text."""
+    tokenizer, config = source.tokenizer, source.body.config
+    ids = {role: tokenizer.id(tokenizer.roles[role]) for role in ROLES if role in tokenizer.roles}
+    if "cls" in ids:  # with which BERT's texts begin and, by sep, end
+        ids |= {"bos": ids["cls"], "eos": ids["sep"]}
+    elif config.eos is not None:
+        ids["eos"] = config.eos
+    adders = {
+        "bos": writer.add_bos_token_id,
+        "eos": writer.add_eos_token_id,
+        "unk": writer.add_unk_token_id,
+        "sep": writer.add_sep_token_id,
+        "pad": writer.add_pad_token_id,
+        "mask": writer.add_mask_token_id,
+    }
+    for role in adders.keys() & ids.keys():
+        adders[role](ids[role])
+    if "cls" in ids:
+        return  # they are added in any case
+    template = tokenizer.template
+    ends = isinstance(source.body, T5)  # whose sources end with eos, whatever the file says
+    before, after = template.single if template is not None else ((), ())
+    writer.add_add_bos_token([i for i, _ in before] == [ids.get("bos")])
+    writer.add_add_eos_token(ends or [i for i, _ in after] == [ids.get("eos")])

@@ -1,0 +1,374 @@
+"""ONNX, for ONNX Runtime: encoders with their heads, decoders with their cache, encoder-decoders.
+
+`torch.onnx` writes the graphs from the models' own `forward` and `step`, of their definitions in
+plain PyTorch:
+
+    model.onnx      an encoder: hidden states, or what its heads give; or a decoder: logits, and
+                    keys and values of all tokens, which are inputs of the next call
+    encoder.onnx    of an encoder-decoder: the keys and values that its decoder reads
+    decoder.onnx    its logits, and keys and values of all targets
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention.cache import KeyValueCache
+from regard.attention.relative_bias import RelativeBias
+from regard.data.batches import Sequences
+from regard.errors import RegardError
+from regard.exporting.onnx_state import BucketTable, GraphCache, GraphSource
+from regard.exporting.runtime import Comparison, Difference, ExportSource, WeightsInFile, package
+from regard.layers.positions import SinusoidalPositions
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.protocols import CrossAttentionModel, Encoder, LanguageModel
+from regard.models.transformer import TransformerState
+
+NAME = "ONNX Runtime"
+HEADS = (
+    *("pooler", "masked_lm", "replaced", "next_sentence", "sentence_order"),
+    *("classes", "tags", "span", "multiple_choice"),
+)
+SOURCES = {0: "batch", 1: "source_length"}
+TARGETS = {0: "batch", 1: "length"}
+PAST = {0: "batch", 2: "past_length"}
+OF_SOURCE = {0: "batch", 2: "source_length"}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One file.
+
+    name: of the file.
+    module: what it computes.
+    inputs: of an example, as `module` takes them: tensors or lists of them.
+    names: of all input tensors.  axes: of the inputs, those whose size is free.
+    outputs: the names of the outputs.
+    """
+
+    name: str
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    names: list[str]
+    axes: tuple[Any, ...]
+    outputs: list[str]
+
+
+class ONNX:
+    """See `Runtime`."""
+
+    name = NAME
+    ending = "-onnx"
+    package = "onnxruntime"
+    tolerance = 1e-4
+    quantizes = False
+
+    def write(
+        self, source: ExportSource, out: Path, weights: WeightsInFile | None
+    ) -> tuple[str, ...]:
+        """See `Runtime`."""
+        package("onnx")
+        package("onnxscript")
+        graphs = _graphs(source)
+        out.mkdir()
+        for graph in graphs:
+            _write(source, graph, out)
+        source.tokenizer.save(out)
+        if isinstance(source.model, LanguageModel):
+            return ("the sequences of a batch have one length: there is no mask of padding",)
+        return ("padding stands on the right of a sequence",)
+
+    def compare(self, source: ExportSource, out: Path) -> Comparison:
+        """See `Runtime`."""
+        with torch.no_grad(), ops.reference():
+            if isinstance(source.model, LanguageModel):
+                return (_compare_decoder(source, Session(out / "model.onnx")),), ()
+            if isinstance(source.model, CrossAttentionModel):
+                sessions = Session(out / "encoder.onnx"), Session(out / "decoder.onnx")
+                return (_compare_both(source, *sessions),), ()
+            return _compare_encoder(source, Session(out / "model.onnx")), ()
+
+
+# ----------------------------------------------------------------------------------- graphs
+
+
+def _graphs(source: ExportSource) -> list[Graph]:
+    """The files of a model.
+
+    Raises:
+        ConfigError: it is none of the three kinds, or has a head that is no function of its states.
+    """
+    model: Any = source.model
+    source.check_heads(NAME, HEADS)
+    if isinstance(model, LanguageModel) and isinstance(model.empty(1), KeyValueCache):
+        return [_decoder_graph(model)]
+    if isinstance(model, CrossAttentionModel):
+        state = model.read(Sequences.full(torch.zeros(1, 1, dtype=torch.long)))
+        if isinstance(state, TransformerState):
+            return [_encoder_side(model), _decoder_side(model, state)]
+    if isinstance(model, Encoder | EncoderWithHeads) and not isinstance(model, LanguageModel):
+        return [_encoder_graph(source)]
+    raise source.cannot(
+        NAME,
+        f"is given no graph of the architecture {type(source.body).__name__}",
+        "Encoders, and decoders whose state is a cache of keys and values, can be exported.",
+    )
+
+
+class EncoderOutputs(nn.Module):
+    """Hidden states, or the outputs of all heads, of ids padded on the right."""
+
+    def __init__(self, body: Any, heads: Sequence[nn.Module]):
+        super().__init__()
+        self.body, self.heads = body, nn.ModuleList(heads)
+
+    def forward(
+        self, ids: Tensor, mask: Tensor, segments: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        batch = Sequences(ids, mask.sum(1), segments)
+        hidden = self.body.encode(batch)
+        return tuple(head(hidden, batch) for head in self.heads) or (hidden,)
+
+
+def _encoder_graph(source: ExportSource) -> Graph:
+    names, body = ["input_ids", "attention_mask"], source.body
+    if body.segment_types > 1:
+        names.append("token_type_ids")
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    inputs = (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(names)]
+    module = EncoderOutputs(body, list(source.heads.values()))
+    return Graph("model", module, inputs, names, (TARGETS,) * len(names), _output_names(source))
+
+
+def _output_names(source: ExportSource) -> list[str]:
+    """Of an encoder: as other libraries call them."""
+    kinds = list(source.heads)
+    if not kinds:
+        return ["last_hidden_state"]
+    several = len([kind for kind in kinds if kind != "pooler"]) > 1
+    return [
+        "pooler_output" if kind == "pooler" else f"{kind}_logits" if several else "logits"
+        for kind in kinds
+    ]
+
+
+class DecoderStep(nn.Module):
+    """Logits of what follows each of the ids (B, T), and keys and values of all tokens."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
+        cache = GraphCache(past)
+        return (self.model.step(ids, cache)[0], *cache.grown)
+
+
+def _decoder_graph(model: Any) -> Graph:
+    past = _past_of(model.empty(1))
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    names, present = _cache_names(len(past))
+    axes = (TARGETS, [PAST] * len(past))
+    return Graph(
+        "model", DecoderStep(model), (ids, past), ["input_ids", *names], axes, ["logits", *present]
+    )
+
+
+def _past_of(cache: KeyValueCache) -> list[Tensor]:
+    """Keys and values of an example, of each layer, (2, H, 4, K)."""
+    _, layers, heads, _, width = cache.keys.shape
+    return [torch.zeros(2, heads, 4, width) for _ in range(2 * layers)]
+
+
+def _cache_names(count: int) -> tuple[list[str], list[str]]:
+    """Of the keys and values before a call, and after it."""
+    kinds = [f"{layer}.{kind}" for layer in range(count // 2) for kind in ("key", "value")]
+    return [f"past_key_values.{kind}" for kind in kinds], [f"present.{kind}" for kind in kinds]
+
+
+class SourceKeysAndValues(nn.Module):
+    """What the decoder's layers read of sources padded on the right."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        memory = self.model.encode(Sequences(ids, mask.sum(1)))
+        read = [block.cross.read(memory) for block in self.model.decoder]
+        return tuple(part for one in read for part in (one.key, one.value))
+
+
+def _encoder_side(model: Any) -> Graph:
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    outputs = _source_names(2 * model.config.decoder_layers)
+    names = ["input_ids", "attention_mask"]
+    module = SourceKeysAndValues(model)
+    return Graph("encoder", module, (ids, torch.ones_like(ids)), names, (SOURCES,) * 2, outputs)
+
+
+def _source_names(count: int) -> list[str]:
+    return [name.replace("past_key_values", "source") for name in _cache_names(count)[0]]
+
+
+class TargetStep(nn.Module):
+    """As `DecoderStep`, of targets whose sources were read."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, ids: Tensor, mask: Tensor, read: list[Tensor], past: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        cache, source = GraphCache(past), GraphSource(read, mask)
+        state = TransformerState(cache, source)  # type: ignore[arg-type]
+        return (self.model.step(ids, state)[0], *cache.grown)
+
+
+def _decoder_side(model: Any, state: TransformerState) -> Graph:
+    past = _past_of(state.cache)
+    _, layers, heads, _, width = state.source.keys.shape
+    read = [torch.zeros(2, heads, 5, width) for _ in range(2 * layers)]
+    ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)
+    names, present = _cache_names(len(past))
+    return Graph(
+        "decoder",
+        TargetStep(model),
+        (ids, mask, read, past),
+        ["input_ids", "source_attention_mask", *_source_names(len(read)), *names],
+        (TARGETS, SOURCES, [OF_SOURCE] * len(read), [PAST] * len(past)),
+        ["logits", *present],
+    )
+
+
+# ----------------------------------------------------------------------------------- writing
+
+
+def _write(source: ExportSource, graph: Graph, out: Path) -> None:
+    """One file, by tracing its module.
+
+    Raises:
+        ConfigError: the model does what no graph can.
+    """
+    _prepare(graph.module, source.body.config.max_length)
+    try:
+        with torch.no_grad(), ops.reference(), _silent():
+            made: Any = torch.onnx.export(
+                graph.module.eval(),
+                graph.inputs,
+                dynamo=True,
+                verbose=False,
+                input_names=graph.names,
+                output_names=graph.outputs,
+                dynamic_shapes=graph.axes,
+            )
+    except RegardError:
+        raise
+    except Exception as error:  # torch raises many kinds
+        said = next((line for line in str(error.__cause__ or error).splitlines() if line), "")
+        raise source.cannot(
+            NAME,
+            f"is given no graph of the architecture {type(source.body).__name__}, which torch "
+            f"cannot trace ({type(error).__name__}: {said:.200})",
+        ) from error
+    made.save(out / f"{graph.name}.onnx")
+
+
+def _prepare(module: nn.Module, limit: int | None) -> None:
+    """Make tables as long as they can get: those of a graph do not grow."""
+    for part in module.modules():
+        if isinstance(part, SinusoidalPositions) and limit:
+            part.reserve(limit)
+        if isinstance(part, RelativeBias) and not isinstance(part.bucket, BucketTable):
+            part.bucket = BucketTable(part)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without torch's notes on packages that it does not need and on names of axes."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+# ----------------------------------------------------------------------------------- comparison
+
+
+class Session:
+    """A file that ONNX Runtime has opened."""
+
+    def __init__(self, path: Path):
+        runtime = package("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = 1, 3
+        self.session = runtime.InferenceSession(str(path), options)
+        self.inputs = {one.name: one for one in self.session.get_inputs()}
+
+    def run(self, *inputs: Tensor | np.ndarray) -> list[np.ndarray]:
+        """The outputs for inputs in the order of the graph."""
+        given = (one.numpy() if isinstance(one, Tensor) else one for one in inputs)
+        found: list[np.ndarray] = self.session.run(
+            None, dict(zip(self.inputs, given, strict=False))
+        )
+        return found
+
+    def no_past(self, count: int) -> list[np.ndarray]:
+        """Keys and values of no token, for `count` sequences."""
+        past = [one for name, one in self.inputs.items() if name.startswith("past_key_values")]
+        return [np.zeros((count, one.shape[1], 0, one.shape[3]), np.float32) for one in past]
+
+    def in_two_calls(self, ids: Tensor, *others: Tensor | np.ndarray) -> np.ndarray:
+        """Logits (B, T, V) of ids: those of the second half continue the keys of the first."""
+        half = ids.size(1) // 2
+        first, *past = self.run(ids[:, :half], *others, *self.no_past(len(ids)))
+        second, *_ = self.run(ids[:, half:], *others, *past)
+        return np.concatenate([first, second], 1)
+
+
+def _compare_encoder(source: ExportSource, session: Session) -> tuple[Difference, ...]:
+    batch = source.batch
+    segments = batch.segments if source.body.segment_types > 1 else None
+    batch = Sequences(batch.ids, batch.lengths, segments)
+    given = [batch.ids, batch.keep.long(), *([] if segments is None else [segments])]
+    hidden = source.body.encode(batch)
+    ours = [head(hidden, batch) for head in source.heads.values()] or [hidden]
+    found = []
+    for name, own, their in zip(_output_names(source), ours, session.run(*given), strict=True):
+        of_tokens = own.shape[:2] == batch.ids.shape
+        kept = batch.keep if of_tokens else torch.ones(len(own), dtype=torch.bool)
+        found.append(Difference.between(name, own[kept], torch.from_numpy(their)[kept]))
+    return tuple(found)
+
+
+def _compare_decoder(source: ExportSource, session: Session) -> Difference:
+    model, ids = source.body, source.batch.ids
+    ours = model.head.logits(model(ids).hidden)
+    return Difference.between("logits", ours, session.in_two_calls(ids))
+
+
+def _compare_both(source: ExportSource, encoder: Session, decoder: Session) -> Difference:
+    model, batch = source.body, source.batch
+    mask = batch.keep.long()
+    targets = torch.tensor([[model.config.bos, *row] for row in source.targets])
+    read = encoder.run(batch.ids, mask)
+    theirs = decoder.in_two_calls(targets, mask, *read)
+    ours = model.head.logits(model(batch, Sequences.full(targets)).hidden)
+    return Difference.between("logits", ours, theirs)

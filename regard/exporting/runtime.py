@@ -1,0 +1,216 @@
+"""What every runtime is given, what it answers, and how a model that it cannot run is rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.attention.pruning import with_all_heads
+from regard.checkpoints.verify import random_batch
+from regard.data.batches import Sequences
+from regard.errors import ConfigError, MissingExtra
+from regard.models.adapters import merged
+from regard.models.encoder_with_heads import EncoderWithHeads, deployed
+from regard.models.protocols import EncoderDecoder
+from regard.tasks.verbs import TaskVerbs
+from regard.text import Tokenizer
+
+WeightsInFile = Literal["int8"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the outputs of a runtime are from ours, for the same ids.
+
+    what: the outputs that are compared.
+    largest: the largest absolute difference.
+    magnitude: the largest absolute value of ours.
+    """
+
+    what: str
+    largest: float
+    magnitude: float
+
+    @classmethod
+    def between(cls, what: str, ours: Tensor, theirs: np.ndarray | Tensor) -> Difference:
+        """Of two arrays of one shape."""
+        found = (ours.double() - torch.as_tensor(theirs).double()).abs()
+        return cls(what, float(found.max()), float(ours.abs().max()))
+
+    @property
+    def relative(self) -> float:
+        """The largest difference, divided by the largest value."""
+        return self.largest / max(self.magnitude, 1.0)
+
+
+Comparison = tuple[tuple[Difference, ...], tuple[str, ...]]  # and what else was found
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model that was written for another runtime.
+
+    path: the file or folder.
+    runtime: which one reads it.
+    version: of the runtime that opened it; None: it is not installed, or was not asked.
+    differences: of its outputs from ours; empty: they were not compared.
+    notes: what the runtime computes in another way, or leaves to its caller.
+    """
+
+    path: Path
+    runtime: str
+    version: str | None
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """A model folder as it is exported: float32, with all heads of attention.
+
+    path: the folder.
+    task: what it holds; adapters are merged into the weights of `model`.
+    """
+
+    path: Path
+    task: TaskVerbs
+    model: nn.Module = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", with_all_heads(merged(deployed(self.task.model))))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the folder."""
+        return self.task.tokenizer
+
+    @property
+    def body(self) -> Any:
+        """The model without heads."""
+        return self.model.encoder if isinstance(self.model, EncoderWithHeads) else self.model
+
+    @property
+    def heads(self) -> Mapping[str, nn.Module]:
+        """The heads by kind."""
+        return dict(self.model.heads.items()) if isinstance(self.model, EncoderWithHeads) else {}
+
+    @cached_property
+    def batch(self) -> Sequences:
+        """The sequences for which outputs are compared: random ids, of several lengths."""
+        model: Any = self.model
+        batch = random_batch(model)
+        if isinstance(model, EncoderDecoder):
+            return Sequences(batch.ids % len(self.source_tokens), batch.lengths)
+        return batch
+
+    @cached_property
+    def targets(self) -> list[list[int]]:
+        """What an encoder-decoder is to predict for each sequence: ids without special tokens."""
+        config = self.body.config
+        special = {config.pad, config.bos, config.eos}
+        usual = [i for i in range(config.vocab_size) if i not in special]
+        drawn = torch.Generator().manual_seed(2)
+        found = torch.randint(len(usual), (len(self.batch), 6), generator=drawn).tolist()
+        return [[usual[i] for i in row] for row in found]
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        """The vocabulary of what the model writes: a distinct name for each id."""
+        return token_names(self.tokenizer.for_targets, self.body.config.vocab_size)
+
+    @cached_property
+    def source_tokens(self) -> list[str]:
+        """The vocabulary of what an encoder-decoder reads."""
+        config = self.body.config
+        size = config.source_vocab_size if "source_vocab_size" in vars(config) else None
+        return token_names(self.tokenizer, config.vocab_size if size is None else size)
+
+    def cannot(self, runtime: str, what: str, hint: str = "") -> ConfigError:
+        """The error for something that a runtime has no form for."""
+        return ConfigError(f"{self.path}: {runtime} {what}." + (f" {hint}" if hint else ""))
+
+    def check_heads(self, runtime: str, known: Collection[str]) -> None:
+        """Check that a runtime has a form for every head.
+
+        Raises:
+            ConfigError: it has none for one.
+        """
+        for kind in self.heads:
+            if kind not in known:
+                raise self.cannot(
+                    runtime,
+                    f"has no form for the head {kind!r}",
+                    "Export it to onnx, or save the encoder without the head.",
+                )
+
+    def check_field(self, runtime: str, name: str, known: Collection[Any]) -> None:
+        """Check that a runtime computes the value of a field of the configuration.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        value = vars(self.body.config)[name]
+        if value not in known:
+            listed = ", ".join(map(repr, known))
+            raise self.cannot(runtime, f"needs `{name}` to be {listed}, but it is {value!r}")
+
+
+class Runtime(Protocol):
+    """One file of this folder, one line in its table.
+
+    name: of the program that reads what is written.
+    ending: of the default path.
+    package: that opens it, for a comparison.
+    tolerance: the largest relative difference of float32 weights that is no error.
+    quantizes: whether its format holds 8-bit weights.
+    """
+
+    name: str
+    ending: str
+    package: str
+    tolerance: float
+    quantizes: bool
+
+    def write(
+        self, source: ExportSource, out: Path, weights: WeightsInFile | None
+    ) -> tuple[str, ...]:
+        """Write the model; what a user should know of it comes back.
+
+        Raises:
+            ConfigError: the runtime cannot compute the model or its tokenizer.
+            MissingExtra: the package that writes the format is not installed.
+        """
+
+    def compare(self, source: ExportSource, out: Path) -> Comparison:
+        """Open what was written, and compare its outputs with ours."""
+
+
+def package(name: str) -> Any:
+    """A package of the extra `export`.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtra(error.name or name, "export", "Exporting to this format") from None
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    """A tensor as float32, copied: formats quantize their arrays in place."""
+    return np.array(tensor.detach().float().numpy(), order="C")
+
+
+def token_names(tokenizer: Tokenizer, size: int) -> list[str]:
+    """A name for each of `size` ids; those that the tokenizer does not have are "<unused 7>"."""
+    names = {i: token for token, i in tokenizer.vocab().items()}
+    return [names.get(i, f"<unused {i}>") for i in range(size)]

@@ -1,0 +1,93 @@
+"""llama.cpp opens what is exported as GGUF, and computes what we do."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+
+import pytest
+import small_models as small
+from typer.testing import CliRunner
+
+import regard
+from regard.cli import app
+from regard.errors import ConfigError
+
+gguf = pytest.importorskip("gguf")
+LLAMA = find_spec("llama_cpp") is not None
+T5_1_1 = {"gated": True, "activation": "gelu-tanh", "tied": False, "scale_output": False}
+ROPE = {"rope_scaling": "llama3", "rope_factor": 4.0, "rope_original_length": 64}
+CASES = {
+    "gpt2": (small.gpt2, {}),
+    "gpt2 with its own output": (small.gpt2, {"output": "own", "norm_eps": 1e-3}),
+    "llama": (small.llama, {}),
+    "llama with biases": (
+        small.llama,
+        {"attention_bias": True, "feed_bias": True, "output": "tied", "head_dim": 10},
+    ),
+    "llama 3": (small.llama, {**ROPE, "key_value_heads": 1}),
+    "bert": (small.bert, {}),
+    "t5": (small.t5, {"layers": 3, "decoder_layers": 2}),
+    "t5 1.1": (small.t5, {**T5_1_1, "decoder_layers": 2}),
+    "umt5": (small.t5, {"bias_per_layer": True, "buckets": 8, "decoder_layers": 2}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_llama_cpp_computes_what_we_do_but_for_its_gelu(name, tmp_path):
+    """Its table of GELU has 16 bits."""
+    build, options = CASES[name]
+    made = regard.export(build(tmp_path / "model", **options), "gguf")
+    names = {one.name for one in gguf.GGUFReader(made.path).tensors}
+    assert "token_embd.weight" in names
+    if not LLAMA:
+        pytest.skip("llama-cpp-python is not installed: the file was read by gguf alone")
+    limit = 1e-2 if any("GELU" in note for note in made.notes) else 1e-5
+    assert all(one.relative < limit for one in made.differences), made.differences
+    assert made.differences[0].magnitude > 0.5
+    # A Unigram model without SentencePiece's table of characters knows only the plain space there.
+    equal = 5 if build is small.t5 else 7
+    assert f"{equal} of 7 texts get our ids from its own tokenizer" in made.notes
+
+
+def test_blocks_of_eight_bits_are_smaller_and_near(tmp_path):
+    folder = small.llama(tmp_path / "model")
+    wide = regard.export(folder, "gguf", check=False)
+    narrow = regard.export(folder, "gguf", tmp_path / "small.gguf", quantize="int8")
+    kinds = {one.tensor_type.name for one in gguf.GGUFReader(narrow.path).tensors}
+    assert kinds == {"F32", "Q8_0"}
+    assert narrow.path.stat().st_size < 0.6 * wide.path.stat().st_size
+    if LLAMA:
+        assert 1e-5 < narrow.differences[0].relative < 0.05
+
+
+def test_the_command_prints_the_difference_and_what_the_runtime_does_otherwise(tmp_path):
+    folder = small.bert(tmp_path / "model")
+    run = CliRunner().invoke(app, ["export", str(folder), "--to", "gguf", "--json"])
+    assert run.exit_code == 0, run.stderr
+    facts = json.loads(run.stdout)
+    assert facts["path"] == f"{folder}.gguf" and facts["runtime"] == "llama.cpp"
+    assert "every token is of the first segment" in run.stderr and "tanh form" in run.stderr
+    again = CliRunner().invoke(app, ["export", str(folder), "--to", "gguf"])
+    assert again.exit_code == 2 and "model.gguf is there already" in again.stderr
+    words = ["export", str(folder), "--to", "gguf", "--out", str(tmp_path / "b"), "--no-check"]
+    assert CliRunner().invoke(app, words).stdout == f"{tmp_path / 'b'}: for llama.cpp\n"
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "said"),
+    [
+        (small.transformer, {}, "cannot run the architecture Transformer"),
+        (small.gpt2, {"scaled_by_layer": True}, "needs `scaled_by_layer` to be False"),
+        (small.gpt2, {"activation": "relu"}, "needs `activation` to be 'gelu-tanh', 'gelu'"),
+        (small.gpt2, {"kind": "words"}, "has no form for a words tokenizer"),
+        (small.bert, {"heads": {"classes": 2}}, "has no form for the head 'classes'"),
+        (small.t5, {"max_distance": 64}, "needs `max_distance` to be 128, but it is 64"),
+        (small.t5, {"layers": 1}, r"needs `decoder_layers` \(3\) to be at most `layers`"),
+    ],
+)
+def test_what_llama_cpp_cannot_compute_is_named_and_nothing_is_left(build, options, said, tmp_path):
+    folder = build(tmp_path / "model", **options)
+    with pytest.raises(ConfigError, match=said):
+        regard.export(folder, "gguf")
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]

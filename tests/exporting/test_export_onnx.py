@@ -1,0 +1,43 @@
+"""ONNX Runtime opens what is exported, and computes what we do."""
+
+from __future__ import annotations
+
+import pytest
+import small_models as small
+
+import regard
+from regard.errors import ConfigError
+
+for package in ("onnx", "onnxscript", "onnxruntime"):
+    pytest.importorskip(package)
+
+ONE = {"encoder_layers": 1, "decoder_layers": 1}
+CASES = {
+    "bert with heads": (small.bert, {"heads": {"pooler": 1, "tags": 3}, "layers": 1}),
+    "gpt2 with its cache": (small.gpt2, {"scaled_by_layer": True, "layers": 2}),
+    "transformer": (small.transformer, ONE),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_runtime_computes_what_we_do(name, tmp_path):
+    build, options = CASES[name]
+    made = regard.export(build(tmp_path / "model", **options), "onnx")
+    assert all(one.relative < 1e-5 and one.magnitude > 0.5 for one in made.differences), made
+    assert (made.path / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "said"),
+    [
+        (small.recurrent, {}, "is given no graph of the architecture RecurrentLanguageModel"),
+        (small.bert, {"heads": {"crf": 3}}, "has no form for the head 'crf'"),
+    ],
+)
+def test_what_has_no_graph_is_named_and_nothing_is_left(build, options, said, tmp_path):
+    folder = build(tmp_path / "model", **options)
+    with pytest.raises(ConfigError, match=said):
+        regard.export(folder, "onnx")
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]
+    with pytest.raises(ConfigError, match="8-bit ones are for: gguf, ctranslate2"):
+        regard.export(folder, "onnx", quantize="int8")
