@@ -21,6 +21,7 @@ from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
 from regard.experiments.recipe_options import checked_recipe, open_recipe, read_recipe, schema_of
 from regard.experiments.report import REPORT, write_report
+from regard.experiments.run_card import write_run_card
 from regard.experiments.run_folder import Run
 from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
 from regard.models.adapters import merged
@@ -295,8 +296,14 @@ def _train(
         show=show,
         callbacks=callbacks,
     )
-    processes().from_first(lambda: _report(made, folder, result, finished))
+    processes().from_first(lambda: _describe(made, folder, result, finished))
     return result
+
+
+def _describe(made: TrainingPlan, folder: Path, result: Result, finished: bool) -> None:
+    """Write the card of the model and, unless it exists, the report."""
+    write_run_card(made, folder, result)
+    _report(made, folder, result, finished)
 
 
 def _report(made: TrainingPlan, folder: Path, result: Result, finished: bool) -> None:

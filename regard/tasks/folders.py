@@ -47,6 +47,7 @@ from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedding
 from regard.tasks.infer_task import check_task, kept_settings, task_of
+from regard.tasks.model_card import write_card
 from regard.tasks.stored_settings import checked_settings
 from regard.tasks.verbs import TaskVerbs
 
@@ -197,12 +198,20 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
 # ----------------------------------------------------------------------------------- writing
 
 
-def save(task: TaskVerbs, folder: str | Path) -> None:
-    """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config.
+def save(
+    task: TaskVerbs,
+    folder: str | Path,
+    *,
+    license: str | None = None,
+) -> None:
+    """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config, and
+    a model card, unless a person has written one there.
 
     Where `transformers` has the architecture, names and configuration are those it opens. Weights
     that were loaded in half precision are written so, unless they have changed to numbers that it
     cannot hold.
+
+    license: of the weights, as the hub calls it ("apache-2.0"), for the card; None: not known.
 
     Raises:
         CheckpointError: the weights are quantized; `quantize` writes such folders.
@@ -220,6 +229,7 @@ def save(task: TaskVerbs, folder: str | Path) -> None:
     _write(task, folder, config, tensors, {})
     if isinstance(task, Embedding) and config["model_type"] != OURS:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
+    write_card(task, folder, _config_of(task, config, {}), license=license)
 
 
 def save_adapter(
@@ -273,6 +283,7 @@ def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path
     tensors = quantized_tensors(task.model, dtype)
     with creating(out) as temporary:
         _write(task, temporary, config, tensors, {"weights": dtype})
+        write_card(task, temporary, _config_of(task, config, {"weights": dtype}))
     return out
 
 

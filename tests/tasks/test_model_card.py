@@ -1,0 +1,79 @@
+"""The card beside a model: what is known of it, in the form of the hub."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from huggingface_hub import ModelCard
+
+import regard
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.model_card import is_generated
+from regard.text import train
+
+ROWS = [("a good film", "good"), ("simply bad", "bad"), ("good fun", "good"), ("dull", "bad")] * 8
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("card")
+    for part in ("train", "valid", "test"):
+        text = "".join(f"{text}\t{label}\n" for text, label in ROWS)
+        (folder / f"{part}.tsv").write_text(text)
+    return regard.train(
+        task="classification",
+        model={"name": "bert", "d_model": 16, "d_ff": 32, "heads": 2, "layers": 1},
+        tokenizer={"kind": "wordpiece", "vocab_size": 60},
+        train=str(folder / "train.tsv"),
+        valid=str(folder / "valid.tsv"),
+        test=str(folder / "test.tsv"),
+        columns=(0, 1),
+        epochs=2,
+        out=folder / "run",
+        show="none",
+    )
+
+
+def test_the_card_of_a_run_has_its_data_recipe_and_scores_with_their_signatures(run):
+    card = ModelCard.load(run.folder / "model" / "README.md")
+    assert card.data.library_name == "transformers"
+    assert card.data.pipeline_tag == "text-classification" and card.data.license is None
+    test = [one for one in card.data.eval_results if one.dataset_name == "test.tsv"]
+    assert {one.metric_value for one in test} == {*run.test_scores.values()}
+    checksum = hashlib.sha256((run.folder.parent / "train.tsv").read_bytes()).hexdigest()
+    assert f"| train.tsv | `{checksum}` |" in card.text
+    for signature in run.result.test_signatures.values():
+        assert signature.replace("|", r"\|") in card.text
+    assert "[training]\nepochs = 2" in card.text
+    assert str(run.folder.parent) not in card.content  # no folder of the machine
+
+
+def test_a_card_that_a_person_has_written_or_changed_is_not_overwritten(tmp_path):
+    words = train("characters", ["a dog"], 20)
+    task = LanguageModeling(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
+    (tmp_path / "README.md").write_text("# Mine\n")
+    regard.save(task, tmp_path)
+    assert (tmp_path / "README.md").read_text() == "# Mine\n"
+    regard.save(task, tmp_path / "new", license="apache-2.0")
+    path = tmp_path / "new" / "README.md"
+    first = path.read_text()
+    assert is_generated(first) and first.startswith('---\nlicense: "apache-2.0"\n')
+    regard.save(task, tmp_path / "new")
+    assert "license" not in path.read_text()
+    path.write_text(first.replace("gpt2", "my GPT-2", 1))
+    regard.save(task, tmp_path / "new")
+    assert "my GPT-2" in path.read_text()
+
+
+def test_a_folder_that_is_loaded_and_saved_has_the_same_card(tmp_path):
+    words = train("characters", ["a dog"], 20)
+    task = LanguageModeling(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
+    regard.save(task, tmp_path / "a")
+    regard.save(regard.load(tmp_path / "a"), tmp_path / "b")
+    regard.quantize(tmp_path / "a", tmp_path / "small")
+    texts = [(tmp_path / name / "README.md").read_text() for name in ("a", "b", "small")]
+    assert texts[0] == texts[1]
+    assert 'library_name: "transformers"' in texts[0]
+    assert 'library_name: "regard"' in texts[2]
