@@ -393,6 +393,19 @@ def test_the_beam_of_two_finds_the_best_of_all_sentences():
     assert exp(beam_tree(2).numbers["log_prob"]) == pytest.approx(best)
 
 
+@pytest.mark.parametrize(("noun", "low"), [(0.5, True), (-0.5, False)])
+def test_the_pajamas_are_worn_by_whom_the_scores_say(noun, low):
+    elephant = "(NP (DT an) (NN elephant))"
+    phrase = "(PP (IN in) (NP (PRP$ my) (NNS pajamas)))"
+    inside = f"(S (NP (PRP I)) (VP (VBD shot) (NP {elephant} {phrase})))"
+    outside = f"(S (NP (PRP I)) (VP (VBD shot) {elephant} {phrase}))"
+    trees = LESSONS["parses"].draw(noun=noun).numbers["trees"]
+    both = {inside: 13 + noun, outside: 13}
+    assert trees == [
+        (tree, both[tree]) for tree in ((inside, outside) if low else (outside, inside))
+    ]
+
+
 def test_wrong_lessons_and_numbers_are_errors(studio):
     for fields, status, said in (
         ({"name": SCRIPT}, 404, "There is no lesson"),

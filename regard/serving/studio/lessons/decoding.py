@@ -1,4 +1,4 @@
-"""Lessons about probabilities of words and the search for texts."""
+"""Lessons about probabilities of words, and the search for texts and trees."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 from regard.decoding.beam import Beam
 from regard.decoding.filters import Prefix, Temperature, TopK, TopP, apply
 from regard.decoding.length_penalty import Power
+from regard.layers.chart import k_best_trees
 from regard.serving.studio.lessons.lesson import Control, Lesson, Link
 from regard.serving.studio.lessons.prefix_table import END, PrefixTable, Probabilities
+from regard.text.trees import tree_of
 from regard.visual.beam_tree import BeamTrace
+from regard.visual.constituents import n_best_picture
 from regard.visual.distribution import Distribution
 from regard.visual.picture import Illustration, Note, Picture
 
@@ -49,6 +52,19 @@ TRANSLATIONS: Probabilities = {
     ("the", "poor", "have", "no"): {"money": 0.95},
 }
 
+WORDS, TAGS = "I shot an elephant in my pajamas".split(), "PRP VBD DT NN IN PRP$ NNS".split()
+LABELS = ("S", "VP", "NP", "PP")
+# The scores of constituents by their first word, the word behind them and their label.
+CONSTITUENTS = {
+    (0, 7, "S"): 3.0,
+    (0, 1, "NP"): 2.0,
+    (1, 7, "VP"): 2.0,
+    (2, 4, "NP"): 2.0,
+    (4, 7, "PP"): 2.0,
+    (5, 7, "NP"): 2.0,
+}
+UNLIKELY = -9.0  # of every other constituent
+
 
 def next_word(temperature: float = 1.0, top_k: int = 12, top_p: float = 1.0) -> Picture:
     """The distribution after a sentence, as the filters of sampling leave it."""
@@ -73,6 +89,20 @@ def beam_tree(beams: int = 2) -> Picture:
     found = Note((f"Found: “{words}”, with probability {math.exp(best.log_prob):.3f}.",))
     numbers = {"words": words, "log_prob": best.log_prob}
     return Illustration((found, tree), "Beam search", numbers=numbers)
+
+
+def parses(noun: float = 0.5, count: int = 2) -> Picture:
+    """The best trees of a chart whose score of "an elephant in my pajamas" is given."""
+    chart = torch.full((1, len(WORDS), len(WORDS), len(LABELS)), UNLIKELY, dtype=torch.float64)
+    for (start, stop, label), score in {**CONSTITUENTS, (2, 7, "NP"): noun}.items():
+        chart[0, start, stop - start - 1, LABELS.index(label)] = score
+    (found,) = k_best_trees(chart, torch.tensor([len(WORDS)]), count)
+    trees = [
+        (tree_of(WORDS, TAGS, [(a, b, LABELS[label]) for a, b, label in one.spans]), one.score)
+        for one in found
+    ]
+    numbers = {"trees": [(str(tree), score) for tree, score in trees]}
+    return Illustration((n_best_picture(trees),), "The best trees", numbers=numbers)
 
 
 LESSONS = (
@@ -119,5 +149,25 @@ LESSONS = (
             "no contradiction?",
         ),
         (Link("beam", "The search of a model", "/studio/beam", {"beams": "3"}),),
+    ),
+    Lesson(
+        "parses",
+        "Two trees of one sentence",
+        (
+            "“I shot an elephant in my pajamas”: who wears them? A chart parser scores every "
+            "constituent of a sentence; the score of a tree is the sum of its constituents', and "
+            "dynamic programming finds the best trees.",
+            "In this chart “an elephant in my pajamas” has the score that is given; without that "
+            "constituent, the phrase belongs to “shot”. What the best tree lacks is marked.",
+        ),
+        parses,
+        (
+            Control("noun", "score of “an elephant in my pajamas”", 0.5, -5.0, 5.0, 0.5),
+            Control("count", "trees", 2, 1, 4),
+        ),
+        (
+            "At which score does the hunter wear the pajamas?",
+            "How do the third and fourth tree differ from the first?",
+        ),
     ),
 )
