@@ -262,17 +262,10 @@ def _heads(
     record: AttentionRecord, selection: Selection, title: str
 ) -> tuple[Picture, Picture, dict[str, Any]]:
     """The mean of the selected heads, a page with all of them, and the numbers of the mean."""
+    from regard.visual.attention_of_text import mean_weights
+
     heads = replace(record.heads(), title=title, tokens=selection.tokens)
-    shown = heads.select(selection.kind or heads.main_kind, selection.layer)
-    picture = shown.mean(selection.head)
-    facts = {
-        "kind": shown.panels[0].kind,
-        "layers": [panel.layer for panel in shown.panels],
-        "head": selection.head,
-        "rows": picture.rows,
-        "columns": picture.columns,
-        "weights": picture.weights,
-    }
+    picture, facts = mean_weights(heads, selection.kind, selection.layer, selection.head)
     return picture, heads.select(selection.kind, selection.layer), facts
 
 
@@ -367,28 +360,9 @@ def _comparison(
 
 def _record(task: TaskVerbs, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
     """The attention while the task processes the text, and its answer where it decodes."""
-    import regard
-    from regard.tasks.inputs import text_or_pair
-    from regard.visual import run_encoder
+    from regard.visual.attention_of_text import attention_of_text
 
-    with regard.look(task) as record:
-        if task.decodes:
-            return record, task.predict([text], **decoding)[0]
+    if not task.decodes:
         check_no_decoding(task.name, decoding)
-        run_encoder(task, [text_or_pair(_texts_of(text), 0)])
-    _check_finite(record)
-    return record, ""
-
-
-def _check_finite(record: AttentionRecord) -> None:
-    """Check the weights: a picture would show those that are not finite as zeros.
-
-    Raises:
-        ConfigError: some are infinite or not numbers.
-    """
-    attentions = (one for each in record.passes for one in each.attentions.values())
-    if not all(bool(one.weights.isfinite().all()) for one in attentions):
-        raise ConfigError(
-            "The attention weights are infinite or not numbers. The model's weights may have "
-            "diverged in training: use others."
-        )
+        return attention_of_text(task, _texts_of(text))
+    return attention_of_text(task, text, decoding)

@@ -10,11 +10,13 @@ import binascii
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.decoding.hypothesis import values_of
 from regard.errors import TextError
+from regard.visual.attention_of_text import attention_of_text, mean_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +73,24 @@ def parsed(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[A
 def scored(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """log p of each text, in nats."""
     return [{"log_likelihood": nats} for nats in task.log_likelihoods(items, **options)]
+
+
+def looked(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The attention of each text, as `regard look --json` prints it."""
+    return [_attention(task, item, **options) for item in items]
+
+
+def _attention(
+    task: TaskVerbs,
+    item: Any,
+    kind: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    tokens: bool = False,
+) -> dict[str, Any]:
+    record, answer = attention_of_text(task, item)
+    heads = replace(record.heads(), tokens=tokens)
+    return {"source": item, "answer": answer, **mean_weights(heads, kind, layer, head)[1]}
 
 
 def captioned(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:

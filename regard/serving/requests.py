@@ -80,17 +80,22 @@ class Embed(TextsWithLimit):
     """Vectors of length 1; as the folder says where not given."""
 
 
-class Predict(Request):
-    """As `predictions` of a task."""
+class TextsOrPairs(Request):
+    """Texts, or pairs of texts."""
 
     texts: str | list[str | list[str]]
     """One text, or a list: a pair of texts is a list of two."""
-    too_long: Literal["error", "truncate"] = "error"
-    """Texts beyond the model's limit."""
 
     def items(self) -> list[Any]:
         """See `Request`."""
         return [tuple(one) if isinstance(one, list) else one for one in super().items()]
+
+
+class Predict(TextsOrPairs):
+    """As `predictions` of a task."""
+
+    too_long: Literal["error", "truncate"] = "error"
+    """Texts beyond the model's limit."""
 
 
 class Words(Request):
@@ -211,6 +216,19 @@ class Translate(Generate):
     """Of a model with several."""
     target_language: str | None = None
     """Of a model with several."""
+
+
+class Look(TextsOrPairs):
+    """As the options of `regard look`."""
+
+    kind: Literal["encoder", "decoder", "cross", "query"] | None = None
+    """Of attention; the model's main kind where not given."""
+    layer: Count | None = None
+    """From 1; the mean of all layers where not given."""
+    head: Count | None = None
+    """From 1; the mean of all heads where not given."""
+    tokens: bool = False
+    """Whether subwords are rows and columns, and not the words that they are merged to."""
 
 
 class Caption(Decoding):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.serving import calls, chat, openai, requests, tokens
 from regard.serving.work import by
+from regard.visual.attention_maps import has_attention
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
@@ -160,6 +161,15 @@ ROUTES = {
             requests.Caption,
             by(calls.captioned),
             {"images": ["iVBORw0KGgo="]},
+        ),
+        Route(
+            "/look",
+            "The attention weights of texts: the mean of the heads that are chosen.",
+            "",
+            requests.Look,
+            by(calls.looked),
+            {"texts": CAT, "layer": 1, "head": 1},
+            has_attention,
         ),
         Route(
             "/tokenize",

@@ -14,6 +14,7 @@ from served import ask, ask_together, near
 from regard.serving.openapi import openapi
 from regard.serving.routes import GETS, ROUTES
 from regard.tasks.verbs import METHODS
+from regard.visual.attention_of_text import attention_of_text
 
 TEXTS = ["the cat sat", "a warm mat in the sun", "who"]
 PAIRS = [("who sat", "the cat sat on a mat"), ("where", "in the sun")]
@@ -51,6 +52,20 @@ def test_tags_of_texts_and_of_words(service):
     found = result(service, "/tag", {"model": "tagging", "texts": [TEXTS[0], TEXTS[1].split()]})
     tags = [one["tags"] for one in found["results"]]
     assert tags == [task.tag(TEXTS[0]), task.tag(TEXTS[1].split())]
+
+
+@pytest.mark.parametrize("name", ["classification", "translation"])
+def test_attention_is_what_was_captured(service, name):
+    record, answer = attention_of_text(task_of(service, name), TEXTS[1])
+    chosen = {"layer": 1, "head": 2, "tokens": True}
+    expected = record.heads(record.heads().main_kind, 1).panels[0]
+    found = result(service, "/look", {"model": name, "texts": TEXTS[1], **chosen})["result"]
+    assert found["weights"] == near([list(row) for row in expected.head(2)])
+    assert (found["layers"], found["head"], found["answer"]) == ([1], 2, answer)
+    assert len(found["rows"]) == len(found["weights"])
+    assert len(found["columns"]) == len(found["weights"][0])
+    wrong = ask(service, "/look", {"model": name, "texts": TEXTS[1], "layer": 99})
+    assert wrong.status == 400 and "layer" in wrong.message
 
 
 def test_answers_of_several_questions_and_of_one(service):
@@ -183,6 +198,7 @@ def test_each_model_lists_the_routes_that_it_answers(service):
         "/embed",
         "/tag",
         "/predict",
+        "/look",
         "/tokenize",
         "/v1/embeddings",
     ]
