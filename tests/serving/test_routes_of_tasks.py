@@ -54,7 +54,7 @@ def test_tags_of_texts_and_of_words(service):
     assert tags == [task.tag(TEXTS[0]), task.tag(TEXTS[1].split())]
 
 
-@pytest.mark.parametrize("name", ["classification", "translation"])
+@pytest.mark.parametrize("name", ["classification", "translation", "language-modeling-gpt2"])
 def test_attention_is_what_was_captured(service, name):
     record, answer = attention_of_text(task_of(service, name), TEXTS[1])
     chosen = {"layer": 1, "head": 2, "tokens": True}
