@@ -24,7 +24,7 @@ from typing import get_type_hints
 
 STATIONS = (
     "text data layers attention models checkpoints decoding metrics tasks training executors "
-    "visual experiments"
+    "visual experiments exporting"
 ).split()
 MODULES = [
     *("regard", "regard.recipe", "regard.ops", "regard.state"),

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import CheckpointError, ConfigError
-from regard.exporting.runtime import Difference, ExportSource, Runtime, WeightsInFile
-from regard.exporting.runtime import Exported as Exported
+from regard.exporting.runtime import Difference, Exported, ExportSource, Runtime, WeightsInFile
 from regard.file_writing import check_new, creating
 from regard.lazy import entry
+
+__all__ = ["Difference", "ExportSource", "Exported", "Runtime", "export"]
 
 # what `to` names -> module:Class
 RUNTIMES: dict[str, Any] = {
