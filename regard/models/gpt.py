@@ -26,6 +26,7 @@ from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import ClassificationHead, LastToken, every_token, last_token
+from regard.models.cached import CachedLanguageModel
 from regard.models.config import (
     Activation,
     Epsilon,
@@ -37,7 +38,7 @@ from regard.models.config import (
 )
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.position_kinds import absolute_positions, reads_unpadded, relative_positions
-from regard.models.protocols import Encoder, LanguageModel, Output, States
+from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask, nothing_like
 from regard.text.templates import Template
 
@@ -122,7 +123,7 @@ class GPTBlock(nn.Module):
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
-class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
+class GPT(nn.Module, CachedLanguageModel, Encoder):
     """GPT, a `LanguageModel` and an `Encoder`."""
 
     Config: type = GPTConfig
@@ -220,23 +221,6 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)
 
-    def prefill(
-        self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
-    ) -> KeyValueCache:
-        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
-        state = self.continued(tokens, state)[1]
-        return state if lengths is None else state.truncate(lengths)
-
-    @property
-    def first_token(self) -> int:
-        """See `first_token_of`."""
-        return first_token_of(self.config)
-
-    def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
-        hidden, state = self.continued(tokens, state)
-        return self.head.logits(hidden), state
-
     # ---- heads and texts
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
@@ -279,21 +263,6 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         if None in marks:
             return Template.around((), (), ())
         return Template.around(*((mark,) for mark in marks))
-
-
-def first_token_of(config: Any) -> int:
-    """`bos`, or `eos`, which ends the text before.
-
-    Raises:
-        ConfigError: the vocabulary has neither.
-    """
-    found = config.eos if config.bos is None else config.bos
-    if found is None or found >= config.vocab_size:
-        raise ConfigError(
-            "An empty prompt begins with the token that begins or ends a text (bos or eos), "
-            "but this model's vocabulary has none. Give at least a word."
-        )
-    return found
 
 
 class ChoiceHead(ClassificationHead):

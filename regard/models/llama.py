@@ -26,10 +26,11 @@ from regard.layers.feedforward import GatedFeedForward
 from regard.layers.rotary import RotaryAngles, RotaryPositions, RotaryScaling
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import ClassificationHead, LastToken, every_token, last_token
+from regard.models.cached import CachedLanguageModel
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.gpt import NoLMHead, OutputKind, first_token_of
+from regard.models.gpt import NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.protocols import Encoder, LanguageModel, Output, States
+from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask, nothing_like
 from regard.text.templates import Template
 
@@ -149,7 +150,7 @@ class LlamaBlock(nn.Module):
         return hidden + self.feed(self.feed_norm(hidden))
 
 
-class Llama(nn.Module, LanguageModel[KeyValueCache], Encoder):
+class Llama(nn.Module, CachedLanguageModel, Encoder):
     """Llama, a `LanguageModel` and an `Encoder`."""
 
     Config: type = LlamaConfig
@@ -225,23 +226,6 @@ class Llama(nn.Module, LanguageModel[KeyValueCache], Encoder):
         like = nothing_like(self.norm.weight, dtype)
         sizes = self.config.layers, self.config.shared_heads, self.positions.d_model
         return KeyValueCache.empty(sequences, *sizes, like=like)
-
-    def prefill(
-        self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
-    ) -> KeyValueCache:
-        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
-        state = self.continued(tokens, state)[1]
-        return state if lengths is None else state.truncate(lengths)
-
-    @property
-    def first_token(self) -> int:
-        """See `first_token_of`."""
-        return first_token_of(self.config)
-
-    def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
-        hidden, state = self.continued(tokens, state)
-        return self.head.logits(hidden), state
 
     # ---- heads and texts
 
