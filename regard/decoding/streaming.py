@@ -85,7 +85,7 @@ class IncrementalDetokenizer:
 
     def add(self, token: int) -> str:
         """The text that is certain with this token: it never ends within a character."""
-        if token in self._without_text:
+        if token in self._without_text or token >= self._tokenizer.vocab_size:
             return ""
         self._window.append(token)
         if self._is_byte(token):  # only a complete run of bytes decodes to characters

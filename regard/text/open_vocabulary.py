@@ -17,6 +17,7 @@ from typing import Any
 
 import tokenizers
 
+from regard.errors import RegardError
 from regard.text.encoding import Encoding
 from regard.text.tokenizer import Tokenizer
 
@@ -105,8 +106,16 @@ class OpenVocabulary(Tokenizer):
         words, number = self.unknown_words.words, int(id) - self.vocab_size
         return words[number] if 0 <= number < len(words) else super().token(id)
 
+    def label(self, id: int) -> str:
+        """See `Tokenizer`; a word outside of the vocabulary as it is."""
+        return self.token(id) if id >= self.vocab_size else super().label(id)
+
     def decode_many(self, sequences: Iterable[Iterable[int]]) -> list[str]:
-        """See `Tokenizer`; a word outside of the vocabulary stands between spaces."""
+        """See `Tokenizer`; a word outside of the vocabulary stands between spaces.
+
+        Raises:
+            RegardError: an id was never given.
+        """
         return [self._decoded(list(ids)) for ids in sequences]
 
     def _decoded(self, ids: Sequence[int]) -> str:
@@ -116,6 +125,8 @@ class OpenVocabulary(Tokenizer):
             if 0 <= id - self.vocab_size < len(self.unknown_words.words):
                 words.append(self.token(id))
                 parts.append([])
+            elif id >= self.vocab_size:
+                raise RegardError(f"ids must lie in [0, {self.vocab_size}), but one is {id}.")
             else:
                 parts[-1].append(id)
         first, *others = super().decode_many(parts)

@@ -148,7 +148,9 @@ class Tokenizer:
 
     def label(self, id: int) -> str:
         """A token as pictures show it: "brown</w>" as "brown", and "starr", which goes on, as
-        "starr@@"."""
+        "starr@@"; an id of a model from `vocab_size` on as "<54>"."""
+        if id >= self.vocab_size:
+            return f"<{id}>"
         token = self.token(id)
         if self.kind != "bpe" or id in self.special_ids:
             return token
@@ -250,22 +252,19 @@ class Tokenizer:
     def decode_many(self, sequences: Iterable[Iterable[int]]) -> list[str]:
         """The texts of many sequences of ids, on all cores.
 
+        Ids from `vocab_size` on give nothing: a model may predict more than its tokenizer has.
+
         Raises:
-            RegardError: an id is not in the vocabulary, or the file's decoder fails on the ids.
+            RegardError: an id is negative, or the file's decoder fails on the ids.
         """
-        drop = self.special_ids - {self.unk_id}
+        drop, size = self.special_ids - {self.unk_id}, self.vocab_size
         try:
-            kept = [[i for i in _as_list(ids) if i not in drop] for ids in sequences]
+            kept = [[i for i in _as_list(ids) if i not in drop and i < size] for ids in sequences]
         except TypeError as error:
             raise RegardError(f"ids must be lists of whole numbers: {error}.") from None
         for ids in kept:
-            try:
-                inside = not ids or (0 <= min(ids) and max(ids) < self.vocab_size)
-            except TypeError:
-                inside = False
-            if not inside:
-                wrong = next(i for i in ids if not _is_id(i, self.vocab_size))
-                raise RegardError(f"ids must lie in [0, {self.vocab_size}), but one is {wrong!r}.")
+            if wrong := [i for i in ids if not _is_id(i, size)]:
+                raise RegardError(f"ids must lie in [0, {size}), but one is {wrong[0]!r}.")
         try:
             texts = self._fast.decode_batch(kept, skip_special_tokens=False)
         except BaseException as error:

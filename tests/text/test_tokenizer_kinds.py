@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from tokenizers import models, pre_tokenizers, trainers
 
 from regard import text
+from regard.decoding.streaming import IncrementalDetokenizer
 from regard.errors import ConfigError, RegardError
 
 LINES = [
@@ -213,6 +214,7 @@ def test_subwords_equal_those_of_the_librarys_trainer(kind):
 PROGRAM = """
 import sys
 from regard import text
+from regard.decoding.streaming import IncrementalDetokenizer
 lines = [f"word{i % 37} x{i % 11}y other{i % 5}, été" for i in range(300)]
 print({kind: text.train(kind, lines, 300).fingerprint() for kind in text.KINDS})
 assert "torch" not in sys.modules
@@ -319,13 +321,29 @@ def test_values_that_are_no_text_raise_errors(kind):
 def test_ids_outside_the_vocabulary_raise_errors():
     tokenizer = trained("words")
     size = tokenizer.vocab_size
+    with pytest.raises(RegardError, match=f"in \\[0, {size}\\), but one is -1"):
+        tokenizer.decode([5, -1])
     for wrong in (-1, size):
-        with pytest.raises(RegardError, match=f"in \\[0, {size}\\), but one is {wrong}"):
-            tokenizer.decode([5, wrong])
         with pytest.raises(RegardError, match="`id` must be"):
             tokenizer.token(wrong)
     with pytest.raises(RegardError, match="'zebra' is not in the vocabulary"):
         tokenizer.id("zebra")
+
+
+def test_ids_of_a_model_that_has_more_than_its_tokenizer_give_no_text(tmp_path):
+    """As in `transformers`: T5's published models have 28 rows more than pieces."""
+    from transformers import AutoTokenizer
+
+    tokenizer = trained("words")
+    size, (known, other) = tokenizer.vocab_size, tokenizer.encode("the cat").ids
+    ids = [known, size, other, size + 27]
+    assert tokenizer.decode(ids) == tokenizer.decode([known, other]) == "the cat"
+    assert [tokenizer.label(i) for i in ids[:3]] == ["the", f"<{size}>", "cat"]
+    stream = IncrementalDetokenizer(tokenizer, [])
+    assert "".join([*map(stream.add, ids), stream.rest()]) == "the cat"
+    tokenizer.save(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.decode(ids) == theirs.decode([known, other])
 
 
 # ---- ELMo's characters
