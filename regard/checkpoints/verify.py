@@ -13,6 +13,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,7 +36,9 @@ from regard.checkpoints.model_folder import (
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
 from regard.file_writing import write_text
+from regard.layers.span_search import SpanSearchHead
 from regard.layers.task_heads import ClassificationHead, LastOf, LastToken
+from regard.models.bigbird import BigBirdConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel, Model
 from regard.schema import read_json
@@ -133,6 +136,8 @@ def verify(
         ours: Any = read_model(folder).float().eval().to(device)
         theirs = _their_model(transformers, folder, config, notes).to(device)
         batch = random_batch(ours).to(device)
+        if batch.width == _with_full_attention(ours.config):
+            notes.append(f"texts of up to {batch.width} tokens, read with full attention")
         order = layout_of(config["model_type"]).in_their_order
         with torch.no_grad():
             layers = _compare_layers(ours, theirs, batch, order, notes)
@@ -206,6 +211,9 @@ def _their_model(
             f"{folder}: transformers {transformers.__version__} does not open this folder as "
             f"{name}: {type(error).__name__}: {said:.300}"
         ) from error
+    for part in model.modules():
+        if "chunk_size_feed_forward" in vars(part):  # which must divide the length of a row
+            part.chunk_size_feed_forward = 0
     if missing := sorted(info["missing_keys"]):
         notes.append(f"{name} has random numbers where the folder has none: {', '.join(missing)}")
     if extra := sorted(info["unexpected_keys"]):
@@ -219,7 +227,7 @@ def _their_model(
 def random_batch(model: Model) -> Sequences:
     """Sequences of random ids, from one token to the longest, without the padding's id."""
     config, body = model.config, model.encoder if isinstance(model, EncoderWithHeads) else model
-    longest = min(LONGEST, config.max_length or LONGEST)
+    longest = min(LONGEST, config.max_length or LONGEST, _with_full_attention(config) or LONGEST)
     lengths = torch.linspace(1, longest, SEQUENCES).round().long().unique()
     pad = config.pad or 0
     generator = torch.Generator().manual_seed(1)
@@ -233,6 +241,15 @@ def random_batch(model: Model) -> Sequences:
     kinds = body.segment_types if isinstance(body, Encoder) else 1
     segments = torch.randint(0, kinds, ids.shape, generator=generator) * keep if kinds > 1 else None
     return Sequences(ids, lengths, segments)
+
+
+def _with_full_attention(config: Any) -> int | None:
+    """The longest text that a BigBird reads with full attention; None: any, of every other model.
+
+    Beyond it theirs counts the first block once more for each random block in evaluation.
+    """
+    sparse = isinstance(config, BigBirdConfig) and config.attention != "full"
+    return config.full_length if sparse else None
 
 
 def _ends(model: Model) -> set[int]:
@@ -297,6 +314,8 @@ class _Encoders:
         if isinstance(self.body, LanguageModel) and theirs.get_output_embeddings() is not None:
             lm_head = self.body.head
             self.heads["lm"] = lambda hidden, texts: lm_head.logits(hidden)
+        if "span_search" in self.heads:
+            self.heads["span_search"] = partial(_span_probabilities, self.heads["span_search"])
         self.theirs, self.order = theirs, order
         self.accepted = set(inspect.signature(theirs.forward).parameters)
         base = inspect.signature(theirs.base_model.forward).parameters
@@ -308,7 +327,10 @@ class _Encoders:
         )
         # Whether they have distances alone, so that they need no positions and read the last one.
         self.reads_distances = "perm_mask" in base
-        self.may_pad_left = self.counts_positions or self.reads_distances or "position_ids" in base
+        may = self.counts_positions or self.reads_distances or "position_ids" in base
+        # XLNet's in one direction takes no mask of several rows: its padding must be behind them.
+        self.takes_mask = getattr(theirs.config, "attn_type", "bi") != "uni"
+        self.may_pad_left = may and self.takes_mask
         if theirs.config.pad_token_id is None:
             theirs.config.pad_token_id = 0  # by which some find the last token
 
@@ -346,6 +368,14 @@ class _Encoders:
             given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
         if "multiple_choice" in self.heads:  # several choices for a question: here it is one
             given["input_ids"] = given["input_ids"][:, None]
+        if "span_search" in self.heads:
+            given["p_mask"] = 1 - given["attention_mask"]
+            given["cls_index"] = torch.full_like(batch.lengths, batch.width - 1)
+            given["cls_index"] = given["cls_index"] if left else batch.lengths - 1
+        if "question_lengths" in self.accepted:  # 0: else an answer may not stand before any [SEP]
+            given["question_lengths"] = torch.zeros_like(batch.lengths)[:, None]
+        if not self.takes_mask:
+            del given["attention_mask"]
         if "mc_token_ids" in self.accepted:
             end = batch.lengths - 1 if not left else torch.full_like(batch.lengths, -1)
             given["mc_token_ids"] = end[:, None] % batch.ids.size(1)
@@ -353,6 +383,8 @@ class _Encoders:
 
     def _reads_padding(self, kind: str, logits: Tensor, left: bool) -> bool:
         head = self.heads[kind]
+        if kind == "span_search":  # it is told where the text ends
+            return False
         reads_last = isinstance(head, ClassificationHead) and isinstance(head.pooling, LastToken)
         found = not reads_last if left else reads_last and self.reads_distances
         return logits.dim() == 2 and found
@@ -360,6 +392,10 @@ class _Encoders:
     def _logits(self, output: Any, kind: str) -> Tensor | None:
         if kind == "span":
             return torch.stack([output.start_logits, output.end_logits], -1)
+        if kind == "span_search":
+            starts = output.start_top_log_probs  # which are probabilities
+            ends = output.end_top_log_probs.unflatten(1, (-1, starts.size(1))).transpose(1, 2)
+            return _joined(starts, ends, output.cls_logits)
         found = [getattr(output, name, None) for name in LOGITS.get(kind, ("logits",))]
         logits = next((one for one in found if one is not None), None)
         if logits is None:
@@ -369,6 +405,20 @@ class _Encoders:
         if kind == "multiple_choice":
             return logits.flatten()[:, None]  # (B, 1) or (B,) -> (B, 1)
         return logits.flatten(0, 1) if logits.dim() == 4 else logits  # (B, 1, T, V) -> (B, T, V)
+
+
+def _span_probabilities(head: SpanSearchHead, hidden: Tensor, batch: Sequences) -> Tensor:
+    """Of the best spans of any tokens; see `_joined`."""
+    beams = head.search(hidden, batch.keep, batch.lengths - 1)
+    return _joined(beams.start_scores.exp(), beams.end_scores.exp(), beams.no_answer)
+
+
+def _joined(starts: Tensor, ends: Tensor, no_answer: Tensor) -> Tensor:
+    """p(a) (B, S), p(a) p(b | a) from p(b | a) (B, S, E), and a logit (B,): (B, S + S * E + 1).
+
+    What follows an impossible first token depends on which one is taken.
+    """
+    return torch.cat([starts, (starts[..., None] * ends).flatten(1), no_answer[:, None]], 1)
 
 
 def _hidden_states(output: Any) -> Sequence[Tensor]:

@@ -67,6 +67,11 @@ class BigBirdConfig(BertConfig):
     projection_bias: bool = True
     scaled_embedding: bool = False
 
+    @property
+    def full_length(self) -> int:
+        """The tokens of the longest text that is read with full attention."""
+        return (ALWAYS + 2 * self.random_blocks) * self.block_size
+
 
 SIZES = {
     "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
@@ -139,8 +144,8 @@ class BigBird(Bert):
     def mask(self, batch: Sequences, layer: int) -> KeyMask:
         """Which tokens see each other in a layer (from 0); see figure 1 of the paper."""
         config, lengths = self.config, batch.lengths
-        size, seen = config.block_size, (ALWAYS + 2 * config.random_blocks) * config.block_size
-        if config.attention == "full" or batch.width <= seen:
+        size = config.block_size
+        if config.attention == "full" or batch.width <= config.full_length:
             return batch.padding_mask()
         kept = list(cast(BigBirdBlock, self.blocks[layer]).attention.kept)  # heads
         plan = self.plan(layer, -(-lengths // size))
@@ -148,7 +153,7 @@ class BigBird(Bert):
             block_window(size, WINDOW)
             | global_blocks(size, lengths)
             | random_blocks(size, plan[:, kept] if plan.size(1) > 1 else plan)
-            | shorter(lengths, seen)
+            | shorter(lengths, config.full_length)
         )
         allowed, device = padding(lengths) & pattern, batch.ids.device
         return by_blocks(

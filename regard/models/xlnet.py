@@ -40,6 +40,7 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.positions import sinusoid
 from regard.layers.softmax import Softmax
+from regard.layers.span_search import SpanSearchHead
 from regard.layers.task_heads import (
     ClassificationHead,
     DenseActivation,
@@ -49,10 +50,11 @@ from regard.layers.task_heads import (
     last_token,
     mean_of_tokens,
 )
+from regard.models.cached import CachedLanguageModel
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.gpt import NoLMHead, OutputKind, first_token_of
+from regard.models.gpt import NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.protocols import Encoder, LanguageModel, Output, States
+from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask, nothing_like
 from regard.text.templates import Template
 
@@ -74,6 +76,8 @@ class XlnetConfig:
     max_distance: distances above this one are set to it, on both sides; None: no limit.
     same_length: with "uni", every token sees its own and the M positions before, no more.
         Transformer-XL's option of this name counts M with its own.
+    answer_starts, answer_ends: how many first tokens of an answer the head "span_search" keeps, and
+        how many last tokens of each.
     summary, summary_activation, summary_dropout: what the heads "classes" and "multiple_choice"
         read, and the activation of their inner layer and the dropout behind it.
     output: as in `GPTConfig`.
@@ -94,6 +98,8 @@ class XlnetConfig:
     bi_data: bool = False
     max_distance: Size | None = None
     same_length: bool = False
+    answer_starts: Size = 5
+    answer_ends: Size = 5
     summary: SummaryKind = "last"
     summary_activation: Activation = "tanh"
     summary_dropout: Probability = 0.1
@@ -133,7 +139,7 @@ class XlnetBlock(nn.Module):
         return self.feed_norm(hidden, self.feed(hidden))
 
 
-class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
+class Xlnet(nn.Module, CachedLanguageModel, Encoder):
     """XLNet, an `Encoder`, and a `LanguageModel` in the order of the text."""
 
     Config: type = XlnetConfig
@@ -334,23 +340,6 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)
 
-    def prefill(
-        self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
-    ) -> KeyValueCache:
-        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
-        state = self.continued(tokens, state)[1]
-        return state if lengths is None else state.truncate(lengths)
-
-    def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
-        hidden, state = self.continued(tokens, state)
-        return self.head.logits(hidden), state
-
-    @property
-    def first_token(self) -> int:
-        """See `regard.models.gpt.first_token_of`."""
-        return first_token_of(self.config)
-
     # ---- heads and texts
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
@@ -371,8 +360,11 @@ class Xlnet(nn.Module, LanguageModel[KeyValueCache], Encoder):
             case "tags" | "span":
                 count = 2 if kind == "span" else outputs
                 made = ClassificationHead(width, count, pooling=every_token)
+            case "span_search":
+                counts = {"starts": config.answer_starts, "ends": config.answer_ends}
+                made = SpanSearchHead(width, **counts, norm_eps=config.norm_eps)
             case _:
-                raise no_head(self, kind, TASK_HEADS)
+                raise no_head(self, kind, (*TASK_HEADS, "span_search"))
         return init_weights(made, config.init_range)
 
     @staticmethod

@@ -156,7 +156,7 @@ class EncoderTask(EmbedsTexts):
 
     model: EncoderWithHeads
     input_format: InputFormat
-    head: ClassVar[str] = ""
+    head: str = ""
     verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
     items: ClassVar[str] = "examples"
     decodes: ClassVar[bool] = False
@@ -245,11 +245,15 @@ class EncoderTask(EmbedsTexts):
         return batch.texts.pad(scores) if scores.dim() == 3 else scores
 
     def passes(
-        self, inputs: EncodedInputs | GroupedInputs, texts: Sequence[int] | None = None
+        self,
+        inputs: EncodedInputs | GroupedInputs,
+        texts: Sequence[int] | None = None,
+        scores_of: Callable[[Tensor, Any], Tensor] | None = None,
     ) -> Iterator[tuple[Any, Tensor]]:
         """Every batch of the inputs, and the head's scores in float32.
 
         texts: the index of the text of each input; None: input i is of text i.
+        scores_of: what is given instead of the scores, from what the head reads.
 
         Raises:
             NonFiniteScores: scores of a text are infinite or NaN.
@@ -262,7 +266,7 @@ class EncoderTask(EmbedsTexts):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = self.completed(batch)
-                scores = self.scores_of(self.read(here.texts), here)
+                scores = (scores_of or self.scores_of)(self.read(here.texts), here)
                 scores = scores.float().cpu()
                 numbers = batch.numbers.tolist()
                 owners = numbers if texts is None else [texts[number] for number in numbers]
@@ -397,14 +401,17 @@ class EncoderTask(EmbedsTexts):
         here = replace(here, texts=texts)
         hidden = None if self.aux_lm is None else self.model.encoder.encode(texts)
         read = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)
-        scores = self.scores_of(read, here).float()
-        found = {"loss": self.loss(scores, here, self._parts().train.targets)}
+        found = {"loss": self.loss_of(read, here, self._parts().train.targets)}
         if self.aux_lm is not None and hidden is not None:
             # Lengths on the CPU are counted there, so that no device is waited for.
             here_already = batch.texts.lengths.device.type != "cpu"
             count = None if here_already else self.aux_lm.count(batch.texts)
             found["language_modeling"] = self.aux_lm.loss(hidden, texts, count)
         return found, None
+
+    def loss_of(self, read: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
+        """`loss` from what the head reads of a batch."""
+        return self.loss(self.scores_of(read, batch).float(), batch, targets)
 
     def validate(self) -> dict[str, float]:
         """The metrics on the validation data; empty where there is none.

@@ -26,6 +26,7 @@ TASK_OF = {
     "chart": "parsing",  # before the tags, which it also has
     "tags": "tagging",
     "crf": "crf-tagging",
+    "span_search": "question-answering",
     "span": "question-answering",
     "multiple_choice": "multiple-choice",
     "masked_lm": "fill-mask",
@@ -123,7 +124,7 @@ def kept_settings(
         return dict(settings)
     kind = HEAD_OF.get(task, "")
     heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
-    fits = found == task if kind in ("", "classes") else kind in heads
+    fits = found == task if kind in ("", "classes", "span") else kind in heads
     if not fits or not kind or "labels" not in settings:
         return dict(settings) if fits else None
     outputs = outputs_of(heads[kind])

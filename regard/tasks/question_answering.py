@@ -1,8 +1,10 @@
 """The answer to a question as a span of its context, or that the context has no answer.
 
 The head scores each token as the first and as the last of the answer; "no answer" is the span at
-the first token, [CLS] (Devlin et al. 2019, sections 4.2 and 4.3). Long contexts are read in
-overlapping windows, whose spans are compared by their scores.
+the first token, [CLS] (Devlin et al. 2019, sections 4.2 and 4.3). XLNet's own head searches for
+last tokens from the most probable first ones, and "no answer" has a logit of its own
+(`regard.layers.span_search`). Long contexts are read in overlapping windows, whose spans are
+compared by their scores.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard.data import Question, RecordReader, read_squad
 from regard.data.batches import moved
@@ -32,11 +33,11 @@ from regard.tasks import encoding
 from regard.tasks.batching import TooLong
 from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.inputs import as_list, as_strings, checked_text
+from regard.tasks.span_heads import AnswerHead, SpanSearch, answer_head
 from regard.tasks.spans import (
     ALWAYS,
     SpanCandidates,
     SpanPrediction,
-    best_spans,
     best_threshold,
     score_of,
 )
@@ -76,6 +77,9 @@ class AnswersSection(Options):
 
     max_tokens: int = Field(default=30, ge=1)
     """Tokens of an answer."""
+    search: bool = False
+    """XLNet's head: the last token of an answer is searched from each of the most probable first
+    ones. A model of a folder that has this head keeps it."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     """A question gets no answer where the probability of no answer is larger. None: every question
     is answered if all of the training data have answers; otherwise the threshold is the best for
@@ -118,11 +122,17 @@ class QuestionAnswering(encoding.EncoderTask):
         threshold: float = ALWAYS,
     ):
         super().__init__(model, tokenizer, max_length=max_length or 384)
+        self.head = self.answers.kind
         assert self.input_format.max_length is not None
         capacity = self.input_format.max_length - self.input_format.template.special_count(2)
         self.overlap, self.question_tokens = overlap, min(question_tokens, capacity // 2)
         self.answer_tokens, self.threshold = answer_tokens, threshold
         self._fitted = FittedThreshold()
+
+    @property
+    def answers(self) -> AnswerHead:
+        """What finds answers with the head of the model."""
+        return answer_head(self.model)
 
     # ---- from a recipe
 
@@ -135,9 +145,10 @@ class QuestionAnswering(encoding.EncoderTask):
         Raises:
             ConfigError: the model is not an encoder.
         """
-        data, answers = recipe.data, recipe.answers
+        data, answers, encoder = recipe.data, recipe.answers, encoding.headed(model)
+        kind = SpanSearch.kind if answers.search else answer_head(encoder).kind
         task = cls(
-            encoding.headed(model).with_head(cls.head, 2),
+            encoder.with_head(kind, 2),
             tokenizer,
             max_length=data.max_length,
             overlap=data.overlap,
@@ -161,7 +172,7 @@ class QuestionAnswering(encoding.EncoderTask):
 
     def _train_part(self, records: RecordReader[Question]) -> encoding.Part:
         """All windows of all questions, each with the positions of the first and the last token of
-        its answer.
+        its answer, and where its context begins and how long it is.
 
         Of several answers the first is learned. The targets of no answer are at the first token.
         """
@@ -184,7 +195,8 @@ class QuestionAnswering(encoding.EncoderTask):
                 records.report.note("an answer without tokens, question left out", lines[i])
             found = self._windows([asked[i] for i in kept], [contexts[i] for i in kept])
             windows.append(found)
-            positions.append(found.span_positions([wanted[i] for i in kept]))
+            spans = found.span_positions([wanted[i] for i in kept])
+            positions.append(np.concatenate([spans, found.contexts], 1))
         targets = torch.from_numpy(np.concatenate(positions))
         return encoding.Part(concatenated([one.inputs for one in windows]), targets, records.report)
 
@@ -203,14 +215,14 @@ class QuestionAnswering(encoding.EncoderTask):
 
     # ---- training
 
-    def loss(self, scores: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
-        """The sum over windows of the mean cross-entropy, in nats, of the first and the last token.
+    def loss_of(self, read: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
+        """The sum over windows of the loss of the head, in nats; see `AnswerHead`.
 
-        scores: (B, T, 2).  targets: (N, 2), of all windows.
+        targets: (N, 4), of all windows.
         """
-        wanted = moved(targets[batch.numbers.cpu()], scores.device)  # (B, 2)
-        inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
-        return F.cross_entropy(inside, wanted, reduction="sum") / 2, len(batch)
+        wanted = moved(targets[batch.numbers.cpu()], read.device)  # (B, 4)
+        spans, contexts = wanted.split(2, 1)
+        return self.answers.loss(read, batch, contexts, spans)
 
     def measured(self, valid: encoding.Part) -> dict[str, float]:
         """F1 and exact match in percent on the validation data."""
@@ -288,7 +300,7 @@ class QuestionAnswering(encoding.EncoderTask):
             raise TextError(first, problem, hint, what="Question")
         done = 0
         for chunk, contexts in self._chunks(questions):
-            candidates = [SpanCandidates(max(n_best, 1)) for _ in chunk]
+            candidates = [self.answers.candidates(max(n_best, 1)) for _ in chunk]
             self._search(self._windows(chunk, contexts), candidates, done)
             done += len(chunk)
             for context, found in zip(contexts, candidates, strict=True):
@@ -320,18 +332,25 @@ class QuestionAnswering(encoding.EncoderTask):
         self, windows: ContextWindows, candidates: Sequence[SpanCandidates], before: int
     ) -> None:
         """Add the best spans of all windows to their questions; `before` questions came first."""
-        for batch, scores in self.passes(windows.inputs, (windows.questions + before).tolist()):
-            numbers = batch.numbers.numpy()
-            first, counts = (
-                torch.from_numpy(c[numbers]) for c in (windows.input_starts, windows.counts)
+        contexts = torch.from_numpy(windows.contexts)
+
+        def scores_of(read: Tensor, batch: InputBatch) -> Tensor:
+            here = moved(contexts[batch.numbers.cpu()], read.device)
+            return self.answers.scores(read, batch, here)
+
+        owners, most = (windows.questions + before).tolist(), candidates[0].most
+        for batch, scores in self.passes(windows.inputs, owners, scores_of):
+            spans, no_answer = self.answers.best(
+                scores, contexts[batch.numbers], longest=self.answer_tokens, most=most
             )
-            most = candidates[0].most
-            spans = best_spans(scores, first, counts, longest=self.answer_tokens, most=most)
-            no_answer = scores[:, 0].sum(-1).tolist()
-            for row, found, none in zip(numbers.tolist(), spans, no_answer, strict=True):
+            for row, found, none in zip(batch.numbers.tolist(), spans, no_answer, strict=True):
                 shift = int(windows.context_starts[row] - windows.input_starts[row])
                 in_context = [(score, a + shift, b + shift) for score, a, b in found]
                 candidates[windows.questions[row]].add(in_context, none)
+
+    def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
+        """See `EncoderTask`."""
+        return self.answers.are_finite(scores, batch)
 
     def _windows(
         self, questions: Sequence[Question], contexts: Sequence[EncodedContext]

@@ -100,10 +100,14 @@ class SpanCandidates:
         ranked = sorted((-score, first, last) for (first, last), score in self.spans.items())
         return [(-score, first, last) for score, first, last in ranked[: self.most]]
 
+    @property
+    def answer_logit(self) -> float:
+        """Of an answer, where there is a span: its best one is compared with no answer."""
+        return max(self.spans.values()) - self.nothing
+
     def no_answer(self) -> float:
-        """The probability of no answer, compared with the best span alone."""
-        best = max(self.spans.values(), default=-math.inf)
-        odds = best - self.nothing if self.spans else -math.inf
+        """The probability of no answer; 1 where there is no span at all."""
+        odds = self.answer_logit if self.spans else -math.inf
         return 1 / (1 + math.exp(odds)) if odds < 700 else 0.0
 
     def answer(self, context: EncodedContext, threshold: float) -> SpanPrediction:
@@ -116,6 +120,16 @@ class SpanCandidates:
         no_answer = self.no_answer()
         answered = passages and no_answer <= threshold
         return SpanPrediction(passages[0].text if answered else "", no_answer, tuple(passages))
+
+
+@dataclass
+class SearchedCandidates(SpanCandidates):
+    """The same where no answer has a logit of its own, `nothing`: the least of all windows."""
+
+    @property
+    def answer_logit(self) -> float:
+        """See `SpanCandidates`; spans are not compared with no answer."""
+        return -self.nothing
 
 
 def score_of(

@@ -344,3 +344,24 @@ def test_the_verify_command_exits_with_2_if_layers_differ(disagreeing):
     assert ran(disagreeing, "--tolerance", "0.1").exit_code == 0
     as_json = ran(disagreeing, "--json")
     assert as_json.exit_code == 2 and json.loads(as_json.stdout)["equal"] is False
+
+
+# ---- what `transformers` does not compute as it stands
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "options"),
+    [
+        ("bert", "BertModel", dict(chunk_size_feed_forward=3)),
+        ("xlnet", "XLNetModel", dict(attn_type="uni")),
+        ("xlnet", "XLNetLMHeadModel", dict(attn_type="uni", same_length=True, mem_len=40)),
+        ("xlnet", "XLNetForQuestionAnswering", dict(attn_type="uni", start_n_top=2)),
+        ("big_bird", "BigBirdForMultipleChoice", dict(block_size=1, num_random_blocks=2)),
+        ("big_bird", "BigBirdForQuestionAnswering", dict(sep_token_id=5, block_size=2)),
+    ],
+    ids=str,
+)
+def test_folders_that_need_other_inputs_are_compared(made, model_type, architecture, options):
+    """Rows of any length, one direction, few blocks, and [SEP] anywhere before an answer."""
+    report = verify(made(model_type, architecture, **options))
+    assert report.equal, report.layers

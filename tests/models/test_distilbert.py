@@ -58,7 +58,7 @@ def test_distilbert_ignores_segments():
 
 def test_distilbert_has_only_heads_without_pooler():
     encoder = DistilBert(DistilBertConfig(20, **TINY))
-    missing = {"pooler", "next_sentence", "replaced", "sentence_order"}
+    missing = {"pooler", "next_sentence", "replaced", "sentence_order", "span_search"}
     for kind in HEADS.keys() - missing - {"chart", "crf"}:  # which `new_head` makes for any encoder
         assert encoder.new_head(kind) is not None
     for kind in sorted(missing):

@@ -75,6 +75,7 @@ class XlnetLayout(GPTLayout):
         ("classes",): "ForSequenceClassification",
         ("tags",): "ForTokenClassification",
         ("span",): "ForQuestionAnsweringSimple",
+        ("span_search",): "ForQuestionAnswering",
         ("multiple_choice",): "ForMultipleChoice",
     }
 
@@ -172,6 +173,8 @@ FIELDS = {
     "bi_data": Field("bi_data", False, bool),
     "max_distance": LimitField("clamp_len", -1, Size | None, none=-1),
     "same_length": Field("same_length", False, bool),
+    "answer_starts": Field("start_n_top", 5, Size),
+    "answer_ends": Field("end_n_top", 5, Size),
     # without an index of a token, theirs takes the last one
     "summary": Field(
         "summary_type",
@@ -201,8 +204,8 @@ SILENT = [
     "d_head",
     # The files have the biases of every layer, also where one program shared them.
     "untie_r",
-    # of the head that searches for an answer, and of the program that trained the first models
-    *("start_n_top", "end_n_top", "dropatt", "init", "init_std", "use_mems"),
+    # of the program that trained the first models
+    *("dropatt", "init", "init_std", "use_mems"),
 ]
 ALIASES = {
     "n_token": "vocab_size",
@@ -212,6 +215,14 @@ ALIASES = {
 }
 INNER = affine("inner.dense", "sequence_summary.summary")
 CLASSIFIER = affine("output", "logits_proj")
+ANSWERS = [
+    *affine("start", "start_logits.dense"),
+    *affine("end_inner", "end_logits.dense_0"),
+    *affine("end_norm", "end_logits.LayerNorm"),
+    *affine("end", "end_logits.dense_1"),
+    *affine("no_answer_inner", "answer_class.dense_0"),
+    ("no_answer.weight", "answer_class.dense_1.weight"),
+]
 
 XLNET = XlnetLayout(
     model=Xlnet,
@@ -226,9 +237,6 @@ XLNET = XlnetLayout(
         "multiple_choice": HeadLayout([*INNER, *CLASSIFIER]),
         "tags": HeadLayout(affine("output", "classifier")),
         "span": HeadLayout(affine("output", "qa_outputs")),
-    },
-    unsupported_architectures={
-        "XLNetForQuestionAnswering": "it searches for the end of an answer from each of several "
-        "beginnings, and tasks here score both alike, as XLNetForQuestionAnsweringSimple does"
+        "span_search": HeadLayout(ANSWERS),
     },
 )

@@ -348,7 +348,7 @@ XLNET = DrawnFamily(
     },
     (
         *("Model", "LMHeadModel", "ForSequenceClassification", "ForTokenClassification"),
-        *("ForQuestionAnsweringSimple", "ForMultipleChoice"),
+        *("ForQuestionAnsweringSimple", "ForMultipleChoice", "ForQuestionAnswering"),
     ),
     {"d_head": 5, "attn_type": "tri", "summary_use_proj": False, "summary_type": "attn"},
 )
