@@ -214,7 +214,6 @@ def test_subwords_equal_those_of_the_librarys_trainer(kind):
 PROGRAM = """
 import sys
 from regard import text
-from regard.decoding.streaming import IncrementalDetokenizer
 lines = [f"word{i % 37} x{i % 11}y other{i % 5}, été" for i in range(300)]
 print({kind: text.train(kind, lines, 300).fingerprint() for kind in text.KINDS})
 assert "torch" not in sys.modules
