@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 from typer import Option
 
 from regard.cli.console import emit, load_task, say_truncated, to_json
-from regard.cli.input_texts import Chunk, chunks_of
+from regard.cli.input_texts import chunks_of
 from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong
+from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, RegardError, TextError
 
 if TYPE_CHECKING:

@@ -5,61 +5,16 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import IO, Any, cast
 
 from regard.data.files import ending, is_file_name, lines_of
+from regard.data.text_chunks import MAX_TEXTS, Chunk
 from regard.errors import DataError
 
 STANDARD_INPUT = "standard input"
 BLOCK = 1 << 16  # bytes read at once
-MAX_TEXTS = 1024  # processed together
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")  # what `read_records` reads
 NOT_UTF8 = ("has bytes that are not UTF-8.", "Give the text as UTF-8.")
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Texts that are processed together; `first` is the number of the first of them, from 0.
-
-    A text of a table is a tuple of its columns.
-    """
-
-    first: int
-    texts: list[Any]
-    origin: str
-
-    def until(self, index: int) -> Chunk:
-        """The texts before this one."""
-        return replace(self, texts=self.texts[:index])
-
-    def split(self, size: int) -> Iterator[Chunk]:
-        """Chunks of at most this many texts."""
-        for start in range(0, len(self.texts), size):
-            yield Chunk(self.first + start, self.texts[start : start + size], self.origin)
-
-    def error(self, index: int, problem: str, hint: str = "") -> DataError:
-        """The error for one of these texts, which names its line."""
-        return DataError(self.origin, self.line(index), problem, hint)
-
-    def line(self, index: int) -> int:
-        """The line of one of these texts, from 1."""
-        return self.first + index + 1
-
-    def too_long(self, index: int, tokens: int, limit: int | None, what: str = "text") -> DataError:
-        """The error for a text beyond the model's limit.
-
-        what: "text", or what of it has so many tokens, such as "question".
-        """
-        counted = "" if what == "text" else f"a {what} of "
-        problem = f"has {counted}{tokens:,} tokens, but this model reads at most {limit:,}."
-        hint = "Shorten it, or cut its end with --too-long truncate."
-        return self.error(index, problem, hint)
-
-
-def is_blank(text: str | tuple[str, ...]) -> bool:
-    """Whether a text, or each text of a row, is empty or white space alone."""
-    return not "".join(text).strip()
 
 
 def hint_at_file(texts: Sequence[str] | None) -> str:

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from regard.cli.console import to_json
-from regard.cli.input_texts import MAX_TEXTS, Chunk, is_blank
-from regard.data.in_memory import text_columns_among
-from regard.data.readers import Location, found, read_records, text_of
+from regard.data.readers import read_records
+from regard.data.text_chunks import MAX_TEXTS, Chunk, is_blank
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.file_writing import replacing, sync
+from regard.tasks.predicted_tables import (
+    Record,
+    check_columns,
+    infer_columns,
+    prediction_columns,
+    texts_of_row,
+)
 
 if TYPE_CHECKING:
     from regard.tasks.verbs import TaskVerbs
 
-Record = dict[str, Any]  # a row by column
 Predict = Callable[[Chunk], tuple[list[Record], DataError | None]]  # as `LinePredictor.predict`
 ROW_GROUP = 1 << 20  # bytes of the rows that are written to a Parquet file at once
-COMMON_FIELDS = ("number", "source", "text", "truncated")  # fields of the results of all tasks
 
 
 def check_output(file: Path, out: Path | None) -> Path:
@@ -49,25 +53,6 @@ def check_output(file: Path, out: Path | None) -> Path:
 
 def _ending(file: Path) -> str:
     return file.suffix if file.suffix in WRITERS else ".csv"
-
-
-def check_columns(task: TaskVerbs, columns: Sequence[str], path: Path) -> None:
-    """Check that a task predicts from a table with this number of columns of texts.
-
-    Raises:
-        ConfigError: the task reads no tables, or fewer columns.
-    """
-    if task.name == "multiple-choice":
-        raise ConfigError(
-            "Multiple choice reads questions, one JSON object a line. Use: regard predict MODEL "
-            f"< {path.with_suffix('.jsonl')}"
-        )
-    most = 1 if task.decodes or not task.reads_pairs else 2
-    if len(columns) > most:
-        raise ConfigError(
-            f"A model of {task.name} reads {'one text' if most == 1 else 'a text or a pair'}, but "
-            f"--columns names {len(columns)}: {', '.join(columns)}. Name {most}."
-        )
 
 
 def predict_file(
@@ -125,29 +110,6 @@ def _without_text(chunks: Iterable[TableChunk], names: Sequence[str]) -> Iterato
         yield [{**record, **dict.fromkeys(names)} for record in chunk.records]
 
 
-def prediction_columns(result: Mapping[str, Any]) -> Record:
-    """The prediction of a text as columns: `prediction`, and the other fields of the result.
-
-    Fields of a field, such as the probability of each label, are `probabilities.LABEL`. Of several
-    hypotheses it is the best.
-    """
-    fields = {name: value for name, value in result.items() if name not in COMMON_FIELDS}
-    text = result["text"]
-    if "hypotheses" in fields:
-        best = fields["hypotheses"][0]
-        return {"prediction": text, "score": best["score"], "log_prob": best["log_prob"]}
-    if isinstance(fields.get("value"), float):  # a number, which the text rounds
-        text = fields["value"]
-    columns = {"prediction": text}
-    fields = {name: value for name, value in fields.items() if value != text}
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            columns |= {f"{name}.{key}": one for key, one in value.items()}
-        else:
-            columns[name] = value
-    return columns
-
-
 @dataclass(frozen=True)
 class TableChunk(Chunk):
     """Rows of a table, with the line of the file on which each begins."""
@@ -172,30 +134,14 @@ def chunks_of_table(path: Path, columns: Sequence[str], task: TaskVerbs) -> Iter
     file = read_records(path, header=not (columns and all(map(str.isdecimal, columns))))
     numbered, first = file.records(), 0
     while rows := list(islice(numbered, MAX_TEXTS)):
-        columns = columns or _infer_columns(path, rows[0][1])
+        columns = columns or infer_columns(path, rows[0][1])
         check_columns(task, columns, path)
-        texts = [_texts_of_row(record, columns, (path, line)) for line, record in rows]
+        texts = [texts_of_row(record, columns, (path, line)) for line, record in rows]
         lines, records = map(list, zip(*rows, strict=True))
         yield TableChunk(first, texts, str(path), lines, records)
         first += len(rows)
     if not first:
         raise DataError(path, None, "is empty: it has not one row.")
-
-
-def _infer_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
-    if found := text_columns_among(list(record)):
-        return found
-    raise ConfigError(
-        f"{path} has the columns {', '.join(record)}, and their names do not say which of them are "
-        f"texts. Name one, or the two of a pair: --columns {next(iter(record), 'text')}."
-    )
-
-
-def _texts_of_row(
-    record: Mapping[str, Any], columns: Sequence[str], location: Location
-) -> tuple[str, ...]:
-    values = [(name, found(record, name, location)) for name in columns]
-    return tuple("" if one is None else text_of(name, one, location) for name, one in values)
 
 
 def _check_new_columns(chunk: TableChunk, names: Sequence[str]) -> None:

@@ -1,0 +1,119 @@
+"""Predictions for lines of text or rows of tables, and the errors of those that have none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regard.data.text_chunks import Chunk, is_blank
+from regard.errors import DataError, TextError
+
+if TYPE_CHECKING:
+    from regard.tasks.verbs import TaskVerbs
+
+Result = dict[str, Any]  # of a line: its number, source, text, and the fields of the prediction
+EMPTY_HYPOTHESIS = {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
+
+
+class LinePredictor:
+    """Predictions for lines of text, and `counts` of the texts that were truncated or cut off."""
+
+    def __init__(self, task: TaskVerbs, too_long: str, decoding: Mapping[str, Any]):
+        self.task, self.too_long, self.decoding = task, too_long, decoding
+        self.counts = Counter[str]()
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens that a text, or the question of one, may have; None: any number."""
+        return self.task.token_limit(**self.decoding)
+
+    def predict(self, chunk: Chunk) -> tuple[list[Result], DataError | None]:
+        """The results of the lines before the first without a prediction, and the error for it."""
+        error: DataError | None = None
+        while True:
+            filled = [index for index, line in enumerate(chunk.texts) if not is_blank(line)]
+            texts = [self._text(chunk.texts[index]) for index in filled]
+            try:
+                long = self.task.over_limit(texts, **self.decoding)
+                if not long or self.too_long == "truncate":
+                    found = self._predictions(texts, "truncate" if long else "error")
+                    return self._results(chunk, dict(zip(filled, found, strict=True)), long), error
+                first, tokens = min(long.items())
+                end = filled[first]
+                error = chunk.too_long(end, tokens, self.limit, self.task.limited)
+            except TextError as problem:
+                end = filled[problem.index]
+                error = chunk.error(end, problem.problem, problem.hint)
+            chunk = chunk.until(end)
+
+    def predict_each(self, chunk: Chunk) -> tuple[list[Result | None], dict[int, DataError]]:
+        """The result of each line, None for those without one; of these the errors, by index."""
+        errors = dict[int, DataError]()
+        while True:
+            filled = [
+                index
+                for index, line in enumerate(chunk.texts)
+                if index not in errors and not is_blank(line)
+            ]
+            texts = [self._text(chunk.texts[index]) for index in filled]
+            try:
+                long = self.task.over_limit(texts, **self.decoding)
+                if not long or self.too_long == "truncate":
+                    found = self._predictions(texts, "truncate" if long else "error")
+                    break
+                for number, tokens in long.items():
+                    wrong = chunk.too_long(filled[number], tokens, self.limit, self.task.limited)
+                    errors[filled[number]] = wrong
+            except TextError as problem:
+                index = filled[problem.index]
+                errors[index] = chunk.error(index, problem.problem, problem.hint)
+        results = self._results(chunk, dict(zip(filled, found, strict=True)), long)
+        return [None if i in errors else one for i, one in enumerate(results)], errors
+
+    def _text(self, line: str | tuple[str, ...]) -> Any:
+        """The text of a line; for a task that reads pairs, the texts between tabs.
+
+        A row of a table is a tuple: its texts may contain tabs.
+        """
+        if isinstance(line, tuple):
+            return line if len(line) > 1 else line[0]
+        pair = not self.task.decodes and self.task.reads_pairs and "\t" in line
+        return tuple(line.split("\t")) if pair else line
+
+    def _predictions(self, texts: Sequence[Any], too_long: str) -> Sequence[Result]:
+        task = self.task
+        if not task.decodes:
+            predictions = task.predictions(texts, too_long=too_long)
+            return [{"text": str(one), **one.values()} for one in predictions]
+        from regard.decoding.hypothesis import unfinished, values_of
+
+        found = task.hypotheses(texts, **self.decoding, too_long=too_long)
+        self.counts["unfinished"] += unfinished(found)
+        return [
+            {"text": outputs[0], "hypotheses": values_of(hypotheses, outputs)}
+            for hypotheses, outputs in zip(found, task.spelled(texts, found), strict=True)
+        ]
+
+    def _results(
+        self, chunk: Chunk, found: Mapping[int, Result], long: Mapping[int, int]
+    ) -> list[Result]:
+        """A result for each line; `found` by the index of the line, `long` among those found."""
+        self.counts.update(texts=len(chunk.texts), truncated=len(long))
+        truncated = {index for number, index in enumerate(found) if number in long}
+        return [
+            {
+                "number": chunk.first + index,
+                "source": line,
+                "text": "",
+                "truncated": index in truncated,
+                **(found[index] if index in found else self._empty()),
+            }
+            for index, line in enumerate(chunk.texts)
+        ]
+
+    def _empty(self) -> Result:
+        """The result of an empty line."""
+        if self.task.decodes:
+            return {"hypotheses": [EMPTY_HYPOTHESIS]}
+        return {**self.task.prediction_type.empty_values(), "text": ""}
