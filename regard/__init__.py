@@ -17,6 +17,8 @@ __all__, __getattr__ = names_of(
         "experiments.find_lr": "find_lr",
         "experiments.runs": "resume train",
         "exporting": "export",
+        "sharded.mapping": "map",
+        "sharded.reading": "read_parts",
         "tasks": "register",
         "tasks.folders": "load quantize save",
         "visual.attention_record": "look",

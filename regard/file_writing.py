@@ -24,13 +24,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, writer: str = "") -> Iterator[Path]:
     """The path of a temporary file that the body writes and syncs; it then replaces `path`.
+
+    writer: what no other process is called that may write the same file at the same time.
 
     Raises:
         CheckpointError: writing failed; what was at `path` before is then untouched.
     """
-    temporary = path.with_name(f".{path.name}.writing")
+    temporary = path.with_name(f".{path.name}{writer and '.'}{writer}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

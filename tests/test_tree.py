@@ -34,7 +34,7 @@ STATIONS = (
     *("progress", "recipe", "ops", "state"),
     *("text", "data", "layers", "attention", "models", "checkpoints", "decoding", "kernels"),
     *("metrics", "tasks", "training", "executors", "visual", "experiments", "exporting"),
-    *("serving", "cli"),
+    *("sharded", "serving", "cli"),
     "__main__",
 )
 CALLED_BY_NAME = {("regard.registry", "regard.kernels")}

@@ -17,6 +17,7 @@ from pathlib import Path
 from regard.errors import CheckpointError, RegardError
 from regard.suggest import nearest
 
+CONFIG = "config.json"
 NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 
 DESCRIPTION = (
@@ -59,6 +60,12 @@ def resolve(name: str | Path, *, download: bool = True) -> Path:
             "ORG/NAME@REVISION."
         )
     return _downloaded(found["repository"], found["revision"], download)
+
+
+def folder_of(path: str | Path) -> Path:
+    """The folder of weights that a run, a folder or a name on the hub stands for."""
+    folder = resolve(path)
+    return folder / "model" if (folder / "model" / CONFIG).exists() else folder
 
 
 def _near(path: Path) -> str:

@@ -41,7 +41,7 @@ from regard.checkpoints.formats import (
 from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.formats.fastai import FastaiFiles, read_words, roles
 from regard.checkpoints.formats.fastai import read_model as read_fastai
-from regard.checkpoints.hub import resolve
+from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
 from regard.checkpoints.store import write_tensors
 from regard.checkpoints.weights import holds_weights, read_weights
@@ -62,7 +62,7 @@ from regard.text.compatibility import check_tokenizer
 from regard.text.special_tokens import ROLES
 from regard.text.word_level import closed_vocabulary
 
-CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
+WEIGHTS, GENERATION = "model.safetensors", "generation_config.json"
 ADAPTED = "regard.json"  # beside an adapter of ours: config.json of the adapted model
 OURS = "regard"  # the model_type of models that no other library has
 NOT_OPTIONS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
@@ -378,12 +378,6 @@ def _labels_of(base: ModelFolder, model: nn.Module, adapted: nn.Module) -> dict[
         return {}
     names = ("id2label", "label2id", "problem_type")
     return {name: base.config[name] for name in names if name in base.config}
-
-
-def folder_of(path: str | Path) -> Path:
-    """The folder of weights that a run, a folder or a name on the hub stands for."""
-    folder = resolve(path)
-    return folder / "model" if (folder / "model" / CONFIG).exists() else folder
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

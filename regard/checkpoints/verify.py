@@ -23,8 +23,8 @@ from tokenizers import AddedToken
 from torch import Tensor, nn
 
 from regard.checkpoints.formats import layout_of, type_of
+from regard.checkpoints.hub import CONFIG
 from regard.checkpoints.model_folder import (
-    CONFIG,
     OURS,
     AdapterFolder,
     ModelFolder,

@@ -13,6 +13,7 @@ from typer import Option
 from regard.cli.console import emit, load_task, say_truncated, to_json
 from regard.cli.input_texts import chunks_of
 from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong
+from regard.cli.sharding import ShardedWork, Sharding, with_sharding
 from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, RegardError, TextError
 
@@ -29,6 +30,7 @@ LAYERS = (
 )
 
 
+@with_sharding
 def embed(
     model: ModelFolder,
     texts: Texts = None,
@@ -44,15 +46,35 @@ def embed(
     precision: Annotated[
         Literal["float32", "bfloat16"], Option(help="Of the matrix products.")
     ] = "float32",
-    out: Annotated[Path | None, Option(metavar="FILE.npy", help="Write an array.")] = None,
+    columns: Annotated[str | None, Option(help="With --workers: the column of texts.")] = None,
+    out: Annotated[
+        Path | None, Option(metavar="FILE.npy", help="Write an array; with --workers a folder.")
+    ] = None,
     as_json: AsJson = False,
+    *,
+    sharding: Sharding | None,
 ) -> None:
     """Vectors of texts: one line in, one vector a line out, in order, for empty lines too.
 
     Lines from a pipe are processed as they arrive, in constant memory. With --per word or token, a
     line is the word, a tab and its vector, and an empty line follows each text. The correlation of
     cosines with human judgements: regard evaluate MODEL --data PAIRS.
+
+    With --workers the arguments are files, and --out is a folder with a part for each shard.
     """
+    if sharding is not None:
+        if per != "text":
+            raise ConfigError(f"--workers writes a vector for each text: --per {per} is for lines.")
+        options = {  # as `regard.map` has them, where they are not given
+            "layers": None if layers == "last" else layers,
+            "pooling": pooling,
+            "normalize": normalize,
+            "precision": None if precision == "float32" else precision,
+        }
+        work = ShardedWork(model, "embed", too_long, quantize, device, options)
+        return sharding.run(work, texts, columns, out, as_json)
+    if columns:
+        raise ConfigError("--columns is for the files that --workers reads. Leave it out.")
     task = load_task(model, quantize, device)
     from regard.tasks.embedder import Embedder
 

@@ -2,39 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument
+from typer import Argument, Option
 
 from regard.cli.console import emit, load_task, say_acceptance, show
 from regard.cli.input_texts import checked_argument, chunks_of
 from regard.cli.options import AsJson, Device, ModelFolder, Quantize, TooLong, with_decoding
+from regard.cli.sharding import ShardedWork, Sharding, with_sharding
+from regard.errors import ConfigError
 
 
 @with_decoding
+@with_sharding
 def generate(
     model: ModelFolder,
-    prompt: Annotated[str, Argument(help="- reads standard input.")] = "",
+    prompt: Annotated[list[str] | None, Argument(help="- reads standard input.")] = None,
     too_long: TooLong = "error",
     quantize: Quantize = None,
     device: Device = None,
+    columns: Annotated[str | None, Option(help="With --workers: the column of prompts.")] = None,
+    out: Annotated[Path | None, Option(help="With --workers: a folder for parts.")] = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
+    sharding: Sharding | None,
 ) -> None:
     """Continue a text, token by token as the model decides, or generate the text for a source.
 
     A prompt that leaves no room for a token is an error; --too-long truncate keeps its end.
+
+    With --workers the arguments are files of prompts, and --out is a folder with a part for each
+    shard.
     """
+    if sharding is not None:
+        work = ShardedWork(model, "generate", too_long, quantize, device, decoding)
+        return sharding.run(work, prompt, columns, out, as_json)
+    if columns or out:
+        raise ConfigError("--columns and --out are for files: add --workers N.")
+    _generate(model, _one_prompt(prompt), too_long, quantize, device, as_json, decoding)
+
+
+def _one_prompt(given: Sequence[str] | None) -> str:
+    """The prompt of the command line or of standard input.
+
+    Raises:
+        ConfigError: there are several.
+        DataError: it is not UTF-8.
+    """
+    if given is not None and len(given) > 1:
+        raise ConfigError(
+            f"several prompts are given: {given[0]!r}, {given[1]!r}. Put quotes around one."
+        )
+    if given == ["-"]:
+        return "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)
+    return checked_argument(given[0] if given else "")
+
+
+def _generate(
+    model: Path,
+    prompt: str,
+    too_long: str,
+    quantize: str | None,
+    device: str | None,
+    as_json: bool,
+    decoding: dict[str, Any],
+) -> None:
+    """Print what the model generates after a prompt."""
     from regard.decoding import IncrementalMethod, count_acceptance, with_options
     from regard.decoding.hypothesis import values_of
 
     task = load_task(model, quantize, device)
     task.require("generate", model, f"{model} answers a text and does not continue one.")
-    if prompt == "-":
-        prompt = "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)
-    else:
-        prompt = checked_argument(prompt)
     streams = task.model.continues and not as_json and decoding.get("samples", 1) == 1
     with count_acceptance() as acceptance:
         if streams and isinstance(with_options(task.method, **decoding), IncrementalMethod):

@@ -6,16 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from regard.cli import console, options
 from regard.cli.input_texts import chunks_of, hint_at_file
+from regard.cli.sharding import ShardedWork, Sharding, with_sharding
 from regard.errors import ConfigError
 from regard.tasks.line_predictor import LinePredictor, Result
 
+TRANSLATE = "Translate: as predict, for a model that translates."
+TAG = "Tag the words of texts: as predict, for a model that tags."
+
 
 @options.with_decoding
+@with_sharding
 def predict(
+    context: Context,
     model: options.ModelFolder,
     texts: options.Texts = None,
     too_long: options.TooLong = "error",
@@ -25,9 +31,12 @@ def predict(
     as_json: options.AsJson = False,
     file: Annotated[Path | None, Option(help="A table: CSV, TSV, JSONL or Parquet.")] = None,
     columns: Annotated[str | None, Option(help="Its texts: text, or one,two of a pair.")] = None,
-    out: Annotated[Path | None, Option(help="The table with predictions.")] = None,
+    out: Annotated[
+        Path | None, Option(help="The table with predictions; with --workers a folder.")
+    ] = None,
     *,
     decoding: dict[str, Any],
+    sharding: Sharding | None,
 ) -> None:
     """Translate, classify, tag, answer or continue: one line in, one line out, in order.
 
@@ -38,12 +47,20 @@ def predict(
 
     --file reads the texts from columns of a table. --out is a copy of it with further columns:
     prediction, and scores or probabilities.
+
+    With --workers the arguments are files, and --out is a folder with a part for each shard.
     """
+    verb = context.info_name or "predict"
+    if sharding is not None:
+        _check_one_output(scores, file, decoding)
+        work = ShardedWork(model, verb, too_long, quantize, device, decoding)
+        return sharding.run(work, texts, columns, out, as_json)
     if file is not None:
         out = _check_table(file, out, columns, texts, scores or as_json, decoding)
     elif columns or out:
         raise ConfigError("--columns and --out are for the table that --file names. Name it.")
     task = console.load_task(model, quantize, device)
+    task.require_method(verb, model)
     if file is None and not task.reads_images and (hint := hint_at_file(texts)):
         console.say(hint)
     from regard.decoding import count_acceptance
@@ -64,6 +81,21 @@ def predict(
     console.say_truncated(predictor.counts, predictor.limit, f"{task.limited}s")
     console.say_unfinished(predictor.counts)
     console.say_acceptance(acceptance)
+
+
+def _check_one_output(scores: bool, file: Path | None, decoding: Mapping[str, Any]) -> None:
+    """Check that --workers is used with what it can write.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if file is not None:
+        raise ConfigError(f"With --workers files are arguments: write {file} without --file.")
+    if scores or decoding.get("n_best", 1) > 1 or decoding.get("samples", 1) > 1:
+        raise ConfigError(
+            "--scores, --n-best and --samples print several lines, and --workers writes one "
+            "prediction a row. Leave them out."
+        )
 
 
 def _check_table(

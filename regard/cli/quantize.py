@@ -24,7 +24,7 @@ def quantize(
     a compiler the model computes in float32.
     """
     check_new(out)  # before torch is imported, and again by the library
-    from regard.checkpoints.model_folder import folder_of
+    from regard.checkpoints.hub import folder_of
     from regard.tasks import folders
 
     folder = folders.quantize(model, out, dtype)

@@ -13,9 +13,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from regard.data.files import LONGEST_TEXT, ending, open_bytes, split_member, whole_lines_of
-from regard.data.readers import (
+from regard.data.files import (
     ENDINGS,
+    LONGEST_TEXT,
+    ending,
+    open_bytes,
+    split_member,
+    whole_lines_of,
+)
+from regard.data.readers import (
     Row,
     RowReader,
     VerbatimReader,

@@ -38,6 +38,9 @@ _MAGIC = {
     b"\xff\xfe": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
 }
+# The format of a file by its ending; of any other ending it is lines.
+ENDINGS = {f".{name}": name for name in ("tsv", "csv", "jsonl", "parquet")}
+ENDINGS |= {".json": "jsonl", ".ndjson": "jsonl"}
 _BLOCK = 1 << 20
 LONGEST_LINE = 1 << 24  # bytes of a line that is a row, and characters of a row of several lines
 LONGEST_TEXT = 1 << 28  # bytes of a line of running text: text8 is one line of 100 MB

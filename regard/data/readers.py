@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 
 from regard.data.files import (
+    ENDINGS,
     LONGEST_LINE,
     LONGEST_TEXT,
     check_file,
@@ -425,8 +426,6 @@ FORMATS: dict[str, type[_FileReader]] = {
     "jsonl": JsonLinesReader,
     "parquet": ParquetReader,
 }
-ENDINGS = {f".{name}": name for name in ("tsv", "csv", "jsonl", "parquet")}
-ENDINGS |= {".json": "jsonl", ".ndjson": "jsonl"}
 
 
 def read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from regard.errors import DataError
 
@@ -22,9 +22,13 @@ class Chunk:
     texts: list[Any]
     origin: str
 
-    def until(self, index: int) -> Chunk:
+    def until(self, index: int) -> Self:
         """The texts before this one."""
         return replace(self, texts=self.texts[:index])
+
+    def after(self, index: int) -> Self:
+        """The texts from this one on."""
+        return replace(self, first=self.first + index, texts=self.texts[index:])
 
     def split(self, size: int) -> Iterator[Chunk]:
         """Chunks of at most this many texts."""

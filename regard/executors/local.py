@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import IO, Any, Self
 
 from regard.errors import ConfigError
@@ -43,7 +43,9 @@ class LocalExecutor:
             )
         self.workers, self.restarts = workers, restarts
 
-    def run(self, jobs: Sequence[Job], listener: JobListener | None = None) -> Iterator[JobResult]:
+    def run(
+        self, jobs: Sequence[Job], listener: JobListener | None = None
+    ) -> Generator[JobResult, None, None]:
         """The results as jobs end; see `Executor.run`."""
         waiting = deque((job, 0) for job in jobs)  # with the number of its restarts
         with Interruption() as interruption, _Running(listener or PrintedLog()) as running:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -75,13 +75,15 @@ class PrintedLog:
 class Executor(Protocol):
     """Runs jobs, several at once."""
 
-    def run(self, jobs: Sequence[Job], listener: JobListener | None = None) -> Iterator[JobResult]:
+    def run(
+        self, jobs: Sequence[Job], listener: JobListener | None = None
+    ) -> Generator[JobResult, None, None]:
         """The results, each as soon as its job ends. Jobs start in order, as many as workers.
 
         A job whose process is lost (killed, its machine gone) is started again from the beginning,
         a bounded number of times: it continues from what it has saved. At Ctrl-C and SIGTERM each
-        running job gets SIGTERM, so that it can save; at a second one they end at once. The jobs
-        end, too, when the iterator is closed (use `contextlib.closing`) and when this process ends.
+        running job gets SIGTERM, so that it can save; at a second one they end at once. They end,
+        too, when the generator is closed (use `contextlib.closing`) and when this process ends.
 
         listener: what is done with messages and lines; None: `PrintedLog`.
 

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 import regard
 from regard import decoding, ops
 from regard.checkpoints.adapters import AdapterOptions, write_adapter
+from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.model_folder import (
     ADAPTED,
-    CONFIG,
     GENERATION,
     OURS,
     ModelFolder,
     exported,
-    folder_of,
     in_half_precision,
     model_section,
     open_folder,

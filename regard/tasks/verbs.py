@@ -227,6 +227,20 @@ class TaskVerbs:
             )
             raise ConfigError(f"{message} {self.instead(model)}")
 
+    def require_method(self, method: str, model: str | Path) -> None:
+        """Check that the task has this one of `METHODS`.
+
+        model: the folder that holds it.
+
+        Raises:
+            ConfigError: it has not; the message names a command that it supports.
+        """
+        if not self.has(method):
+            raise ConfigError(
+                f"`{method}` {METHODS[method]}, but {model} is a model of {self.name}, which does "
+                f"not. {self.instead(model)}"
+            )
+
     def instead(self, model: str | Path) -> str:
         """A sentence that names the command to use instead."""
         return f"Use: regard {self.verbs[0]} {model} TEXT"

@@ -1,0 +1,108 @@
+"""The flags with which a command reads files and writes parts with several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from regard.cli.console import say, show
+from regard.cli.options import with_flags
+from regard.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ShardedWork:
+    """What a command computes: fields of `regard.sharded.manifest.ShardedTask`."""
+
+    model: Path
+    verb: str
+    too_long: str
+    quantize: str | None
+    device: str | None
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How the work is divided; see `regard.sharded`."""
+
+    workers: int
+    on: str = "local"
+    format: str | None = None
+    threads: int = 1
+    gpus: int = 0
+    shard_bytes: int | None = None
+    strict: bool = False
+
+    def run(
+        self,
+        work: ShardedWork,
+        inputs: Sequence[str] | None,
+        columns: str | None,
+        out: Path | None,
+        as_json: bool,
+    ) -> None:
+        """Compute the rows of the files, and say what the output folder holds.
+
+        Raises:
+            ConfigError: no file or no folder is named.
+        """
+        if not inputs or list(inputs) == ["-"]:
+            raise ConfigError(f"--workers needs files: regard {work.verb} MODEL FILE --out FOLDER.")
+        if out is None:
+            raise ConfigError("--workers needs a folder for the parts: --out FOLDER.")
+        from regard.sharded.driver import Workers, compute
+        from regard.sharded.manifest import ShardedTask
+        from regard.sharded.parts import format_of
+
+        model = Path(work.model)
+        task = ShardedTask(
+            str(model.absolute() if model.exists() else work.model),
+            work.verb,
+            format_of(work.verb, self.format),
+            tuple(filter(None, map(str.strip, (columns or "").split(",")))),
+            work.too_long,
+            work.quantize,
+            work.device,
+            self.threads,
+            {name: value for name, value in work.options.items() if value is not None} or None,
+        )
+        workers = Workers(self.workers, self.on, self.gpus, self.strict)
+        summary = compute(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)
+        show(asdict(summary), str(summary), True) if as_json else say(str(summary))
+
+
+def _sharding(
+    workers: Annotated[
+        int | None, Option(help="The arguments are files; so many processes write parts.")
+    ] = None,
+    on: Annotated[str | None, Option(help="Where workers run: local, ...")] = None,
+    format: Annotated[str | None, Option(help="Of parts: parquet, jsonl, ...")] = None,
+    threads: Annotated[int | None, Option(help="Of each worker; default: 1.")] = None,
+    gpus: Annotated[int | None, Option(help="Of each worker.")] = None,
+    shard_bytes: Annotated[int | None, Option(help="Of the input, in each part.")] = None,
+    strict: Annotated[bool, Option("--strict", help="A row that fails is an error.")] = False,
+) -> Sharding | None:
+    """How the work is divided; None without --workers."""
+    others = {
+        "on": on,
+        "format": format,
+        "threads": threads,
+        "gpus": gpus,
+        "shard_bytes": shard_bytes,
+        "strict": strict or None,
+    }
+    given = {name: value for name, value in others.items() if value is not None}
+    if workers is not None:
+        return Sharding(workers, **given)  # type: ignore[arg-type]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"{names} has no effect without --workers N. Add it, or leave it out.")
+    return None
+
+
+with_sharding = with_flags("sharding", _sharding)

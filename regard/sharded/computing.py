@@ -1,0 +1,131 @@
+"""What a worker computes of the texts of rows: vectors, or predictions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from regard.data.text_chunks import Chunk
+from regard.errors import ConfigError, DataError, RegardError, TextError
+from regard.sharded.manifest import ShardedTask
+from regard.tasks.embedder import Embedder, EncodedTexts
+from regard.tasks.folders import load
+from regard.tasks.line_predictor import LinePredictor, Result
+from regard.tasks.predicted_tables import Record, check_columns, prediction_columns
+from regard.tasks.verbs import TaskVerbs
+
+T = TypeVar("T")  # the result of a row
+
+
+class RowComputer(ABC, Generic[T]):
+    """Computes the results of rows with an open model."""
+
+    @abstractmethod
+    def compute(self, chunk: Chunk) -> tuple[list[T | None], dict[int, DataError]]:
+        """The result of each text, None for one without, and the errors of those by index."""
+
+    def compute_each(self, chunk: Chunk) -> tuple[list[T | None], dict[int, DataError]]:
+        """As `compute`; where something unexpected is raised, halves are computed, and at last
+        the texts that raise it alone have errors.
+
+        Raises:
+            Exception: what was raised, where all of several texts raise it.
+        """
+        results, errors, raised = self._halved(chunk, 0)
+        if raised and len(chunk.texts) > 1 and len(raised) == len(chunk.texts):
+            raise raised[0]
+        return results, errors
+
+    def _halved(
+        self, chunk: Chunk, first: int
+    ) -> tuple[list[T | None], dict[int, DataError], list[Exception]]:
+        try:
+            results, errors = self.compute(chunk)
+            return results, {first + index: error for index, error in errors.items()}, []
+        except RegardError:  # about the model or the options, not about a text
+            raise
+        except Exception as error:
+            if len(chunk.texts) == 1:
+                wrong = chunk.error(0, f"has no result: {type(error).__name__}: {error}")
+                return [None], {first: wrong}, [error]
+        half = len(chunk.texts) // 2
+        left = self._halved(chunk.until(half), first)
+        right = self._halved(chunk.after(half), first + half)
+        return left[0] + right[0], left[1] | right[1], left[2] + right[2]
+
+
+class VectorComputer(RowComputer[np.ndarray]):
+    """Vectors of texts, (D,) each."""
+
+    def __init__(self, embedder: Embedder, too_long: str):
+        self.embedder, self.too_long = embedder, too_long
+
+    def compute(self, chunk: Chunk) -> tuple[list[np.ndarray | None], dict[int, DataError]]:
+        embedder, errors = self.embedder, dict[int, DataError]()
+        encoded = embedder.encode([text_alone(text) for text in chunk.texts])
+        input_format = embedder.input_format
+        if self.too_long == "error":
+            for index in input_format.too_long(encoded.inputs):
+                tokens = len(encoded.inputs[index])
+                errors[index] = chunk.too_long(index, tokens, input_format.max_length)
+        while True:
+            left = [index for index in range(len(chunk.texts)) if index not in errors]
+            try:
+                vectors = embedder.vectors(EncodedTexts([encoded.inputs[i] for i in left]))
+                break
+            except TextError as error:  # a vector is not finite
+                index = left[error.index]
+                errors[index] = chunk.error(index, error.problem, error.hint)
+        results: list[np.ndarray | None] = [None] * len(chunk.texts)
+        for index, vector in zip(left, vectors, strict=True):
+            results[index] = vector
+        return results, errors
+
+
+class PredictionComputer(RowComputer[Record]):
+    """The predictions of a task, as columns."""
+
+    def __init__(self, predictor: LinePredictor):
+        self.predictor = predictor
+
+    def compute(self, chunk: Chunk) -> tuple[list[Record | None], dict[int, DataError]]:
+        results, errors = self.predictor.predict_each(chunk)
+        return [None if one is None else self._columns(one) for one in results], errors
+
+    def _columns(self, result: Result) -> Record:
+        blank = not "".join(result["source"]).strip()
+        return {"prediction": ""} if blank else prediction_columns(result)
+
+
+def text_alone(text: Any) -> str:
+    """The text of a row; of a row of a table the only column."""
+    alone: str = text[0] if isinstance(text, tuple) else text
+    return alone
+
+
+def open_computer(task: ShardedTask) -> RowComputer[Any]:
+    """The model of a task, opened, with the options of its verb.
+
+    Raises:
+        CheckpointError: there is no such model.
+        ConfigError: the model does not support the verb or an option.
+    """
+    model: TaskVerbs = load(task.model, quantize=task.quantize, device=task.device)  # type: ignore[arg-type]
+    options = dict(task.options or {})
+    if task.verb == "embed":
+        problem = f"{task.model} holds a model of {model.name}, which gives no vectors of texts."
+        model.require("embed", task.model, problem)
+        if len(task.columns) > 1:
+            raise ConfigError(f"A vector is of one text, but the columns are {task.columns}.")
+        return VectorComputer(Embedder.of(model.text_encoder(), **options), task.too_long)
+    model.require_method(task.verb, task.model)
+    if model.reads_images:
+        raise ConfigError(f"{task.model} is a model of {model.name}, which reads images.")
+    if task.columns:
+        check_columns(model, task.columns, Path("the input"))
+    if not model.decodes and options:
+        raise ConfigError(f"{model.name} decodes nothing, so {', '.join(options)} has no effect.")
+    return PredictionComputer(LinePredictor(model, task.too_long, options))

@@ -1,0 +1,205 @@
+"""Starts workers on an executor, shows how far they are, and completes the output folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regard.data.files import split_member
+from regard.errors import DataError, RegardError, check_at_least
+from regard.executors import Job, Json, executor
+from regard.file_writing import replacing, sync
+from regard.progress import Bar, Lines, Show, Silent, clock, reporter
+from regard.sharded.leases import PATIENCE
+from regard.sharded.manifest import (
+    ALL_FAILED,
+    FAILED,
+    LEASES,
+    PARTS,
+    ShardedTask,
+    ShardManifest,
+    begin,
+)
+from regard.training.interrupt import Interrupted
+
+FUNCTION = "regard.sharded.worker:run"
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work.
+
+    on: an executor, as of `regard.executors.executor`.
+    gpus: of each worker.
+    strict: whether the first row without a result is an error that stops everything.
+    patience: seconds without a sign of life after which another worker's shard is done again.
+    """
+
+    workers: int = 1
+    on: str = "local"
+    gpus: int = 0
+    strict: bool = False
+    patience: float = PATIENCE
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an output folder holds when all is done."""
+
+    out: Path
+    shards: int
+    rows: int
+    failed: int
+
+    def __str__(self) -> str:
+        text = f"{self.out}: {self.rows:,} rows in {self.shards:,} parts"
+        if self.failed:
+            text += f"; {self.failed:,} have no result: see {self.out / ALL_FAILED}"
+        return text
+
+
+def compute(
+    task: ShardedTask,
+    paths: Sequence[str | Path],
+    out: str | Path,
+    workers: Workers = Workers(),
+    *,
+    shard_bytes: int | None = None,
+    show: Show | None = None,
+) -> Summary:
+    """Compute all rows of the files into the parts of an output folder, or those that are missing.
+
+    Raises:
+        ConfigError: the folder was begun with another input, model, option or version.
+        DataError: the input cannot be read, or only its beginning can: the rows before the damage
+            are computed; with `strict`, a row has no result.
+        RegardError: a worker has failed.
+        Interrupted: after Ctrl-C; the same call continues.
+    """
+    check_at_least(1, workers=workers.workers, threads=task.threads, shard_bytes=shard_bytes)
+    out = Path(out).absolute()
+    manifest = begin(out, task, list(paths), shard_bytes)
+    if workers.strict:
+        _check_damage(manifest)
+    try:
+        _run(out, manifest, workers, show)
+    except Interrupted as stopped:
+        done = len(manifest.shards) - len(manifest.pending(out))
+        message = f"stopped; {done:,} of {len(manifest.shards):,} shards are done in {out}. The "
+        raise Interrupted(message + "same command continues from there.", stopped.code) from None
+    failed = _complete(out, manifest)
+    _check_damage(manifest)
+    return Summary(out, len(manifest.shards), manifest.rows, failed)
+
+
+def _check_damage(manifest: ShardManifest) -> None:
+    for file in manifest.files:
+        if file.damage:
+            hint = "The rows before are done, or will be without --strict. Mend the file, and give "
+            raise DataError(file.path, None, file.damage, hint + "another folder for the output.")
+
+
+def _run(out: Path, manifest: ShardManifest, workers: Workers, show: Show | None) -> None:
+    pending = manifest.pending(out)
+    if not pending:
+        return
+    arguments: dict[str, Json] = {
+        "out": str(out),
+        "strict": workers.strict,
+        "patience": workers.patience,
+        "changed": [os.stat(split_member(f.path)[0]).st_mtime_ns for f in manifest.files],
+    }
+    names = [f"worker {number}" for number in range(min(workers.workers, len(pending)))]
+    threads = manifest.task.threads
+    jobs = [Job(FUNCTION, arguments, name, threads, workers.gpus) for name in names]
+    runner = executor(workers.on, workers.workers)
+    with closing(_Display(manifest, pending, reporter(show))) as display:
+        with closing(runner.run(jobs, display)) as results:
+            for result in results:
+                result.checked()
+    if left := manifest.pending(out):
+        raise RegardError(f"{len(left):,} shards in {out} are not done. Run the command again.")
+
+
+@dataclass
+class _Progress:
+    """A stage of the progress display."""
+
+    rows: int
+    before: int
+    since: float = field(default_factory=time.monotonic)
+    done: dict[int, int] = field(default_factory=dict)
+    failed: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def fraction(self) -> float:
+        return (self.before + sum(self.done.values())) / max(1, self.rows)
+
+    def __str__(self) -> str:
+        now = sum(self.done.values())
+        rate = now / max(1e-9, time.monotonic() - self.since)
+        left = (self.rows - self.before - now) / rate if rate else float("inf")
+        failed = sum(self.failed.values())
+        return (
+            f"{self.before + now:,} of {self.rows:,} rows · {rate:,.0f} rows/s · "
+            f"{clock(left)} left" + (f" · {failed:,} failed" if failed else "")
+        )
+
+
+class _Display:
+    """Shows the progress of all workers together: a `JobListener`."""
+
+    def __init__(self, manifest: ShardManifest, pending: Sequence[int], shown: Bar | Lines):
+        self.manifest, self.shown = manifest, shown
+        missing = sum(manifest.shards[number].rows for number in pending)
+        self.progress = _Progress(manifest.rows, manifest.rows - missing)
+        self.pending = set(pending)
+        self._shown = 0.0
+
+    def message(self, job: Job, message: Json) -> None:
+        assert isinstance(message, Mapping)
+        number = int(str(message["shard"]))
+        if number not in self.pending:
+            return
+        rows = self.manifest.shards[number].rows if message["done"] else int(str(message["rows"]))
+        self.progress.done[number] = max(rows, self.progress.done.get(number, 0))
+        self.progress.failed[number] = int(str(message["failed"]))
+        if time.monotonic() - self._shown >= self.shown.every:
+            self._shown = time.monotonic()
+            self.shown.show(self.progress)
+
+    def log(self, job: Job, line: str) -> None:
+        if isinstance(self.shown, Silent):
+            self.shown.warn(f"{job.name}: {line}")
+        else:
+            self.shown.say(f"{job.name}: {line}")
+
+    def close(self) -> None:
+        self.shown.show(self.progress)
+        self.shown.close()
+
+
+def _complete(out: Path, manifest: ShardManifest) -> int:
+    """Write failed.jsonl, remove what workers have left behind; returns the number of such rows."""
+    files = [manifest.failed(out, number) for number in range(len(manifest.shards))]
+    there = {one.name for one in os.scandir(out / FAILED)} if (out / FAILED).exists() else set()
+    failed = 0
+    with replacing(out / ALL_FAILED, uuid.uuid4().hex) as temporary:
+        with temporary.open("wb") as joined:
+            for file in files:
+                if file.name in there:
+                    content = file.read_bytes()
+                    failed += content.count(b"\n")
+                    joined.write(content)
+        sync(temporary)
+    for folder in (out / PARTS, out / FAILED):
+        for left in folder.glob(".*.writing"):
+            left.unlink(missing_ok=True)
+    shutil.rmtree(out / LEASES, ignore_errors=True)
+    return failed

@@ -1,0 +1,252 @@
+"""What an output folder was begun with: input, model, options and versions, and the shards.
+
+OUT/
+  manifest.json       this file
+  parts/              one file for each shard that is done
+  failed/             the rows without a result of each shard that has such
+  leases/             which shards are being computed
+  failed.jsonl        all rows without a result, when everything is done
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from regard.checkpoints.hub import folder_of
+from regard.errors import CheckpointError, ConfigError
+from regard.file_writing import not_written, write_text
+from regard.schema import read_json
+from regard.sharded.shards import InputFile, Shard, inputs, plan
+
+MANIFEST, PARTS, FAILED, LEASES = "manifest.json", "parts", "failed", "leases"
+ALL_FAILED = "failed.jsonl"
+INPUT = "input.jsonl"  # data that were in memory
+VERSION = 1
+PACKAGES = ("regard", "torch", "numpy", "tokenizers")
+
+
+@dataclass(frozen=True)
+class ShardedTask:
+    """What is computed of each row.
+
+    model: a folder, or a name on the hub.
+    verb: "embed", "predict", "translate", "generate" or "tag".
+    format: of the parts, one of `regard.sharded.parts.FORMATS`.
+    columns: of the input, that hold the texts; (): the lines, or what the names say.
+    threads: of each worker. Results depend on it in their last digits, so that it is not derived
+        from the number of workers.
+    options: of the verb, as of the method of the task.
+    """
+
+    model: str
+    verb: str
+    format: str
+    columns: tuple[str, ...] = ()
+    too_long: str = "error"
+    quantize: str | None = None
+    device: str | None = None
+    threads: int = 1
+    options: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ShardManifest:
+    """The content of manifest.json."""
+
+    version: int
+    task: ShardedTask
+    model_sha256: str
+    versions: dict[str, str]
+    files: list[InputFile]
+    shards: list[Shard]
+
+    @property
+    def rows(self) -> int:
+        """Of all shards."""
+        return sum(shard.rows for shard in self.shards)
+
+    def part(self, out: Path, number: int) -> Path:
+        """The file of a shard."""
+        return out / PARTS / f"part-{number:05}.{self.task.format}"
+
+    def failed(self, out: Path, number: int) -> Path:
+        """The file with the rows of a shard that have no result."""
+        return out / FAILED / f"part-{number:05}.jsonl"
+
+    def pending(self, out: Path) -> list[int]:
+        """The shards that are not done."""
+        there = {entry.name for entry in os.scandir(out / PARTS)}
+        return [n for n in range(len(self.shards)) if self.part(out, n).name not in there]
+
+
+def read_manifest(out: Path) -> ShardManifest:
+    """The manifest of an output folder.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    try:
+        found: ShardManifest = read_json(out / MANIFEST, ShardManifest)
+    except FileNotFoundError:
+        raise CheckpointError(f"{out} holds no output of shards: there is no {MANIFEST}.") from None
+    return found
+
+
+def begin(
+    out: Path, task: ShardedTask, paths: list[str | Path], shard_bytes: int | None
+) -> ShardManifest:
+    """The manifest of an output folder, which is made or continued.
+
+    Raises:
+        ConfigError: the folder was begun with another input, model, option or version, or holds
+            something else.
+        DataError: the input cannot be read.
+        CheckpointError: there is no such model, or the folder cannot be written.
+    """
+    paths = [Path(path).absolute() for path in paths]
+    if (out / MANIFEST).exists():
+        return _continued(out, task, inputs(paths))
+    if out.exists() and (not out.is_dir() or _foreign(out)):
+        raise ConfigError(
+            f"{out} is there, and was not written by this command. Choose another folder."
+        )
+    model_sha256 = model_checksum(task.model)
+    files, shards = plan(paths, shard_bytes)
+    made = ShardManifest(VERSION, task, model_sha256, _versions(), files, shards)
+    try:
+        (out / PARTS).mkdir(parents=True, exist_ok=True)
+        _write_once(out / MANIFEST, _as_json(made))
+    except FileExistsError:  # another process has begun it at the same time
+        return _continued(out, task, files)
+    except OSError as error:
+        raise not_written(out, error) from error
+    return made
+
+
+def _foreign(out: Path) -> bool:
+    """Whether a folder without a manifest has files that are not of a process that begins it."""
+    ours = {PARTS, INPUT}
+    return any(one.name not in ours and not one.name.startswith(".") for one in out.iterdir())
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Write a file that is not there, completely or not at all.
+
+    Raises:
+        FileExistsError: it is there.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        write_text(temporary, text)
+        os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _as_json(manifest: ShardManifest) -> str:
+    return json.dumps(asdict(manifest), separators=(",", ":")) + "\n"
+
+
+def _continued(out: Path, task: ShardedTask, files: list[InputFile]) -> ShardManifest:
+    """The manifest of a folder that was begun with the same; paths may have changed."""
+    before = read_manifest(out)
+    now = replace(before, task=task, model_sha256=model_checksum(task.model), versions=_versions())
+    if found := [*_changed_files(before.files, files), *_changed_facts(before, now)]:
+        raise ConfigError(
+            f"{out} was begun with something else, and its parts would not fit together:\n  "
+            + "\n  ".join(found)
+            + "\nChoose another folder for the output."
+        )
+    damages = [one.damage for one in before.files]
+    moved = [replace(one, damage=d) for one, d in zip(files, damages, strict=True)]
+    now = replace(now, files=moved)
+    if now != before:
+        write_text(out / MANIFEST, _as_json(now))
+    return now
+
+
+def _changed_files(before: list[InputFile], now: list[InputFile]) -> Iterator[str]:
+    if len(before) != len(now):
+        yield f"the input had {len(before):,} files, and has {len(now):,} now"
+        return
+    for old, new in zip(before, now, strict=True):
+        if old.sha256 != new.sha256:
+            was = "" if old.path == new.path else f" in the place of {old.path}"
+            yield (
+                f"{new.path}{was}: the content has changed (sha256 {old.sha256[:12]}…, "
+                f"{old.bytes:,} bytes; now {new.sha256[:12]}…, {new.bytes:,} bytes)"
+            )
+
+
+def _changed_facts(before: ShardManifest, now: ShardManifest) -> Iterator[str]:
+    if before.model_sha256 != now.model_sha256:
+        yield (
+            f"the model was {before.task.model} (sha256 {before.model_sha256[:12]}…), and is "
+            f"{now.task.model} (sha256 {now.model_sha256[:12]}…) now"
+        )
+    old, new = _facts(before), _facts(now)
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield f"`{name}` was {_said(old.get(name))}, and is {_said(new.get(name))} now"
+
+
+def _facts(manifest: ShardManifest) -> dict[str, Any]:
+    """The options and versions by name, as JSON reads them."""
+    task = asdict(manifest.task)
+    options = task.pop("options") or {}
+    del task["model"]
+    versions = {f"version of {name}": one for name, one in manifest.versions.items()}
+    plain: dict[str, Any] = json.loads(json.dumps({**task, **options, **versions}))
+    return plain
+
+
+def _said(value: object) -> str:
+    return "not given" if value is None else repr(value)
+
+
+def model_checksum(model: str) -> str:
+    """SHA-256 over the names and contents of the files of a model, those of its base among them.
+
+    Notes about the model (*.md) and hidden files are no part of it.
+
+    Raises:
+        CheckpointError: there is no such model.
+    """
+    folder = folder_of(model)
+    total = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts) or file.suffix == ".md":
+            continue
+        if file.is_file():
+            with file.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            total.update(f"{name.as_posix()} {digest}\n".encode())
+    if (adapter := folder / "adapter_config.json").exists():
+        base = read_json(adapter).get("base_model_name_or_path")
+        if isinstance(base, str) and not (folder / "config.json").exists():
+            total.update(model_checksum(base).encode())
+    return total.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    return {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str:
+    if package == "regard":
+        import regard
+
+        return regard.__version__
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,106 @@
+"""`regard.map`: the results of a model for files, or for data in memory, computed by workers."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.data.files import hash_of, is_file_name
+from regard.data.in_memory import is_path, rows, write_jsonl
+from regard.errors import ConfigError
+from regard.progress import Show
+from regard.sharded.driver import Workers, compute
+from regard.sharded.manifest import INPUT, MANIFEST, ShardedTask
+from regard.sharded.parts import format_of
+from regard.sharded.reading import ShardedResults, read_parts
+from regard.sharded.rows import TEXT
+
+VERBS = ("embed", "predict", "translate", "generate", "tag")
+
+
+def map(
+    model: str | Path,
+    data: Any,
+    task: str = "predict",
+    *,
+    out: str | Path,
+    workers: int = 1,
+    on: str = "local",
+    columns: str | Sequence[str] = (),
+    format: str | None = None,
+    too_long: str = "error",
+    quantize: str | None = None,
+    device: str | None = None,
+    threads: int = 1,
+    gpus: int = 0,
+    shard_bytes: int | None = None,
+    strict: bool = False,
+    show: Show | None = None,
+    **options: Any,
+) -> ShardedResults:
+    """The results for each row, written into parts of a folder; an interrupted call continues.
+
+    Args:
+        model: a folder, or a name on the hub; every worker opens it.
+        data: a file or several, compressed or not (lines, JSONL, CSV, TSV, Parquet), or rows in
+            memory: a list of texts, a DataFrame, a dataset.
+        task: "embed", "predict", "translate", "generate" or "tag".
+        out: the folder. A second call with the same arguments does what is missing.
+        workers: how many processes work at once.
+        on: where they work: see `regard.executors`.
+        columns: of the data, that hold the texts; (): as their names say.
+        format: of the parts: "safetensors" or "parquet" for vectors; "jsonl", "parquet" or "txt"
+            for predictions. None: the first of these.
+        threads: of each worker; results depend on it in their last digits.
+        gpus: of each worker.
+        shard_bytes: of the input in a shard; None: chosen by the size of the input.
+        strict: whether a row without a result is an error.
+        options: as of the method of the task: `layers`, `beams`, ...
+
+    Raises:
+        ConfigError: there is no such task or format, or `out` was begun with something else.
+        DataError: the data cannot be read.
+        CheckpointError: there is no such model, or a part cannot be written.
+        Interrupted: after Ctrl-C; the same call continues.
+    """
+    if task not in VERBS:
+        raise ConfigError(f"`task` must be one of {', '.join(VERBS)}, but is {task!r}.")
+    named = (columns,) if isinstance(columns, str) else tuple(columns)
+    where = str(Path(model).absolute() if Path(model).exists() else model)
+    format = format_of(task, format)
+    work = ShardedTask(
+        where, task, format, named, too_long, quantize, device, threads, options or None
+    )
+    given = Workers(workers, on, gpus, strict)
+    files = _files(data, Path(out))
+    compute(work, files, out, given, shard_bytes=shard_bytes, show=show)
+    return read_parts(out)
+
+
+def _files(data: Any, out: Path) -> list[str | Path]:
+    """The files of the data; those in memory are written into the output folder."""
+    if is_path(data):
+        return [data]
+    if isinstance(data, Sequence) and data and is_path(data[0]) and is_file_name(str(data[0])):
+        return list(data)
+    out.mkdir(parents=True, exist_ok=True)
+    path, new = out / INPUT, out / f".{INPUT}.{uuid.uuid4().hex}"
+    try:
+        write_jsonl(_records(data), new)
+        if (out / MANIFEST).exists() and path.exists() and hash_of(new) != hash_of(path):
+            raise ConfigError(
+                f"{out} was begun with other data. Choose another folder for the output."
+            )
+        if not path.exists():
+            os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+    return [path]
+
+
+def _records(data: Any) -> Iterable[Any]:
+    for row in rows(data):
+        yield {TEXT: row} if isinstance(row, str) else row

@@ -1,0 +1,178 @@
+"""The file of a shard: one row for each row of the input, in order, also for rows without a result.
+
+safetensors   `vectors` (rows, D) in float32; NaN for a row without one
+parquet       the columns of the input, and `vector` or those of the prediction
+jsonl         a line of JSON for each row: its fields and the prediction
+txt           a line for each row: the prediction, an empty line for a row without one
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.errors import ConfigError, DataError, MissingExtra
+from regard.plain_json import to_json
+from regard.sharded.rows import InputRow
+from regard.suggest import nearest
+
+FORMATS = ("safetensors", "parquet", "jsonl", "txt")
+OF_VERBS = {"embed": ("safetensors", "parquet")}  # those of a verb, the usual one first
+OF_PREDICTIONS = ("jsonl", "parquet", "txt")
+VECTOR = "vector"
+
+
+def format_of(verb: str, format: str | None) -> str:
+    """The format of the parts.
+
+    Raises:
+        ConfigError: the results of the verb cannot be written so.
+    """
+    known = OF_VERBS.get(verb, OF_PREDICTIONS)
+    if format is not None and format not in known:
+        raise ConfigError(f"{verb} writes no parts as {format!r}. {nearest(format, known)}")
+    return format or known[0]
+
+
+class ShardPart(ABC):
+    """The rows of a shard with their results, in memory until they are written."""
+
+    @abstractmethod
+    def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
+        """Rows, and of each its result or None."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Write the file, and wait until it is on the disk."""
+
+
+class VectorPart(ShardPart):
+    """Vectors as safetensors.
+
+    width: D.
+    """
+
+    def __init__(self, width: int):
+        self.width = width
+        self.vectors: list[np.ndarray] = []
+
+    def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
+        self.vectors.append(stacked(results, self.width))
+
+    def save(self, path: Path) -> None:
+        from safetensors.numpy import save
+
+        whole = np.concatenate([np.empty((0, self.width), np.float32), *self.vectors])
+        write_bytes(path, save({"vectors": whole}))
+
+
+def stacked(results: Sequence[np.ndarray | None], width: int) -> np.ndarray:
+    """The vectors (rows, D), NaN where there is none."""
+    whole = np.full((len(results), width), np.nan, np.float32)
+    for number, vector in enumerate(results):
+        if vector is not None:
+            whole[number] = vector
+    return whole
+
+
+class LinePart(ShardPart):
+    """Lines of text."""
+
+    def __init__(self, line: Any):
+        self.line = line
+        self.lines: list[str] = []
+
+    def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
+        self.lines += [self.line(*both) for both in zip(rows, results, strict=True)]
+
+    def save(self, path: Path) -> None:
+        write_bytes(path, "".join(self.lines).encode("utf-8", "backslashreplace"))
+
+
+def json_line(row: InputRow, result: Mapping[str, Any] | None) -> str:
+    """The fields of a row and its prediction; the prediction is null where there is none."""
+    return to_json({**row.record, "prediction": None, **(result or {})}) + "\n"
+
+
+def text_line(row: InputRow, result: Mapping[str, Any] | None) -> str:
+    """The prediction alone."""
+    text = "" if result is None else str(result["prediction"])
+    return " ".join(text.splitlines()) + "\n"
+
+
+class ParquetPart(ShardPart):
+    """Parquet with the same columns in all parts.
+
+    schema: of pyarrow.
+    """
+
+    def __init__(self, schema: Any):
+        self.schema = schema
+        self.tables: list[Any] = []
+
+    def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
+        import pyarrow
+
+        records = [
+            {**row.record, **(one if isinstance(one, Mapping) else {VECTOR: one})}
+            for row, one in zip(rows, results, strict=True)
+        ]
+        try:
+            self.tables.append(pyarrow.Table.from_pylist(records, self.schema))
+        except (pyarrow.ArrowException, TypeError, OverflowError) as error:
+            problem = f"a value has another type than in the first rows: {error}."
+            raise DataError("the input", rows[0].line, problem, "Write jsonl instead.") from None
+
+    def save(self, path: Path) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        whole = pyarrow.concat_tables([self.schema.empty_table(), *self.tables])
+        parquet.write_table(whole.combine_chunks(), path)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def parquet_schema(rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], path: str) -> Any:
+    """The schema of parts.
+
+    rows: the first of the input, from whose values the types of its columns are inferred.
+    added: the columns of a result, with a value or a type of each.
+    path: of the first file of the input, whose own types are taken where it is Parquet.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "data", "Writing Parquet") from error
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if both := set(names) & set(added):
+        problem = f"has a column {min(both)!r}, which is the name of a column of the results."
+        raise DataError(path, None, problem, "Rename it.")
+    columns = {name: pyarrow.array([row.get(name) for row in rows]).type for name in names}
+    if path.lower().endswith(".parquet"):
+        columns |= {field.name: field.type for field in parquet.read_schema(path)}
+    for name, value in added.items():
+        is_type = isinstance(value, pyarrow.DataType)
+        columns[name] = value if is_type else pyarrow.array([value]).type
+    plain = {n: pyarrow.string() if k == pyarrow.null() else k for n, k in columns.items()}
+    return pyarrow.schema(list(plain.items()))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

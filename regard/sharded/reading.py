@@ -1,0 +1,107 @@
+"""The parts of an output folder, read one after another in the order of the input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.errors import CheckpointError, ConfigError
+from regard.sharded.manifest import ALL_FAILED, ShardManifest, read_manifest
+
+
+@dataclass(frozen=True)
+class ShardedResults:
+    """The results in a folder: one for each row of the input, in its order.
+
+    Looping gives a row at a time: a mapping by column for jsonl and parquet, a text for txt, a
+    vector (D,) for safetensors. Of a row without a result the prediction is None, an empty text, or
+    NaN.
+    """
+
+    folder: Path
+    manifest: ShardManifest
+
+    @property
+    def files(self) -> list[Path]:
+        """The part of each shard, in order."""
+        numbers = range(len(self.manifest.shards))
+        return [self.manifest.part(self.folder, number) for number in numbers]
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    def __iter__(self) -> Iterator[Any]:
+        for file in self.files:
+            yield from _rows(file)
+
+    def arrays(self) -> Iterator[np.ndarray]:
+        """The vectors of one part after another, (rows, D).
+
+        Raises:
+            ConfigError: the results are no vectors.
+        """
+        verb = self.manifest.task.verb
+        if verb != "embed":
+            raise ConfigError(f"{self.folder} holds the results of {verb}, which are no vectors.")
+        for file in self.files:
+            yield _rows(file) if file.suffix == ".safetensors" else _vectors(file)
+
+    def vectors(self) -> np.ndarray:
+        """All vectors in memory, (rows, D).
+
+        Raises:
+            ConfigError: the results are no vectors.
+        """
+        found = list(self.arrays())
+        return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
+
+    def failed(self) -> Iterator[dict[str, Any]]:
+        """The rows without a result: `file`, `line` and `reason`."""
+        with (self.folder / ALL_FAILED).open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+
+def read_parts(folder: str | Path) -> ShardedResults:
+    """The results in an output folder of `regard embed`, `predict` and so on with `--workers`.
+
+    Raises:
+        CheckpointError: there is no such folder, or it is not complete.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if pending := manifest.pending(folder):
+        raise CheckpointError(
+            f"{folder} is not complete: {len(pending):,} of {len(manifest.shards):,} shards are "
+            "missing. Run the command that has begun it again."
+        )
+    return ShardedResults(folder, manifest)
+
+
+def _rows(file: Path) -> Any:
+    if file.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return load_file(file)["vectors"]
+    if file.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return parquet.read_table(file).to_pylist()
+    lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines] if file.suffix == ".jsonl" else lines
+
+
+def _vectors(file: Path) -> np.ndarray:
+    """The column of vectors of a Parquet file."""
+    from pyarrow import parquet
+
+    column = parquet.read_table(file, columns=["vector"]).column("vector").combine_chunks()
+    width = column.type.list_size
+    whole = np.full((len(column), width), np.nan, np.float32)
+    there = ~column.is_null().to_numpy(zero_copy_only=False)
+    whole[there] = column.drop_null().flatten().to_numpy().reshape(-1, width)
+    return whole

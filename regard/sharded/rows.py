@@ -1,0 +1,235 @@
+"""The rows of a shard, as a worker reads them; a row that cannot be read has its error instead."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from regard.data.files import LONGEST_LINE, lines_of, open_bytes
+from regard.data.readers import json_value
+from regard.data.text_chunks import Chunk
+from regard.errors import DataError
+from regard.sharded.shards import CsvLines, InputFile, Shard, csv_rows
+from regard.tasks.predicted_tables import texts_of_row
+
+TEXT = "text"  # the column of a file of lines
+CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 1 << 20  # of what is computed together
+
+
+@dataclass(frozen=True)
+class InputRow:
+    """A row: its line, its fields by name, and why it cannot be read."""
+
+    line: int
+    record: dict[str, Any] = field(default_factory=dict)
+    error: DataError | None = None
+
+    def size(self) -> int:
+        """About how many characters it has."""
+        return sum(len(value) if isinstance(value, str) else 8 for value in self.record.values())
+
+
+@dataclass(frozen=True)
+class RowChunk(Chunk):
+    """The texts of rows, with the line of the file on which each begins."""
+
+    lines: list[int]
+
+    def line(self, index: int) -> int:
+        return self.lines[index]
+
+    def after(self, index: int) -> Self:
+        return replace(super().after(index), lines=self.lines[index:])
+
+
+class OpenFiles:
+    """The files of the input; the one read last stays open: shards in order are read on."""
+
+    def __init__(self, files: Sequence[InputFile]):
+        self.files = files
+        self._path = ""
+        self._stack = ExitStack()
+        self._stream: BinaryIO
+        self._headers: dict[str, list[str]] = {}
+
+    def rows(self, shard: Shard) -> Iterator[InputRow]:
+        """As many rows as the shard has, each with its fields or an error."""
+        file, count = self.files[shard.file], 0
+        try:
+            for row in self._rows(file, shard):
+                count += 1
+                yield row
+        except DataError as error:  # the rest cannot be read
+            self.close()
+            for _ in range(shard.rows - count):
+                yield InputRow(shard.line + count, error=error)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._stack.close()
+        self._path = ""
+
+    def _rows(self, file: InputFile, shard: Shard) -> Iterator[InputRow]:
+        if file.format == "parquet":
+            return _parquet_rows(file.path, shard)
+        header = self._header(file)
+        stream = self._at(file.path, shard.start)
+        if file.format == "csv":
+            return _csv_rows(stream, file.path, shard, header)
+        return _line_rows(stream, file, shard, header)
+
+    def _at(self, path: str, position: int) -> BinaryIO:
+        if path != self._path:
+            self.close()
+            self._stream = self._stack.enter_context(open_bytes(path))
+            self._path = path
+        if self._stream.tell() != position:
+            self._stream.seek(position)
+        return self._stream
+
+    def _header(self, file: InputFile) -> list[str]:
+        """The names of the columns of a CSV or TSV file."""
+        if file.format not in ("csv", "tsv"):
+            return []
+        if file.path not in self._headers:
+            stream = self._at(file.path, 0)
+            if file.format == "csv":
+                first = next(csv_rows(CsvLines(stream)), [])
+                if isinstance(first, csv.Error):
+                    raise DataError(file.path, 1, f"the header is not CSV: {first}.")
+            else:
+                first = next(lines_of(stream, file.path), "").split("\t")
+            first = [first[0].removeprefix("\ufeff"), *first[1:]] if first else []
+            if twice := next((name for name in first if first.count(name) > 1), None):
+                raise DataError(file.path, 1, f"has more than one column {twice!r}.", "Rename one.")
+            self._headers[file.path] = first
+        return self._headers[file.path]
+
+
+def _line_rows(
+    stream: BinaryIO, file: InputFile, shard: Shard, header: Sequence[str]
+) -> Iterator[InputRow]:
+    """The rows of a file with one row a line."""
+    position, number = shard.start, shard.line
+    while position < shard.stop:
+        raw = stream.readline(LONGEST_LINE)
+        position += len(raw)
+        line, length = raw, len(raw)
+        while len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
+            raw = stream.readline(LONGEST_LINE)
+            position, length = position + len(raw), length + len(raw)
+        if not length:
+            raise DataError(file.path, number, "ends before this line, which it had before.")
+        if file.format == "lines" or line.strip():
+            try:
+                if length > LONGEST_LINE:
+                    problem = f"the line has more than {LONGEST_LINE:,} bytes."
+                    raise DataError(file.path, number, problem)
+                text = _decoded(line, file.path, number)
+                yield InputRow(number, _fields(text, file, number, header))
+            except DataError as error:
+                yield InputRow(number, error=error)
+        number += 1
+
+
+def _decoded(line: bytes, path: str, number: int) -> str:
+    """The text of a line, without its end."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        (text,) = lines_of([line], path, number - 1)  # type: ignore[arg-type]  # raises the error
+    text = text.removeprefix("\ufeff") if number == 1 else text
+    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
+
+
+def _fields(text: str, file: InputFile, number: int, header: Sequence[str]) -> dict[str, Any]:
+    if file.format == "lines":
+        return {TEXT: text}
+    if file.format == "tsv":
+        return _named(text.split("\t"), header, file.path, number)
+    record = json_value(text, file.path, number)
+    if not isinstance(record, dict):
+        problem = f"must be a JSON object, but is a {type(record).__name__}."
+        raise DataError(file.path, number, problem)
+    return record
+
+
+def _named(fields: Sequence[str], header: Sequence[str], path: str, number: int) -> dict[str, str]:
+    if len(fields) != len(header):
+        problem = f"has {len(fields)} fields, but the header has {len(header)}."
+        raise DataError(path, number, problem)
+    return dict(zip(header, fields, strict=True))
+
+
+def _csv_rows(
+    stream: BinaryIO, path: str, shard: Shard, header: Sequence[str]
+) -> Iterator[InputRow]:
+    lines = CsvLines(stream, shard.stop - shard.start)
+    number = shard.line
+    for fields in csv_rows(lines):
+        if isinstance(fields, csv.Error):
+            problem = f"the row that begins here is not CSV: {fields}."
+            yield InputRow(number, error=DataError(path, number, problem))
+        elif fields:
+            try:
+                yield InputRow(number, _utf8(_named(fields, header, path, number), path, number))
+            except DataError as error:
+                yield InputRow(number, error=error)
+        number = shard.line + lines.lines
+
+
+def _utf8(record: dict[str, str], path: str, number: int) -> dict[str, str]:
+    """The record, whose bytes that were not UTF-8 are lone surrogates."""
+    for name, value in record.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise DataError(path, number, f"field {name!r} has bytes that are not UTF-8.") from None
+    return record
+
+
+def _parquet_rows(path: str, shard: Shard) -> Iterator[InputRow]:
+    import pyarrow
+    from pyarrow import parquet
+
+    number = shard.line
+    try:
+        with parquet.ParquetFile(path) as file:
+            groups = list(range(shard.start, shard.stop))
+            for batch in file.iter_batches(batch_size=CHUNK_ROWS, row_groups=groups):
+                for record in batch.to_pylist():
+                    yield InputRow(number, record)
+                    number += 1
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise DataError(path, number, f"cannot be read as Parquet: {error}.") from error
+
+
+def chunks(rows: Iterator[InputRow]) -> Iterator[list[InputRow]]:
+    """Rows that are computed together: as many as `CHUNK_ROWS`, and not too many characters."""
+    chunk, size = list[InputRow](), 0
+    for row in rows:
+        chunk.append(row)
+        size += row.size()
+        if len(chunk) == CHUNK_ROWS or size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def texts_of(row: InputRow, columns: Sequence[str], path: str | Path) -> str | tuple[str, ...]:
+    """What a model reads of a row: a line of text as it is, else a tuple of the columns.
+
+    Raises:
+        DataError: the row could not be read, lacks a column, or a column has no text.
+    """
+    if row.error is not None:
+        raise row.error
+    if not columns:
+        line: str = row.record[TEXT]
+        return line
+    return texts_of_row(row.record, columns, (path, row.line))

@@ -1,0 +1,288 @@
+"""A worker: takes shards by their leases, computes them and writes their parts.
+
+What it does is in the manifest of the output folder. Any number of workers, started by any number
+of processes on any machines that see the folder, do each shard once, or by chance twice with the
+same bytes: a part is written under another name and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import CheckpointError, ConfigError, DataError
+from regard.executors import send
+from regard.file_writing import not_written, sync
+from regard.malloc import keep_freed_blocks
+from regard.plain_json import to_json
+from regard.sharded.computing import RowComputer, VectorComputer, open_computer
+from regard.sharded.leases import Lease, Leases
+from regard.sharded.manifest import (
+    FAILED,
+    LEASES,
+    ShardManifest,
+    model_checksum,
+    read_manifest,
+)
+from regard.sharded.parts import (
+    VECTOR,
+    LinePart,
+    ParquetPart,
+    ShardPart,
+    VectorPart,
+    json_line,
+    parquet_schema,
+    text_line,
+    write_bytes,
+)
+from regard.sharded.rows import CHUNK_ROWS, InputRow, OpenFiles, RowChunk, chunks, texts_of
+from regard.sharded.shards import Shard
+from regard.tasks.predicted_tables import infer_columns
+from regard.training.interrupt import Interrupted, Interruption, Stopped
+
+LOOK = 0.5  # seconds between two looks at shards that other workers compute
+TELL = 0.5  # seconds between two messages about rows
+
+
+def run(out: str, *, strict: bool, patience: float, changed: Sequence[int]) -> None:
+    """Compute shards until all are done: the function of a job.
+
+    out: the output folder.
+    strict: whether a row without a result raises its error.
+    patience: seconds after which the owner of a lease is taken for dead.
+    changed: when each file of the input was last changed, in nanoseconds.
+
+    Raises:
+        DataError: with `strict`, a row has no result; or a file has changed meanwhile.
+        CheckpointError: the model is another one here, or a part cannot be written.
+        Interrupted: after SIGTERM; what was begun is left to others.
+    """
+    folder = Path(out)
+    manifest = read_manifest(folder)
+    _check_files(manifest, changed)
+    with Interruption() as interruption:
+        try:
+            with interruption.leaving_at_once():
+                worker = _Worker(folder, manifest, strict, changed)
+                leases = Leases(folder / LEASES, patience)
+                with leases.beating(), closing(worker.files):
+                    _work(worker, leases)
+        except Stopped:
+            raise Interrupted("stopped", interruption.code) from None
+
+
+def _work(worker: _Worker, leases: Leases) -> None:
+    """Do what is not done, then wait for other workers, or do theirs when they die."""
+    pending = worker.manifest.pending(worker.out)
+    while pending:
+        left = []
+        for number in pending:
+            if worker.is_done(number):
+                worker.tell(number, done=True)
+            elif (lease := leases.take(f"{number:05}")) is None:
+                left.append(number)
+            else:
+                try:
+                    worker.do(number, lease)
+                finally:
+                    leases.release(lease)
+                if not worker.is_done(number):  # the lease was lost
+                    left.append(number)
+        if len(left) == len(pending):
+            time.sleep(LOOK)
+        pending = [number for number in left if not worker.is_done(number)]
+        for number in set(left) - set(pending):
+            worker.tell(number, done=True)
+
+
+def _check_files(manifest: ShardManifest, changed: Sequence[int]) -> None:
+    for file, nanoseconds in zip(manifest.files, changed, strict=True):
+        path = file.path.partition(".zip!")[0] + (".zip" if ".zip!" in file.path else "")
+        try:
+            facts = os.stat(path)
+        except OSError as error:
+            raise DataError(file.path, None, f"cannot be read here: {error.strerror}.") from None
+        if (facts.st_size, facts.st_mtime_ns) != (file.bytes, nanoseconds):
+            problem = "has changed since the work began."
+            raise DataError(file.path, None, problem, "Choose another folder for the output.")
+
+
+@dataclass
+class _Results:
+    """What was computed of a shard."""
+
+    part: ShardPart
+    failed: list[str] = field(default_factory=list)
+
+
+class _Worker:
+    """The open model and the open files, and how the parts are written."""
+
+    def __init__(self, out: Path, manifest: ShardManifest, strict: bool, changed: Sequence[int]):
+        task = manifest.task
+        torch.set_num_threads(task.threads)
+        if (found := model_checksum(task.model)) != manifest.model_sha256:
+            raise CheckpointError(
+                f"{task.model} is another model here: its sha256 must be "
+                f"{manifest.model_sha256[:12]}…, but is {found[:12]}…."
+            )
+        self.out, self.manifest, self.strict, self.changed = out, manifest, strict, changed
+        self.files = OpenFiles(manifest.files)
+        self.computer = open_computer(task)
+        keep_freed_blocks()
+        first = self._first_rows()
+        self.columns = self._columns(first)
+        self.new_part = self._part_maker(first)
+        self._told = 0.0
+
+    def is_done(self, number: int) -> bool:
+        return self.manifest.part(self.out, number).exists()
+
+    def do(self, number: int, lease: Lease) -> None:
+        """Compute a shard and write its part, unless the lease is lost meanwhile."""
+        if self.is_done(number):  # between a look at the parts and the lease
+            return self.tell(number, done=True)
+        shard, results, rows = self.manifest.shards[number], _Results(self.new_part()), 0
+        for chunk in chunks(self.files.rows(shard)):
+            if lease.lost:
+                return None
+            self._add(shard, chunk, results)
+            rows += len(chunk)
+            self.tell(number, rows, len(results.failed))
+        _check_files(self.manifest, self.changed)
+        if rows != shard.rows:
+            problem = f"has {rows:,} rows in shard {number}, and had {shard.rows:,}."
+            raise DataError(self.manifest.files[shard.file].path, shard.line, problem)
+        if not lease.lost:
+            self._write(number, results, lease)
+            self.tell(number, rows, len(results.failed), done=True)
+
+    def _add(self, shard: Shard, rows: Sequence[InputRow], results: _Results) -> None:
+        """Compute some rows of a shard."""
+        path = self.manifest.files[shard.file].path
+        texts, at = [], []
+        errors = dict[int, DataError]()
+        for index, row in enumerate(rows):
+            try:
+                texts.append(texts_of(row, self.columns, path))
+                at.append(index)
+            except DataError as error:
+                errors[index] = error
+        found: list[Any] = [None] * len(rows)
+        if texts:
+            chunk = RowChunk(0, texts, path, [rows[index].line for index in at])
+            computed, wrong = self.computer.compute_each(chunk)
+            errors |= {at[index]: error for index, error in wrong.items()}
+            for index, result in zip(at, computed, strict=True):
+                found[index] = result
+        for index in sorted(errors):
+            if self.strict:
+                raise errors[index]
+            results.failed.append(_failure(path, rows[index].line, errors[index]))
+        results.part.add(rows, found)
+
+    def _write(self, number: int, results: _Results, lease: Lease) -> None:
+        """The rows without a result first: where there is a part, they are complete."""
+        try:
+            if results.failed:
+                (self.out / FAILED).mkdir(exist_ok=True)
+                content = "".join(results.failed).encode("utf-8", "backslashreplace")
+                _replace(
+                    self.manifest.failed(self.out, number),
+                    partial(write_bytes, content=content),
+                    lease,
+                )
+            _replace(self.manifest.part(self.out, number), results.part.save, lease)
+        except OSError as error:
+            raise not_written(self.manifest.part(self.out, number), error) from error
+
+    def tell(self, number: int, rows: int = 0, failed: int = 0, done: bool = False) -> None:
+        """Send a message about a shard, not too many about its rows."""
+        if not done and time.monotonic() - self._told < TELL:
+            return
+        self._told = time.monotonic()
+        send({"shard": number, "rows": rows, "failed": failed, "done": done})
+
+    # ------------------------------------------------------------ what all parts have in common
+
+    def _first_rows(self) -> list[InputRow]:
+        """The first rows of the input that can be read."""
+        for shard in self.manifest.shards:
+            with closing(self._readable(shard)) as rows:
+                if found := list(islice(rows, CHUNK_ROWS)):
+                    return found
+        return []
+
+    def _readable(self, shard: Shard) -> Generator[InputRow, None, None]:
+        return (row for row in self.files.rows(shard) if row.error is None)
+
+    def _columns(self, first: Sequence[InputRow]) -> tuple[str, ...]:
+        """The columns of texts; () where the input is lines."""
+        file, columns = self.manifest.files[0], self.manifest.task.columns
+        if file.format == "lines":
+            if columns:
+                raise ConfigError(f"{file.path} has lines and no columns, but {columns} are named.")
+            return ()
+        if not first:
+            return columns or ("text",)
+        columns = columns or infer_columns(Path(file.path), first[0].record)
+        if file.format != "jsonl":  # all rows have the same columns
+            texts_of(first[0], columns, file.path)
+        return columns
+
+    def _part_maker(self, first: Sequence[InputRow]) -> Callable[[], ShardPart]:
+        """What makes an empty part."""
+        task = self.manifest.task
+        if isinstance(self.computer, VectorComputer) and task.format == "safetensors":
+            return partial(VectorPart, self.computer.embedder.width)
+        if task.format != "parquet":
+            return partial(LinePart, json_line if task.format == "jsonl" else text_line)
+        records = [row.record for row in first]
+        added = added_columns(self.computer, first, self.columns)
+        path = self.manifest.files[0].path
+        return partial(ParquetPart, parquet_schema(records, added, path))
+
+
+def added_columns(
+    computer: RowComputer[Any], first: Sequence[InputRow], columns: Sequence[str]
+) -> dict[str, Any]:
+    """The columns of results, with a value or an Arrow type of each, from the first rows."""
+    if isinstance(computer, VectorComputer):
+        import pyarrow
+
+        return {VECTOR: pyarrow.list_(pyarrow.float32(), computer.embedder.width)}
+    texts = []
+    for row in first[:8]:
+        with suppress(DataError):
+            texts.append(texts_of(row, columns, "the input"))
+    results, _ = computer.compute_each(RowChunk(0, texts, "the input", [0] * len(texts)))
+    return max((one for one in results if one), key=len, default={"prediction": ""})
+
+
+def _failure(path: str, line: int, error: DataError) -> str:
+    reason = error.problem + (f" {error.hint}" if error.hint else "")
+    return to_json({"file": path, "line": line, "reason": reason}) + "\n"
+
+
+def _replace(path: Path, write: Callable[[Path], None], lease: Lease) -> None:
+    """Write a file under a name of this lease's own, and rename it."""
+    temporary = path.with_name(f".{path.name}.{lease.owner}.writing")
+    try:
+        write(temporary)
+        try:
+            os.replace(temporary, path)
+        except FileNotFoundError:  # another worker was faster, and all has been completed
+            if not path.exists():
+                raise
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)

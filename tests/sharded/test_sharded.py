@@ -1,0 +1,605 @@
+"""Rows of files computed once by several workers: the same bytes whatever happens to them."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import errno
+import gzip
+import json
+import lzma
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+import regard
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError
+from regard.executors import EXECUTORS, Job, JobListener, JobResult
+from regard.sharded import Workers, parts, read_parts, worker
+from regard.sharded.leases import Leases
+from regard.sharded.manifest import read_manifest
+from regard.sharded.mapping import map as compute
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
+
+WORDS = "a dog runs after the red ball in park old cat sleeps on warm mat".split()
+ROOT = Path(__file__).parents[2]
+
+
+class Threads:
+    """An executor whose workers are threads of this process."""
+
+    def __init__(self, workers: int, address: str):
+        self.workers = workers
+
+    def run(
+        self, jobs: Sequence[Job], listener: JobListener | None = None
+    ) -> Generator[JobResult, None, None]:
+        errors: list[Exception] = []
+
+        def call(job: Job) -> None:
+            try:
+                worker.run(**job.arguments)  # type: ignore[arg-type]
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=call, args=[job]) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        yield from (JobResult(job) for job in jobs)
+
+
+@pytest.fixture(autouse=True)
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXECUTORS, "threads", Threads)
+    monkeypatch.setattr(worker, "LOOK", 0.02)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> Path:
+    from tiny_folders import folder
+
+    return folder(tmp_path_factory.mktemp("encoder") / "model", "bert", "Model")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory) -> Path:
+    from tiny_folders import folder
+
+    path = tmp_path_factory.mktemp("classifier") / "model"
+    return folder(path, "bert", "ForSequenceClassification")
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory) -> Path:
+    from tiny_folders import folder
+
+    return folder(tmp_path_factory.mktemp("gpt2") / "model", "gpt2", "LMHeadModel")
+
+
+def sentences(count: int, seed: int = 1) -> list[str]:
+    drawn = random.Random(seed)
+    return [" ".join(drawn.choices(WORDS, k=drawn.randint(1, 12))) for _ in range(count)]
+
+
+def written(path: Path, rows: Iterable[str]) -> Path:
+    path.write_text("".join(f"{row}\n" for row in rows))
+    return path
+
+
+def embed(model: Path, data: object, out: Path, **options: object):
+    given = {"on": "threads", "shard_bytes": 600, "show": "none", **options}
+    return compute(model, data, "embed", out=out, **given)  # type: ignore[arg-type]
+
+
+def predict(model: Path, data: object, out: Path, **options: object):
+    given = {"on": "threads", "shard_bytes": 600, "show": "none", **options}
+    return compute(model, data, "predict", out=out, **given)  # type: ignore[arg-type]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """All files that hold results."""
+    files = [*sorted((out / "parts").iterdir()), out / "failed.jsonl"]
+    return {file.name: file.read_bytes() for file in files}
+
+
+# ---------------------------------------------------------------------- the same for all workers
+
+
+def test_vectors_are_those_of_embed_whatever_the_number_of_workers(encoder, tmp_path):
+    texts = ["", *sentences(150), "", "a cat"]
+    source = written(tmp_path / "in.txt", texts)
+    made = [embed(encoder, source, tmp_path / str(n), workers=n) for n in (1, 2, 3)]
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+    assert len(made[0].files) > 5 and len(made[0]) == 153
+    known = regard.load(encoder).embed(texts)
+    np.testing.assert_allclose(made[0].vectors(), known, atol=2e-6)
+    assert sorted(os.listdir(tmp_path / "3")) == ["failed.jsonl", "manifest.json", "parts"]
+
+
+COMPRESSED = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+@pytest.mark.parametrize("ending", COMPRESSED)
+@pytest.mark.parametrize("format", ["txt", "jsonl", "csv", "tsv"])
+def test_each_row_of_each_format_is_read_once_and_in_order(classifier, tmp_path, format, ending):
+    texts = [f"{number} {text}" for number, text in enumerate(sentences(60))]
+    if format == "csv":  # rows of several lines
+        texts = [text.replace(" the ", ',\n"the"\n') for text in texts]
+    frame = pandas.DataFrame({"text": texts, "number": range(60)})
+    if format == "txt":
+        content = "".join(f"{text}\n" for text in texts)
+    elif format == "jsonl":
+        content = frame.to_json(orient="records", lines=True).replace("\n", "\n\n", 3)
+    else:
+        quoting = csv.QUOTE_MINIMAL if format == "csv" else csv.QUOTE_NONE
+        content = frame.to_csv(sep="," if format == "csv" else "\t", index=False, quoting=quoting)
+    source = tmp_path / f"in.{format}{ending}"
+    source.write_bytes(COMPRESSED[ending](content.encode()))
+    found = predict(classifier, source, tmp_path / "out", workers=2)
+    assert len(found.files) > 2
+    rows = list(found)
+    assert [row["text"] for row in rows] == texts
+    if format != "txt":
+        assert [int(row["number"]) for row in rows] == list(range(60))
+    if not ending:
+        assert [row["prediction"] for row in rows] == regard.load(classifier).predict(texts)
+
+
+def test_parquet_goes_in_and_out_with_its_types(classifier, encoder, tmp_path):
+    frame = pandas.DataFrame({"text": sentences(50), "number": range(50)})
+    frame["day"] = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(frame["number"], "D")
+    frame.to_parquet(tmp_path / "in.parquet", row_group_size=7)
+    found = predict(classifier, tmp_path / "in.parquet", tmp_path / "out", format="parquet")
+    assert len(found.files) > 3
+    whole = pandas.read_parquet(tmp_path / "out/parts")
+    pandas.testing.assert_frame_equal(whole[["text", "number", "day"]], frame)
+    assert list(whole["prediction"]) == regard.load(classifier).predict(frame["text"].tolist())
+    vectors = embed(encoder, tmp_path / "in.parquet", tmp_path / "vectors", format="parquet")
+    known = regard.load(encoder).embed(frame["text"].tolist())
+    np.testing.assert_allclose(vectors.vectors(), known, atol=2e-6)
+    np.testing.assert_array_equal(vectors.vectors(), np.stack([row["vector"] for row in vectors]))
+
+
+def test_a_language_model_continues_prompts_and_texts_are_lines(language_model, tmp_path):
+    prompts = sentences(20)
+    options = {"max_tokens": 3, "temperature": 1.0, "seed": 4}
+    found = compute(
+        language_model, written(tmp_path / "in.txt", prompts), "generate", out=tmp_path / "out",
+        on="threads", format="txt", shard_bytes=200, show="none", workers=2, **options,
+    )  # fmt: skip
+    model = regard.load(language_model)
+    known = model.spelled(prompts, model.hypotheses(prompts, **options))
+    assert list(found) == [" ".join(one[0].splitlines()) for one in known]
+
+
+def test_data_in_memory_and_several_files(encoder, tmp_path):
+    texts = sentences(30)
+    known = regard.load(encoder).embed(texts)
+    frame = pandas.DataFrame({"text": texts})
+    for number, data in enumerate((texts, frame, frame.to_dict("records"))):
+        found = embed(encoder, data, tmp_path / str(number))
+        np.testing.assert_allclose(found.vectors(), known, atol=2e-6)
+    with pytest.raises(ConfigError, match="begun with other data"):
+        embed(encoder, texts[:-1], tmp_path / "0")
+    halves = [written(tmp_path / "a.txt", texts[:9]), written(tmp_path / "b.txt", texts[9:])]
+    found = embed(encoder, halves, tmp_path / "files")
+    np.testing.assert_allclose(found.vectors(), known, atol=2e-6)
+    with pytest.raises(ConfigError, match="one format.*a.txt.*lines.*c.csv.*csv"):
+        embed(encoder, [halves[0], written(tmp_path / "c.csv", ["text"])], tmp_path / "other")
+
+
+# -------------------------------------------------------------------------------- rows that fail
+
+
+def test_rows_that_fail_are_listed_and_the_others_are_computed(classifier, tmp_path):
+    good = sentences(20)
+    lines = [json.dumps({"text": text}) for text in good]
+    lines[3] = '{"text": "a dog"'  # not JSON
+    lines[5] = json.dumps({"text": "dog " * 200})  # too long
+    lines[7] = json.dumps({"texts": "a dog"})
+    lines[9] = json.dumps({"text": "a\0dog"})
+    source = tmp_path / "in.jsonl"
+    source.write_bytes("\n".join(lines).encode() + b'\n{"text": "\xff"}\n')
+    found = predict(classifier, source, tmp_path / "out", workers=2)
+    failed = list(found.failed())
+    assert [row["line"] for row in failed] == [4, 6, 8, 21]
+    reasons = ["is not JSON", "has 202 tokens, but this model", "no field 'text'", "is not UTF-8"]
+    assert all(r in row["reason"] for r, row in zip(reasons, failed, strict=True))
+    rows, known = list(found), regard.load(classifier).predict(good)
+    assert len(rows) == 21
+    for number, row in enumerate(rows):
+        if number + 1 in (4, 6, 8, 21):
+            assert row["prediction"] is None
+        elif number != 9:
+            assert (row["text"], row["prediction"]) == (good[number], known[number])
+    assert rows[9]["text"] == "a\0dog" and rows[9]["prediction"] is not None
+    with pytest.raises(DataError, match=r"in.jsonl:4: is not JSON"):
+        predict(classifier, source, tmp_path / "strict", strict=True)
+    truncated = predict(classifier, source, tmp_path / "cut", too_long="truncate")
+    assert [row["line"] for row in truncated.failed()] == [4, 8, 21]
+
+
+def test_a_vector_that_is_missing_is_nan_and_text_without_prediction_an_empty_line(
+    encoder, classifier, tmp_path
+):
+    source = written(tmp_path / "in.txt", ["a cat", "dog " * 200, "a\0dog"])
+    vectors = embed(encoder, source, tmp_path / "vectors").vectors()
+    assert np.isnan(vectors).all(1).tolist() == [False, True, False]
+    lines = list(predict(classifier, source, tmp_path / "lines", format="txt"))
+    assert lines[1] == "" and lines[0] and lines[2]
+
+
+def test_an_unexpected_error_of_one_text_does_not_end_the_others(encoder, tmp_path, monkeypatch):
+    from regard.sharded.computing import VectorComputer
+
+    real = VectorComputer.compute
+
+    def compute_or_raise(self, chunk):
+        if "poison" in chunk.texts or everything:
+            raise RuntimeError("out of memory")
+        return real(self, chunk)
+
+    everything = False
+    monkeypatch.setattr(VectorComputer, "compute", compute_or_raise)
+    texts = sentences(9)
+    texts[4] = "poison"
+    source = written(tmp_path / "in.txt", texts)
+    found = embed(encoder, source, tmp_path / "out")
+    (failed,) = found.failed()
+    assert failed == {
+        "file": str(source),
+        "line": 5,
+        "reason": "has no result: RuntimeError: out of memory",
+    }
+    assert np.isfinite(found.vectors()).all(1).sum() == 8
+    everything = True  # then it is no row's fault
+    with pytest.raises(RuntimeError, match="out of memory"):
+        embed(encoder, source, tmp_path / "other")
+
+
+def test_an_empty_file_has_no_parts_and_does_not_end_the_others(encoder, tmp_path):
+    empty = written(tmp_path / "empty.txt", [])
+    found = embed(encoder, empty, tmp_path / "out")
+    assert (
+        len(found) == 0
+        and list(found) == []
+        and contents(tmp_path / "out") == {"failed.jsonl": b""}
+    )
+    full = written(tmp_path / "full.txt", ["a cat"])
+    assert len(embed(encoder, [empty, full], tmp_path / "both")) == 1
+    header = written(tmp_path / "header.csv", ["text,number"])
+    assert len(embed(encoder, header, tmp_path / "header")) == 0
+
+
+def test_a_huge_row_is_one_shard_and_fails_alone(encoder, tmp_path, monkeypatch):
+    from regard.sharded import rows, shards
+
+    monkeypatch.setattr(rows, "LONGEST_LINE", 5000)
+    monkeypatch.setattr(shards, "LONGEST_LINE", 5000)
+    texts = ["a cat", "dog " * 5000, "a dog", "x" * 5000, "y" * 4999, "a cat"]
+    found = embed(encoder, written(tmp_path / "in.txt", texts), tmp_path / "out")
+    failed = [(row["line"], row["reason"][:40]) for row in found.failed()]
+    assert failed == [
+        (2, "the line has more than 5,000 bytes."),
+        (4, "the line has more than 5,000 bytes."),
+    ]
+    vectors = found.vectors()
+    np.testing.assert_array_equal(vectors[0], vectors[5])
+    assert len(vectors) == 6
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz"])
+def test_what_is_before_the_damage_of_a_compressed_file_is_computed(encoder, tmp_path, ending):
+    whole = COMPRESSED[ending]("".join(f"{one}\n" for one in sentences(2000)).encode())
+    source = tmp_path / f"in.txt{ending}"
+    source.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=f"in.txt{ending}: cannot be decompressed"):
+        embed(encoder, source, tmp_path / "out", shard_bytes=9000)
+    found = read_parts(tmp_path / "out")
+    known = regard.load(encoder).embed(sentences(2000)[: len(found)])
+    assert 10 < len(found) < 2000
+    np.testing.assert_allclose(found.vectors(), known, atol=2e-6)
+    with pytest.raises(DataError, match="cannot be decompressed"):
+        embed(encoder, source, tmp_path / "strict", strict=True)
+    assert not list((tmp_path / "strict/parts").iterdir())
+
+
+# -------------------------------------------------------------------------- starting again
+
+
+def test_a_second_start_does_what_is_missing_alone(encoder, tmp_path):
+    source = written(tmp_path / "in.txt", sentences(90))
+    found = embed(encoder, source, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    times = {file: file.stat().st_mtime_ns for file in found.files}
+    found.files[2].unlink()
+    with pytest.raises(CheckpointError, match="1 of .* shards are missing"):
+        read_parts(tmp_path / "out")
+    embed(encoder, source, tmp_path / "out", workers=3)
+    assert contents(tmp_path / "out") == before
+    changed = [file for file in found.files if file.stat().st_mtime_ns != times[file]]
+    assert changed == [found.files[2]]
+    moved = source.rename(tmp_path / "moved.txt")
+    embed(encoder, moved, tmp_path / "out")
+    assert read_manifest(tmp_path / "out").files[0].path == str(moved)
+
+
+def test_another_input_model_or_option_is_named(encoder, classifier, tmp_path, monkeypatch):
+    source = written(tmp_path / "in.txt", sentences(20))
+    embed(encoder, source, tmp_path / "out")
+    refused: list[tuple[str, Path, dict[str, object]]] = [
+        ("`layers` was not given, and is 'first' now", encoder, {"layers": "first"}),
+        ("the model was .*encoder.*classifier", classifier, {}),
+        ("`threads` was 1, and is 2 now", encoder, {"threads": 2}),
+    ]
+    for match, model, options in refused:
+        with pytest.raises(ConfigError, match=match):
+            embed(model, source, tmp_path / "out", **options)
+    other = written(tmp_path / "other.txt", sentences(20, seed=2))
+    with pytest.raises(ConfigError, match=r"other.txt in the place of .*in.txt: the content has"):
+        embed(encoder, other, tmp_path / "out")
+    with pytest.raises(ConfigError, match="had 1 files, and has 2 now"):
+        embed(encoder, [source, other], tmp_path / "out")
+    written(source, [*sentences(20), "one more"])
+    with pytest.raises(ConfigError, match="in.txt: the content has changed"):
+        embed(encoder, source, tmp_path / "out")
+    with pytest.raises(ConfigError, match="was not written by this command"):
+        embed(encoder, source, encoder)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(encoder, tmp_path, monkeypatch):
+    source = written(tmp_path / "in.txt", sentences(60))
+    real = worker._Worker._add
+
+    def add_and_change(self, shard, rows, results):
+        real(self, shard, rows, results)
+        os.utime(source, ns=(1, 1))
+
+    monkeypatch.setattr(worker._Worker, "_add", add_and_change)
+    with pytest.raises(DataError, match="in.txt: has changed since the work began"):
+        embed(encoder, source, tmp_path / "out")
+    assert not list((tmp_path / "out/parts").iterdir())
+
+
+def test_a_full_disk_loses_nothing_that_is_done(encoder, tmp_path, monkeypatch):
+    source, count = written(tmp_path / "in.txt", sentences(90)), 0
+    real = parts.write_bytes
+
+    def write_until_full(path: Path, content: bytes) -> None:
+        nonlocal count
+        count += 1
+        if count > 2:
+            path.write_bytes(content[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, content)
+
+    with monkeypatch.context() as full:
+        full.setattr(parts, "write_bytes", write_until_full)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            embed(encoder, source, tmp_path / "out")
+    assert len(list((tmp_path / "out/parts").iterdir())) == 2
+    embed(encoder, source, tmp_path / "out")
+    embed(encoder, source, tmp_path / "fresh")
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+def test_a_model_that_is_missing_or_another_one_where_the_worker_is(encoder, tmp_path):
+    source = written(tmp_path / "in.txt", ["a cat"])
+    with pytest.raises(CheckpointError, match="there is no such folder"):
+        embed(tmp_path / "nothing", source, tmp_path / "out")
+    embed(encoder, source, tmp_path / "out")
+    arguments = {"strict": False, "patience": 60.0, "changed": [source.stat().st_mtime_ns]}
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest["model_sha256"] = "0" * 64
+    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="another model here: its sha256 must be 00000"):
+        worker.run(str(tmp_path / "out"), **arguments)  # type: ignore[arg-type]
+    manifest["task"]["model"] = str(tmp_path / "nothing")
+    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="there is no such folder"):
+        worker.run(str(tmp_path / "out"), **arguments)  # type: ignore[arg-type]
+
+
+def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classifier, tmp_path):
+    source = written(tmp_path / "in.csv", ["text,number", "a cat,1"])
+    wrong: list[tuple[str, Path, dict[str, object]]] = [
+        ("`translate` turns a text into another, but", classifier, {"task": "translate"}),
+        ("predict writes no parts as 'csv'", classifier, {"format": "csv"}),
+        ("has no field 'body'", classifier, {"columns": "body"}),
+        ("`task` must be one of embed", classifier, {"task": "sing"}),
+        ("decodes nothing, so beams", classifier, {"beams": 3}),
+    ]
+    for number, (match, model, options) in enumerate(wrong):
+        with pytest.raises(RegardError, match=match):
+            predict_or = {"task": "predict", "on": "threads", "show": "none", **options}
+            compute(model, source, out=tmp_path / str(number), **predict_or)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------- leases
+
+
+def test_one_of_several_workers_has_a_lease_and_gives_it_back(tmp_path):
+    one, two = Leases(tmp_path), Leases(tmp_path)
+    lease = one.take("0")
+    assert lease is not None and two.take("0") is None and not lease.lost
+    one.release(lease)
+    assert two.take("0") is not None
+
+
+def test_a_lease_expires_by_the_clock_of_the_observer_alone(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: random.uniform(-1e9, 1e9))  # it jumps
+    owner, observer = Leases(tmp_path, 10.0), Leases(tmp_path, 10.0)
+    lease = owner.take("0")
+    assert lease is not None
+    os.utime(lease.path, (0, 0))
+    for _ in range(5):
+        now += 9.0
+        assert observer.take("0") is None
+        lease.beat()  # slower than the observer looks, and often enough
+        now += 9.0
+        assert observer.take("0") is None
+    now += 11.0
+    taken = observer.take("0")
+    assert taken is not None and lease.lost and not taken.lost
+    lease.beat()
+    owner.release(lease)  # does not take away what is no longer its own
+    assert not taken.lost
+    assert [entry.name for entry in tmp_path.iterdir()] == ["0"]
+
+
+def test_the_lease_of_a_process_that_has_ended_on_this_machine_expires_at_once(tmp_path):
+    program = f"from regard.sharded.leases import *; Leases(Path({str(tmp_path)!r})).take('0')"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    assert (tmp_path / "0").exists()
+    assert Leases(tmp_path, patience=1e6).take("0") is not None
+
+
+def test_a_worker_that_has_lost_its_lease_discards_what_it_has(encoder, tmp_path, monkeypatch):
+    source = written(tmp_path / "in.txt", sentences(40))
+    embed(encoder, source, tmp_path / "calm")
+    real, taken = worker._Worker._add, []
+
+    def add_slowly(self, shard, rows, results):
+        real(self, shard, rows, results)
+        if not taken:  # meanwhile another worker takes the lease for dead, and is slow, too
+            (path,) = (tmp_path / "out/leases").iterdir()
+            path.unlink()
+            taken.append(path)
+
+    monkeypatch.setattr(worker._Worker, "_add", add_slowly)
+    embed(encoder, source, tmp_path / "out")
+    assert taken and contents(tmp_path / "out") == contents(tmp_path / "calm")
+
+
+# ------------------------------------------------------------------------------ processes
+
+
+def start(model: Path, source: Path, out: Path, workers: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "regard", "embed", str(model), str(source), "--out", str(out)]
+    return subprocess.Popen(
+        [*command, "--workers", str(workers), "--shard-bytes", "2000"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(number) for number in children.read_text().split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_a_killed_worker_starts_again_and_an_interrupted_run_continues(encoder, tmp_path):
+    source = written(tmp_path / "in.txt", sentences(1500))
+    embed(encoder, source, tmp_path / "calm", shard_bytes=2000)
+    out, driver = tmp_path / "out", start(encoder, source, tmp_path / "out", workers=1)
+    until(lambda: len(list(out.glob("parts/part-*"))) >= 2)
+    os.kill(workers_of(driver)[0], signal.SIGKILL)
+    before = len(list(out.glob("parts/part-*")))
+    until(lambda: len(list(out.glob("parts/part-*"))) > before)
+    driver.send_signal(signal.SIGINT)
+    said = driver.communicate(timeout=60)[1]
+    assert driver.returncode == 130
+    assert "its process was killed by SIGKILL; it is started again" in said
+    assert "shards are done" in said and "The same command continues" in said
+    embed(encoder, source, out, shard_bytes=2000)
+    assert contents(out) == contents(tmp_path / "calm")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_the_workers_of_a_killed_driver_end_and_another_one_continues(encoder, tmp_path):
+    source = written(tmp_path / "in.txt", sentences(1500))
+    embed(encoder, source, tmp_path / "calm", shard_bytes=2000)
+    out, driver = tmp_path / "out", start(encoder, source, tmp_path / "out", workers=1)
+    until(lambda: len(list(out.glob("parts/part-*"))) >= 1)
+    (worker_number,) = workers_of(driver)
+    driver.kill()
+    driver.communicate()
+    until(lambda: not Path(f"/proc/{worker_number}/stat").exists() or ended(worker_number))
+    assert len(list(out.glob("parts/part-*"))) < len(read_manifest(out).shards)
+    embed(encoder, source, out, shard_bytes=2000)
+    assert contents(out) == contents(tmp_path / "calm")
+
+
+def ended(number: int) -> bool:
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_two_drivers_at_once_divide_the_work(encoder, tmp_path):
+    source = written(tmp_path / "in.txt", sentences(300))
+    embed(encoder, source, tmp_path / "calm")
+    errors: list[Exception] = []
+
+    def drive() -> None:
+        try:
+            embed(encoder, source, tmp_path / "out", workers=2)
+        except Exception as error:
+            errors.append(error)
+
+    drivers = [threading.Thread(target=drive) for _ in range(2)]
+    for one in drivers:
+        one.start()
+    for one in drivers:
+        one.join()
+    assert not errors and contents(tmp_path / "out") == contents(tmp_path / "calm")
+
+
+def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_path):
+    from typer.testing import CliRunner
+
+    from regard.cli import app
+
+    def call(*words: object):
+        return CliRunner().invoke(app, list(map(str, words)))
+
+    source, out = written(tmp_path / "in.txt", sentences(5)), tmp_path / "out"
+    given = ("embed", encoder, source, "--workers", 1, "--on", "threads")
+    done = call(*given, "--out", out, "--json", "--layers", "first")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout) == {"out": str(out), "shards": 1, "rows": 5, "failed": 0}
+    known = regard.load(encoder).embed(sentences(5), layers="first")
+    np.testing.assert_allclose(read_parts(out).vectors(), known, atol=2e-6)
+    wrong = [
+        ((*given,), "--workers needs a folder for the parts: --out FOLDER"),
+        (("embed", encoder, "--workers", 1, "--out", out), "--workers needs files"),
+        (("embed", encoder, "a", "--strict"), "--strict has no effect without --workers N"),
+        ((*given, "--out", out, "--per", "word"), "--per word is for lines"),
+        ((*given, "--out", tmp_path / "o", "--on", "clouds"), "There is no executor 'clouds'"),
+        (("tag", encoder, source, "--workers", 1, "--on", "threads", "--out", tmp_path / "t"),
+         "`tag` tags the words of a text, but"),
+        (("translate", encoder, "a cat"), "`translate` turns a text into another, but"),
+    ]  # fmt: skip
+    for words, said in wrong:
+        refused = call(*words)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
+
+
+def test_workers_are_a_part_of_the_public_names():
+    assert regard.map is compute and regard.read_parts is read_parts
+    assert Workers().on == "local"
