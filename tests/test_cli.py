@@ -588,7 +588,9 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
         "overrides": ["training.updates=3"],
         "seeds": [1, 2],
         "out": tmp_path,
-        "jobs": 2,
+        "on": "local",
+        "workers": 2,
+        "gpus": 0,
         "show": "none",
     }
     assert "`--seeds` must be whole numbers" in refused("compare", *recipes, "--seeds", "one")

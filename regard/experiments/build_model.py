@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from regard.checkpoints.filling import SkipInit
-from regard.checkpoints.model_folder import folder_of, open_folder, read_model
+from regard.checkpoints.hub import folder_of
+from regard.checkpoints.model_folder import open_folder, read_model
 from regard.errors import ConfigError
 from regard.experiments.recipe_options import FineTuneSection
 from regard.models import model_class, name_of
