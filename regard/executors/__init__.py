@@ -2,6 +2,7 @@
 
     protocol.py   a job, its result, and what an executor does
     local.py      processes of this machine
+    slurm.py      jobs under Slurm
     worker.py     the side of the job in a process of this machine
 
 A job is a Python function by its dotted name, with arguments that JSON can hold. It is started
@@ -16,6 +17,7 @@ from regard.lazy import entry, names_of
 
 EXECUTORS = {
     "local": "local:LocalExecutor",
+    "slurm": "slurm:SlurmExecutor",
 }
 
 __all__, __getattr__ = names_of(

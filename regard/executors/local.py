@@ -69,11 +69,16 @@ class LocalExecutor:
                 raise Interrupted("stopped: all jobs have ended", interruption.code) from None
 
 
+def thread_variables(threads: int) -> dict[str, str]:
+    """The variables of a process with so many threads."""
+    parallel = "true" if threads > 1 else "false"
+    return dict.fromkeys(THREADS, str(threads)) | {"TOKENIZERS_PARALLELISM": parallel}
+
+
 def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
     """The variables of a job's process: its threads, and its GPUs where it asks for some."""
     threads = job.cpus or max(1, available_cpus() // workers)
-    environment = os.environ | dict.fromkeys(THREADS, str(threads))
-    environment["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
+    environment = os.environ | thread_variables(threads)
     if job.gpus:
         named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         every = named.split(",") if named else [str(n) for n in range(job.gpus * workers)]

@@ -1,0 +1,78 @@
+"""Jobs under Slurm: submitit runs them here in processes, as it would on a cluster."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from pathlib import Path
+
+import pytest
+
+from regard.errors import ConfigError, MissingExtra, RegardError
+from regard.executors import Job, Json, executor
+from regard.executors.slurm import SlurmExecutor, _options
+
+submitit = pytest.importorskip("submitit")
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+
+class Heard:
+    """What a listener was told."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self.lines: list[str] = []
+
+    def message(self, job: Job, message: Json) -> None:
+        self.messages.append(message)
+
+    def log(self, job: Job, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_results_errors_messages_lines_and_jobs_that_are_lost(tmp_path):
+    (tmp_path / "begun").mkdir()
+    jobs = [
+        Job("example_jobs:say", {"text": "hé"}, "say it"),
+        Job("example_jobs:fail", {"path": "x.csv"}, "fail"),
+        Job("example_jobs:die_at_first", {"folder": str(tmp_path / "begun"), "times": 1}, "die"),
+        Job("example_jobs:facts", {}, "facts", cpus=3),
+    ]
+    heard, runner = Heard(), SlurmExecutor(4, cluster="local", pause=0.1)
+    found = {result.job.name: result for result in runner.run(jobs, heard)}
+    assert found["say it"].error == "" and heard.messages == [{"text": "hé"}]
+    assert "hé" in heard.lines
+    assert found["fail"].error == "x.csv:3: is wrong."
+    assert found["die"].value == 2
+    assert any("was lost" in line and "submitted again" in line for line in heard.lines)
+    assert found["facts"].checked()["OMP_NUM_THREADS"] == "3"  # type: ignore[index, call-overload]
+
+
+def test_the_options_of_sbatch_are_those_of_the_address():
+    runner = SlurmExecutor(1, "gpu?time=90&account=lab", cluster="local")
+    assert runner.options == {"partition": "gpu", "time": "90", "account": "lab"}
+    with pytest.raises(ConfigError, match="`time` must be a number of minutes, but is '1:30'"):
+        _options("?time=1:30")
+
+
+def test_without_slurm_or_submitit_an_error_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RegardError, match="there is no Slurm here.*--on local"):
+        executor("slurm://gpu", 2)
+    real = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name == "submitit":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=r"pip install 'regard\[slurm\]'"):
+        executor("slurm", 2)
