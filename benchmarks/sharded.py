@@ -194,6 +194,8 @@ def kills(folder: Path, rows: int, times: int, seed: int, pause: float) -> None:
             driver = command(*words, out)
             alive = True
             while alive and sum(killed.values()) < times:
+                while driver.poll() is None and not children(driver.pid):
+                    time.sleep(0.05)
                 alive = not ends_within(driver, drawn.expovariate(1 / pause))
                 workers = children(driver.pid) if alive else []
                 if alive and workers and drawn.random() < 0.7:
@@ -208,7 +210,8 @@ def kills(folder: Path, rows: int, times: int, seed: int, pause: float) -> None:
                 break
         if contents(out) != calm:
             raise SystemExit(f"{out} differs from the calm run in {folder / 'calm'}")
-        print(f"{killed['worker']} workers and {killed['driver']} drivers killed: the same bytes")
+        said = f"{killed['worker']} workers and {killed['driver']} drivers killed: the same bytes"
+        print(said, flush=True)
 
 
 def ends_within(process: subprocess.Popen[str], wait: float) -> bool:
