@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.data.files import ending
+from regard.data.files import ENDINGS, ending
 from regard.data.in_memory import text_columns_among
-from regard.data.readers import ENDINGS, found, read, read_records, text_of
+from regard.data.readers import found, read, read_records, text_of
 from regard.errors import DataError
 
 
