@@ -24,8 +24,7 @@ from typing import get_type_hints
 
 STATIONS = (
     "text data layers attention models checkpoints decoding metrics tasks training executors "
-    "visual experiments exporting"
-    "visual experiments sharded"
+    "visual experiments exporting sharded"
 ).split()
 MODULES = [
     *("regard", "regard.recipe", "regard.ops", "regard.state"),

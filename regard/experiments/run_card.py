@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
-from regard.checkpoints.model_folder import CONFIG
+from regard.checkpoints.hub import CONFIG
 from regard.experiments.training_plan import TrainingPlan
 from regard.schema import read_json
 from regard.tasks.model_card import CardScore, CardTraining, write_card
