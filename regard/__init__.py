@@ -19,6 +19,7 @@ __all__, __getattr__ = names_of(
         "exporting": "export",
         "sharded.mapping": "map",
         "sharded.reading": "read_parts",
+        "experiments.sweep": "sweep",
         "tasks": "register",
         "tasks.folders": "load quantize save",
         "visual.attention_record": "look",

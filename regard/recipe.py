@@ -454,6 +454,25 @@ def _option(schema: Any, key: str) -> Any:
     return option
 
 
+def check_name(schema: Any, key: str) -> None:
+    """Check that a recipe has an option at the dotted `key`.
+
+    Raises:
+        ConfigError: it has none; the nearest name is offered.
+    """
+    if _option(schema, key) is None:
+        raise ConfigError(_unknown(schema, key))
+
+
+def takes(schema: Any, key: str, value: Any) -> bool:
+    """Whether the option at the dotted `key` can have this value."""
+    try:
+        TypeAdapter(_option(schema, key)).validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
 def names_in(schema: Any, section: str) -> list[str]:
     """The options of the section at a dotted name; "" for the whole recipe."""
     return list(_names(_plain(_option(schema, section) if section else schema)))

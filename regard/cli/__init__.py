@@ -33,6 +33,7 @@ from regard.cli import (
     quantize,
     search,
     serve,
+    sweep,
     tokenizer,
     train,
     verify,
@@ -85,6 +86,7 @@ app.command()(corpus.corpus)
 app.command()(train.find_lr)
 app.command()(train.cross_validate)
 app.command()(train.compare)
+app.command()(sweep.sweep)
 app.command()(quantize.quantize)
 app.command()(export.export)
 app.command()(verify.verify)

@@ -35,9 +35,19 @@ RENAMED_FLAGS = {
 
 
 ALONE = (
-    *("find-lr", "cross-validate", "compare", "quantize", "export", "corpus", "init", "serve"),
+    *(
+        "find-lr",
+        "cross-validate",
+        "compare",
+        "sweep",
+        "quantize",
+        "export",
+        "corpus",
+        "init",
+        "serve",
+    ),
 )
-WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare")
+WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare", "sweep")
 WORDS = "regard.words"  # of the command line, in the context of a command
 
 

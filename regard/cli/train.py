@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from typer import Argument, Option
 
@@ -19,6 +19,16 @@ Overrides = Annotated[
     list[str] | None, Argument(metavar="NAME=VALUE", help="Options of the recipe.")
 ]
 Out = Annotated[Path | None, Option(help="The run's folder; runs/NAME without it.")]
+RayOnly = Annotated[str | None, Option(help="ray or ray://ADDRESS: in processes of a Ray cluster.")]
+RayWorkers = Annotated[int | None, Option(min=1, help="With --on: how many processes.")]
+
+
+class RayOptions(TypedDict):
+    """Of a training on Ray."""
+
+    on: str
+    workers: int
+    show: Literal["none", "auto"]
 
 
 def train(
@@ -30,10 +40,13 @@ def train(
     devices: Annotated[
         int | None, Option(min=1, help="With --dry-run: how the training is sharded over so many.")
     ] = None,
+    on: RayOnly = None,
+    workers: RayWorkers = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train what a recipe asks for, in a new run folder."""
+    _check_workers(on, workers)
     if devices is not None and not dry_run:
         raise ConfigError("--devices would be without effect: it belongs to --dry-run.")
     if dry_run:
@@ -44,9 +57,15 @@ def train(
         found = estimate(recipe, overrides or (), devices=devices)
         show(found.facts(), found.text(), as_json)
         return
-    from regard.experiments import runs
+    if on is not None:
+        from regard.experiments.ray_training import train_on_ray
 
-    run = runs.train(recipe, overrides or (), out=out, device=device, show=_progress(quiet))
+        more: RayOptions = {"on": on, "workers": workers or 1, "show": _progress(quiet)}
+        run = train_on_ray(recipe, overrides or (), out=out, device=device, **more)
+    else:
+        from regard.experiments import runs
+
+        run = runs.train(recipe, overrides or (), out=out, device=device, show=_progress(quiet))
     _show_result(run.folder, run.result, as_json)
 
 
@@ -54,6 +73,8 @@ def resume(
     run: Annotated[Path, Argument(help="A run's folder.")],
     data_root: Annotated[Path | None, Option(help="Where the data was moved to.")] = None,
     device: Device = None,
+    on: RayOnly = None,
+    workers: RayWorkers = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -61,10 +82,28 @@ def resume(
 
     For a finished run, model/ and report.html are written where they are missing.
     """
-    from regard.experiments import runs
+    _check_workers(on, workers)
+    if on is not None:
+        if data_root is not None:
+            raise ConfigError("--data-root would be without effect: with --on data do not move.")
+        from regard.experiments.ray_training import resume_on_ray
 
-    result = runs.resume(run, data_root=data_root, device=device, show=_progress(quiet))
+        more: RayOptions = {"on": on, "workers": workers or 1, "show": _progress(quiet)}
+        result = resume_on_ray(run, device=device, **more).result
+    else:
+        from regard.experiments import runs
+
+        result = runs.resume(run, data_root=data_root, device=device, show=_progress(quiet))
     _show_result(run, result, as_json)
+
+
+def _check_workers(on: str | None, workers: int | None) -> None:
+    """Raises ConfigError where `--workers` would be without effect."""
+    if workers is not None and on is None:
+        raise ConfigError(
+            "--workers belongs to --on ray. On this machine torchrun starts several processes: "
+            f"torchrun --standalone --nproc-per-node {workers} -m regard train RECIPE"
+        )
 
 
 def _progress(quiet: bool) -> Literal["none", "auto"]:
@@ -162,7 +201,7 @@ def compare(
     found = run(
         paths,
         overrides,
-        seeds=_numbers(seeds),
+        seeds=numbers_of(seeds),
         out=out,
         on=on,
         workers=workers,
@@ -176,7 +215,7 @@ def compare(
     say(f"the report: {out / 'report.html'}")
 
 
-def _numbers(seeds: str) -> list[int]:
+def numbers_of(seeds: str) -> list[int]:
     """The seeds of `--seeds`."""
     numbers = [part.strip() for part in seeds.split(",")]
     if not all(part.isdecimal() for part in numbers):

@@ -3,6 +3,7 @@
     protocol.py   a job, its result, and what an executor does
     local.py      processes of this machine
     slurm.py      jobs under Slurm
+    ray.py        tasks of a Ray cluster
     worker.py     the side of the job in a process of this machine
 
 A job is a Python function by its dotted name, with arguments that JSON can hold. It is started
@@ -18,6 +19,7 @@ from regard.lazy import entry, names_of
 EXECUTORS = {
     "local": "local:LocalExecutor",
     "slurm": "slurm:SlurmExecutor",
+    "ray": "ray:RayExecutor",
 }
 
 __all__, __getattr__ = names_of(

@@ -63,7 +63,7 @@ class LocalExecutor:
                             waiting.appendleft((child.job, child.restarts + 1))
                         else:
                             times = f"{child.end}, {child.restarts + 1} times"
-                            yield JobResult(child.job, error=times)
+                            yield JobResult(child.job, error=times, lost=True)
             except Stopped:
                 running.stop()
                 raise Interrupted("stopped: all jobs have ended", interruption.code) from None

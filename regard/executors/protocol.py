@@ -35,11 +35,12 @@ class Job:
 @dataclass(frozen=True)
 class JobResult:
     """What a job returned; or `error`, why it has no value: the function's error, or that its
-    process was lost too often."""
+    process was `lost` too often."""
 
     job: Job
     value: Json = None
     error: str = ""
+    lost: bool = False
 
     def checked(self) -> Json:
         """The value.

@@ -232,8 +232,7 @@ def resume(
     check_show(show)
     check_callbacks(callbacks)
     folder = Path(folder)
-    if not (folder / "recipe.toml").exists():
-        raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
+    check_run(folder)
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)), connected(device) as own_device:
         with showing(show):
@@ -245,6 +244,16 @@ def resume(
             pause_at=pause_at,
         )
         return _train(verb, made, folder, show, callbacks)
+
+
+def check_run(folder: Path) -> None:
+    """Check that a folder holds a run.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    if not (folder / "recipe.toml").exists():
+        raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
 
 
 def _plan_of_run(

@@ -1,0 +1,72 @@
+"""sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from regard.cli.console import say, show
+from regard.cli.options import AsJson, On, Quiet
+from regard.cli.train import Overrides, numbers_of
+from regard.errors import ConfigError
+
+
+def sweep(
+    recipe: Annotated[Path, Argument(help="A TOML file.")],
+    overrides: Overrides = None,
+    over: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=VALUES", help="What differs: 1e-4..1e-2, 1e-4..1e-2:5 or 128,256."),
+    ] = None,
+    by: Annotated[
+        str, Option(help="grid, random, successive-halving or ray-tune:SEARCHER.")
+    ] = "grid",
+    trials: Annotated[int | None, Option(help="How many configurations are drawn.")] = None,
+    rungs: Annotated[int, Option(help="Of successive halving, before the end.")] = 3,
+    seeds: Annotated[str, Option(help="One run of each trial for each seed: 1,2,3.")] = "1",
+    draw_seed: Annotated[int, Option(help="The seed by which configurations are drawn.")] = 1,
+    out: Annotated[Path | None, Option(help="The folder; runs/NAME-sweep without it.")] = None,
+    on: On = "local",
+    workers: Annotated[int, Option(help="How many runs at once.")] = 1,
+    gpus: Annotated[int, Option(min=0, help="Of its own for each run; 0: what it finds.")] = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe with many values of its options; rank them by their validation scores.
+
+    The same command again continues where it was stopped.
+    """
+    from regard.experiments.sweep import sweep as run
+
+    found = run(
+        recipe,
+        overrides or (),
+        over=dict(map(_named, over or ())),
+        by=by,
+        trials=trials,
+        rungs=rungs,
+        seeds=numbers_of(seeds),
+        draw_seed=draw_seed,
+        out=out,
+        on=on,
+        workers=workers,
+        gpus=gpus,
+        show="none" if quiet else "auto",
+    )
+    if as_json:
+        show(found.facts(), "", as_json)
+    else:
+        found.table().show()
+    say(f"the best: {found.run}")
+    say(f"the report: {found.folder / 'report.html'}")
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip() or not values.strip():
+        raise ConfigError(
+            f"`--over` must be NAME=VALUES, such as model.d_model=128,256, but is {text!r}."
+        )
+    return name.strip(), values.strip()

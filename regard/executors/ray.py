@@ -1,0 +1,361 @@
+"""Jobs as tasks of a Ray cluster: one that exists, or one that is started on this machine.
+
+    --on ray                   the cluster of RAY_ADDRESS, else one that is started on this machine
+    --on ray://HOST:10001      the cluster whose Ray Client server listens there
+    --on ray://auto            the cluster that was started on this machine (`ray start`)
+
+Every job is a task with a process of its own, on any machine of the cluster that has the CPUs and
+GPUs for it. The machines must have the same version of Python, Ray and Regard, and must see the
+files under the same paths.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib.util import find_spec
+from io import TextIOBase
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from regard.errors import ConfigError, MissingExtra
+from regard.executors.local import RESTARTS, THREADS, available_cpus
+from regard.executors.protocol import Job, JobListener, JobResult, Json, PrintedLog, sending_to
+from regard.executors.worker import call
+from regard.training.interrupt import Interrupted, Interruption
+
+OLDEST = (2, 40)  # of Ray, for which this was written
+REACH = 10.0  # seconds for an answer of an address
+PAUSE = 0.2  # seconds between two looks at what tasks have said
+PATIENCE = 60.0  # seconds for tasks to save and end
+OBJECTS = 2**28  # bytes of the object store of a cluster that is started here; jobs need few
+AUTO = "auto"
+# Of a cluster that is started here: no reports of its use, and ports of the loopback address alone.
+PRIVATE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+# ------------------------------------------------------------------------------------ connecting
+
+
+def connected(address: str = "") -> ModuleType:
+    """The module `ray`, connected to a cluster; a connection that exists already is used.
+
+    Args:
+        address: HOST:PORT of a cluster's Ray Client server, or "auto"; "": RAY_ADDRESS, else a
+            cluster that is started on this machine.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        ConfigError: it is too old, or no cluster answers; or `ray` was imported before and a
+            cluster should be started.
+    """
+    given = address or os.environ.get("RAY_ADDRESS", "").removeprefix("ray://")
+    before = "ray" in sys.modules
+    if not given and not before:
+        os.environ.update(PRIVATE)
+    ray = _imported()
+    if ray.is_initialized():
+        return ray
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if not given:
+        if before:  # it has read its settings, and would listen on all addresses
+            raise ConfigError(
+                "`ray` is imported, but not connected. Call ray.init() before, or do not import "
+                "it: Regard then starts a cluster on the loopback address alone."
+            )
+        quiet |= {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
+        ray.init("local", num_cpus=available_cpus(), object_store_memory=OBJECTS, **quiet)
+        return ray
+    if given != AUTO:
+        _check_answers(given)
+        _check_client()
+        given = f"ray://{given}"
+    try:
+        ray.init(given, **quiet)
+    except Exception as error:  # of several types: no cluster, another version of Python or Ray
+        said = str(error).strip().split("\n")[0]
+        raise ConfigError(
+            f"no Ray cluster could be joined at {given}: {said} The machines need the same "
+            f"versions of Python and Ray; here is Ray {ray.__version__}."
+        ) from None
+    return ray
+
+
+def _imported() -> ModuleType:
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("ray", "ray", "`--on ray`") from None
+    version = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if version < OLDEST:
+        raise ConfigError(
+            f"Ray {ray.__version__} is too old: it must be at least {'.'.join(map(str, OLDEST))}. "
+            "Install a newer one, on all machines of the cluster: pip install -U 'regard[ray]'"
+        )
+    return ray
+
+
+def _check_client() -> None:
+    """Raises MissingExtra where Ray Client cannot be used."""
+    if find_spec("grpc") is None:
+        raise MissingExtra("grpcio", "ray", "A Ray cluster at an address")
+
+
+def _check_answers(address: str) -> None:
+    """Raises ConfigError where nothing listens at HOST:PORT."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ConfigError(
+            f"a Ray cluster has an address like ray://HOST:10001, but ray://{address} is given."
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH).close()
+    except OSError as error:
+        raise ConfigError(
+            f"nothing answers at ray://{address} ({error}). The address is that of the Ray Client "
+            "server, on the machine where `ray start --head` ran; its port is 10001 unless chosen."
+        ) from None
+
+
+# --------------------------------------------------------------------------------------- running
+
+
+class RayExecutor:
+    """Runs jobs as tasks of a Ray cluster: an `Executor`.
+
+    workers: how many at once.  address: see `connected`.
+    restarts: how often a job is started again whose process was lost.
+    """
+
+    def __init__(self, workers: int, address: str = "", *, restarts: int = RESTARTS):
+        self.workers, self.address, self.restarts = workers, address, restarts
+
+    def run(
+        self, jobs: Sequence[Job], listener: JobListener | None = None
+    ) -> Generator[JobResult, None, None]:
+        """The results as jobs end; see `Executor.run`."""
+        if not jobs:
+            return
+        ray = connected(self.address)
+        tasks = Tasks(ray, listener or PrintedLog(), Sizes.of(ray, self.workers))
+        yield from results_of(tasks, jobs, self.workers, self.restarts)
+
+
+def results_of(
+    tasks: Tasks, jobs: Sequence[Job], at_once: int, restarts: int
+) -> Generator[JobResult, None, None]:
+    """The results of jobs as they end, so many at once; lost ones are started again.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, when all tasks have ended.
+    """
+    waiting = deque((job, 0) for job in jobs)  # with the number of its restarts
+    with Interruption() as interruption:  # after Ray has set its own handler of SIGTERM
+        try:
+            while waiting or tasks.running:
+                while waiting and len(tasks.running) < at_once:
+                    tasks.start(*waiting.popleft())
+                for job, times, answer in tasks.ended():
+                    if isinstance(answer, dict):
+                        yield JobResult(job, answer.get("value"), answer.get("error", ""))
+                    elif times < restarts:
+                        tasks.listener.log(job, f"{answer}; it is started again")
+                        waiting.appendleft((job, times + 1))
+                    else:
+                        said = f"{answer}, {times + 1} times" if times else answer
+                        yield JobResult(job, error=said, lost=True)
+                if interruption.code:
+                    tasks.stop()
+                    raise Interrupted("stopped: all jobs have ended", interruption.code)
+        finally:
+            tasks.stop()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the machines of a cluster have; share: CPUs of a job that asks for no number."""
+
+    cpus: float
+    gpus: float
+    share: float
+
+    @classmethod
+    def of(cls, ray: ModuleType, workers: int) -> Sizes:
+        """Of the largest machine."""
+        found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        cpus = [one.get("CPU", 0.0) for one in found]
+        share = sum(cpus) / workers
+        largest = max(cpus)
+        gpus = max(one.get("GPU", 0.0) for one in found)
+        return cls(largest, gpus, min(largest, float(int(share)) if share >= 1 else share))
+
+    def options(self, job: Job) -> dict[str, Any]:
+        """The options of a task.
+
+        Raises:
+            ConfigError: no machine has the GPUs.
+        """
+        if job.gpus > self.gpus:
+            raise ConfigError(
+                f"{job.name} needs {job.gpus} GPUs on one machine, but no machine of the Ray "
+                f"cluster has more than {self.gpus:g}."
+            )
+        cpus = min(float(job.cpus), self.cpus) if job.cpus else self.share
+        return {"num_cpus": cpus, "num_gpus": job.gpus, "name": job.name}
+
+    def threads(self, job: Job) -> int:
+        """Of a job."""
+        return job.cpus or max(1, int(self.share))
+
+
+class Mailbox:
+    """An actor that keeps what tasks say until it is fetched."""
+
+    def __init__(self) -> None:
+        self.letters: list[tuple[int, str, Json]] = []
+
+    def put(self, task: int, kind: str, content: Json) -> None:
+        """kind: "message" or "log"."""
+        self.letters.append((task, kind, content))
+
+    def settle(self) -> None:
+        """Returns after what the caller has put before."""
+
+    def take(self) -> list[tuple[int, str, Json]]:
+        """What was put since the last time."""
+        found, self.letters = self.letters, []
+        return found
+
+
+class Tasks:
+    """The tasks that run, and what they say.
+
+    options: of Ray, for all tasks.
+    """
+
+    def __init__(
+        self,
+        ray: ModuleType,
+        listener: JobListener,
+        sizes: Sizes,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ):
+        self.ray, self.listener, self.sizes, self.options = ray, listener, sizes, options
+        self.running: dict[Any, tuple[Job, int, int]] = {}  # reference -> job, restarts, number
+        self.started: list[Job] = []
+        self.mailbox = ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1).remote()
+        # A process for each task, which ends with it: memory and threads are those of one job.
+        self.remote = ray.remote(max_calls=1, max_retries=0)(run_task)
+
+    def start(self, job: Job, restarts: int) -> None:
+        number = len(self.started)
+        environment = dict.fromkeys(THREADS, str(self.sizes.threads(job)))
+        given = job.function, dict(job.arguments), environment, os.getcwd(), self.mailbox, number
+        reference = self.remote.options(**self.sizes.options(job), **self.options).remote(*given)
+        self.started.append(job)
+        self.running[reference] = job, restarts, number
+
+    def ended(self) -> Iterator[tuple[Job, int, dict[str, Any] | str]]:
+        """The tasks that have ended: job, restarts, and its answer or how its process was lost."""
+        ready, _ = self.ray.wait([*self.running], timeout=PAUSE)
+        answers = [(reference, self._answer(reference)) for reference in ready]
+        self.listen()
+        for reference, answer in answers:
+            job, restarts, _ = self.running.pop(reference)
+            yield job, restarts, answer
+
+    def _answer(self, reference: Any) -> dict[str, Any] | str:
+        """What a task has answered, or how its process was lost."""
+        errors = self.ray.exceptions
+        try:
+            answer: dict[str, Any] = self.ray.get(reference)
+        except errors.OutOfMemoryError:
+            return "its machine had no memory left"
+        except (errors.RayTaskError, errors.RaySystemError) as error:  # it has not begun
+            return {"error": str(error).strip().split("\n")[-1]}
+        except errors.RayError as error:
+            return f"its process was lost ({type(error).__name__})"
+        return "its process was told to stop" if "stopped" in answer else answer
+
+    def listen(self) -> None:
+        """Pass on what tasks have said."""
+        try:
+            letters = self.ray.get(self.mailbox.take.remote(), timeout=REACH)
+        except self.ray.exceptions.RayError:  # its machine is lost; it is started elsewhere
+            return
+        for number, kind, content in letters:
+            if kind == "log":
+                self.listener.log(self.started[number], content)
+            else:
+                self.listener.message(self.started[number], content)
+
+    def stop(self) -> None:
+        """Tell all tasks to save and stop, and wait for them; Ctrl-C ends them at once."""
+        if not self.running:
+            return
+        try:
+            for reference in self.running:
+                self.ray.cancel(reference)
+            end = time.monotonic() + PATIENCE
+            while self.running and time.monotonic() < end:
+                for _ in self.ended():
+                    pass
+        finally:
+            for reference in self.running:
+                self.ray.cancel(reference, force=True)
+            self.running = {}
+
+
+class _Sent(TextIOBase):
+    """A stream whose lines go to the mailbox."""
+
+    def __init__(self, mailbox: Any, number: int):
+        self.mailbox, self.number, self.rest = mailbox, number, ""
+
+    def write(self, text: str) -> int:
+        *lines, self.rest = (self.rest + text).split("\n")
+        for line in lines:
+            self.mailbox.put.remote(self.number, "log", line)
+        return len(text)
+
+    def end(self) -> None:
+        """Send a last line without an end."""
+        if self.rest:
+            self.write("\n")
+
+
+def run_task(
+    function: str,
+    arguments: Mapping[str, Json],
+    environment: Mapping[str, str],
+    folder: str,
+    mailbox: Any,
+    number: int,
+) -> dict[str, Json]:
+    """The task of a job in a process of the cluster; returns what `call` returns."""
+    import ray
+
+    os.environ.update(environment)
+    if not os.path.isdir(folder):
+        machine = socket.gethostname()
+        return {
+            "error": f"{folder} is not there on {machine}: all machines of a cluster must see the "
+            "files under the same paths, on a network disk"
+        }
+    os.chdir(folder)
+    printed = _Sent(mailbox, number)
+    with (
+        redirect_stdout(printed),  # type: ignore[type-var]
+        redirect_stderr(printed),
+        sending_to(lambda message: mailbox.put.remote(number, "message", message)),
+    ):
+        answer = call(function, arguments)
+    printed.end()
+    ray.get(mailbox.settle.remote())  # what was put before has arrived
+    return answer

@@ -1,0 +1,79 @@
+"""Jobs of a Ray cluster that work together: all of them are there, or none is."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from regard.errors import ConfigError
+from regard.executors.protocol import Job, JobListener, JobResult, Json, PrintedLog
+from regard.executors.ray import Sizes, Tasks, connected, results_of
+
+ROOM = 120.0  # seconds to wait for room for all of them
+
+
+class Store:
+    """An actor with the store through which the processes of torch find each other."""
+
+    def __init__(self) -> None:
+        import ray
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        self.host = ray.util.get_node_ip_address()
+        wait = timedelta(days=7)
+        self.store = TCPStore(self.host, 0, is_master=True, wait_for_workers=False, timeout=wait)
+
+    def address(self) -> tuple[str, int]:
+        """The host and the port."""
+        return self.host, self.store.port
+
+
+class RayGang:
+    """Runs jobs that need each other as tasks of a Ray cluster: an `Executor`.
+
+    All begin when the cluster has room for all. Each gets an argument `store` more, the host and
+    the port of a `torch.distributed.TCPStore`. One that is lost is not started again.
+    """
+
+    def __init__(self, address: str = ""):
+        self.address = address
+
+    def run(
+        self, jobs: Sequence[Job], listener: JobListener | None = None
+    ) -> Generator[JobResult, None, None]:
+        """The results as jobs end; see `Executor.run`.
+
+        Raises:
+            ConfigError: the cluster has no room for them.
+        """
+        ray = connected(self.address)
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        sizes = Sizes.of(ray, len(jobs))
+        bundles = [_bundle(sizes, job) for job in jobs]
+        group = ray.util.placement_group(bundles, strategy="PACK")
+        try:
+            if not group.wait(ROOM):
+                free = ray.available_resources()
+                raise ConfigError(
+                    f"the Ray cluster has no room for {len(jobs)} processes with "
+                    f"{bundles[0]} each: free are {free.get('CPU', 0):g} CPUs and "
+                    f"{free.get('GPU', 0):g} GPUs."
+                )
+            placed = {"scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
+            store = ray.remote(Store).options(num_cpus=0, **placed).remote()
+            address: Json = list(ray.get(store.address.remote()))
+            given = [replace(job, arguments={**job.arguments, "store": address}) for job in jobs]
+            tasks = Tasks(ray, listener or PrintedLog(), sizes, placed)
+            yield from results_of(tasks, given, len(jobs), restarts=0)
+        finally:
+            ray.util.remove_placement_group(group)
+
+
+def _bundle(sizes: Sizes, job: Job) -> dict[str, float]:
+    """What a job takes of a machine."""
+    options: dict[str, Any] = sizes.options(job)
+    found = {"CPU": options["num_cpus"], "GPU": float(options["num_gpus"])}
+    return {name: count for name, count in found.items() if count}

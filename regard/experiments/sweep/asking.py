@@ -1,0 +1,206 @@
+"""What a sweep is asked for, checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from regard.data.in_memory import is_path
+from regard.errors import ConfigError, RegardError, check_at_least
+from regard.experiments import runs
+from regard.experiments.compare.conditions import BUDGET
+from regard.experiments.recipe_options import open_recipe, read_recipe, schema_of
+from regard.experiments.sweep.methods import (
+    AllAtOnce,
+    SuccessiveHalving,
+    SweepMethod,
+    budgets,
+    numbered,
+)
+from regard.experiments.sweep.ray_tune import RayTuneSearch
+from regard.experiments.sweep.space import Space, Values, axis_of
+from regard.experiments.template import sections_with
+from regard.recipe import check_name, takes
+from regard.schema import joined_with_or
+from regard.suggest import nearest
+
+RAY_TUNE = "ray-tune"
+METHODS = ("grid", "random", "successive-halving", f"{RAY_TUNE}:SEARCHER")
+DRAWN = 16  # configurations, where `trials` is not given
+PROBES = (0.5, 1.5)  # an option that takes one of them takes numbers that are not whole
+# Options of [data] that make batches. They may be swept: each trial reads as many tokens.
+BATCHING = ("batch_size", "max_tokens_per_batch")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sweep.
+
+    path, overrides, recipe: of all trials, without the values that differ.
+    workers: at once; a searcher of Ray Tune suggests as many together.
+    """
+
+    path: Path
+    overrides: tuple[str, ...]
+    recipe: Any
+    space: Space
+    by: str
+    method: SweepMethod
+    seeds: tuple[int, ...]
+    draw_seed: int
+    workers: int
+    folder: Path
+
+    def texts(self, values: Values) -> list[str]:
+        """A trial's values as overrides."""
+        return [f"{name}={json.dumps(value)}" for name, value in values.items()]
+
+    def recipe_of(self, name: str, values: Values, overrides: Sequence[str] | None = None) -> Any:
+        """The recipe of a trial.
+
+        Raises:
+            ConfigError: it is wrong; the message names the trial.
+        """
+        given = self.overrides if overrides is None else overrides
+        with self.naming(name, values):
+            return read_recipe(self.path, [*given, *self.texts(values)])
+
+    @contextmanager
+    def naming(self, name: str, values: Values) -> Iterator[None]:
+        """Errors inside name a trial."""
+        try:
+            yield
+        except RegardError as error:
+            raise ConfigError(f"{name} ({' '.join(self.texts(values))}): {error}") from None
+
+    def without_batching(self, conditions: Mapping[str, Any]) -> dict[str, Any]:
+        """The conditions that all trials must share.
+
+        The size of batches may be swept, unless the budget is in updates, which then read more.
+        """
+        if "updates" in conditions["budget"]:
+            return dict(conditions)
+        data = {name: one for name, one in conditions["data"].items() if name not in BATCHING}
+        return {**conditions, "data": data}
+
+    def facts(self) -> dict[str, Any]:
+        """What may not change while the sweep lasts."""
+        return {
+            "over": {name: str(axis) for name, axis in self.space.axes.items()},
+            "by": self.by,
+            "plan": [[str(until), count] for until, count in self.method.plan()],
+            "workers": self.workers if self.by.startswith(RAY_TUNE) else None,
+            "seeds": [*self.seeds],
+            "draw_seed": self.draw_seed,
+            "recipe": self.recipe.model_dump(mode="json"),
+        }
+
+    def about(self) -> dict[str, str]:
+        """For the page."""
+        return {
+            "by": self.by,
+            **{name: str(axis) for name, axis in self.space.axes.items()},
+            "seeds": ", ".join(map(str, self.seeds)),
+            "budget of a run": self._budget(Fraction(1)),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """What is about to be trained."""
+        yield from self.space.lines()
+        plan, before = self.method.plan(), Fraction(0)
+        for until, count in plan:
+            goes = "go on" if before else "are trained"
+            yield f"{count} trials {goes} to {_part(until)}: {self._budget(until)} each"
+            before = until
+        spent, most = budgets(plan) * len(self.seeds), plan[0][1] * len(self.seeds)
+        seeds = f", {len(self.seeds)} seeds each" if len(self.seeds) > 1 else ""
+        share = f", {float(spent / most):.0%} of training all of them to the end"
+        yield f"together at most {self._budget(spent)}{seeds}{share if spent < most else ''}"
+
+    def _budget(self, times: Fraction) -> str:
+        """So many budgets of the recipe, in words."""
+        limits = {name: getattr(self.recipe.training, name) for name in BUDGET}
+        found = {name: float(limit * times) for name, limit in limits.items() if limit}
+        return " or ".join(
+            f"{count:,.0f} {name}" if count >= 100 else f"{count:.3g} {name}"
+            for name, count in found.items()
+        )
+
+
+def _part(until: Fraction) -> str:
+    return "the end" if until == 1 else f"{until} of the budget"
+
+
+def ask(
+    recipe: str | Path,
+    overrides: Sequence[str],
+    over: Mapping[str, Any],
+    by: str,
+    trials: int | None,
+    rungs: int,
+    seeds: Sequence[int],
+    draw_seed: int,
+    workers: int,
+    out: str | Path | None,
+) -> Asked:
+    """See `regard.sweep`.
+
+    Raises:
+        ConfigError: an argument is wrong, an option does not exist, or its values are no list and
+            no range.
+    """
+    check_at_least(1, trials=trials, rungs=rungs)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
+    if not over:
+        raise ConfigError("`over` must name at least one option, such as model.d_model=128,256.")
+    if not is_path(recipe) or (out is not None and not is_path(out)):
+        raise ConfigError(f"`recipe` and `out` must be paths, but are {recipe!r:.40}, {out!r:.40}.")
+    path = Path(recipe)
+    raw, checked = open_recipe(path, overrides)
+    schema = schema_of(raw)
+    axes = {}
+    for name, given in over.items():
+        _check_name(schema, name)
+        real = any(takes(schema, name, value) for value in PROBES)
+        axes[name] = axis_of(name, given, real)
+    space = Space(axes)
+    name = runs.name_of_run(path, checked.name)
+    folder = Path("runs") / f"{name}-sweep" if out is None else Path(out)
+    method = _method(by, space, trials, rungs, draw_seed, workers)
+    return Asked(
+        path, tuple(overrides), checked, space, by, method, tuple(seeds), draw_seed, workers, folder
+    )
+
+
+def _check_name(schema: Any, name: str) -> None:
+    """Raises ConfigError for names that are no options to be swept."""
+    if name == "seed":
+        raise ConfigError("Seeds are not swept over: give several (`seeds`, --seeds 1,2,3).")
+    if "." not in name and (found := sections_with(name)):
+        raise ConfigError(f"`over` {name}: write the whole name, {joined_with_or(found[:3])}.")
+    check_name(schema, name)
+
+
+def _method(
+    by: str, space: Space, trials: int | None, rungs: int, draw_seed: int, workers: int
+) -> SweepMethod:
+    """Raises ConfigError: there is no such method, or an option is without effect."""
+    if by == "grid":
+        if trials is not None:
+            raise ConfigError("`trials` would be without effect: a grid has all configurations.")
+        return AllAtOnce(numbered(space.grid()))
+    drawn = trials or DRAWN
+    if by == "random":
+        return AllAtOnce(numbered(space.drawn(drawn, draw_seed)))
+    if by == "successive-halving":
+        return SuccessiveHalving(numbered(space.drawn(drawn, draw_seed)), rungs)
+    name, colon, searcher = by.partition(":")
+    if name == RAY_TUNE and colon:
+        return RayTuneSearch(space, searcher, drawn, draw_seed, workers)
+    raise ConfigError(f"There is no method {by!r}. {nearest(by, METHODS)}")

@@ -1,0 +1,114 @@
+"""How a sweep chooses what to train, and for how long: stage after stage.
+
+A method is a function of the stages that are finished, so that a sweep that was stopped goes on as
+if it had not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from regard.experiments.sweep.space import Values
+
+WHOLE = Fraction(1)
+
+
+@dataclass(frozen=True)
+class SweepStage:
+    """Configurations, by the names of their trials, that are trained to a part of the budget."""
+
+    until: Fraction
+    trials: Mapping[str, Values]
+
+
+@dataclass(frozen=True)
+class FinishedStage:
+    """A stage with the score of each trial: the mean over its seeds, None where one has failed."""
+
+    stage: SweepStage
+    scores: Mapping[str, float | None]
+    better: str  # "max" or "min"
+
+    def ranked(self) -> list[str]:
+        """The trials that have a score, the best first; equal ones in their order."""
+        scored = {name: score for name, score in self.scores.items() if score is not None}
+        sign = -1 if self.better == "max" else 1
+        return sorted(scored, key=lambda name: sign * scored[name])
+
+
+class SweepMethod(Protocol):
+    """Chooses stages."""
+
+    def next(self, finished: Sequence[FinishedStage]) -> SweepStage | None:
+        """The stage after these; None: the sweep is finished."""
+
+    def plan(self) -> list[tuple[Fraction, int]]:
+        """The stages before their trials are known: to which part how many are trained, at most."""
+
+
+@dataclass(frozen=True)
+class AllAtOnce:
+    """Every configuration is trained to the end: a grid, or configurations drawn at random."""
+
+    trials: Mapping[str, Values]
+
+    def next(self, finished: Sequence[FinishedStage]) -> SweepStage | None:
+        """All of them, once."""
+        return None if finished else SweepStage(WHOLE, self.trials)
+
+    def plan(self) -> list[tuple[Fraction, int]]:
+        return [(WHOLE, len(self.trials))]
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving:
+    """Successive halving (Jamieson and Talwalkar 2016): after each rung the better half goes on.
+
+    With 3 rungs all trials are trained to 1/8 of the budget, the better half (rounded up) to 1/4,
+    the better half of these to 1/2, and so on to the end. Where one is left, it goes to the end.
+    """
+
+    trials: Mapping[str, Values]
+    rungs: int
+
+    def next(self, finished: Sequence[FinishedStage]) -> SweepStage | None:
+        """Those that are promoted, to the next rung."""
+        if not finished:
+            return SweepStage(self._until(0), self.trials)
+        last = finished[-1]
+        kept = last.ranked()[: math.ceil(len(last.stage.trials) / 2)]
+        if last.stage.until == WHOLE or not kept:
+            return None
+        until = WHOLE if len(kept) == 1 else self._until(len(finished))
+        return SweepStage(until, {name: self.trials[name] for name in self.trials if name in kept})
+
+    def plan(self) -> list[tuple[Fraction, int]]:
+        count, found = len(self.trials), list[tuple[Fraction, int]]()
+        for rung in range(self.rungs + 1):
+            until = WHOLE if rung and count == 1 else self._until(rung)
+            found.append((until, count))
+            if until == WHOLE:
+                break
+            count = math.ceil(count / 2)
+        return found
+
+    def _until(self, rung: int) -> Fraction:
+        return Fraction(1, 2 ** (self.rungs - rung))
+
+
+def budgets(plan: Sequence[tuple[Fraction, int]]) -> Fraction:
+    """How many whole budgets a plan spends: a trial that is promoted goes on where it was."""
+    before, spent = Fraction(0), Fraction(0)
+    for until, count in plan:
+        spent += count * (until - before)
+        before = until
+    return spent
+
+
+def numbered(configurations: Sequence[Values], first: int = 1) -> dict[str, Values]:
+    """The configurations by the names of their trials: trial-01, trial-02."""
+    return {f"trial-{number:02}": one for number, one in enumerate(configurations, first)}

@@ -1,0 +1,221 @@
+"""What the trials of a sweep reached: a table, pictures, a page, plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from regard.executors import Json
+from regard.experiments.compare.results import Outcome
+from regard.experiments.report import REPORT
+from regard.experiments.sweep.space import Values
+from regard.visual.comparison import spread
+from regard.visual.curves import Curves, Series, short
+from regard.visual.page import fragment
+from regard.visual.picture import Picture, PictureColumn, PictureRow
+from regard.visual.report import RunReport
+from regard.visual.table import Table
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration and what its runs reached, one for each seed.
+
+    until: the part of the budget to which it was trained.  scores: the best validation score of
+    each seed so far; () where one has failed.  tokens: that all runs have read.  outcomes: of the
+    runs that were trained to the end.  error: why one has failed.
+    """
+
+    name: str
+    values: Values
+    until: Fraction
+    scores: tuple[float, ...]
+    tokens: int
+    outcomes: tuple[Outcome, ...] = ()
+    error: str = ""
+
+    @property
+    def score(self) -> float | None:
+        """The mean over the seeds."""
+        return mean(self.scores) if self.scores else None
+
+    @property
+    def test(self) -> tuple[float, ...]:
+        """The first score on the test data of each seed, where there are some."""
+        return tuple(one.scores[0]["value"] for one in self.outcomes if one.scores)
+
+    def facts(self) -> dict[str, Json]:
+        """Plain values."""
+        found: dict[str, Json] = {
+            "trial": self.name,
+            "values": self.values,
+            "until": float(self.until),
+            "tokens": self.tokens,
+        }
+        if self.error:
+            return found | {"error": self.error}
+        found["valid"] = _spread_facts(self.scores)
+        return found | ({"test": _spread_facts(self.test)} if self.test else {})
+
+
+def _spread_facts(scores: Sequence[float]) -> dict[str, Json]:
+    found: dict[str, Json] = {"mean": mean(scores), "seeds": [*scores]}
+    return found | ({"sd": stdev(scores)} if len(scores) > 1 else {})
+
+
+@dataclass(frozen=True)
+class SweepResults:
+    """The trials of a sweep, the best first; those that have failed last.
+
+    goal: the validation score that selects, and "max" or "min".  about: facts for the page.
+    """
+
+    folder: Path
+    goal: tuple[str, str]
+    seeds: tuple[int, ...]
+    trials: tuple[Trial, ...]
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best mean validation score of those trained to the end."""
+        first = self.trials[0]
+        return first if first.until == 1 and not first.error else None
+
+    @property
+    def run(self) -> Path | None:
+        """The folder of the best trial's run with the first seed."""
+        return self.folder / f"{self.best.name}-seed{self.seeds[0]}" if self.best else None
+
+    @property
+    def tokens(self) -> int:
+        """What all runs together have read: tokens, or what else the task counts."""
+        return sum(one.tokens for one in self.trials)
+
+    @cached_property
+    def options(self) -> dict[str, str]:
+        """The swept options, and what the table calls them: the last part, where it is unique."""
+        names = list(self.trials[0].values)
+        last = [name.rpartition(".")[2] for name in names]
+        return {
+            n: short if last.count(short) == 1 else n for n, short in zip(names, last, strict=True)
+        }
+
+    def table(self) -> Table:
+        """A row for each trial."""
+        tests = next((one.outcomes[0].scores for one in self.trials if one.test), [])
+        head = ["trial", *self.options.values(), f"valid {self.goal[0]}"]
+        head += [f"test {tests[0]['name']}"] if tests else []
+        head += ["trained to", "tokens"]
+        failed = any(one.error for one in self.trials)
+        rows = []
+        for one in self.trials:
+            row = [one.name, *(_shown(one.values[name]) for name in self.options)]
+            row += [_spread(one.scores)]
+            row += [_spread(one.test)] if tests else []
+            row += ["the end" if one.until == 1 else str(one.until), short(one.tokens)]
+            rows.append(tuple([*row, one.error.split("\n")[0][:80]] if failed else row))
+        head += ["failed"] if failed else []
+        return Table(tuple(head), tuple(rows), "", 0 if self.best else None)
+
+    def picture(self) -> Picture:
+        """The table, the validation scores while training, and against each numeric option."""
+        whole = [one for one in self.trials if one.outcomes]
+        series = [Series(one.name, one.outcomes[0].validation_curve()) for one in whole]
+        name, items = f"valid {self.goal[0]}", whole[0].outcomes[0].items if whole else ""
+        charts: list[Picture] = []
+        if whole:
+            charts.append(Curves(tuple(series), f"{name} while training", items, ""))
+        charts += [
+            chart
+            for option, called in self.options.items()
+            if (chart := self._against(option, called))
+        ]
+        parts = (self.table(), PictureRow(tuple(charts))) if charts else (self.table(),)
+        return PictureColumn(parts, "")
+
+    def _against(self, option: str, called: str) -> Curves | None:
+        """The score against the values of an option; None where they are no numbers."""
+        points: dict[str, list[tuple[float, float]]] = {}
+        for one in self.trials:
+            value, score = one.values[option], one.score
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return None
+            if score is not None and math.isfinite(score):
+                part = "the end" if one.until == 1 else str(one.until)
+                points.setdefault(f"trained to {part}", []).append((float(value), score))
+        every = [x for several in points.values() for x, _ in several]
+        if len(set(every)) < 2:
+            return None
+        logarithmic = min(every) > 0 and max(every) >= 10 * min(every)
+        series = [
+            Series(
+                name,
+                tuple(sorted((math.log10(x) if logarithmic else x, y) for x, y in several)),
+                joined=False,
+            )
+            for name, several in points.items()
+        ]
+        axis = f"log10 of {called}" if logarithmic else called
+        return Curves(tuple(series), f"valid {self.goal[0]} and {called}", axis, "")
+
+    def facts(self) -> dict[str, Any]:
+        """The contents of results.json."""
+        best = self.best
+        return {
+            "goal": self.goal[0],
+            "better": self.goal[1],
+            "best": None if best is None else best.name,
+            "values": None if best is None else best.values,
+            "run": None if self.run is None else str(self.run),
+            "seeds": [*self.seeds],
+            "tokens": self.tokens,
+            "trials": [one.facts() for one in self.trials],
+        }
+
+    def report(self) -> RunReport:
+        """A page, to be saved in the folder, since it links to the pages of the runs."""
+        runs = [f"{one.name}-seed{seed}" for one in self.trials for seed in self.seeds]
+        pages = {run: f"{run}/{REPORT}" for run in runs}
+        links = {run: page for run, page in pages.items() if (self.folder / page).exists()}
+        title = f"Sweep over {', '.join(self.options.values())}"
+        return RunReport(title, self.about, comparison=self.picture(), links=links)
+
+    def __str__(self) -> str:
+        return self.table().text(width=160).rstrip()
+
+    def _repr_html_(self) -> str:
+        return fragment(self.table().body())
+
+
+def _spread(scores: Sequence[float]) -> str:
+    """`spread`, with four significant digits for a single score."""
+    if len(scores) > 1:
+        return spread(scores)
+    return f"{scores[0]:.4g}" if scores else ""
+
+
+def _shown(value: Json) -> str:
+    return (
+        value
+        if isinstance(value, str)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def ordered(trials: Sequence[Trial], better: str) -> tuple[Trial, ...]:
+    """The best first, among those that were trained equally long; those that have failed last."""
+    sign = -1 if better == "max" else 1
+
+    def rank(one: Trial) -> tuple[bool, Fraction, float]:
+        return bool(one.error), -one.until, sign * (one.score or 0.0)
+
+    return tuple(sorted(trials, key=rank))

@@ -1,0 +1,217 @@
+"""What a sweep searches: for each option a list of values, or a range from which they are drawn.
+
+    128,256           these values
+    1e-4..1e-2        any value between the two
+    1e-4..1e-2:5      five values from the one to the other
+
+A range whose ends are positive and differ by a factor of 10 or more is searched on a logarithmic
+scale, others evenly. Where the ends are whole numbers and the option takes no others, values are
+whole numbers, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from typing import Any
+
+from regard.errors import ConfigError
+from regard.executors import Json
+
+LOGARITHMIC = 10  # a range with ends that differ by this factor is searched on a logarithmic scale
+DIGITS = 4  # significant digits of values that are drawn
+TRIES = 1000  # to draw a configuration that was not drawn before
+_RANGE = re.compile(r"(?P<low>[^.:]*(?:\.\d[^.:]*)?)\.\.(?P<high>[^:]+)(?::(?P<points>\d+))?")
+
+Values = dict[str, Json]  # of the swept options, by their dotted names
+
+
+@dataclass(frozen=True)
+class ValueList:
+    """A list of values."""
+
+    values: tuple[Json, ...]
+
+    def draw(self, random: Random) -> Json:
+        """One of the values, each with the same probability."""
+        return random.choice(self.values)
+
+    def __str__(self) -> str:
+        return ", ".join(one if isinstance(one, str) else json.dumps(one) for one in self.values)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Every value from `low` to `high`, both included; `whole`: whole numbers alone."""
+
+    low: float
+    high: float
+    whole: bool
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether equal factors, not equal differences, are equally probable."""
+        return self.low > 0 and self.high >= LOGARITHMIC * self.low
+
+    def at(self, share: float) -> float:
+        """The value at a share of the way from `low` to `high`."""
+        if self.logarithmic:
+            value = math.exp((1 - share) * math.log(self.low) + share * math.log(self.high))
+        else:
+            value = (1 - share) * self.low + share * self.high
+        rounded = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
+        return min(self.high, max(self.low, rounded))
+
+    def draw(self, random: Random) -> Json:
+        """A value between the ends."""
+        if self.whole and not self.logarithmic:
+            return random.randint(int(self.low), int(self.high))
+        return self.at(random.random())
+
+    def points(self, count: int) -> ValueList:
+        """So many values from end to end; whole numbers may be fewer."""
+        found = [self.at(n / (count - 1)) for n in range(count)]
+        return ValueList(tuple(dict.fromkeys(found)))
+
+    def __str__(self) -> str:
+        scale = "logarithmic" if self.logarithmic else "even"
+        kind = ", whole numbers" if self.whole else ""
+        return f"{self.low:g} to {self.high:g} on a{'n' * (scale == 'even')} {scale} scale{kind}"
+
+
+Axis = ValueList | Range
+
+
+@dataclass(frozen=True)
+class Space:
+    """The swept options by their dotted names."""
+
+    axes: Mapping[str, Axis]
+
+    @property
+    def size(self) -> int | None:
+        """How many configurations there are; None: any number."""
+        lists = [axis for axis in self.axes.values() if isinstance(axis, ValueList)]
+        if len(lists) < len(self.axes):
+            return None
+        return math.prod(len(axis.values) for axis in lists)
+
+    def grid(self) -> list[Values]:
+        """Every configuration; the last option changes fastest.
+
+        Raises:
+            ConfigError: an option has a range without points.
+        """
+        lists = {
+            name: axis.values for name, axis in self.axes.items() if isinstance(axis, ValueList)
+        }
+        for name in self.axes:
+            if name not in lists:
+                axis = self.axes[name]
+                raise ConfigError(
+                    f"`over` {name}: a grid needs values, and {axis} has any number. Say how many, "
+                    "LOW..HIGH:5, or draw them: by random."
+                )
+        return [dict(zip(lists, one, strict=True)) for one in product(*lists.values())]
+
+    def drawn(self, count: int, seed: int) -> list[Values]:
+        """So many different configurations, drawn at random; all of them where there are no more.
+
+        They depend on the seed alone, and the first ones not on how many follow.
+        """
+        if self.size is not None and self.size <= count:
+            return self.grid()
+        random, found = Random(seed), list[Values]()
+        for _ in range(count * TRIES):
+            if len(found) == count:
+                break
+            one = {name: axis.draw(random) for name, axis in self.axes.items()}
+            if one not in found:
+                found.append(one)
+        return found
+
+    def lines(self) -> list[str]:
+        """What is searched, one option a line."""
+        return [f"{name}: {axis}" for name, axis in self.axes.items()]
+
+
+def axis_of(name: str, given: Any, real: bool) -> Axis:
+    """A range or a list, as the command line or Python has it.
+
+    Args:
+        given: "1e-4..1e-2", "128,256"; or a pair (1e-4, 1e-2), a range, or a list [128, 256].
+        real: whether the option takes numbers that are not whole.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(given, str):
+        return _from_text(name, given, real)
+    if isinstance(given, tuple) and len(given) == 2 and all(map(_is_number, given)):
+        return _range(name, given[0], given[1], real)
+    if isinstance(given, Sequence) and given:
+        return _choices(name, given)
+    raise ConfigError(
+        f"`over` {name} must be a range, (low, high), or a list of values, but is {given!r:.80}."
+    )
+
+
+def _from_text(name: str, text: str, real: bool) -> Axis:
+    match = _RANGE.fullmatch(text.strip())
+    ends = [_value(match[end]) for end in ("low", "high")] if match else []
+    if match and all(map(_is_number, ends)):
+        found = _range(name, ends[0], ends[1], real)
+        if match["points"] is None:
+            return found
+        if int(match["points"]) < 2:
+            raise ConfigError(f"`over` {name} must have at least 2 points, but is {text!r}.")
+        return found.points(int(match["points"]))
+    return _choices(name, list(_listed(text)))
+
+
+def _listed(text: str) -> Iterator[Any]:
+    """The values of a list; commas inside brackets and quotes separate nothing."""
+    try:
+        yield from tomllib.loads(f"values = [{text}]")["values"]
+    except ValueError:
+        for part in text.split(","):
+            yield _value(part.strip())
+
+
+def _value(text: str) -> Any:
+    """A value as TOML has it, or a bare text."""
+    try:
+        return tomllib.loads(f"value = {text.strip()}")["value"]
+    except ValueError:
+        return text
+
+
+def _choices(name: str, values: Sequence[Any]) -> ValueList:
+    if "" in values:
+        raise ConfigError(f"`over` {name} has an empty value. Values are separated by one comma.")
+    twice = [one for index, one in enumerate(values) if one in values[:index]]
+    if twice:
+        raise ConfigError(f"`over` {name} has the value {twice[0]!r} twice.")
+    return ValueList(tuple(values))
+
+
+def _range(name: str, low: Any, high: Any, real: bool) -> Range:
+    if not low < high:
+        raise ConfigError(
+            f"`over` {name} must be a range from a lower to a higher number, but is "
+            f"{low!r}..{high!r}."
+        )
+    fractions = [end for end in (low, high) if end != int(end)]
+    if not real and fractions:
+        raise ConfigError(f"`over` {name} takes whole numbers, but the range has {fractions[0]!r}.")
+    return Range(low, high, whole=not real)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

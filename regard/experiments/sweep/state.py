@@ -1,0 +1,105 @@
+"""sweep.json: what was asked, and what each run of each stage has reached; written atomically."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from regard.errors import CheckpointError
+from regard.executors import Json
+from regard.experiments.compare.conditions import check_unchanged
+from regard.experiments.sweep.methods import SweepStage
+from regard.experiments.sweep.space import Values
+from regard.file_writing import write_text
+from regard.schema import Fields, read_json
+
+STATE = "sweep.json"
+ERROR = "error"
+
+
+class StoredStage(Fields):
+    """A stage: its part of the budget ("1/8"), the values of its trials, and what runs reached."""
+
+    until: str
+    trials: dict[str, dict[str, Any]]
+    runs: dict[str, dict[str, Any]]
+
+
+class StoredSweep(Fields):
+    """The file."""
+
+    asked: dict[str, Any]
+    stages: list[StoredStage]
+
+
+class SweepState:
+    """The state of a sweep in a folder.
+
+    Raises:
+        ConfigError: the folder holds another sweep; every difference is named.
+        CheckpointError: the file is damaged.
+    """
+
+    def __init__(self, folder: Path, asked: Mapping[str, Json]):
+        self.path, self.folder = folder / STATE, folder
+        self.asked: dict[str, Any] = json.loads(json.dumps(asked))
+        self._stages: list[StoredStage] = []
+        if self.path.exists():
+            stored: StoredSweep = read_json(self.path, StoredSweep, error=_damaged)
+            check_unchanged(stored.asked, self.asked, folder)
+            self._stages = list(stored.stages)
+
+    def begin(self, index: int, stage: SweepStage) -> None:
+        """Add a stage, unless it is there.
+
+        Raises:
+            CheckpointError: another stage is there.
+        """
+        plain = {"until": str(stage.until), "trials": stage.trials, "runs": {}}
+        new = StoredStage.model_validate(json.loads(json.dumps(plain)))
+        if index == len(self._stages):
+            self._stages.append(new)
+            self._write()
+        there = self._stages[index]
+        if (there.until, there.trials) != (new.until, new.trials):
+            raise CheckpointError(
+                f"{self.path}: stage {index + 1} has other trials than this version chooses. "
+                "Choose another folder."
+            )
+
+    def reached(self, index: int) -> dict[str, dict[str, Any]]:
+        """What each run of a stage has reached, by its name. A run that has failed has `error`.
+
+        It is tried again where its folder was removed.
+        """
+        runs = self._stages[index].runs
+        return {
+            name: found
+            for name, found in runs.items()
+            if ERROR not in found or (self.folder / name).exists()
+        }
+
+    def record(self, index: int, run: str, found: Mapping[str, Json]) -> None:
+        """Write what a run has reached."""
+        self._stages[index].runs[run] = dict(found)
+        self._write()
+
+    def stages(self) -> list[tuple[Fraction, dict[str, Values], dict[str, dict[str, Any]]]]:
+        """Of each stage that has begun: the part of the budget, its trials, and its runs."""
+        return [
+            (Fraction(one.until), one.trials, self.reached(index))
+            for index, one in enumerate(self._stages)
+        ]
+
+    def _write(self) -> None:
+        stages = [one.model_dump() for one in self._stages]
+        write_text(self.path, json.dumps({"asked": self.asked, "stages": stages}, indent=1) + "\n")
+
+
+def _damaged(message: str) -> CheckpointError:
+    return CheckpointError(
+        f"{message}\nThe runs are not lost. Remove the file, and the same sweep goes on from them."
+    )

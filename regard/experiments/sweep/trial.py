@@ -1,0 +1,42 @@
+"""One run of a sweep, in a process of its own: trained to a part of its budget, or to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.executors import Json
+from regard.experiments.compare.worker import WorkerProgress, measure
+from regard.experiments.runs import load, resume, train
+from regard.training import Paused
+
+
+def trained_until(
+    folder: str, recipe: str, overrides: Sequence[str], every: float, until: float
+) -> dict[str, Json]:
+    """The job of a run: train, or go on, to a part of the budget; at the end test it, too.
+
+    until: the part; 1 is the end.  every: seconds between messages.
+
+    Returns the best validation score so far as "score", its "goal", "updates" and "tokens".
+    """
+    path, shown = Path(folder), WorkerProgress(every)
+    if until >= 1:
+        whole = measure(path, recipe, overrides, shown)
+        return _reached(whole.goal[:2], whole.goal[2], whole.updates, whole.tokens)
+    try:
+        if (path / "recipe.toml").exists():
+            result = resume(path, show=shown, pause_at=until)
+        else:
+            result = train(recipe, overrides, out=path, show=shown, pause_at=until).result
+    except Paused as paused:
+        return _reached(paused.goal, paused.best, paused.update, paused.tokens)
+    task: Any = load(path)  # it has ended before: no better score in so many validations
+    return _reached(task.goal, result.best, result.update, result.tokens)
+
+
+def _reached(
+    goal: Sequence[str], score: float | None, updates: int, tokens: int
+) -> dict[str, Json]:
+    return {"goal": [*goal], "score": score, "updates": updates, "tokens": tokens}

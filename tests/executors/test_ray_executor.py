@@ -1,0 +1,136 @@
+"""Jobs on a Ray cluster that is started on this machine: what they return, say, survive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from regard.errors import ConfigError, MissingExtra
+from regard.executors import Job, executor
+from regard.executors import ray as on_ray
+from regard.training import Interrupted
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    if "ray" in sys.modules:
+        pytest.skip("ray was imported by something else, and has read its settings")
+    with pytest.MonkeyPatch.context() as patched:
+        path = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
+        patched.setenv("PYTHONPATH", path)  # of the processes of the cluster
+        patched.delenv("RAY_ADDRESS", raising=False)
+        ray = on_ray.connected()
+        yield ray
+        ray.shutdown()
+
+
+class Heard:
+    """A `JobListener`."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, object]] = []
+        self.lines: list[str] = []
+
+    def message(self, job, message):
+        self.messages.append((job.name, message))
+
+    def log(self, job, line):
+        self.lines.append(f"{job.name}: {line}")
+
+
+def test_jobs_return_values_errors_messages_and_lines_and_lost_ones_start_again(cluster, tmp_path):
+    jobs = [
+        Job("example_jobs:double", {"number": 4}, "double"),
+        Job("example_jobs:say", {"text": "hello"}, "say"),
+        Job("example_jobs:fail", {"path": "p"}, "fail"),
+        Job("example_jobs:facts", {}, "facts", cpus=3),
+        Job("example_jobs:die_at_first", {"folder": str(tmp_path), "times": 1}, "die"),
+    ]
+    heard = Heard()
+    found = {result.job.name: result for result in executor("ray", 2).run(jobs, heard)}
+    assert found["double"].value == 8 and found["die"].value == 2
+    assert found["fail"].error == "p:3: is wrong." and found["fail"].value is None
+    assert found["facts"].value["OMP_NUM_THREADS"] == "3"
+    assert heard.messages == [("say", {"text": "hello"})]
+    assert {"say: hello", "say: and so on"} <= {*heard.lines}
+    assert any("die: its process was lost" in line for line in heard.lines)
+
+
+def test_the_cluster_listens_on_the_loopback_address_alone(cluster):
+    psutil = pytest.importorskip("psutil")
+    children = psutil.Process().children(recursive=True)
+    listening = [
+        connection.laddr.ip
+        for child in children
+        for connection in child.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening and {one.removeprefix("::ffff:") for one in listening} == {"127.0.0.1"}
+
+
+def test_an_interrupted_job_saves_and_ends(cluster, tmp_path):
+    def interrupt() -> None:
+        while not list(tmp_path.glob("*.pid")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    job = Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"})
+    with pytest.raises(Interrupted) as stopped:
+        list(executor("ray", 1).run([job]))
+    assert stopped.value.code == 130 and (tmp_path / "a.saved").exists()
+
+
+def test_more_gpus_than_a_machine_has_raise_an_error(cluster):
+    with pytest.raises(ConfigError, match="needs 99 GPUs on one machine, but no machine"):
+        list(executor("ray", 1).run([Job("example_jobs:facts", {}, gpus=99)]))
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:http"])
+def test_what_is_no_address_raises_an_error(address, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    if address:
+        with pytest.raises((ConfigError, MissingExtra)):
+            on_ray.connected(address)
+        with pytest.raises(ConfigError, match="an address like ray://HOST:10001"):
+            on_ray._check_answers(address)
+    else:
+        with pytest.raises(MissingExtra, match=r"pip install 'regard\[ray\]'"):
+            on_ray.connected()
+
+
+def test_an_address_where_nothing_listens_raises_an_error_at_once():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match=f"nothing answers at ray://127.0.0.1:{port}"):
+        on_ray._check_answers(f"127.0.0.1:{port}")
+
+
+def test_a_cluster_is_not_started_where_ray_was_imported_before(monkeypatch):
+    imported = type(sys)("ray")
+    imported.__version__, imported.is_initialized = "2.60.0", lambda: False
+    monkeypatch.setitem(sys.modules, "ray", imported)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ConfigError, match=r"Call ray.init\(\) before, or do not import it"):
+        on_ray.connected()
+
+
+def test_a_version_that_is_too_old_raises_an_error(monkeypatch):
+    old = type(sys)("ray")
+    old.__version__ = "2.9.3"
+    monkeypatch.setitem(sys.modules, "ray", old)
+    with pytest.raises(ConfigError, match=r"Ray 2.9.3 is too old: it must be at least 2.40"):
+        on_ray.connected()

@@ -1,0 +1,350 @@
+"""Sweeps: what is drawn, what is promoted, what is spent; stopping, failing, refusing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from statistics import mean
+
+import pytest
+from in_this_process import InThisProcess
+from typer.testing import CliRunner
+
+from regard import sweep
+from regard.cli import app
+from regard.errors import ConfigError, RegardError
+from regard.executors import Job, JobListener, JobResult
+from regard.experiments import sweep as sweeping
+from regard.experiments.runs import train
+from regard.experiments.sweep.methods import (
+    FinishedStage,
+    SuccessiveHalving,
+    budgets,
+    numbered,
+)
+from regard.experiments.sweep.ray_tune import RayTuneSearch
+from regard.experiments.sweep.results import SweepResults
+from regard.experiments.sweep.space import Range, Space, ValueList, axis_of
+from regard.training import Interrupted
+
+RECIPE = """
+task = "language-modeling"
+[data]
+batch_size = 4
+sequence_length = 5
+train = "train.txt"
+valid = "valid.txt"
+test = "valid.txt"
+[model]
+name = "recurrent"
+d_model = 4
+[training]
+tokens = 320
+threads = 1
+log_every = 1000
+[training.optimizer]
+learning_rate = 0.01
+[training.schedule]
+name = "cosine"
+[training.validation]
+every = 5
+"""
+RATE = "training.optimizer.learning_rate"
+OVER = {RATE: [0.003, 0.03], "model.dropout": "0.0,0.5"}
+HALVING = {"by": "successive-halving", "rungs": 1, "seeds": (1, 2), "show": "none"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("sweep")
+    draw = Random(0)
+    for part, lines in (("train", 60), ("valid", 12)):
+        words = (" ".join(draw.choices("abcdefgh", k=6)) for _ in range(lines))
+        (made / f"{part}.txt").write_text("".join(f"{line}\n" for line in words))
+    (made / "lm.toml").write_text(RECIPE)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(sweeping, "executor", lambda on, workers: InThisProcess())
+
+
+@pytest.fixture(scope="module")
+def halved(folder) -> SweepResults:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sweeping, "executor", lambda on, workers: InThisProcess())
+        out = folder / "halved"
+        return sweep(folder / "lm.toml", over=OVER, out=out, **HALVING)
+
+
+# -------------------------------------------------------------------------------- what is searched
+
+
+@pytest.mark.parametrize(
+    ("text", "real", "found"),
+    [
+        ("128,256", False, ValueList((128, 256))),
+        ("adam, sgd", False, ValueList(("adam", "sgd"))),
+        ("true,false", False, ValueList((True, False))),
+        ("[0, 2],[0, 1]", False, ValueList(([0, 2], [0, 1]))),
+        ("1e-4..1e-2", True, Range(1e-4, 1e-2, False)),
+        ("0..1", True, Range(0, 1, False)),
+        ("0.1..0.5", True, Range(0.1, 0.5, False)),
+        ("-2..5", False, Range(-2, 5, True)),
+        ("1e-4..1e-2:3", True, ValueList((1e-4, 1e-3, 1e-2))),
+        ("1..2:3", True, ValueList((1.0, 1.5, 2.0))),
+        ("1..4:3", False, ValueList((1, 2, 4))),
+    ],
+)
+def test_a_text_is_a_list_or_a_range(text, real, found):
+    assert axis_of("x", text, real) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("2..1", "from a lower to a higher"),
+        ("1.5..3", "takes whole numbers, but the range has 1.5"),
+        ("1,1", "has the value 1 twice"),
+        ("a,,b", "has an empty value"),
+        ("1..2:1", "at least 2 points"),
+        ([], "must be a range"),
+        (3, "must be a range"),
+    ],
+)
+def test_what_is_no_list_and_no_range_raises_an_error(given, told):
+    with pytest.raises(ConfigError, match=told):
+        axis_of("x", given, False)
+
+
+@pytest.mark.parametrize(
+    ("axis", "below"),
+    [  # the share of values that are at most `x`
+        (Range(1e-4, 1e-2, False), lambda x: math.log(x / 1e-4) / math.log(100)),
+        (Range(0.0, 0.8, False), lambda x: x / 0.8),
+        (Range(3, 12, True), lambda x: (x - 2) / 10),
+    ],
+)
+def test_values_are_drawn_evenly_on_the_scale_of_a_range(axis, below):
+    """The largest distance of both distributions, by Kolmogorov's bound at one in a million."""
+    draw, count = Random(1), 2000
+    drawn = sorted(axis.draw(draw) for _ in range(count))
+    assert all(axis.low <= one <= axis.high for one in drawn)
+    assert not axis.whole or all(isinstance(one, int) for one in drawn)
+    apart = max(abs((drawn.index(x) + drawn.count(x)) / count - below(x)) for x in set(drawn))
+    assert apart < math.sqrt(math.log(2e6) / (2 * count))
+
+
+def test_draws_depend_on_the_seed_alone_and_never_repeat_a_configuration():
+    space = Space({"a": ValueList((1, 2, 3)), "b": ValueList((1, 2, 3))})
+    assert space.drawn(5, 1) == space.drawn(8, 1)[:5] != space.drawn(5, 2)
+    assert len({tuple(one.values()) for one in space.drawn(8, 1)}) == 8
+    assert space.drawn(9, 1) == space.drawn(100, 2) == space.grid()
+    assert [(one["a"], one["b"]) for one in space.grid()] == [
+        (a, b) for a in (1, 2, 3) for b in (1, 2, 3)
+    ]
+
+
+# ------------------------------------------------------------------------------ successive halving
+
+
+@pytest.mark.parametrize(
+    ("count", "rungs", "spent"), [(16, 3, 5), (16, 4, 3), (4, 1, 3), (1, 3, 1)]
+)
+def test_halving_spends_what_its_definition_says(count, rungs, spent):
+    """16 to 1/8, 8 to 1/4, 4 to 1/2, 2 to the end: 2 + 1 + 1 + 1 budgets."""
+    method = SuccessiveHalving(numbered([{"x": n} for n in range(count)]), rungs)
+    assert budgets(method.plan()) == spent
+
+
+def test_halving_promotes_the_better_half_of_those_that_have_not_failed():
+    draw = Random(2)
+    method = SuccessiveHalving(numbered([{"x": n} for n in range(11)]), 2)
+    finished: list[FinishedStage] = []
+    while (stage := method.next(finished)) is not None:
+        scores = {name: draw.random() if draw.random() < 0.8 else None for name in stage.trials}
+        finished.append(FinishedStage(stage, scores, "max"))
+    assert [one.stage.until for one in finished] == [Fraction(1, 4), Fraction(1, 2), 1]
+    for before, after in zip(finished, finished[1:], strict=False):
+        left = {name: score for name, score in before.scores.items() if score is not None}
+        most = (len(before.scores) + 1) // 2
+        assert set(after.scores) == set(sorted(left, key=left.get, reverse=True)[:most])
+
+
+def test_a_promoted_run_equals_one_that_was_never_stopped(halved, folder, tmp_path):
+    assert [float(one.until) for one in halved.trials] == [1, 1, 0.5, 0.5]
+    best = halved.best
+    given = [f"{name}={value}" for name, value in best.values.items()]
+    given.append(f'tokenizer={{path="{halved.folder / "tokenizer"}"}}')
+    whole = train(folder / "lm.toml", given, out=tmp_path / "run", seed=1, show="none").folder
+    for file in ("model/model.safetensors", "recipe.toml"):
+        assert (halved.run / file).read_bytes() == (whole / file).read_bytes()
+    curve = best.outcomes[0].validation_curve()
+    assert best.scores[0] == min(score for _, score in curve) and len(curve) >= 3
+
+
+def test_results_have_the_spread_over_seeds_and_what_was_spent(halved):
+    facts = json.loads((halved.folder / "results.json").read_text())
+    first = facts["trials"][0]
+    assert facts["best"] == first["trial"] and facts["better"] == "min"
+    assert first["valid"]["mean"] == pytest.approx(mean(first["valid"]["seeds"]))
+    assert len(first["valid"]["seeds"]) == len(first["test"]["seeds"]) == 2
+    budget = 2 * (4 / 2 + 2 / 2) * 320  # with two seeds, up to whole updates
+    assert budget <= facts["tokens"] <= budget + 20 * 2 * 4
+    page = (halved.folder / "report.html").read_text()
+    for told in ("±", "trial-01", "learning_rate", "successive-halving"):
+        assert told in page
+
+
+class Stopping(InThisProcess):
+    """Is interrupted after so many jobs."""
+
+    def __init__(self, jobs: int):
+        self.left = jobs
+
+    def run(self, jobs: Sequence[Job], listener: JobListener) -> Iterator[JobResult]:
+        for result in super().run(jobs, listener):
+            yield result
+            self.left -= 1
+            if not self.left:
+                raise Interrupted("stopped", 130)
+
+
+def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, monkeypatch):
+    out = folder / "stopped"
+
+    def again() -> SweepResults:
+        return sweep(folder / "lm.toml", over=OVER, out=out, **HALVING)
+
+    for jobs in (3, 6):
+        monkeypatch.setattr(sweeping, "executor", lambda on, workers, n=jobs: Stopping(n))
+        with pytest.raises(Interrupted, match="The same command continues"):
+            again()
+    monkeypatch.setattr(sweeping, "executor", lambda on, workers: InThisProcess())
+    found, whole = again().facts(), halved.facts()
+    for one in (found, whole):
+        del one["run"]
+    assert found == whole
+    with pytest.raises(
+        ConfigError, match=r"was started under other conditions:\n  draw_seed: was 1"
+    ):
+        sweep(folder / "lm.toml", over=OVER, draw_seed=2, out=out, **HALVING)
+
+
+# ------------------------------------------------------------------------------------ Ray Tune
+
+
+def test_a_searcher_of_ray_tune_suggests_what_it_would_if_it_were_called_itself():
+    """Optuna's TPE, told in stages of two; a stage is suggested again as it was."""
+    pytest.importorskip("ray.tune", exc_type=ImportError)
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    axes = {"x": Range(1e-3, 1.0, False), "n": Range(1, 9, True), "c": ValueList(("a", "b"))}
+    method = RayTuneSearch(Space(axes), "optuna", trials=24, seed=3, at_once=2)
+
+    def loss(x: float, n: int, c: str) -> float:
+        return abs(math.log(x / 0.05)) + abs(n - 4) + (c == "a")
+
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=3))
+    finished: list[FinishedStage] = []
+    while (stage := method.next(finished)) is not None:
+        assert stage == method.next(finished) and len(stage.trials) == 2
+        trials = [study.ask() for _ in stage.trials]
+        for trial, values in zip(trials, stage.trials.values(), strict=True):
+            assert trial.suggest_float("x", 1e-3, 1.0, log=True) == pytest.approx(
+                values["x"], rel=1e-3
+            )
+            assert trial.suggest_int("n", 1, 9) == values["n"]
+            assert trial.suggest_categorical("c", ["a", "b"]) == values["c"]
+        scores = {name: loss(**values) for name, values in stage.trials.items()}
+        for trial, score in zip(trials, scores.values(), strict=True):
+            study.tell(trial, -score)
+        finished.append(FinishedStage(stage, scores, "min"))
+    assert sum(len(one.stage.trials) for one in finished) == 24
+    with pytest.raises(ConfigError, match="Did you mean 'optuna'"):
+        RayTuneSearch(Space(axes), "optun", 4, 1, 1)
+    with pytest.raises(ConfigError, match="take `random`"):
+        RayTuneSearch(Space(axes), "random", 4, 1, 1)
+
+
+# ------------------------------------------------------------------------------- failing, refusing
+
+
+def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
+    over = {RATE: [0.01, 1e38]}
+    found = sweep(
+        folder / "lm.toml",
+        ["training.optimizer.name=sgd"],
+        over=over,
+        out=folder / "failing",
+        show="lines",
+    )
+    assert found.best.values == {RATE: 0.01}
+    assert "inf" in found.trials[1].error or "nan" in found.trials[1].error
+    assert found.facts()["trials"][1]["error"] and "failed" in str(found)
+    assert "trial-02-seed1 has failed" in capsys.readouterr().err
+    with pytest.raises(RegardError, match="every trial has failed"):
+        sweep(
+            folder / "lm.toml",
+            ["training.optimizer.name=sgd"],
+            over={RATE: [1e38]},
+            out=folder / "all",
+            show="none",
+        )
+
+
+@pytest.mark.parametrize(
+    ("over", "told"),
+    [
+        ({"model.d_modl": [4]}, "has no `d_modl`. Did you mean 'd_model'?"),
+        ({"learning_rate": [0.1]}, f"write the whole name, {RATE}"),
+        (
+            {"model.d_model": [4, 0]},
+            "trial-02 (model.d_model=0): command line: `model.d_model` must",
+        ),
+        ({"model.d_model": "4,a"}, "trial-02"),
+        ({RATE: [0.1, -1]}, "`learning_rate` of the optimizer options must be positive"),
+        ({"training.tokens": [320, 640]}, "budget.tokens: 320 in the recipe, 640 in trial-02"),
+        ({"seed": [1, 2]}, "give several"),
+        ({RATE: (0.1, 1.0)}, "a grid needs values"),
+        ({}, "must name at least one option"),
+    ],
+)
+def test_wrong_options_and_values_are_found_before_anything_runs(folder, tmp_path, over, told):
+    with pytest.raises(ConfigError) as refused:
+        sweep(folder / "lm.toml", over=over, out=tmp_path / "out", show="none")
+    assert told in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_that_contradict_each_other_are_found_before_anything_runs(folder, tmp_path):
+    given = ['model={name="gpt", d_model=6, layers=1, heads=2, max_length=5}']
+    with pytest.raises(ConfigError, match=r"trial-02 \(model.heads=4\).*heads"):
+        sweep(folder / "lm.toml", given, over={"model.heads": [2, 4]}, out=tmp_path, show="none")
+    assert not list(tmp_path.glob("trial*"))
+
+
+def test_the_command_line_says_the_plan_before_it_starts_and_prints_json(folder, tmp_path):
+    over = ["--over", f"{RATE}=1e-3..1e-1", "--over", "model.dropout=0..1"]
+    more = ["--by", "successive-halving", "--trials", "3", "--rungs", "1", "--json"]
+    command = ["sweep", str(folder / "lm.toml"), *over, *more, "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert len(facts["trials"]) == 3 and Path(facts["run"]).is_dir()
+    assert all(0.001 <= one["values"][RATE] <= 0.1 for one in facts["trials"])
+    for told in (
+        f"{RATE}: 0.001 to 0.1 on a logarithmic scale",
+        "model.dropout: 0 to 1 on an even scale",
+        "3 trials are trained to 1/2 of the budget: 160 tokens each",
+        "2 trials go on to the end: 320 tokens each",
+        "together at most 800 tokens, 83% of training all of them to the end",
+    ):
+        assert told in done.stderr
+    wrong = CliRunner().invoke(app, ["sweep", str(folder / "lm.toml"), "--over", "model.d_model"])
+    assert wrong.exit_code == 2 and "must be NAME=VALUES" in wrong.stderr
