@@ -9,6 +9,7 @@ parts.py      the files of the results
 worker.py     the work of one process
 driver.py     starts workers, shows progress, completes the folder
 reading.py    reading the parts
+ray_datasets.py  Ray Datasets, without files
 """
 
 from __future__ import annotations

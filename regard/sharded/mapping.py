@@ -15,6 +15,7 @@ from regard.progress import Show
 from regard.sharded.driver import Workers, compute
 from regard.sharded.manifest import INPUT, MANIFEST, ShardedTask
 from regard.sharded.parts import format_of
+from regard.sharded.ray_datasets import is_ray_dataset, map_ray_dataset
 from regard.sharded.reading import ShardedResults, read_parts
 from regard.sharded.rows import TEXT
 
@@ -26,7 +27,7 @@ def map(
     data: Any,
     task: str = "predict",
     *,
-    out: str | Path,
+    out: str | Path | None = None,
     workers: int = 1,
     on: str = "local",
     columns: str | Sequence[str] = (),
@@ -40,15 +41,19 @@ def map(
     strict: bool = False,
     show: Show | None = None,
     **options: Any,
-) -> ShardedResults:
+) -> ShardedResults | Any:
     """The results for each row, written into parts of a folder; an interrupted call continues.
+
+    Of a Ray Dataset they are a Ray Dataset: its rows with the results as columns more. Actors of
+    the cluster to which the dataset belongs keep the model open; nothing is written.
 
     Args:
         model: a folder, or a name on the hub; every worker opens it.
         data: a file or several, compressed or not (lines, JSONL, CSV, TSV, Parquet), or rows in
-            memory: a list of texts, a DataFrame, a dataset.
+            memory: a list of texts, a DataFrame, a dataset; or a Ray Dataset.
         task: "embed", "predict", "translate", "generate" or "tag".
-        out: the folder. A second call with the same arguments does what is missing.
+        out: the folder. A second call with the same arguments does what is missing. None: for a
+            Ray Dataset.
         workers: how many processes work at once.
         on: where they work: see `regard.executors`.
         columns: of the data, that hold the texts; (): as their names say.
@@ -74,6 +79,14 @@ def map(
     work = ShardedTask(
         where, task, format, named, too_long, quantize, device, threads, options or None
     )
+    if is_ray_dataset(data):
+        if out is not None:
+            raise ConfigError(
+                "`out` has no effect: the results of a Ray Dataset are a Ray Dataset."
+            )
+        return map_ray_dataset(data, work, workers, gpus, strict)
+    if out is None:
+        raise ConfigError("Say where the results go: out=FOLDER.")
     given = Workers(workers, on, gpus, strict)
     files = _files(data, Path(out))
     compute(work, files, out, given, shard_bytes=shard_bytes, show=show)

@@ -11,14 +11,17 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import regard
 from regard.errors import ConfigError, MissingExtra
 from regard.executors import Job, executor
 from regard.executors import ray as on_ray
 from regard.training import Interrupted
 
 HERE = str(Path(__file__).parent)
+sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,26 @@ def test_an_interrupted_job_saves_and_ends(cluster, tmp_path):
     with pytest.raises(Interrupted) as stopped:
         list(executor("ray", 1).run([job]))
     assert stopped.value.code == 130 and (tmp_path / "a.saved").exists()
+
+
+def test_a_ray_dataset_gets_the_vectors_of_the_model_and_reasons_for_rows_without(
+    cluster, tmp_path
+):
+    datasets = pytest.importorskip("ray.data")
+    from tiny_folders import folder
+
+    model = folder(tmp_path / "model", "bert", "Model")
+    texts = ["the cat sat", "a b c", "on the mat " * 500]
+    rows = datasets.from_items([{"id": n, "text": text} for n, text in enumerate(texts)])
+    found = sorted(regard.map(model, rows, "embed").take_all(), key=lambda row: row["id"])
+    expected = regard.load(model).embed(texts[:2])
+    for row, vector in zip(found, expected, strict=False):
+        assert row["error"] is None and np.allclose(row["vector"], vector, atol=1e-6)
+    assert (
+        found[2]["vector"] is None and "tokens, but this model reads at most" in found[2]["error"]
+    )
+    with pytest.raises(ConfigError, match="has a column 'error'"):
+        regard.map(model, datasets.from_items([{"text": "a", "error": 1}]), "embed")
 
 
 def test_more_gpus_than_a_machine_has_raise_an_error(cluster):

@@ -1,0 +1,110 @@
+"""`regard.map` for Ray Datasets: actors of the cluster that keep the model open."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.data.text_chunks import MAX_TEXTS, Chunk
+from regard.errors import ConfigError, DataError
+from regard.sharded.computing import VectorComputer, open_computer
+from regard.sharded.manifest import ShardedTask
+from regard.sharded.parts import VECTOR
+from regard.tasks.predicted_tables import infer_columns, texts_of_row
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SOURCE = Path("the dataset")  # in errors
+ERROR = "error"  # the column of reasons why rows have no result
+
+
+def is_ray_dataset(data: object) -> bool:
+    """Whether this is a `ray.data.Dataset`; Ray is not imported for that."""
+    module = sys.modules.get("ray.data")
+    return module is not None and isinstance(data, module.Dataset)
+
+
+def map_ray_dataset(data: Any, task: ShardedTask, workers: int, gpus: int, strict: bool) -> Any:
+    """The dataset with the results as columns more, and with the column `error` unless `strict`.
+
+    It is lazy, as Ray's datasets are: Ray computes it when it is read or written, in as many actors
+    as `workers`, and again what a lost machine had computed.
+
+    Raises:
+        ConfigError: columns of the dataset have the names of results.
+    """
+    from ray.data import ActorPoolStrategy
+
+    taken = {VECTOR, ERROR, "prediction"} & {*(data.columns() or ())}
+    if taken:
+        raise ConfigError(
+            f"The dataset has a column {taken.pop()!r}, which is the name of results: rename it."
+        )
+    return data.map_batches(
+        DatasetComputer,
+        fn_constructor_args=(task, strict),
+        batch_size=MAX_TEXTS,
+        batch_format="pyarrow",
+        compute=ActorPoolStrategy(size=workers),
+        num_cpus=task.threads,
+        num_gpus=gpus,
+    )
+
+
+class DatasetComputer:
+    """Computes batches of a dataset with an open model, in an actor.
+
+    strict: whether a row without a result raises its error.
+    """
+
+    def __init__(self, task: ShardedTask, strict: bool):
+        torch.set_num_threads(task.threads)
+        self.columns, self.strict = task.columns, strict
+        self.computer = open_computer(task)
+
+    def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
+        """The table with the columns of the results."""
+        columns = self.columns or infer_columns(SOURCE, dict.fromkeys(table.column_names))
+        records = table.to_pylist()
+        errors, texts, at = dict[int, DataError](), list[tuple[str, ...]](), list[int]()
+        for index, record in enumerate(records):
+            try:
+                texts.append(texts_of_row(record, columns, (SOURCE, index + 1)))
+                at.append(index)
+            except DataError as error:
+                errors[index] = error
+        found: list[Any] = [None] * len(records)
+        if texts:
+            computed, wrong = self.computer.compute_each(Chunk(0, texts, str(SOURCE)))
+            errors |= {at[index]: error for index, error in wrong.items()}
+            for index, result in zip(at, computed, strict=True):
+                found[index] = result
+        if self.strict and errors:
+            raise errors[min(errors)]
+        return self._with_results(table, found, errors)
+
+    def _with_results(
+        self, table: pyarrow.Table, found: list[Any], errors: dict[int, DataError]
+    ) -> pyarrow.Table:
+        import pyarrow
+
+        if isinstance(self.computer, VectorComputer):
+            kind = pyarrow.list_(pyarrow.float32(), self.computer.embedder.width)
+            vectors = [None if one is None else one.tolist() for one in found]
+            table = table.append_column(VECTOR, pyarrow.array(vectors, kind))
+        else:
+            names = dict.fromkeys(name for one in found if one for name in one)
+            for name in names or {"prediction": None}:
+                values = [one.get(name) if one else None for one in found]
+                table = table.append_column(name, pyarrow.array(values))
+        if self.strict:
+            return table
+        reasons = [
+            f"{errors[n].problem} {errors[n].hint}".rstrip() if n in errors else None
+            for n in range(len(found))
+        ]
+        return table.append_column(ERROR, pyarrow.array(reasons, pyarrow.string()))
