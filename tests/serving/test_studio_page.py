@@ -41,8 +41,8 @@ NAMED = {"translation": "translation", SCRIPT.replace("/", "|"): "language-model
 
 
 @pytest.fixture(scope="module")
-def address(folders, tmp_path_factory):
-    """The address of a running studio, where models, labels and runs have a script for a name."""
+def service(folders, tmp_path_factory):
+    """A studio where models, labels and runs have a script for a name."""
     folder, name = tmp_path_factory.mktemp("studio"), SCRIPT.replace("/", "|")
     words = "the old cat sat on a warm mat sleeping".split()
     rows = [
@@ -60,6 +60,12 @@ def address(folders, tmp_path_factory):
     named = {name: folders[task] for name, task in NAMED.items()}
     service = service_of(named, page=studio_page(sources))
     sources.prepare(service.models, lambda message: None)
+    return service
+
+
+@pytest.fixture(scope="module")
+def address(service):
+    """The address of the running studio."""
     engine = start(service)
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -135,6 +141,18 @@ def test_every_view_draws_and_fits_at_both_widths_in_light_and_dark(page, addres
             assert wide <= 0, (view, width)
             path = folder / f"{view[1:]}-{width}-{scheme}.png"
             assert page.screenshot(full_page=True, path=path)
+
+
+def test_a_page_that_is_opened_early_waits_for_the_models(browser, service, address):
+    models, service.models = service.models, None
+    opened = browser.new_page()
+    try:
+        with opened.expect_response(lambda response: response.status == 503):
+            opened.goto(address)
+    finally:
+        service.models = models
+    opened.wait_for_selector("td >> text=translation")
+    opened.close()
 
 
 def test_scripts_in_texts_tokens_and_names_stay_text(page, address):

@@ -1,5 +1,7 @@
 // Calls to the server. An error has the words of the library.
 
+const LOADING = 700; // milliseconds until a server that loads its models is asked again
+
 export class ApiError extends Error {
   constructor(message, status, param) {
     super(message);
@@ -40,6 +42,10 @@ export class Api {
     const value = await response.json().catch(() => null);
     if (response.ok && value !== null) return value;
     const error = value?.error;
+    if (error?.code === "loading") {
+      await new Promise((wake) => setTimeout(wake, LOADING));
+      return this.#answer(path, options);
+    }
     throw new ApiError(error?.message ?? `The server answered ${response.status}.`, response.status, error?.param);
   }
 }
