@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -157,7 +157,7 @@ class ExportSource:
         Raises:
             ConfigError: it does not.
         """
-        value = vars(self.body.config)[name]
+        value = asdict(self.body.config)[name]
         if value not in known:
             listed = ", ".join(map(repr, known))
             raise self.cannot(runtime, f"needs `{name}` to be {listed}, but it is {value!r}")
