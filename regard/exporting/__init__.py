@@ -1,4 +1,4 @@
-"""Models as other runtimes read them: llama.cpp, CTranslate2 and ONNX Runtime, one file a runtime.
+"""Models for llama.cpp, CTranslate2 and ONNX Runtime, one module for each runtime.
 
     export("runs/demo", to="ctranslate2")       writes runs/demo-ctranslate2, and opens it
 
@@ -38,8 +38,8 @@ def export(
 ) -> Exported:
     """Write what a run or a folder holds for another runtime, in float32.
 
-    The tokenizer goes along. With `check`, and where the runtime is installed, it opens what was
-    written, and its outputs for random ids are compared with ours.
+    The tokenizer is written, too. With `check`, and if the runtime is installed, it opens the file
+    that was written, and its outputs for random ids are compared with ours.
 
     Args:
         to: one of `RUNTIMES`.
@@ -48,8 +48,8 @@ def export(
 
     Raises:
         ConfigError: there is no such runtime, or it cannot compute this model or its tokenizer.
-        CheckpointError: `out` is there already, the folder cannot be read, or the runtime computes
-            other numbers than we do; nothing is left of `out` then.
+        CheckpointError: `out` exists already, the folder cannot be read, or the runtime computes
+            other outputs than ours; then nothing is kept.
         MissingExtra: the package that writes the format is not installed.
     """
     runtime = _runtime(to, quantize)
@@ -79,7 +79,7 @@ def _runtime(to: str, quantize: str | None) -> Runtime:
         raise ConfigError(f'`quantize` must be "int8" or None, but is {quantize!r}.')
     if quantize is not None and not made.quantizes:
         can = ", ".join(name for name in RUNTIMES if entry(RUNTIMES, name, "runtime").quantizes)
-        raise ConfigError(f"{made.name} is given float32 weights. 8-bit ones are for: {can}.")
+        raise ConfigError(f"{made.name} is given float32 weights. `quantize` is for: {can}.")
     return made
 
 

@@ -60,7 +60,7 @@ class CTranslate2:
         writer = WRITERS.get(type(source.body))
         if writer is None:
             known = ", ".join(kind.__name__ for kind in WRITERS)
-            raise source.cannot(
+            raise source.unsupported(
                 NAME,
                 f"cannot run the architecture {type(source.body).__name__} as it is written here",
                 f"These can be exported: {known}.",

@@ -51,7 +51,7 @@ class GGUF:
         gguf, kind = package("gguf"), type(source.body)
         if kind not in FAMILIES:
             known = ", ".join(one.__name__ for one in FAMILIES)
-            raise source.cannot(
+            raise source.unsupported(
                 NAME,
                 f"cannot run the architecture {kind.__name__} as it is written here",
                 f"These can be exported: {known}.",
@@ -114,11 +114,13 @@ def _check_bert(source: ExportSource) -> None:
     source.check_field(NAME, "activation", ("gelu", "gelu-tanh"))
     if isinstance(source.task, Embedding) and source.task.pooling.kinds[1:]:
         kinds = ", ".join(source.task.pooling.kinds)
-        raise source.cannot(NAME, f"pools a text in one way, but the folder in several: {kinds}")
+        raise source.unsupported(
+            NAME, f"pools a text in one way, but the folder in several: {kinds}"
+        )
     if isinstance(source.task, Embedding) and source.task.pooling.kinds[0] not in POOLINGS:
         known = ", ".join(POOLINGS)
         kind = source.task.pooling.kinds[0]
-        raise source.cannot(NAME, f"pools a text by {known}, but the folder by {kind!r}")
+        raise source.unsupported(NAME, f"pools a text by {known}, but the folder by {kind!r}")
 
 
 def _describe_bert(writer: Any, gguf: Any, source: ExportSource) -> None:
@@ -136,7 +138,7 @@ def _check_t5(source: ExportSource) -> None:
     source.check_field(NAME, "max_distance", (T5_DISTANCE,))
     if config.decoder_layers > config.layers:
         what = f"`decoder_layers` ({config.decoder_layers}) to be at most `layers`"
-        raise source.cannot(NAME, f"needs {what}, but they are {config.layers}")
+        raise source.unsupported(NAME, f"needs {what}, but they are {config.layers}")
     source.check_field(NAME, "activation", ("gelu-tanh", "gelu") if config.gated else ("relu",))
 
 

@@ -43,7 +43,7 @@ def write_tokenizer(writer: Any, gguf: Any, source: ExportSource) -> None:
 
 
 def _cannot(source: ExportSource, what: str) -> Exception:
-    return source.cannot(
+    return source.unsupported(
         NAME,
         f"has no form for {what}",
         "It reads byte-level BPE, WordPiece as BERT's, and Unigram as T5's.",

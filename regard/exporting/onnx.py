@@ -119,7 +119,7 @@ def _graphs(source: ExportSource) -> list[Graph]:
             return [_encoder_side(model), _decoder_side(model, state)]
     if isinstance(model, Encoder | EncoderWithHeads) and not isinstance(model, LanguageModel):
         return [_encoder_graph(source)]
-    raise source.cannot(
+    raise source.unsupported(
         NAME,
         f"is given no graph of the architecture {type(source.body).__name__}",
         "Encoders, and decoders whose state is a cache of keys and values, can be exported.",
@@ -278,7 +278,7 @@ def _write(source: ExportSource, graph: Graph, out: Path) -> None:
         raise
     except Exception as error:  # torch raises many kinds
         said = next((line for line in str(error.__cause__ or error).splitlines() if line), "")
-        raise source.cannot(
+        raise source.unsupported(
             NAME,
             f"is given no graph of the architecture {type(source.body).__name__}, which torch "
             f"cannot trace ({type(error).__name__}: {said:.200})",

@@ -1,4 +1,6 @@
-"""What every runtime is given, what it answers, and how a model that it cannot run is rejected."""
+"""The input and the result of an export, the protocol of runtimes, and the errors for models that a
+runtime cannot compute.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class Difference:
         return self.largest / max(self.magnitude, 1.0)
 
 
-Comparison = tuple[tuple[Difference, ...], tuple[str, ...]]  # and what else was found
+Comparison = tuple[tuple[Difference, ...], tuple[str, ...]]  # and notes for the user
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Exported:
 
     path: the file or folder.
     runtime: which one reads it.
-    version: of the runtime that opened it; None: it is not installed, or was not asked.
+    version: of the runtime that opened it; None: it is not installed, or `check` is off.
     differences: of its outputs from ours; empty: they were not compared.
     notes: what the runtime computes in another way, or leaves to its caller.
     """
@@ -94,12 +96,12 @@ class ExportSource:
 
     @property
     def body(self) -> Any:
-        """The model without heads."""
+        """The model without task heads."""
         return self.model.encoder if isinstance(self.model, EncoderWithHeads) else self.model
 
     @property
     def heads(self) -> Mapping[str, nn.Module]:
-        """The heads by kind."""
+        """The task heads by kind."""
         return dict(self.model.heads.items()) if isinstance(self.model, EncoderWithHeads) else {}
 
     @cached_property
@@ -113,7 +115,7 @@ class ExportSource:
 
     @cached_property
     def targets(self) -> list[list[int]]:
-        """What an encoder-decoder is to predict for each sequence: ids without special tokens."""
+        """Targets of an encoder-decoder for each sequence: ids without special tokens."""
         config = self.body.config
         special = {config.pad, config.bos, config.eos}
         usual = [i for i in range(config.vocab_size) if i not in special]
@@ -133,8 +135,8 @@ class ExportSource:
         size = config.source_vocab_size if "source_vocab_size" in vars(config) else None
         return token_names(self.tokenizer, config.vocab_size if size is None else size)
 
-    def cannot(self, runtime: str, what: str, hint: str = "") -> ConfigError:
-        """The error for something that a runtime has no form for."""
+    def unsupported(self, runtime: str, what: str, hint: str = "") -> ConfigError:
+        """The error for something that a runtime does not support."""
         return ConfigError(f"{self.path}: {runtime} {what}." + (f" {hint}" if hint else ""))
 
     def check_heads(self, runtime: str, known: Collection[str]) -> None:
@@ -145,7 +147,7 @@ class ExportSource:
         """
         for kind in self.heads:
             if kind not in known:
-                raise self.cannot(
+                raise self.unsupported(
                     runtime,
                     f"has no form for the head {kind!r}",
                     "Export it to onnx, or save the encoder without the head.",
@@ -160,7 +162,7 @@ class ExportSource:
         value = asdict(self.body.config)[name]
         if value not in known:
             listed = ", ".join(map(repr, known))
-            raise self.cannot(runtime, f"needs `{name}` to be {listed}, but it is {value!r}")
+            raise self.unsupported(runtime, f"needs `{name}` to be {listed}, but it is {value!r}")
 
 
 class Runtime(Protocol):

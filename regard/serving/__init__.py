@@ -1,8 +1,8 @@
-"""Models behind an address: `regard serve FOLDER`.
+"""Models over HTTP: `regard serve FOLDER`.
 
-    routes.py     the table of what can be asked: path, fields of a request, what answers it
+    routes.py     the table of routes: path, fields of a request, the function that answers
     requests.py   the fields of requests, typed
-    engine.py     one thread that computes; requests wait in its queue and are computed together
+    engine.py     one thread that computes; waiting requests are computed together
     app.py        from HTTP to the table and back
     server.py     the process: loads in the background, listens, drains
 

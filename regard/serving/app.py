@@ -24,13 +24,13 @@ from regard.plain_json import to_json
 from regard.schema import checked, parse_json
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine, QueuedRequest
-from regard.serving.guards import ClientLeft, Guard, read_body
+from regard.serving.guards import ClientDisconnected, Guard, read_body
 from regard.serving.models import ServedModel, ServedModels
 from regard.serving.openapi import openapi
 from regard.serving.page_files import HEADERS
 from regard.serving.problems import Problem, problem_of
 from regard.serving.routes import GETS, Route
-from regard.serving.served_page import Reading, ServedPage
+from regard.serving.served_page import RouteWithoutModel, ServedPage
 from regard.serving.streams import EventStream, GrowingTexts
 from regard.serving.tokens import tokenizer_info
 from regard.serving.work import Work
@@ -39,7 +39,7 @@ JSON = "application/json"
 SMALL, FEW = 2**14, 16  # bytes of a body, and results, that do not keep other requests waiting
 BODY = "The body"  # how errors name it
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # browsers take no text for a page
-LEFT = 499  # the status of requests whose client has gone, in the counters
+DISCONNECTED = 499  # the status of requests whose client has disconnected, in the counters
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Service:
     models: None while they are loaded.
     deadline: seconds in which a request must be answered.
     stopping: whether no more requests are taken.
-    page: what can be asked.
+    page: its routes and files.
     """
 
     engine: Engine
@@ -60,7 +60,7 @@ class Service:
     stopping: bool = False
     page: ServedPage = field(default_factory=ServedPage)
 
-    # ---- what has a path of its own
+    # ---- routes asked by GET
 
     async def health(self, request: Http) -> Response:
         """See `GETS`."""
@@ -98,7 +98,7 @@ class Service:
         """See `GETS`."""
         return _json(openapi(self.page.asked))
 
-    # ---- routes of the table
+    # ---- routes asked by POST
 
     async def post(self, request: Http) -> Response:
         """The answer to a request of `ROUTES`."""
@@ -107,24 +107,24 @@ class Service:
         large = len(body) > SMALL
         fields = await _called(large, fields_of, body, route)
         served = models.named(fields.model)
-        self._check_takes(served, route)
+        self._check_available(served, route)
         work = await _called(large, route.work, served, fields)
         if not work.items:
             return _json(work.render([]))
         if fields.streams:
             return await self._stream(work, route.path, request)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        job = self._submitted(work, route.path, lambda: _set(future))
-        results = await self._results(job, future, request)
+        queued = self._submitted(work, route.path, lambda: _set(future))
+        results = await self._results(queued, future, request)
         response: Response = await _called(len(results) > FEW, _rendered, work, results)
         return response
 
-    async def read(self, request: Http) -> Response:
+    async def post_without_model(self, request: Http) -> Response:
         """The answer to a request that no model computes."""
         self._models()
-        reading = self.page.readings[request.url.path]
-        fields = fields_of(await read_body(request.receive), reading)
-        return _json(await run_in_threadpool(reading.answer, fields))
+        route = self.page.routes_without_model[request.url.path]
+        fields = fields_of(await read_body(request.receive), route)
+        return _json(await run_in_threadpool(route.answer, fields))
 
     def _submitted(self, work: Work, path: str, finished: Callable[[], None]) -> QueuedRequest:
         """A request in the engine; finished: is called in the server's thread at its end.
@@ -133,68 +133,68 @@ class Service:
             Problem: the queue is full.
         """
         call = _in_loop()
-        job = QueuedRequest(
+        queued = QueuedRequest(
             work.key,
             path,
             work.items,
             work.costs,
             work.run,
-            lambda job: call(finished),
+            lambda queued: call(finished),
             time.monotonic() + self.deadline,
             work.generation,
         )
-        self.engine.submit(job)
-        return job
+        self.engine.submit(queued)
+        return queued
 
     async def _results(
-        self, job: QueuedRequest, future: asyncio.Future[None], request: Http
+        self, queued: QueuedRequest, future: asyncio.Future[None], request: Http
     ) -> list[Any]:
         """The results of a request in the engine.
 
         Raises:
-            ClientLeft: the client has gone; what is left of the request is not computed.
+            ClientDisconnected: the client has disconnected; the rest of its items are not computed.
         """
-        left = asyncio.ensure_future(_left(request))
+        disconnected = asyncio.ensure_future(_disconnected(request))
         try:
-            waited: set[asyncio.Future[Any]] = {future, left}
+            waited: set[asyncio.Future[Any]] = {future, disconnected}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not future.done():
-                raise ClientLeft
+                raise ClientDisconnected
         finally:
-            left.cancel()
-            self.engine.leave(job)
-        if job.error is not None:
-            raise job.error
-        return job.results
+            disconnected.cancel()
+            self.engine.cancel(queued)
+        if queued.error is not None:
+            raise queued.error
+        return queued.results
 
     async def _stream(self, work: Work, path: str, request: Http) -> Response:
         """The texts of a request as they grow; an error before the first is an answer of its own.
 
         Raises:
-            ClientLeft: the client has gone.
+            ClientDisconnected: the client has disconnected.
         """
         assert work.generation is not None
         texts = GrowingTexts(_in_loop())
         work.generation.listener = texts.listen
-        job = self._submitted(work, path, texts.end)
+        queued = self._submitted(work, path, texts.end)
         first = asyncio.ensure_future(texts.first())
-        left = asyncio.ensure_future(_left(request))
-        waited: set[asyncio.Future[Any]] = {first, left}
+        disconnected = asyncio.ensure_future(_disconnected(request))
+        waited: set[asyncio.Future[Any]] = {first, disconnected}
         try:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not first.done():
-                raise ClientLeft
-            if first.result() is None and job.error is not None:
-                raise job.error
+                raise ClientDisconnected
+            if first.result() is None and queued.error is not None:
+                raise queued.error
         except BaseException:
-            self.engine.leave(job)
+            self.engine.cancel(queued)
             raise
         finally:
             first.cancel()
-            left.cancel()
-        leaves = partial(_left, request)
+            disconnected.cancel()
+        disconnects = partial(_disconnected, request)
         return EventStream(
-            work, job, texts, first.result(), leaves, partial(self.engine.leave, job)
+            work, queued, texts, first.result(), disconnects, partial(self.engine.cancel, queued)
         )
 
     def _models(self) -> ServedModels:
@@ -210,18 +210,20 @@ class Service:
             raise Problem(503, message, "loading", headers={"Retry-After": "1"})
         return self.models
 
-    def _check_takes(self, served: ServedModel, route: Route) -> None:
+    def _check_available(self, served: ServedModel, route: Route) -> None:
         """Check that the task of a model has a route.
 
         Raises:
             Problem: 404, which names the routes that it has.
         """
         task = served.task
-        if route.takes(task):
+        if route.available_for(task):
             return
         has = ", ".join(self.page.paths_of(task))
-        message = f"{served.name} is a model of {task.name}, which has no {route.path}."
-        raise Problem(404, f"{message} It has: {has}.", "no_such_route", "model")
+        message = (
+            f"{served.name} is a model of {task.name}, which does not have the route {route.path}."
+        )
+        raise Problem(404, f"{message} Its routes: {has}.", "no_such_route", "model")
 
     async def file(self, request: Http) -> Response:
         """A file of the page."""
@@ -238,8 +240,8 @@ class Service:
             try:
                 self.guard.check(request.headers)
                 response = await answer(request)
-            except ClientLeft:
-                response = Response(status_code=LEFT)
+            except ClientDisconnected:
+                response = Response(status_code=DISCONNECTED)
             except Exception as error:
                 response = failure(error)
             known = path if path in self.page.asked or path in GETS else "other"
@@ -251,7 +253,7 @@ class Service:
         return endpoint
 
 
-def fields_of(body: bytes, route: Route | Reading) -> Any:
+def fields_of(body: bytes, route: Route | RouteWithoutModel) -> Any:
     """The fields of a request.
 
     Raises:
@@ -275,7 +277,7 @@ def fields_of(body: bytes, route: Route | Reading) -> Any:
 
 
 def failure(error: Exception) -> Response:
-    """The answer for an error; one that nobody expected is printed with its traceback."""
+    """The response to an error; an unexpected one, of status 500, is printed with its traceback."""
     problem = problem_of(error)
     if problem.status == 500:
         traceback.print_exception(error, file=sys.stderr)
@@ -305,13 +307,13 @@ def _in_loop() -> Callable[..., None]:
     loop = asyncio.get_running_loop()
 
     def call(function: Callable[..., None], *given: Any) -> None:
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits
+        with suppress(RuntimeError):  # the loop has been closed: no request waits
             loop.call_soon_threadsafe(function, *given)
 
     return call
 
 
-async def _left(request: Http) -> None:
+async def _disconnected(request: Http) -> None:
     """Returns when the client has closed its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -329,7 +331,10 @@ def application(service: Service) -> Starlette:
     routes = [HttpRoute(path, service.guarded(answer)) for path, answer in gets.items()]
     routes += [HttpRoute(path, service.guarded(service.file)) for path in service.page.files]
     page, asked = service.page, service.page.asked
-    for paths, answer in ((page.routes, service.post), (page.readings, service.read)):
+    for paths, answer in (
+        (page.routes, service.post),
+        (page.routes_without_model, service.post_without_model),
+    ):
         routes += [HttpRoute(path, service.guarded(answer), methods=["POST"]) for path in paths]
 
     async def refused(request: Http, error: Exception) -> Response:
@@ -346,6 +351,8 @@ def _no_route(request: Http, error: Exception, asked: Collection[str]) -> Proble
     path = request.url.path
     if isinstance(error, HTTPException) and error.status_code == 405:
         method = "POST" if path in asked else "GET"
-        return Problem(405, f"{path} is asked by {method}.", "wrong_method")
+        return Problem(405, f"{path} needs the method {method}.", "wrong_method")
     known = ", ".join([*asked, *GETS])
-    return Problem(404, f"There is no {path!r:.80} here. There are: {known}.", "no_such_path")
+    return Problem(
+        404, f"This server has no path {path!r:.80}. Its paths: {known}.", "no_such_path"
+    )

@@ -39,8 +39,8 @@ def decoded(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[
     return _with_texts(task, items, task.hypotheses(items, **options))
 
 
-def spelled(task: TaskVerbs, items: list[Continued]) -> list[Any]:
-    """The same of prompts that were continued."""
+def continuations(task: TaskVerbs, items: list[Continued]) -> list[Any]:
+    """The same, of prompts that a continuous batch has continued."""
     found = [one.continuation.hypotheses for one in items]
     return _with_texts(task, [one.source for one in items], found)
 
@@ -53,7 +53,7 @@ def _with_texts(task: TaskVerbs, items: list[Any], found: list[list[Hypothesis]]
 
 
 def embedded(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
-    """The vector of each text, or those of its words or tokens with these."""
+    """The vector of each text, or those of its words or tokens, with their labels."""
     vectors = task.embed(items, **options)
     if options.get("per", "text") == "text":
         return [{"vector": vector.tolist()} for vector in vectors]
@@ -75,7 +75,7 @@ def scored(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[A
     return [{"log_likelihood": nats} for nats in task.log_likelihoods(items, **options)]
 
 
-def looked(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def attention_weights(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The attention of each text, as `regard look --json` prints it."""
     return [_attention(task, item, **options) for item in items]
 
@@ -98,7 +98,7 @@ def captioned(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> lis
     with _files(items) as names:
         try:
             return decoded(task, names, options)
-        except TextError as error:  # without the name of the file
+        except TextError as error:  # the message must not name the temporary file
             hint = "Give the bytes of a PNG or JPEG file in base64."
             problem = "is no image that can be read."
             raise TextError(error.index, problem, hint, what="Image") from None

@@ -7,10 +7,10 @@ import uuid
 from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
+from regard.serving.generated_text import GeneratedText
 from regard.serving.openai import decoding_options, stops_of, usage
 from regard.serving.requests import Chat
-from regard.serving.work import Work, generated, tokens_of
-from regard.serving.written import WrittenText
+from regard.serving.work import Work, most_generated, tokens_of
 from regard.tasks.dialogue import Dialogue
 
 if TYPE_CHECKING:
@@ -28,11 +28,13 @@ def chat(served: ServedModel, request: Chat) -> Work:
     method = decoding.with_options(task.method, **options)
     history = task.history_of([message.content for message in request.messages])
 
-    def run(items: list[str]) -> list[list[WrittenText]]:
+    def run(items: list[str]) -> list[list[GeneratedText]]:
         found = task.hypotheses(items, too_long="truncate", **options)
-        return [[_written(task, one.tokens, one.finished, stops) for one in row] for row in found]
+        return [
+            [_generated_text(task, one.tokens, one.finished, stops) for one in row] for row in found
+        ]
 
-    def render(results: list[list[WrittenText]]) -> dict[str, Any]:
+    def render(results: list[list[GeneratedText]]) -> dict[str, Any]:
         texts = results[0][: request.n]
         choices = [
             {
@@ -54,11 +56,13 @@ def chat(served: ServedModel, request: Chat) -> Work:
 
     read = tokens_of(history)
     key = (served.name, "chat", repr(method), tuple(stops))
-    return Work(key, [history], [read + generated(task, method, read)], run, render)
+    return Work(key, [history], [read + most_generated(task, method, read)], run, render)
 
 
-def _written(task: Dialogue, tokens: list[int], finished: bool, stops: list[str]) -> WrittenText:
-    text = WrittenText(task.tokenizer.for_targets, [], stops)
+def _generated_text(
+    task: Dialogue, tokens: list[int], finished: bool, stops: list[str]
+) -> GeneratedText:
+    text = GeneratedText(task.tokenizer.for_targets, [], stops)
     for token in tokens:
         text.add(token)
     text.end(finished)

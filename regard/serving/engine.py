@@ -33,7 +33,7 @@ class QueuedRequest:
     path: of the request, for the counters.
     items: what is computed; costs: the tokens of each, estimated.
     run: from some items to as many results; a TextError names one of them.
-    finished: is called once, in the engine's thread, when results or an error are there.
+    finished: is called once, in the engine's thread, when `results` is complete or `error` is set.
     deadline: of `time.monotonic`.
     generation: the items are prompts, which it continues; then `run` gets the continuations.
     """
@@ -48,7 +48,7 @@ class QueuedRequest:
     generation: Generation | None = None
     results: list[Any] = field(default_factory=list)
     error: BaseException | None = None
-    left: bool = False  # whether its client has gone
+    disconnected: bool = False  # whether its client has closed the connection
 
     def __post_init__(self) -> None:
         self.cost = sum(self.costs)  # tokens of all items
@@ -75,21 +75,21 @@ class Engine:
     def __init__(self, most_tokens: int, counters: RequestCounters):
         self.most_tokens, self.counters = most_tokens, counters
         self.waiting_tokens = 0
-        self._jobs: list[QueuedRequest] = []
-        self._left: list[QueuedRequest] = []  # whose continuations are still in a batch
+        self._queue: list[QueuedRequest] = []
+        self._disconnected: list[QueuedRequest] = []  # whose continuations are still in a batch
         self._change = threading.Condition()
         self._stopped = False
         self._rate = FIRST_RATE
 
     # ---- from the threads of requests
 
-    def submit(self, job: QueuedRequest) -> None:
+    def submit(self, queued: QueuedRequest) -> None:
         """Take a request into the queue.
 
         Raises:
             Problem: 413 for more tokens than the queue ever takes, 429 where it is full.
         """
-        cost = job.cost
+        cost = queued.cost
         if cost > self.most_tokens:
             raise Problem(
                 413,
@@ -102,7 +102,7 @@ class Engine:
             if self.waiting_tokens + cost > self.most_tokens:
                 raise self._full()
             self.waiting_tokens += cost
-            self._jobs.append(job)
+            self._queue.append(queued)
             self._change.notify()
 
     def _full(self) -> Problem:
@@ -115,27 +115,27 @@ class Engine:
             headers={"Retry-After": str(seconds)},
         )
 
-    def leave(self, job: QueuedRequest) -> None:
-        """Remove a request whose client has gone."""
+    def cancel(self, queued: QueuedRequest) -> None:
+        """Remove a request whose client has closed its connection."""
         with self._change:
-            job.left = True
-            self._remove(job)
-            if job.generation is not None:
-                self._left.append(job)
+            queued.disconnected = True
+            self._remove(queued)
+            if queued.generation is not None:
+                self._disconnected.append(queued)
                 self._change.notify()
 
-    def _remove(self, job: QueuedRequest) -> None:
-        if job in self._jobs:
-            self._jobs.remove(job)
-            self.waiting_tokens -= job.cost
+    def _remove(self, queued: QueuedRequest) -> None:
+        if queued in self._queue:
+            self._queue.remove(queued)
+            self.waiting_tokens -= queued.cost
 
     @property
     def waiting_requests(self) -> int:
         """How many requests wait or are computed."""
-        return len(self._jobs)
+        return len(self._queue)
 
     def stop(self) -> None:
-        """End `run` after the current call; requests that wait get an error."""
+        """End `run` after the current call; waiting requests get an error."""
         with self._change:
             self._stopped = True
             self._change.notify()
@@ -146,49 +146,49 @@ class Engine:
         """Compute what waits, until `stop`."""
         while not self._stopped:
             with self._change:
-                while not self._jobs and not self._left and not self._stopped:
+                while not self._queue and not self._disconnected and not self._stopped:
                     self._change.wait()
-                late = [job for job in self._jobs if job.deadline < time.monotonic()]
-                left, self._left = self._left, []
+                late = [queued for queued in self._queue if queued.deadline < time.monotonic()]
+                disconnected, self._disconnected = self._disconnected, []
                 chosen = [] if late else self._chosen()
-                writing = [job for job in self._jobs if job.generation is not None]
-            for job in left:
-                self._abandon(job)
-            for job in late:
+                generating = [queued for queued in self._queue if queued.generation is not None]
+            for queued in disconnected:
+                self._leave_batch(queued)
+            for queued in late:
                 problem = "This request was not answered within the server's time limit."
-                self._end(job, Problem(504, problem, "deadline"))
+                self._end(queued, Problem(504, problem, "deadline"))
             if chosen:
                 self._compute(chosen)
             if not late:
-                self._generate(writing)
-        for job in list(self._jobs):
-            self._end(job, Problem(503, "The server stops.", "stopping"))
+                self._generate(generating)
+        for queued in list(self._queue):
+            self._end(queued, Problem(503, "The server stops.", "stopping"))
 
     def _chosen(self) -> list[tuple[QueuedRequest, int]]:
         """Requests that are computed together next, and how many items of each.
 
         Those with the key of the one that has waited longest; each gets a part of the budget.
         """
-        ready = [job for job in self._jobs if job.generation is None]
+        ready = [queued for queued in self._queue if queued.generation is None]
         if not ready:
             return []
-        alike = [job for job in ready if job.key == ready[0].key]
-        chosen, budget = [], float(TURN_TOKENS if len(ready) == len(self._jobs) else TURN_BESIDE)
-        for number, job in enumerate(alike):
+        alike = [queued for queued in ready if queued.key == ready[0].key]
+        chosen, budget = [], float(TURN_TOKENS if len(ready) == len(self._queue) else TURN_BESIDE)
+        for number, queued in enumerate(alike):
             if budget <= 0:
                 break
-            start, count = len(job.results), job.next_items(budget / (len(alike) - number))
-            budget -= sum(job.costs[start : start + count])
-            chosen.append((job, count))
-        for job, _ in chosen:  # behind the others, for the next turn
-            self._jobs.remove(job)
-            self._jobs.append(job)
+            start, count = len(queued.results), queued.next_items(budget / (len(alike) - number))
+            budget -= sum(queued.costs[start : start + count])
+            chosen.append((queued, count))
+        for queued, _ in chosen:  # behind the others, for the next turn
+            self._queue.remove(queued)
+            self._queue.append(queued)
         return chosen
 
-    def _generate(self, writing: Sequence[QueuedRequest]) -> None:
+    def _generate(self, generating: Sequence[QueuedRequest]) -> None:
         """A token of every sequence of these requests."""
         began, tokens = time.monotonic(), 0
-        generations = [job.generation for job in writing if job.generation is not None]
+        generations = [queued.generation for queued in generating if queued.generation is not None]
         for generation in generations:
             generation.join()
         for batch in dict.fromkeys(generation.batch for generation in generations):
@@ -198,43 +198,43 @@ class Engine:
                 batch.fail(error)
         if tokens:
             self._measure(tokens, began)
-        for job in writing:
-            if job.generation is None or job.left:
+        for queued in generating:
+            if queued.generation is None or queued.disconnected:
                 continue
-            if job.generation.error is not None:
-                self._end(job, job.generation.error)
-            elif job.generation.complete:
-                job.items, job.generation = job.generation.results(), None
-                job.costs = [1] * len(job.items)  # what is left to do
+            if queued.generation.error is not None:
+                self._end(queued, queued.generation.error)
+            elif queued.generation.complete:
+                queued.items, queued.generation = queued.generation.results(), None
+                queued.costs = [1] * len(queued.items)  # texts are made of the tokens
 
-    def _abandon(self, job: QueuedRequest) -> None:
-        if job.generation is not None:
-            job.generation.leave()
+    def _leave_batch(self, queued: QueuedRequest) -> None:
+        if queued.generation is not None:
+            queued.generation.leave()
 
     def _measure(self, tokens: int, began: float) -> None:
         self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
 
     def _compute(self, chosen: Sequence[tuple[QueuedRequest, int]]) -> None:
         began = time.monotonic()
-        parts = [list(job.items[len(job.results) :][:count]) for job, count in chosen]
+        parts = [list(queued.items[len(queued.results) :][:count]) for queued, count in chosen]
         try:
             found = list(chosen[0][0].run([item for part in parts for item in part]))
         except Exception as error:
             self._fail(chosen, parts, error)
             return
         start, tokens = 0, 0
-        for (job, _), part in zip(chosen, parts, strict=True):
-            done = len(job.results)
-            tokens += sum(job.costs[done : done + len(part)])
-            job.results += found[start : start + len(part)]
+        for (queued, _), part in zip(chosen, parts, strict=True):
+            done = len(queued.results)
+            tokens += sum(queued.costs[done : done + len(part)])
+            queued.results += found[start : start + len(part)]
             start += len(part)
         path = chosen[0][0].path
         self.counters.add("regard_items_total", start, path=path)
         self.counters.add("regard_calls_total", path=path)
         self._measure(tokens, began)
-        for job, _ in chosen:
-            if len(job.results) == len(job.items):
-                self._end(job)
+        for queued, _ in chosen:
+            if len(queued.results) == len(queued.items):
+                self._end(queued)
 
     def _fail(
         self,
@@ -244,17 +244,17 @@ class Engine:
     ) -> None:
         """End the request that an error is about, and compute the others again."""
         if len(chosen) == 1:
-            job = chosen[0][0]
-            moves = isinstance(error, TextError) and job.results
-            self._end(job, error.moved(len(job.results)) if moves else error)  # type: ignore
+            queued = chosen[0][0]
+            moves = isinstance(error, TextError) and queued.results
+            self._end(queued, error.moved(len(queued.results)) if moves else error)  # type: ignore
             return
         for one in chosen:
             self._compute([one])
 
-    def _end(self, job: QueuedRequest, error: BaseException | None = None) -> None:
+    def _end(self, queued: QueuedRequest, error: BaseException | None = None) -> None:
         with self._change:
-            self._remove(job)
-        self._abandon(job)
-        if not job.left:
-            job.error = error
-            job.finished(job)
+            self._remove(queued)
+        self._leave_batch(queued)
+        if not queued.disconnected:
+            queued.error = error
+            queued.finished(queued)

@@ -12,22 +12,22 @@ from regard.decoding.loop import StepResult, TokenMethod
 from regard.decoding.steps import NotNumbers
 from regard.models.protocols import Generator
 from regard.serving.counters import RequestCounters
-from regard.serving.written import WrittenText
+from regard.serving.generated_text import GeneratedText
 from regard.tasks.finite_checks import not_finite_error
 from regard.text import Tokenizer
 
 MOST_ROWS = 64  # sequences of a batch; the others wait
 # The numbers of a prompt and of its sequence, and the text, which has grown or ended.
-Listener = Callable[[int, int, WrittenText], None]
+Listener = Callable[[int, int, GeneratedText], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Continued:
-    """What a request gave as a prompt, its ids, and the texts that continue it."""
+    """A prompt as the request has it, its ids, and the texts that continue it."""
 
     source: Any
     prompt: list[int]
-    texts: list[WrittenText]
+    texts: list[GeneratedText]
     continuation: Continuation
 
 
@@ -90,8 +90,8 @@ class Generation:
     listener: is called in the engine's thread when a text has grown.
 
     Args:
-        sources: what the request gave; prompts: their ids.
-        written: makes the text behind a prompt.
+        sources: the prompts as the request has them; prompts: their ids.
+        new_text: makes an empty text for the ids of a prompt.
     """
 
     @classmethod
@@ -104,14 +104,14 @@ class Generation:
         method: Any,
         stops: Sequence[str] = (),
     ) -> Self | None:
-        """The prompts in a batch; None where there is no batch, or the method searches."""
+        """The prompts in a batch; None where there is no batch, or the method is beam search."""
         if batch is None or not isinstance(method, TokenMethod):
             return None
 
-        def written(ids: list[int]) -> WrittenText:
-            return WrittenText(tokenizer, ids, stops)
+        def new_text(ids: list[int]) -> GeneratedText:
+            return GeneratedText(tokenizer, ids, stops)
 
-        return cls(batch, sources, prompts, method, written)
+        return cls(batch, sources, prompts, method, new_text)
 
     def __init__(
         self,
@@ -119,10 +119,10 @@ class Generation:
         sources: Sequence[Any],
         prompts: Sequence[list[int]],
         method: TokenMethod,
-        written: Callable[[list[int]], WrittenText],
+        new_text: Callable[[list[int]], GeneratedText],
     ):
         self.batch, self.sources, self.prompts, self.method = batch, sources, prompts, method
-        self.texts = [[written(ids) for _ in range(method.copies)] for ids in prompts]
+        self.texts = [[new_text(ids) for _ in range(method.copies)] for ids in prompts]
         self.listener: Listener | None = None
         self.joined: list[Continuation] = []
         self.error: Exception | None = None
@@ -170,7 +170,7 @@ class Generation:
         ]
 
     def leave(self) -> None:
-        """End all of it."""
+        """Remove all prompts from the batch."""
         self._waiting.clear()
         for continuation in self.joined:
             self.batch.leave(continuation)

@@ -80,7 +80,7 @@ def _name(host: str) -> str:
         return ""
 
 
-class ClientLeft(Exception):
+class ClientDisconnected(Exception):
     """The client has closed its connection."""
 
 
@@ -89,7 +89,7 @@ async def read_body(receive: Receive) -> bytes:
 
     Raises:
         Problem: 413 where it is too large, 408 where it does not arrive in time.
-        ClientLeft: the connection was closed before its end.
+        ClientDisconnected: the connection was closed before its end.
     """
     try:
         async with asyncio.timeout(SECONDS):
@@ -104,7 +104,7 @@ async def _body(receive: Receive) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientLeft
+            raise ClientDisconnected
         part, more = message.get("body", b""), message.get("more_body", False)
         size += len(part)
         if size <= MOST_BYTES:

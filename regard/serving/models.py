@@ -68,6 +68,6 @@ class ServedModels:
                 raise Problem(400, message, "model_missing", "model")
             return next(iter(self.all.values()))
         if name not in self.all:
-            message = f"There is no model {name!r:.80} here. Served: {served}."
+            message = f"This server has no model {name!r:.80}. Its models: {served}."
             raise Problem(404, message, "model_not_found", "model")
         return self.all[name]

@@ -15,10 +15,10 @@ from regard import decoding
 from regard.data.token_arrays import TokenArray
 from regard.decoding.hypothesis import Hypothesis
 from regard.errors import ConfigError, TextError
+from regard.serving.generated_text import GeneratedText
 from regard.serving.generation import Generation
 from regard.serving.requests import Completion, OpenAIEmbedding, Sampled
-from regard.serving.work import Work, generated, tokens_of
-from regard.serving.written import WrittenText
+from regard.serving.work import Work, most_generated, tokens_of
 from regard.tasks.batching import decode_in_order
 from regard.tasks.embedder import Embedder, EmbedsTexts
 from regard.tasks.inputs import checked_text, too_long_error
@@ -38,7 +38,7 @@ class Completed:
     """The completions of one prompt. log_probs: of each, of its tokens and those of the prompt."""
 
     prompt: list[int]
-    texts: list[WrittenText]
+    texts: list[GeneratedText]
     log_probs: list[TokenLogProbs]
 
 
@@ -67,7 +67,7 @@ def completion(served: ServedModel, request: Completion) -> Work:
             done = [(one.prompt, one.texts) for one in items]
         return scored(task, done, request)
 
-    costs = [len(ids) + (generated(task, method, len(ids)) if most else 0) for ids in prompts]
+    costs = [len(ids) + (most_generated(task, method, len(ids)) if most else 0) for ids in prompts]
     wants = (request.echo, request.logprobs, most == 0, generation is None)
     key = (served.name, "completion", repr(method), tuple(stops), wants)
     body = CompletionBody(task, served.name, request, prompts)
@@ -144,19 +144,19 @@ def _prompt_ids(task: LanguageModeling, request: Completion) -> list[list[int]]:
 
 def decoded(
     task: LanguageModeling, prompts: list[list[int]], method: Any, stops: Sequence[str]
-) -> list[tuple[list[int], list[WrittenText]]]:
+) -> list[tuple[list[int], list[GeneratedText]]]:
     """The prompts with their texts, of a method or a model that needs all prompts at once."""
     found = decode_in_order(task.generator, TokenArray.of(prompts), method)
     return [
-        (ids, [_written(task, ids, one, stops) for one in several])
+        (ids, [_generated_text(task, ids, one, stops) for one in several])
         for ids, several in zip(prompts, found, strict=True)
     ]
 
 
-def _written(
+def _generated_text(
     task: LanguageModeling, ids: list[int], one: Hypothesis, stops: Sequence[str]
-) -> WrittenText:
-    text = WrittenText(task.tokenizer, ids, stops)
+) -> GeneratedText:
+    text = GeneratedText(task.tokenizer, ids, stops)
     for token in one.tokens:
         text.add(token)
     text.end(one.finished)
@@ -165,7 +165,7 @@ def _written(
 
 def scored(
     task: LanguageModeling,
-    done: Sequence[tuple[list[int], list[WrittenText]]],
+    done: Sequence[tuple[list[int], list[GeneratedText]]],
     request: Completion,
 ) -> list[Completed]:
     """With the log-probabilities that are asked for; of an echo the prompt has them, too."""
@@ -264,7 +264,7 @@ def stops_of(request: Sampled) -> list[str]:
 
 def text_parts(task: LanguageModeling, ids: Sequence[int]) -> list[str]:
     """The text that each token adds to those before; what is left at the end is the last one's."""
-    text = WrittenText(task.tokenizer, [])
+    text = GeneratedText(task.tokenizer, [])
     for number in ids:
         text.add(number)
     text.end(False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import regard
 from regard.serving.routes import GETS, Route
-from regard.serving.served_page import Reading
+from regard.serving.served_page import RouteWithoutModel
 
 REFERENCE = "#/components/schemas/{model}"
 ERROR = {
@@ -26,7 +26,7 @@ ERROR = {
 }
 
 
-def openapi(routes: Mapping[str, Route | Reading]) -> dict[str, Any]:
+def openapi(routes: Mapping[str, Route | RouteWithoutModel]) -> dict[str, Any]:
     """OpenAPI 3.1 of these routes, and of what is asked by GET."""
     schemas: dict[str, Any] = {"Error": ERROR}
     paths: dict[str, Any] = {path: {"get": _get(summary)} for path, summary in GETS.items()}
@@ -50,7 +50,7 @@ def _get(summary: str) -> dict[str, Any]:
     return {"summary": summary, "responses": {"200": {"description": "The answer."}}}
 
 
-def _post(route: Route | Reading) -> dict[str, Any]:
+def _post(route: Route | RouteWithoutModel) -> dict[str, Any]:
     schema = {"$ref": REFERENCE.format(model=route.request.__name__)}
     error = {"application/json": {"schema": {"$ref": REFERENCE.format(model="Error")}}}
     return {

@@ -1,4 +1,4 @@
-"""What can be asked of a server by POST: one line each.
+"""The routes of a server that are asked by POST: one entry each.
 
 A route of a task names the method that a task must have, the fields of a request, and what answers
 it. `/openapi.json`, the error for an unknown path and docs/serving.md come from this table.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from regard.serving import calls, chat, openai, requests, tokens
-from regard.serving.work import by
+from regard.serving.work import work_maker
 from regard.visual.attention_maps import has_attention
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def any_task(task: TaskVerbs) -> bool:
 
 @dataclass(frozen=True)
 class Route:
-    """Something that can be asked.
+    """A route that is asked by POST and answered by a model.
 
     summary: what it does, in a few words.
     request: the fields of the body.  example: of a body.
     work: what the engine does for a request to a model.
     method: of `regard.tasks.verbs.METHODS`, which the task of a model must have; "": any task.
-    fits: what else must hold for a task.
+    condition: what a task must fulfil besides.
     """
 
     path: str
@@ -42,14 +42,14 @@ class Route:
     request: type[requests.Request]
     work: Callable[[ServedModel, Any], Work]
     example: dict[str, Any]
-    fits: Callable[[TaskVerbs], bool] = any_task
+    condition: Callable[[TaskVerbs], bool] = any_task
 
-    def takes(self, task: TaskVerbs) -> bool:
-        """Whether a task can be asked this. Tasks on images read names of files, which clients must
-        not give: they have `/caption` alone.
+    def available_for(self, task: TaskVerbs) -> bool:
+        """Whether a model of this task has the route. Tasks on images read names of files, which
+        clients must not give: they have `/caption` alone.
         """
         images = task.reads_images == (self.method == "caption")
-        return self.fits(task) and (not self.method or (images and task.has(self.method)))
+        return self.condition(task) and (not self.method or (images and task.has(self.method)))
 
 
 CAT, PAIR = "the cat sat", {"question": "Who sat?", "context": "The cat sat on the mat."}
@@ -63,7 +63,7 @@ ROUTES = {
             "Vectors of texts, words or tokens.",
             "embed",
             requests.Embed,
-            by(calls.embedded),
+            work_maker(calls.embedded),
             {"texts": [CAT, "the dog ran"], "per": "text"},
         ),
         Route(
@@ -71,7 +71,7 @@ ROUTES = {
             "The label or labels of texts, with probabilities.",
             "classify",
             requests.Predict,
-            by(calls.predicted),
+            work_maker(calls.predicted),
             {"texts": [CAT, "the dog ran"]},
         ),
         Route(
@@ -79,7 +79,7 @@ ROUTES = {
             "A tag for each word, and the entities.",
             "tag",
             requests.Words,
-            by(calls.predicted),
+            work_maker(calls.predicted),
             {"texts": CAT},
         ),
         Route(
@@ -87,7 +87,7 @@ ROUTES = {
             "Answers to questions from contexts.",
             "answer",
             requests.Answer,
-            by(calls.predicted),
+            work_maker(calls.predicted),
             PAIR,
         ),
         Route(
@@ -95,7 +95,7 @@ ROUTES = {
             "The best of several choices.",
             "choose",
             requests.Choose,
-            by(calls.predicted),
+            work_maker(calls.predicted),
             {"questions": [CHOICES]},
         ),
         Route(
@@ -103,7 +103,7 @@ ROUTES = {
             "The prediction of any task that does not generate text.",
             "predictions",
             requests.Predict,
-            by(calls.predicted),
+            work_maker(calls.predicted),
             {"texts": [[CAT, "it slept"]]},
         ),
         Route(
@@ -111,7 +111,7 @@ ROUTES = {
             "Translations, with their scores.",
             "translate",
             requests.Translate,
-            by(calls.decoded),
+            work_maker(calls.decoded),
             {"texts": ["die Katze sitzt"], "beams": 4},
         ),
         Route(
@@ -119,7 +119,7 @@ ROUTES = {
             "Summaries, with their scores.",
             "summarize",
             requests.Generate,
-            by(calls.decoded),
+            work_maker(calls.decoded),
             {"texts": [CAT], "max_tokens": 20},
         ),
         Route(
@@ -127,7 +127,7 @@ ROUTES = {
             "Continuations of prompts, or the texts generated for sources.",
             "generate",
             requests.Translate,
-            by(calls.decoded),
+            work_maker(calls.decoded),
             {"texts": CAT, "max_tokens": 20, "temperature": 0.8, "seed": 1},
         ),
         Route(
@@ -135,7 +135,7 @@ ROUTES = {
             "The best words for masks.",
             "fill",
             requests.Fill,
-            by(calls.filled),
+            work_maker(calls.filled),
             {"texts": "the cat [MASK]", "top": 3},
         ),
         Route(
@@ -143,7 +143,7 @@ ROUTES = {
             "Log-likelihoods of texts, in nats.",
             "log_likelihoods",
             requests.Texts,
-            by(calls.scored),
+            work_maker(calls.scored),
             {"texts": [CAT, "cat the sat"]},
         ),
         Route(
@@ -151,7 +151,7 @@ ROUTES = {
             "Constituency trees of sentences.",
             "parse",
             requests.Words,
-            by(calls.parsed),
+            work_maker(calls.parsed),
             {"texts": [CAT]},
         ),
         Route(
@@ -159,7 +159,7 @@ ROUTES = {
             "Descriptions of images.",
             "caption",
             requests.Caption,
-            by(calls.captioned),
+            work_maker(calls.captioned),
             {"images": ["iVBORw0KGgo="]},
         ),
         Route(
@@ -167,7 +167,7 @@ ROUTES = {
             "The attention weights of texts: the mean of the heads that are chosen.",
             "",
             requests.Look,
-            by(calls.looked),
+            work_maker(calls.attention_weights),
             {"texts": CAT, "layer": 1, "head": 1},
             has_attention,
         ),
@@ -176,7 +176,7 @@ ROUTES = {
             "The tokens of texts: ids, names and offsets.",
             "",
             requests.Texts,
-            by(tokens.tokenized),
+            work_maker(tokens.tokenized),
             {"texts": [CAT]},
         ),
         Route(

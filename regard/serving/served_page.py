@@ -20,8 +20,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Something that can be asked by POST and that no model computes.
+class RouteWithoutModel:
+    """A route that is asked by POST and answered without a model: from files, or by a lesson.
 
     summary, request, example: as of a `Route`.
     answer: from the fields to the body, in a thread of its own.
@@ -40,25 +40,25 @@ def nothing_to_prepare(models: ServedModels, say: Say) -> None:
 
 @dataclass(frozen=True)
 class ServedPage:
-    """What is asked by POST, the files of a page by their paths, and who may ask.
+    """The routes asked by POST, the files of a page by their paths, and the guard.
 
     `regard serve` has the routes of tasks and no page.
 
-    readings: what is asked of no model.
+    routes_without_model: those that no model answers.
     prepare: is called with the models before they are served.
     """
 
     routes: Mapping[str, Route] = field(default_factory=lambda: ROUTES)
     files: Mapping[str, PageFile] = field(default_factory=dict)
     guard: type[Guard] = Guard
-    readings: Mapping[str, Reading] = field(default_factory=dict)
+    routes_without_model: Mapping[str, RouteWithoutModel] = field(default_factory=dict)
     prepare: Callable[[ServedModels, Say], None] = nothing_to_prepare
 
     @property
-    def asked(self) -> Mapping[str, Route | Reading]:
-        """All that is asked by POST, by its path."""
-        return {**self.routes, **self.readings}
+    def asked(self) -> Mapping[str, Route | RouteWithoutModel]:
+        """All routes asked by POST, by their paths."""
+        return {**self.routes, **self.routes_without_model}
 
     def paths_of(self, task: TaskVerbs) -> list[str]:
-        """What a task can be asked."""
-        return [path for path, route in self.routes.items() if route.takes(task)]
+        """The paths of the routes that a task has."""
+        return [path for path, route in self.routes.items() if route.available_for(task)]

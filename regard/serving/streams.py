@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from regard.plain_json import to_json
 from regard.serving.engine import QueuedRequest
+from regard.serving.generated_text import GeneratedText
 from regard.serving.problems import problem_of
 from regard.serving.work import Work
-from regard.serving.written import WrittenText
 
 Event = tuple[int, int, str, str | None]  # prompt, its sequence, what is new of its text, its end
 
@@ -28,14 +28,14 @@ class GrowingTexts:
         self._call = call
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
 
-    def listen(self, prompt: int, row: int, text: WrittenText) -> None:
-        """What the engine calls when a text has grown."""
+    def listen(self, prompt: int, row: int, text: GeneratedText) -> None:
+        """Add an event; the engine calls this when a text has grown."""
         piece, reason = text.ready(), text.reason
         if piece or reason is not None:
             self._call(self._events.put_nowait, (prompt, row, piece, reason))
 
     def end(self) -> None:
-        """What the engine's end of the request calls, in the thread of the server."""
+        """End the events; called in the thread of the server when the request has ended."""
         self._events.put_nowait(None)
 
     async def first(self) -> Event | None:
@@ -50,32 +50,33 @@ class GrowingTexts:
 
 
 class EventStream(Response):
-    """An answer in server-sent events, which ends when its client leaves.
+    """An answer in server-sent events, which ends when its client disconnects.
 
     Args:
         work: makes events of what is new.
-        left: returns when the client has gone; done: is called at the end in any case.
+        disconnected: returns when the client has disconnected.
+        done: is called at the end in any case.
     """
 
     def __init__(
         self,
         work: Work,
-        job: QueuedRequest,
+        queued: QueuedRequest,
         texts: GrowingTexts,
         first: Event | None,
-        left: Callable[[], Any],
+        disconnected: Callable[[], Any],
         done: Callable[[], None],
     ):
         headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
         super().__init__(b"", headers=headers, media_type="text/event-stream")
         del self.headers["content-length"]
-        self._work, self._job, self._texts, self._first = work, job, texts, first
-        self._left, self._done = left, done
+        self._work, self._queued, self._texts, self._first = work, queued, texts, first
+        self._disconnected, self._done = disconnected, done
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """See ASGI."""
         start = {"status": self.status_code, "headers": self.raw_headers}
-        leaving = asyncio.ensure_future(self._left())
+        leaving = asyncio.ensure_future(self._disconnected())
         sending = asyncio.ensure_future(self._send(send))
         try:
             await send({"type": "http.response.start", **start})
@@ -99,9 +100,9 @@ class EventStream(Response):
         assert self._work.chunk is not None and self._work.usage is not None
         async for event in self._texts.after(self._first):
             yield to_json(self._work.chunk(*event))
-        if self._job.error is not None:
-            yield to_json(problem_of(self._job.error).body())
+        if self._queued.error is not None:
+            yield to_json(problem_of(self._queued.error).body())
             return
-        if (usage := self._work.usage(self._job.results)) is not None:
+        if (usage := self._work.usage(self._queued.results)) is not None:
             yield to_json(usage)
         yield "[DONE]"

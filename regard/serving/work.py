@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
 from regard.decoding import RelativeLimit, TotalLimit
-from regard.serving.calls import Call, decoded, spelled
+from regard.serving.calls import Call, continuations, decoded
 from regard.serving.generation import Generation
 from regard.serving.requests import Decoding, Request
 from regard.tasks.inputs import checked_texts
@@ -45,8 +45,8 @@ class Work:
     usage: Callable[[list[Any]], Any] | None = None
 
 
-def by(call: Call) -> Callable[[ServedModel, Request], Work]:
-    """What makes work of a request that a function of `regard.serving.calls` answers."""
+def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
+    """A function from a request to its `Work`, which calls a function of `regard.serving.calls`."""
 
     def work(served: ServedModel, request: Request) -> Work:
         task, items, options = served.task, request.items(), request.options()
@@ -54,7 +54,9 @@ def by(call: Call) -> Callable[[ServedModel, Request], Work]:
         generation = continued(served, items, options) if call is decoded else None
 
         def run(several: list[Any]) -> Sequence[Any]:
-            return call(task, several, options) if generation is None else spelled(task, several)
+            return (
+                call(task, several, options) if generation is None else continuations(task, several)
+            )
 
         def render(results: list[Any]) -> dict[str, Any]:
             answer = {"result": results[0]} if request.one else {"results": results}
@@ -101,10 +103,10 @@ def costs_of(task: TaskVerbs, items: Sequence[Any], options: Mapping[str, Any]) 
         return read
     named = {name: value for name, value in options.items() if name in OF_DECODING}
     method = decoding.with_options(task.method, **named)
-    return [count + generated(task, method, count) for count in read]
+    return [count + most_generated(task, method, count) for count in read]
 
 
-def generated(task: TaskVerbs, method: Any, read: int) -> int:
+def most_generated(task: TaskVerbs, method: Any, read: int) -> int:
     """The most tokens that are generated for a source or prompt of so many tokens."""
     limit = method.max_tokens
     if isinstance(limit, RelativeLimit):

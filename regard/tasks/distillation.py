@@ -237,14 +237,14 @@ class SoftTargets:
     section: ScoresTeacherSection
     teacher: Teacher
 
-    def mixed(self, hard: Tensor, scores: Tensor, numbers: Tensor, *, classes: bool) -> Tensor:
+    def mixed(self, hard: Tensor, scores: Tensor, examples: Tensor, *, classes: bool) -> Tensor:
         """The weighted sum of a batch's loss against its targets and that against the teacher.
 
-        hard: the former, summed over the batch.  scores: the student's, (B, O).  numbers: of the
-        examples, (B,).  classes: whether scores are logits of classes; otherwise they are numbers,
-        whose squared differences are summed.
+        hard: the loss against the targets, summed over the batch.  scores: the student's, (B, O).
+        examples: their indices in the training data, (B,).  classes: whether scores are logits of
+        classes; otherwise they are numbers, whose squared differences are summed.
         """
-        wanted = self.scores[numbers.cpu()].to(scores.device)
+        wanted = self.scores[examples.cpu()].to(scores.device)
         if classes:
             soft = soft_loss(scores, wanted, self.section.temperature)
         else:

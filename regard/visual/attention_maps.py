@@ -1,4 +1,4 @@
-"""Attention of long texts: small maps of every head, or one head in full.
+"""Attention of long texts: small maps of every head, or all weights of one head.
 
 Weights are reduced where they are captured, layer by layer, so that a text of 2,000 tokens takes
 the memory of one layer and not of all of them.
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from regard.tasks.verbs import TaskVerbs
 
 CELLS = 128  # rows and columns of a small map at most
-Silenced = Mapping[str, Mapping[int, Sequence[int]]]  # kind -> layer -> heads, from 1
+MaskedHeads = Mapping[str, Mapping[int, Sequence[int]]]  # kind -> layer -> heads, from 1
 
 
 @dataclass(frozen=True)
 class LayerMaps:
     """The heads of one layer: weights (H, T, S) or, where there are more than `CELLS` rows or
-    columns, the largest weight in each cell. numbers: of the heads, from 1.
+    columns, the largest weight in each cell. heads: their numbers, from 1.
     """
 
     kind: str
     layer: int
     weights: Tensor
-    numbers: tuple[int, ...]
+    heads: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _OneHead:
     layer: int
     head: int | None
     layers: dict[str, int] = field(default_factory=dict)  # of the attentions of this kind
-    there: tuple[int, ...] = ()
+    available: tuple[int, ...] = ()
 
     def __call__(self, attention: RecordedAttention, weights: Tensor) -> Tensor:
         if attention.kind != self.kind:
@@ -96,10 +96,10 @@ class _OneHead:
             return weights[:, :0]
         if self.head is None:
             return weights.float().mean(1, keepdim=True)
-        self.there = attention.heads or tuple(range(1, weights.size(1) + 1))
-        if self.head not in self.there:
+        self.available = attention.heads or tuple(range(1, weights.size(1) + 1))
+        if self.head not in self.available:
             return weights[:, :0]
-        return weights[:, [self.there.index(self.head)]]
+        return weights[:, [self.available.index(self.head)]]
 
 
 def reduced(weights: Tensor) -> Tensor:
@@ -118,23 +118,23 @@ def has_attention(task: TaskVerbs) -> bool:
 
 
 def attention_maps(
-    task: TaskVerbs, text: str | Sequence[str], silenced: Silenced | None = None
+    task: TaskVerbs, text: str | Sequence[str], masked: MaskedHeads | None = None
 ) -> AttentionMaps:
     """Every head of a task's model while it reads a text, or a pair of texts.
 
-    silenced: heads that are masked meanwhile.
+    masked: heads that are masked during the pass.
 
     Raises:
         RegardError: the text is too long, a head does not exist, or weights are no numbers.
     """
     keep = _Reduced()
-    one, answer = _recorded(task, text, keep, silenced)
+    one, answer = _recorded(task, text, keep, masked)
     layers, labels = [], {}
     for attention, layer in _layers(one):
         weights = reduced(attention.weights)[0]
         rows, columns = keep.sizes[attention.name]
-        numbers = attention.heads or tuple(range(1, weights.size(0) + 1))
-        layers.append(LayerMaps(attention.kind, layer, _finite(weights), numbers))
+        heads = attention.heads or tuple(range(1, weights.size(0) + 1))
+        layers.append(LayerMaps(attention.kind, layer, _finite(weights), heads))
         labels[attention.kind] = _labels(one, attention.kind, rows, columns)
     return AttentionMaps(tuple(layers), labels, answer)
 
@@ -145,36 +145,36 @@ def head_map(
     kind: str,
     layer: int,
     head: int | None = None,
-    silenced: Silenced | None = None,
+    masked: MaskedHeads | None = None,
 ) -> HeadMap:
     """One head while the task's model reads a text; or the mean of the layer's heads.
 
     Args:
         kind: "encoder", "decoder", "cross" or "query".
         layer, head: from 1.
-        silenced: heads that are masked meanwhile.
+        masked: heads that are masked during the pass.
 
     Raises:
         RegardError: the text is too long, a head does not exist, or weights are no numbers.
     """
     part = _layer_alone(task, kind, layer)
     keep = _OneHead(kind, layer if part is None else 1, head)
-    one, _ = _recorded(task, text, keep, silenced, part)
+    one, _ = _recorded(task, text, keep, masked, part)
     found = [each.weights for each, _ in _layers(one) if each.parts[0].size(1)]
     if not found:
         raise ConfigError(
-            f"There is no head {head or 'mean'} of layer {layer} of {kind} attention here: there "
-            f"are {len(keep.layers)} layers of it, and this one has the heads {keep.there}."
+            f"There is no head {head or 'mean'} of layer {layer} of {kind} attention: the model "
+            f"has {len(keep.layers)} such layers, and this one has the heads {keep.available}."
         )
     weights = _finite(found[0][0, 0])
     return HeadMap(weights, *_labels(one, kind, *weights.shape))
 
 
 @contextmanager
-def heads_silenced(task: TaskVerbs, silenced: Silenced | None) -> Iterator[None]:
+def heads_masked_by_kind(task: TaskVerbs, masked: MaskedHeads | None) -> Iterator[None]:
     """The heads of each kind are masked in the block: see `regard.heads_masked`."""
     with ExitStack() as stack:
-        for kind, heads in (silenced or {}).items():
+        for kind, heads in (masked or {}).items():
             stack.enter_context(heads_masked(task, heads, kind))
         yield
 
@@ -196,7 +196,7 @@ def _recorded(
     task: TaskVerbs,
     text: Any,
     keep: Keep,
-    silenced: Silenced | None,
+    masked: MaskedHeads | None,
     part: nn.Module | None = None,
 ) -> tuple[ForwardPass, str]:
     """The pass of the model over a text, and the answer of a task that decodes.
@@ -204,7 +204,7 @@ def _recorded(
     part: of the model, whose attention alone is recorded; None: all of it.
     """
     answer = ""
-    with heads_silenced(task, silenced), look(part or task, keep) as record:
+    with heads_masked_by_kind(task, masked), look(part or task, keep) as record:
         if isinstance(task, LanguageModeling):
             ids, _ = task.decoding_inputs([text])
             task.read_ids(ids)
@@ -213,7 +213,7 @@ def _recorded(
         else:
             run_encoder(task, [text])
     if not record.passes:
-        raise ConfigError("The text is empty: nothing is attended to.")
+        raise ConfigError("The text is empty: there are no tokens to attend to.")
     return record.passes[-1], answer
 
 

@@ -39,5 +39,5 @@ def test_what_has_no_graph_is_named_and_nothing_is_left(build, options, said, tm
     with pytest.raises(ConfigError, match=said):
         regard.export(folder, "onnx")
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
-    with pytest.raises(ConfigError, match="8-bit ones are for: gguf, ctranslate2"):
+    with pytest.raises(ConfigError, match="`quantize` is for: gguf, ctranslate2"):
         regard.export(folder, "onnx", quantize="int8")

@@ -30,20 +30,20 @@ class Calls:
         return [item.upper() for item in items]
 
 
-def job_of(run, items, key="k", cost=10, seconds=100.0, ended=None):
-    def finished(job):
+def request_of(run, items, key="k", cost=10, seconds=100.0, ended=None):
+    def finished(queued):
         if ended is not None:
-            ended.append(job)
+            ended.append(queued)
 
     costs = [cost] * len(items)
     return QueuedRequest(key, "/path", items, costs, run, finished, time.monotonic() + seconds)
 
 
-def computed(jobs, most=10**6):
-    """The jobs after an engine has computed all of them."""
+def computed(requests, most=10**6):
+    """The requests after an engine has computed all of them."""
     engine = Engine(most, RequestCounters())
-    for job in jobs:
-        engine.submit(job)
+    for queued in requests:
+        engine.submit(queued)
     thread = threading.Thread(target=engine.run)
     thread.start()
     while engine.waiting_requests:
@@ -56,18 +56,20 @@ def computed(jobs, most=10**6):
 
 def test_requests_with_the_same_key_share_a_call():
     calls, ended = Calls(), []
-    jobs = [job_of(calls, [f"a{n}", f"b{n}"], ended=ended) for n in range(5)]
-    jobs.insert(2, job_of(calls, ["x"], key="other", ended=ended))
-    computed(jobs)
+    requests = [request_of(calls, [f"a{n}", f"b{n}"], ended=ended) for n in range(5)]
+    requests.insert(2, request_of(calls, ["x"], key="other", ended=ended))
+    computed(requests)
     assert sorted(map(len, calls.made)) == [1, 10]
-    assert [job.results for job in jobs if job.key == "k"] == [[f"A{n}", f"B{n}"] for n in range(5)]
-    assert len(ended) == 6 and all(job.error is None for job in ended)
+    assert [queued.results for queued in requests if queued.key == "k"] == [
+        [f"A{n}", f"B{n}"] for n in range(5)
+    ]
+    assert len(ended) == 6 and all(queued.error is None for queued in ended)
 
 
 def test_a_long_list_does_not_keep_the_others_waiting():
     calls, ended = Calls(), []
-    long = job_of(calls, [f"t{n}" for n in range(3000)], cost=TURN_TOKENS // 100, ended=ended)
-    other = [job_of(calls, [f"s{n}"], key=key, ended=ended) for n, key in enumerate("kkj")]
+    long = request_of(calls, [f"t{n}" for n in range(3000)], cost=TURN_TOKENS // 100, ended=ended)
+    other = [request_of(calls, [f"s{n}"], key=key, ended=ended) for n, key in enumerate("kkj")]
     computed([long, *other])
     assert ended[-1] is long and long.results == [f"T{n}" for n in range(3000)]
     assert max(map(len, calls.made)) <= 101 + 3
@@ -78,35 +80,35 @@ def test_a_long_list_does_not_keep_the_others_waiting():
 @pytest.mark.parametrize("bad, kind", [("bad", TextError), ("worse", RuntimeError)])
 def test_an_error_ends_the_request_that_it_is_about_and_no_other(bad, kind):
     calls = Calls()
-    jobs = [job_of(calls, items) for items in (["a"], ["b", bad], ["c"])]
-    computed(jobs)
-    assert [job.results for job in jobs[::2]] == [["A"], ["C"]]
-    assert isinstance(jobs[1].error, kind) and jobs[0].error is jobs[2].error is None
+    requests = [request_of(calls, items) for items in (["a"], ["b", bad], ["c"])]
+    computed(requests)
+    assert [queued.results for queued in requests[::2]] == [["A"], ["C"]]
+    assert isinstance(requests[1].error, kind) and requests[0].error is requests[2].error is None
 
 
 def test_errors_count_the_texts_of_their_own_request():
     calls = Calls()
     texts = ["a"] * 250 + ["bad"] + ["a"] * 30
-    jobs = [job_of(calls, ["x"]), job_of(calls, texts, cost=TURN_TOKENS // 100)]
-    computed(jobs)
-    assert str(jobs[1].error) == "Text 251 is bad."
+    requests = [request_of(calls, ["x"]), request_of(calls, texts, cost=TURN_TOKENS // 100)]
+    computed(requests)
+    assert str(requests[1].error) == "Text 251 is bad."
 
 
 def test_a_full_queue_refuses_with_a_time_to_wait():
     engine = Engine(100, RequestCounters())
-    engine.submit(job_of(Calls(), ["a"], cost=60))
+    engine.submit(request_of(Calls(), ["a"], cost=60))
     with pytest.raises(Problem) as refused:
-        engine.submit(job_of(Calls(), ["b"], cost=60))
+        engine.submit(request_of(Calls(), ["b"], cost=60))
     assert refused.value.status == 429 and int(refused.value.headers["Retry-After"]) >= 1
-    engine.submit(job_of(Calls(), ["c"], cost=40))
+    engine.submit(request_of(Calls(), ["c"], cost=40))
     with pytest.raises(Problem) as refused:
-        engine.submit(job_of(Calls(), ["d", "e", "f"], cost=40))
+        engine.submit(request_of(Calls(), ["d", "e", "f"], cost=40))
     assert refused.value.status == 413 and "120" in str(refused.value)
 
 
 def test_a_client_that_leaves_frees_its_tokens():
     engine, calls = Engine(100, RequestCounters()), Calls()
-    first, second = job_of(calls, ["a"], cost=60), job_of(calls, ["b"], cost=60)
+    first, second = request_of(calls, ["a"], cost=60), request_of(calls, ["b"], cost=60)
     engine.submit(first)
     engine.leave(first)
     engine.submit(second)
@@ -115,18 +117,21 @@ def test_a_client_that_leaves_frees_its_tokens():
 
 def test_requests_past_their_deadline_are_not_computed():
     calls, ended = Calls(), []
-    jobs = [job_of(calls, ["a"], seconds=-1, ended=ended), job_of(calls, ["b"], ended=ended)]
-    computed(jobs)
+    requests = [
+        request_of(calls, ["a"], seconds=-1, ended=ended),
+        request_of(calls, ["b"], ended=ended),
+    ]
+    computed(requests)
     assert calls.made == [["b"]]
-    assert isinstance(jobs[0].error, Problem) and jobs[0].error.status == 504
+    assert isinstance(requests[0].error, Problem) and requests[0].error.status == 504
 
 
 def test_a_stopped_engine_tells_those_who_wait():
     engine, ended = Engine(100, RequestCounters()), []
-    engine.submit(job_of(Calls(), ["a"], ended=ended))
+    engine.submit(request_of(Calls(), ["a"], ended=ended))
     engine.stop()
     engine.run()
-    assert [job.error.status for job in ended] == [503]
+    assert [queued.error.status for queued in ended] == [503]
 
 
 def test_health_before_and_after_loading_and_while_stopping(folders):

@@ -60,7 +60,7 @@ def test_a_model_that_is_not_served_is_not_looked_for(service, folders):
     for name in ("nothing", str(folders["regression"]), "../regression", "", "bert-base-uncased"):
         answered = ask(service, "/tag", {**TAG, "model": name})
         assert answered.status == 404
-        assert "Served: classification" in answered.message
+        assert "Its models: classification" in answered.message
 
 
 def test_paths_and_methods_that_there_are_not(service):

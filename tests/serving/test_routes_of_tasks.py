@@ -212,7 +212,9 @@ def test_each_model_lists_the_routes_that_it_answers(service):
 def test_a_route_that_a_model_lacks_is_an_error_that_names_those_it_has(service):
     answered = ask(service, "/translate", {"model": "tagging", "texts": TEXTS})
     assert answered.status == 404
-    assert "has no /translate. It has: /embed, /tag, /predict" in answered.message
+    assert (
+        "does not have the route /translate. Its routes: /embed, /tag, /predict" in answered.message
+    )
 
 
 def test_examples_are_requests_of_their_routes():

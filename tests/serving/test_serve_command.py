@@ -136,7 +136,7 @@ def test_the_client_of_openai(folders, service):
         expected = service.models.all["embedding"].task.embed(["the cat", "a mat"])
         for one, row in zip(vectors, expected.tolist(), strict=True):
             assert one.embedding == pytest.approx(row, abs=1e-6)
-        with pytest.raises(openai.NotFoundError, match="Served: "):
+        with pytest.raises(openai.NotFoundError, match="Its models: "):
             client.completions.create(**{**options, "model": "no"})
         with pytest.raises(openai.BadRequestError, match="unknown field"):
             client.completions.create(**options, best_of=2)

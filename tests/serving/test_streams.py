@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from served import ask, ask_together, body_of, exchange, service_of, start
 
 from regard.decoding.streaming import IncrementalDetokenizer
-from regard.serving.written import WrittenText
+from regard.serving.generated_text import GeneratedText
 from regard.text import train
 
 MODELS = ("language-modeling", "language-modeling-gpt2")
@@ -191,19 +191,19 @@ def test_a_stop_ends_a_text_before_it_wherever_it_lies(text, stops):
     whole = "".join(
         [*map((detokenizer := IncrementalDetokenizer(BYTES, [])).add, ids), detokenizer.rest()]
     )
-    written, pieces = WrittenText(BYTES, [], stops), []
+    generated, pieces = GeneratedText(BYTES, [], stops), []
     for token in ids:
-        written.add(token)
-        pieces.append(written.ready())
+        generated.add(token)
+        pieces.append(generated.ready())
         assert not any(stop in "".join(pieces) for stop in stops)
-    written.end(False)
-    pieces.append(written.ready())
+    generated.end(False)
+    pieces.append(generated.ready())
     found = [at for stop in stops if (at := whole.find(stop)) >= 0]
-    assert "".join(pieces) == written.text
-    assert written.reason == ("stop" if found else "length")
+    assert "".join(pieces) == generated.text
+    assert generated.reason == ("stop" if found else "length")
     if not found:
-        assert written.text == whole
+        assert generated.text == whole
     else:  # before a stop that no other one precedes completely
-        assert any(whole.startswith(written.text + stop) for stop in stops)
-        assert not any(stop in written.text for stop in stops)
-    assert len(written.parts) == len(written.tokens) or not ids
+        assert any(whole.startswith(generated.text + stop) for stop in stops)
+        assert not any(stop in generated.text for stop in stops)
+    assert len(generated.parts) == len(generated.tokens) or not ids

@@ -220,19 +220,19 @@ def test_a_head_that_does_not_exist_is_an_error(studio):
     for wrong in ({"head": 99}, {"layer": 99}, {"kind": "cross"}):
         answered = ask(studio, "/studio/head", {**body, **wrong})
         assert answered.status == 400 and "There is no head" in answered.message
-    silenced = [{"kind": "encoder", "layer": 1, "head": 99}]
+    masked = [{"kind": "encoder", "layer": 1, "head": 99}]
     answered = ask(
-        studio, "/studio/silenced", {"model": "tagging", "texts": "a", "silenced": silenced}
+        studio, "/studio/masked_heads", {"model": "tagging", "texts": "a", "masked_heads": masked}
     )
     assert answered.status == 400 and "99" in answered.message
 
 
 @pytest.mark.parametrize("name", ["tagging", "translation", "language-modeling-gpt2"])
-def test_silenced_heads_change_answers_as_in_python(studio, name):
+def test_masked_heads_change_answers_as_in_python(studio, name):
     text, task = "the old cat sat", studio.models.all[name].task
     kind = next(iter(record_of(task, text).attentions.values())).kind
-    silenced = [{"kind": kind, "layer": 1, "head": head} for head in (1, 2)]
-    found = answer(studio, "/studio/silenced", model=name, texts=text, silenced=silenced)
+    masked = [{"kind": kind, "layer": 1, "head": head} for head in (1, 2)]
+    found = answer(studio, "/studio/masked_heads", model=name, texts=text, masked_heads=masked)
 
     def said():
         if task.decodes:
@@ -244,17 +244,17 @@ def test_silenced_heads_change_answers_as_in_python(studio, name):
     assert found["with_all"] == near(said())
     with regard.heads_masked(task, {1: [1, 2]}, kind):
         assert found["without"] == near(said())
-    maps = answer(studio, "/studio/attention", model=name, texts=text, silenced=silenced)
+    maps = answer(studio, "/studio/attention", model=name, texts=text, masked_heads=masked)
     assert not roots(maps["layers"][0]["roots"]).any()
-    other = answer(studio, "/studio/silenced", model=name, texts=text)
+    other = answer(studio, "/studio/masked_heads", model=name, texts=text)
     assert other["with_all"] == other["without"] == found["with_all"]
 
 
 def test_vectors_without_a_head_are_compared_by_their_cosine(folders):
     made = service_of({"embedding": folders["embedding"]}, page=studio_page())
     thread, task = start(made), made.models.all["embedding"].task
-    silenced = [{"kind": "encoder", "layer": 1, "head": 1}]
-    found = answer(made, "/studio/silenced", texts="the cat", silenced=silenced)
+    masked = [{"kind": "encoder", "layer": 1, "head": 1}]
+    found = answer(made, "/studio/masked_heads", texts="the cat", masked_heads=masked)
     whole = torch.as_tensor(task.embed("the cat")).double()
     with regard.heads_masked(task, {1: [1]}):
         cut = torch.as_tensor(task.embed("the cat")).double()
@@ -359,5 +359,5 @@ def test_the_tree_of_a_beam_leads_to_its_hypotheses(studio, name):
 def test_the_documentation_lists_the_routes():
     page = (Path(__file__).parents[2] / "docs/studio.md").read_text()
     listed = dict(re.findall(r"^\| `(/[\w/.]+)` \| (.+) \|$", page, re.M))
-    asked = {**STUDIO_ROUTES, **studio_page().readings}
+    asked = {**STUDIO_ROUTES, **studio_page().routes_without_model}
     assert listed == {path: one.summary for path, one in asked.items()}

@@ -128,7 +128,7 @@ def test_every_view_draws_and_fits_at_both_widths_in_light_and_dark(page, addres
     if folder != tmp_path:  # all of them, to be looked at
         looks += [(1280, "dark"), (400, "light")]
     views = views_of(page, address)
-    assert {"#attention", "#silenced", "#next", "#beam", "#tokens"} <= {*views}
+    assert {"#attention", "#masked_heads", "#next", "#beam", "#tokens"} <= {*views}
     for view in views:
         open_view(page, address, f"{view}?model=translation&text=the+old+cat+sat")
         assert page.query_selector_all("#main [role=alert]") == [], view

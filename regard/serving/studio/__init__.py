@@ -1,9 +1,9 @@
-"""What the views of the page ask for: the routes of `regard studio` beside those of tasks.
+"""The routes that the views of the page use: those of `regard studio` beside those of tasks.
 
     routes.py    the table: one line a route, as in `regard.serving.routes`
     requests.py  the fields of requests, typed
     NAME.py      functions of a task, items and options, with one plain value an item, which
-                 `regard.serving.work.by` makes work of the engine
+                 `regard.serving.work.work_maker` makes work of the engine
 
 docs/studio.md describes how a view is added.
 """

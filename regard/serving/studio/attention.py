@@ -1,4 +1,4 @@
-"""Attention weights as bytes, and what an answer becomes without some heads.
+"""Attention weights as bytes, and the answers with and without masked heads.
 
 The page colours a cell by the square root of its weight, so that small weights are seen; it is the
 root that is coded, in 8 bits for small maps and in 16 for one head, little-endian, in base64.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.visual.attention_maps import Silenced, attention_maps, head_map, heads_silenced
+from regard.visual.attention_maps import MaskedHeads, attention_maps, head_map, heads_masked_by_kind
 
 if TYPE_CHECKING:
     from regard.tasks.verbs import TaskVerbs
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 MOST_TOKENS = 40  # generated for a comparison
 
 
-def mapped(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def small_maps(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """Small maps of all heads for each text."""
-    return [_maps(task, item, _silenced(options)) for item in items]
+    return [_maps(task, item, _masked(options)) for item in items]
 
 
-def _maps(task: TaskVerbs, item: Any, silenced: Silenced) -> dict[str, Any]:
-    found = attention_maps(task, item, silenced)
+def _maps(task: TaskVerbs, item: Any, masked: MaskedHeads) -> dict[str, Any]:
+    found = attention_maps(task, item, masked)
     layers = [
         {
             "kind": one.kind,
             "layer": one.layer,
-            "heads": list(one.numbers),
+            "heads": list(one.heads),
             "rows": one.weights.size(1),
             "columns": one.weights.size(2),
             "roots": coded(one.weights, 8),
@@ -49,7 +49,7 @@ def _maps(task: TaskVerbs, item: Any, silenced: Silenced) -> dict[str, Any]:
 def one_head(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """One head in full, or the mean of the heads of a layer, for each text."""
     which = options["kind"], options["layer"], options.get("head")
-    found = [head_map(task, item, *which, _silenced(options)) for item in items]
+    found = [head_map(task, item, *which, _masked(options)) for item in items]
     return [
         {
             "queries": list(one.queries),
@@ -60,16 +60,18 @@ def one_head(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list
     ]
 
 
-def compared(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
-    """The answer to each text, with all heads and without the silenced ones."""
+def answers_with_masked_heads(
+    task: TaskVerbs, items: list[Any], options: dict[str, Any]
+) -> list[Any]:
+    """The answer to each text, with all heads and without the masked ones."""
     before = [_answer(task, item) for item in items]
-    with heads_silenced(task, _silenced(options)):
+    with heads_masked_by_kind(task, _masked(options)):
         after = [_answer(task, item) for item in items]
     return [_difference(one, other) for one, other in zip(before, after, strict=True)]
 
 
 def _answer(task: TaskVerbs, item: Any) -> dict[str, Any]:
-    """What a task says about a text."""
+    """The answer of a task to a text."""
     if task.decodes:
         return {"text": task.predict([item], max_tokens=_room(task, item))[0]}
     if task.has("predictions"):
@@ -88,7 +90,7 @@ def _room(task: TaskVerbs, text: str) -> int:
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Both answers; of vectors their cosine similarity and how far they are from each other."""
+    """Both answers; of vectors their cosine similarity and Euclidean distance."""
     if "vector" not in before:
         return {"with_all": before, "without": after}
     one, other = torch.tensor(before["vector"]), torch.tensor(after["vector"])
@@ -106,10 +108,10 @@ def coded(weights: Tensor, bits: int) -> dict[str, Any]:
     return {"bits": bits, "largest": largest, "data": base64.b64encode(data).decode()}
 
 
-def _silenced(options: dict[str, Any]) -> Silenced:
+def _masked(options: dict[str, Any]) -> MaskedHeads:
     """The heads of the request, by kind and layer."""
     found: dict[str, dict[int, list[int]]] = {}
-    heads: Sequence[dict[str, Any]] = options.get("silenced", ())
+    heads: Sequence[dict[str, Any]] = options.get("masked_heads", ())
     for one in heads:
         found.setdefault(one["kind"], {}).setdefault(one["layer"], []).append(one["head"])
     return found

@@ -23,7 +23,7 @@ def has_cells(task: TaskVerbs) -> bool:
 
 
 def one_cell(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
-    """Each text coloured by a cell, with the layers that there are."""
+    """Each text coloured by a cell, with the model's layers."""
     reader = reader_of(task.model)
     layers = [
         {"name": reader.name(number), "cells": width}

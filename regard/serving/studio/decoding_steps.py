@@ -125,7 +125,7 @@ def _check_chosen(task: TaskVerbs, chosen: Sequence[int], read: int) -> None:
         )
 
 
-def searched(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+def beam_searches(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
     """The beam search from each text: every token that was tried, and the hypotheses."""
     return [_search(task, text, options) for text in items]
 

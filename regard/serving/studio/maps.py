@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.serving.models import ServedModels
     from regard.tasks.verbs import TaskVerbs
 
-MOST_TEXTS = 5000  # a map with more can be read by nobody
+MOST_TEXTS = 5000  # more points cannot be told apart
 SHOWN = 400  # characters of a text that a page gets
 
 

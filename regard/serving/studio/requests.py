@@ -20,7 +20,7 @@ class ShownTexts(Request):
     """The text."""
 
 
-class SilencedHead(BaseModel):
+class MaskedHead(BaseModel):
     """A head that is masked."""
 
     model_config = Request.model_config
@@ -35,7 +35,7 @@ class AttentionOfAll(ShownTexts):
 
     second: ShownText | None = None
     """The second text of a pair."""
-    silenced: Annotated[list[SilencedHead], Field(max_length=1000)] = []
+    masked_heads: Annotated[list[MaskedHead], Field(max_length=1000)] = []
     """Heads that are masked meanwhile."""
 
     def items(self) -> list[Any]:

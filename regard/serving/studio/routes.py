@@ -8,7 +8,7 @@ from regard.serving.routes import CAT, ROUTES, Route
 from regard.serving.served_page import ServedPage
 from regard.serving.studio import attention, cells, decoding_steps, requests, tokenization
 from regard.serving.studio.sources import StudioSources
-from regard.serving.work import by
+from regard.serving.work import work_maker
 from regard.visual.attention_maps import has_attention
 
 STUDIO_ROUTES = {
@@ -19,7 +19,7 @@ STUDIO_ROUTES = {
             "The steps in which the words of a text become tokens.",
             "",
             requests.ShownTexts,
-            by(tokenization.explained),
+            work_maker(tokenization.tokenization_steps),
             {"texts": CAT},
         ),
         Route(
@@ -27,7 +27,7 @@ STUDIO_ROUTES = {
             "Small maps of the attention of all heads while a text is read.",
             "",
             requests.AttentionOfAll,
-            by(attention.mapped),
+            work_maker(attention.small_maps),
             {"texts": CAT},
             has_attention,
         ),
@@ -36,17 +36,17 @@ STUDIO_ROUTES = {
             "The attention weights of one head, or the mean of a layer's heads.",
             "",
             requests.AttentionOfHead,
-            by(attention.one_head),
+            work_maker(attention.one_head),
             {"texts": CAT, "kind": "encoder", "layer": 1, "head": 1},
             has_attention,
         ),
         Route(
-            "/studio/silenced",
-            "The answer to a text with all heads, and without some of them.",
+            "/studio/masked_heads",
+            "The answer to a text with all heads, and with some of them masked.",
             "",
             requests.AttentionOfAll,
-            by(attention.compared),
-            {"texts": CAT, "silenced": [{"kind": "encoder", "layer": 1, "head": 1}]},
+            work_maker(attention.answers_with_masked_heads),
+            {"texts": CAT, "masked_heads": [{"kind": "encoder", "layer": 1, "head": 1}]},
             has_attention,
         ),
         Route(
@@ -54,7 +54,7 @@ STUDIO_ROUTES = {
             "The most probable next tokens, before and after temperature, top-k and top-p.",
             "",
             requests.NextTokens,
-            by(decoding_steps.next_tokens),
+            work_maker(decoding_steps.next_tokens),
             {"texts": CAT, "temperature": 0.8, "top_k": 10},
             decoding_steps.decodes_texts,
         ),
@@ -63,16 +63,16 @@ STUDIO_ROUTES = {
             "Every token that a beam search tries, as a tree.",
             "",
             requests.BeamSearch,
-            by(decoding_steps.searched),
+            work_maker(decoding_steps.beam_searches),
             {"texts": CAT, "beams": 3},
             decoding_steps.decodes_texts,
         ),
         Route(
             "/studio/cell",
-            "A text coloured by one cell of a recurrent model, and the layers that there are.",
+            "A text coloured by one cell of a recurrent model, and the model's layers.",
             "",
             requests.OneCell,
-            by(cells.one_cell),
+            work_maker(cells.one_cell),
             {"texts": CAT, "layer": 1, "number": 1},
             cells.has_cells,
         ),
@@ -81,7 +81,7 @@ STUDIO_ROUTES = {
             "The cells of a recurrent model that follow properties of a text most closely.",
             "",
             requests.CellSearch,
-            by(cells.found_cells),
+            work_maker(cells.found_cells),
             {"texts": 'The cat said: "I sat on the mat (in the sun)."', "properties": "text"},
             cells.has_cells,
         ),
@@ -96,5 +96,5 @@ def studio_page(sources: StudioSources | None = None) -> ServedPage:
     """
     sources = sources or StudioSources()
     return ServedPage(
-        {**ROUTES, **STUDIO_ROUTES}, page_files(), PageGuard, sources.readings(), sources.prepare
+        {**ROUTES, **STUDIO_ROUTES}, page_files(), PageGuard, sources.routes(), sources.prepare
     )

@@ -129,7 +129,9 @@ def _below(name: str, folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
 
 def _named(folders: Mapping[str, Path], name: str, what: str) -> Path:
     if name not in folders:
-        raise Problem(404, f"There is no {what} {name!r:.80} here.", "no_such_run", "name")
+        raise Problem(
+            404, f"The folders of --runs hold no {what} {name!r:.80}.", "no_such_run", "name"
+        )
     return folders[name]
 
 

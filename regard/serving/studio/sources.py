@@ -1,4 +1,4 @@
-"""What is asked of files that the command names, and of lessons: no model computes the answer."""
+"""The routes that answer from files that the command names, and from lessons, without a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from regard.errors import ConfigError
 from regard.serving.requests import Request
-from regard.serving.served_page import Reading
+from regard.serving.served_page import RouteWithoutModel
 from regard.serving.studio import lessons
 from regard.serving.studio.maps import TextMaps
 from regard.serving.studio.runs import RunFolders
@@ -84,60 +84,60 @@ class StudioSources:
             return self.maps.near_text(asked.model, asked.text, asked.count)
         return self.maps.near_vector(asked.model, asked.vector or [], asked.count)
 
-    def readings(self) -> Mapping[str, Reading]:
-        """What can be asked, by its path."""
+    def routes(self) -> Mapping[str, RouteWithoutModel]:
+        """The routes, by their paths."""
         runs, maps = self.runs, self.maps
         all_of_them = (
-            Reading(
+            RouteWithoutModel(
                 "/studio/runs",
                 "The runs and comparisons in the folders of the command.",
                 Nothing,
                 lambda asked: runs.listed(),
                 {},
             ),
-            Reading(
+            RouteWithoutModel(
                 "/studio/curves",
                 "The charts of a run, of what it has written so far.",
                 NamedRun,
                 lambda asked: runs.curves(asked.name),
                 {"name": "runs/translator"},
             ),
-            Reading(
+            RouteWithoutModel(
                 "/studio/comparison",
                 "The tables and charts of a comparison.",
                 NamedRun,
                 lambda asked: runs.comparison(asked.name),
                 {"name": "runs/compare"},
             ),
-            Reading(
+            RouteWithoutModel(
                 "/studio/maps",
                 "The models that have a map of the texts of the command.",
                 Nothing,
                 lambda asked: maps.listed(),
                 {},
             ),
-            Reading(
+            RouteWithoutModel(
                 "/studio/map",
                 "The points of all texts, with their labels.",
                 MapOf,
                 lambda asked: maps.map(asked.model),
                 {"model": "minilm"},
             ),
-            Reading(
+            RouteWithoutModel(
                 "/studio/neighbours",
                 "The texts that are nearest to one of them, or to a vector.",
                 NeighboursIn,
                 self.neighbours,
                 {"model": "minilm", "text": 0, "count": 8},
             ),
-            Reading(
+            RouteWithoutModel(
                 "/studio/lessons",
                 "The names and titles of the lessons.",
                 Nothing,
                 lambda asked: {"lessons": lessons.listed()},
                 {},
             ),
-            Reading(
+            RouteWithoutModel(
                 "/studio/lesson",
                 "A lesson with its picture, for these numbers.",
                 NamedLesson,

@@ -18,7 +18,7 @@ ALGORITHMS: dict[type, str] = {
 }
 
 
-def explained(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+def tokenization_steps(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
     """The words of each text, with the steps in which each becomes tokens."""
     return [
         {

@@ -87,8 +87,8 @@ async function drawHead(large, parameters, api, asked, relative) {
     parameters.set({ token });
     drawFollowed(followed, head, token, relative, follow);
   };
-  const off = new Parameters("silenced", "").address({ model: asked.model, text: asked.texts, second: asked.second, kind: asked.kind, off: `${asked.layer}:${asked.head}` });
-  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: off }, "switch it off")), map(head, name, relative, follow), followed);
+  const masked = new Parameters("masked_heads", "").address({ model: asked.model, text: asked.texts, second: asked.second, kind: asked.kind, masked: `${asked.layer}:${asked.head}` });
+  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: masked }, "mask it")), map(head, name, relative, follow), followed);
   const token = parameters.number("token", queries.length > 1 ? Math.floor(queries.length / 2) : 0);
   drawFollowed(followed, head, Math.min(Math.max(0, token), queries.length - 1), relative, follow);
 }

@@ -21,9 +21,9 @@ import * as models from "./models.js";
 import * as next from "./next.js";
 import * as runs from "./runs.js";
 import * as side_by_side from "./side_by_side.js";
-import * as silenced from "./silenced.js";
+import * as masked_heads from "./masked_heads.js";
 import * as tokens from "./tokens.js";
 
 export const views = new Map(
-  Object.entries({ models, lessons, attention, side_by_side, silenced, next, beam, tokens, cells, map, runs }),
+  Object.entries({ models, lessons, attention, side_by_side, masked_heads, next, beam, tokens, cells, map, runs }),
 );

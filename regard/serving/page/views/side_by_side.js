@@ -72,7 +72,7 @@ async function drawSide(column, parameters, api, model, side, text, same) {
 }
 
 async function answerOf(api, request, known) {
-  const said = known || (await api.ask("studio/silenced", request)).result.with_all?.text;
+  const said = known || (await api.ask("studio/masked_heads", request)).result.with_all?.text;
   return said ? h("p", {}, "Answer: ", h("b", {}, said)) : null;
 }
 

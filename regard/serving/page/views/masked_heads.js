@@ -1,12 +1,12 @@
-// Heads switched off, and the answer compared with that of all heads.
+// Heads masked, and the answer compared with that of all heads.
 
 import { choice, chosenModel, controls, field, submit, textArea } from "../controls.js";
 import { h, probability, put } from "../dom.js";
 import { headGrid, kindName, kindsOf } from "../heads.js";
 import { table } from "../tables.js";
 
-export const title = "Heads off";
-export const route = "/studio/silenced";
+export const title = "Masked heads";
+export const route = "/studio/masked_heads";
 const EXAMPLE = "The animal didn't cross the street because it was too tired.";
 
 export async function render(root, parameters, api) {
@@ -20,28 +20,28 @@ export async function render(root, parameters, api) {
   const kinds = kindsOf(result);
   const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : kinds[0];
   if (kinds.length > 1) {
-    const kindChoice = choice("kind", kinds.map((one) => [one, kindName(one)]), kind, (value) => parameters.go({ kind: value, off: null }));
+    const kindChoice = choice("kind", kinds.map((one) => [one, kindName(one)]), kind, (value) => parameters.go({ kind: value, masked: null }));
     root.append(h("div", { class: "controls" }, field("Attention", kindChoice)));
   }
   const layers = result.layers.filter((one) => one.kind === kind);
-  const off = new Set(headsOf(parameters.text("off"), layers));
+  const masked = new Set(headsOf(parameters.text("masked"), layers));
   const compared = h("section", { "aria-live": "polite" });
   const grid = headGrid(
     layers,
-    `Heads of the ${kindName(kind)}: pressed ones are off`,
+    `Heads of the ${kindName(kind)}: pressed ones are masked`,
     true,
-    (layer, head) => off.has(`${layer}:${head}`),
+    (layer, head) => masked.has(`${layer}:${head}`),
     async (layer, head, pressed) => {
       const name = `${layer}:${head}`;
-      if (!off.delete(name)) off.add(name);
-      pressed.setAttribute("aria-pressed", String(off.has(name)));
-      parameters.set({ kind, off: [...off].join(",") });
-      await compare(compared, api, asked, kind, off);
+      if (!masked.delete(name)) masked.add(name);
+      pressed.setAttribute("aria-pressed", String(masked.has(name)));
+      parameters.set({ kind, masked: [...masked].join(",") });
+      await compare(compared, api, asked, kind, masked);
     },
   );
   grid.classList.add("switches");
-  root.append(h("p", { class: "note" }, "Press a head to switch it off or on; a row is a layer. A head that is off adds nothing to the result (Michel et al. 2019, equation 1 with ξ = 0)."), grid, compared);
-  await compare(compared, api, asked, kind, off);
+  root.append(h("p", { class: "note" }, "Press a head to mask it, or to use it again; a row is a layer. A masked head adds nothing to the result (Michel et al. 2019, equation 1 with ξ = 0)."), grid, compared);
+  await compare(compared, api, asked, kind, masked);
 }
 
 // "2:1,3:4" -> those of them that the model has.
@@ -50,11 +50,11 @@ function headsOf(text, layers) {
   return text.split(",").filter((one) => there.has(one));
 }
 
-async function compare(box, api, asked, kind, off) {
-  const silenced = [...off].map((one) => one.split(":").map(Number)).map(([layer, head]) => ({ kind, layer, head }));
-  const { result } = await api.ask("studio/silenced", { ...asked, silenced });
-  const heading = h("h2", {}, off.size ? `Without ${[...off].map((one) => `head ${one.replace(":", ".")}`).join(", ")}` : "With all heads");
-  const note = h("small", {}, off.size ? "Layer and number of each head." : "");
+async function compare(box, api, asked, kind, masked) {
+  const masked_heads = [...masked].map((one) => one.split(":").map(Number)).map(([layer, head]) => ({ kind, layer, head }));
+  const { result } = await api.ask("studio/masked_heads", { ...asked, masked_heads });
+  const heading = h("h2", {}, masked.size ? `Without ${[...masked].map((one) => `head ${one.replace(":", ".")}`).join(", ")}` : "With all heads");
+  const note = h("small", {}, masked.size ? "Layer and number of each head." : "");
   put(box, heading, note, "cosine" in result ? vectors(result) : answers(result));
 }
 

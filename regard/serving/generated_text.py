@@ -1,4 +1,4 @@
-"""The text of a sequence as its tokens are generated, up to the first stop."""
+"""The text of a sequence as its tokens are generated, up to the first stop sequence."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from regard.decoding.streaming import IncrementalDetokenizer
 from regard.text import Tokenizer
 
 
-class WrittenText:
-    """The text behind a prompt, token by token.
+class GeneratedText:
+    """The text generated after a prompt, token by token.
 
-    tokens: that were generated, without one that ends the text.
+    tokens: generated ones, without the end-of-text token.
     parts: what each of them added to the text.
-    log_prob: of the tokens, and of the end where there is one.
-    finished: whether a token ended it; stopped: whether a stop did.
+    log_prob: of the tokens, and of the end-of-text token if there is one.
+    finished: whether the end-of-text token ended it; stopped: whether a stop sequence did.
 
     Args:
-        stops: the text ends before the first of these, which may begin and end within tokens. Of
-            several that are complete with the same token the one that begins first counts.
+        stops: stop sequences; the text ends before the first of these, which may begin and end
+            within tokens. Of several that are complete with the same token the one that begins
+            first counts.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Sequence[str] = ()):
@@ -33,7 +34,7 @@ class WrittenText:
 
     @property
     def text(self) -> str:
-        """Up to the stop, where there is one."""
+        """The text up to the stop sequence, if one was found."""
         return self._text[: self._end] if self.stopped else self._text
 
     @property
@@ -44,13 +45,13 @@ class WrittenText:
         return "stop" if self.finished or self.stopped else "length"
 
     def add(self, token: int) -> None:
-        """One more token; nothing behind a stop."""
+        """Add a token; without effect after a stop sequence."""
         if not self.ended:
             self.tokens.append(token)
             self._append(self._detokenizer.add(token))
 
     def end(self, finished: bool) -> None:
-        """There are no more tokens; finished: a token said so."""
+        """End the text. finished: whether by the end-of-text token."""
         if self.ended:
             return
         if rest := self._detokenizer.rest():
@@ -69,7 +70,7 @@ class WrittenText:
             self._end, self.stopped, self.ended = min(found), True, True
 
     def ready(self) -> str:
-        """What can be shown and was not yet: not what may be the beginning of a stop."""
+        """The text that was not sent yet, without an end that may begin a stop sequence."""
         text = self.text
         end = len(text) if self.ended else len(text) - self._held(text)
         piece = text[self._sent : end]
@@ -77,7 +78,7 @@ class WrittenText:
         return piece
 
     def _held(self, text: str) -> int:
-        """Characters at the end of a text that may begin a stop."""
+        """Characters at the end of a text that may begin a stop sequence."""
         for size in range(min(self._longest - 1, len(text)), 0, -1):
             if any(stop.startswith(text[-size:]) for stop in self._stops):
                 return size
