@@ -110,7 +110,7 @@ def test_a_client_that_leaves_frees_its_tokens():
     engine, calls = Engine(100, RequestCounters()), Calls()
     first, second = request_of(calls, ["a"], cost=60), request_of(calls, ["b"], cost=60)
     engine.submit(first)
-    engine.leave(first)
+    engine.cancel(first)
     engine.submit(second)
     assert engine.waiting_tokens == 60 and engine.waiting_requests == 1
 

@@ -173,7 +173,7 @@ def test_models_without_cells_lack_the_routes(studio):
         if path == "/studio/cells":
             fields = {"model": "embedding", "texts": "the cat"}
         answered = ask(studio, path, fields)
-        assert answered.status == 404 and f"no {path}" in answered.message
+        assert answered.status == 404 and f"not have the route {path}" in answered.message
 
 
 # -------------------------------------------------------------------------------- maps
