@@ -10,7 +10,7 @@ TORCH  := $(shell grep '^torch==' $(PINS))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-reference lint docs sanitize bench weight clean
+.PHONY: help demo test test-reference lint docs dist sanitize bench weight clean
 
 help:
 	@echo "make demo   train three translators, compare them, write runs/demo/report.html"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-reference  the tests on a copy without the compiled kernels"
 	@echo "make lint   style and types"
 	@echo "make docs   the documentation as a site, build/docs/index.html"
+	@echo "make dist   the wheels, dist/, checked where there is no compiler"
 	@echo "make sanitize  drawn calls of the compiled kernels under address and UB sanitizers"
 	@echo "make bench  our speed beside the peers', as ratios: about an hour"
 	@echo "make weight what the core brings beside torch"
@@ -51,6 +52,11 @@ docs: $(VENV)/.docs
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH="$(CURDIR)" \
 	  $(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/docs
 	@echo "build/docs/index.html"
+
+# The wheel with kernels is for the kind of machine that builds it: x86-64 or AArch64, Linux.
+dist: $(VENV)/.core
+	$(PIP) install $(QUIET) --constraint $(PINS) --group dist
+	PYTHONPATH="$(CURDIR)" $(BIN)/python tools/dist.py
 
 # Python itself is not instrumented, so the sanitizers' libraries come before all others (but not in
 # the compiler); what Python never gives back is no leak. Compiling takes several minutes.
@@ -109,4 +115,4 @@ $(VENV)/.bench: $(VENV)/.dev
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,7 @@
-"""The compiled kernels: `setup` compiles them where that is not done yet, with a C++ compiler.
+"""The compiled kernels: `setup` loads those of the wheel, or compiles them with a C++ compiler.
+
+Kernels of the wheel (see prebuilt.py) are used unless CXX or REGARD_CXXFLAGS is set. Whoever may
+write to them may write to the Python code beside them, so they are checked for damage alone.
 
 A built library is stored in the user's cache (XDG_CACHE_HOME). Its name is a hash of the source,
 the flags, the compiler named by CXX and the processor, so that machines which share a home do not
@@ -25,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from regard.errors import RegardError
-from regard.kernels import compiler, trust
+from regard.kernels import compiler, prebuilt, trust
 from regard.kernels.compiler import BuildError as BuildError
 from regard.kernels.signatures import declare
 
@@ -64,7 +67,7 @@ _failure = ""  # why there are none
 
 
 def setup() -> bool:
-    """Load the kernels, compiled now if they are not in the cache; whether there are any.
+    """Load the kernels, those of the wheel or of the cache, or compile them; whether there are any.
 
     Where they cannot be built, one warning says why.
     """
@@ -72,12 +75,41 @@ def setup() -> bool:
     with _lock:  # two threads shall not build the same
         if _loaded is None and not _failure:
             try:
-                path = build()
-                _loaded, _path = load(path), str(path)
+                _loaded, _path = _of_wheel() or _of_cache()
             except (BuildError, OSError) as error:
                 _failure = f"The kernels could not be compiled: {error}"
                 warnings.warn(f"{SLOWER} {INSTALL} {_failure}", stacklevel=3)
     return _loaded is not None
+
+
+def _of_wheel() -> tuple[ctypes.CDLL, str] | None:
+    """The library of the wheel for the best level that runs here, and its path.
+
+    None if there is none, or the environment says how to compile.
+    """
+    if not prebuilt.FOLDER.is_dir() or any(map(os.environ.get, ("CXX", MORE_FLAGS))):
+        return None
+    for level in prebuilt.levels_here():
+        path = prebuilt.FOLDER / prebuilt_name(level)
+        try:
+            if _has_checksum(path.name, path.read_bytes()):
+                found = _prepared(path)
+                if not found.regard_check():
+                    return found, str(path)
+        except OSError:  # it is absent or cannot be loaded
+            continue
+        _print(f"{path} is damaged and is not used: install the wheel again.")
+    _print(
+        f"{prebuilt.FOLDER} has no kernels of this version for this processor "
+        f"({platform.machine()}): they are compiled."
+    )
+    return None
+
+
+def _of_cache() -> tuple[ctypes.CDLL, str]:
+    """The library that is compiled for this processor, and its path."""
+    path = build()
+    return load(path), str(path)
 
 
 def kernels() -> ctypes.CDLL | None:
@@ -147,6 +179,23 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
     raise BuildError(f"{' '.join(command)} failed: {_error_in(said):.200}")
 
 
+def build_prebuilt(level: prebuilt.Level, folder: Path) -> Path:
+    """Compile the library of a level into a folder, as a wheel brings it.
+
+    Raises:
+        BuildError: there is no compiler, or it fails.
+        OSError: the folder cannot be written to.
+    """
+    path = folder / prebuilt_name(level)
+    command = *_compiler(), *FLAGS, *level.flags, "-s"  # without symbols of no use at run time
+    if said := _run(*command, str(SOURCE), "-o", str(path)):
+        raise BuildError(f"{' '.join(command)} failed: {_error_in(said):.200}")
+    code = path.read_bytes()
+    path.write_bytes(code + _checksum(path.name, code))
+    path.chmod(0o644)
+    return path
+
+
 def _error_in(output: str) -> str:
     """The first line of a compiler's output that reports an error; paths may contain such words."""
     lines = output.strip().splitlines()
@@ -158,9 +207,18 @@ def _error_in(output: str) -> str:
 
 def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
     """The name of a build: a hash of the sources, the flags, the compiler and the processor."""
-    text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
     variables = os.environ.get("CXX", ""), os.environ.get(MORE_FLAGS, "")
-    return SUM(repr((text, FLAGS, kinds, variables, _processor())).encode()).hexdigest()[:20]
+    return SUM(repr((_sources(), FLAGS, kinds, variables, _processor())).encode()).hexdigest()[:20]
+
+
+def prebuilt_name(level: prebuilt.Level) -> str:
+    """The name of the library of a level in the wheel: the level, a hash of sources and flags."""
+    hashed = SUM(repr((_sources(), FLAGS, level.flags)).encode()).hexdigest()[:20]
+    return f"kernels-{level.name}-{hashed}.so"
+
+
+def _sources() -> list[bytes]:
+    return [path.read_bytes() for path in sorted(FOLDER.iterdir())]
 
 
 def _checksum(name: str, code: bytes) -> bytes:
@@ -177,8 +235,12 @@ def _is_whole(path: Path) -> bool:
         return False
     except OSError:
         return False
+    return _has_checksum(path.name, written)
+
+
+def _has_checksum(name: str, written: bytes) -> bool:
     size = SUM().digest_size
-    return _checksum(path.name, written[:-size]) == written[-size:]
+    return _checksum(name, written[:-size]) == written[-size:]
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -204,9 +266,14 @@ def load(path: Path) -> ctypes.CDLL:
         with trust.pinned(path.parent) as folder:
             if not _is_whole(folder / path.name):
                 raise BuildError(f"{path} is damaged, or another user could have written it")
-            library = ctypes.CDLL(str(folder / path.name))
+            return _prepared(folder / path.name)
     except trust.UntrustedFile as error:
         raise BuildError(str(error)) from None
+
+
+def _prepared(path: Path) -> ctypes.CDLL:
+    """A library with the types of its functions and the OpenMP runtime that torch has loaded."""
+    library = ctypes.CDLL(str(path))
     declare(library)
     runtime = _openmp()
     if runtime is not None:

@@ -1,0 +1,112 @@
+"""Builds the wheels in dist/ and checks them in an environment without a compiler.
+
+    python tools/dist.py                builds both wheels, and checks them
+    python tools/dist.py --unchecked    builds both wheels
+
+The first wheel is the same for all systems and holds the sources of the kernels; the second also
+holds the kernels, compiled for each level of this machine's kind of processors
+(`regard.kernels.prebuilt`). The check installs torch, by its version in constraints.txt, and each
+wheel into a new environment, and runs tools/check_installation.py with a PATH of that environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from regard.kernels import build, prebuilt
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+CHECK = ROOT / "tools" / "check_installation.py"
+PINS = ROOT / "constraints.txt"
+
+
+def run(*command: str | Path, **more: object) -> None:
+    """Run a command; if it fails, this program ends."""
+    subprocess.run([str(part) for part in command], check=True, **more)  # type: ignore[call-overload]
+
+
+def build_pure() -> Path:
+    """The wheel for all systems, from the files of the checkout."""
+    for left in ("lib", f"bdist.linux-{platform.machine()}"):  # files that no longer exist
+        shutil.rmtree(ROOT / "build" / left, ignore_errors=True)
+    options = ("--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", DIST)
+    run(sys.executable, "-m", "pip", "wheel", *options, ROOT)
+    (wheel,) = DIST.glob("regard-*-py3-none-any.whl")
+    return wheel
+
+
+def platform_tag(libraries: list[Path], machine: str) -> str:
+    """The tag of the oldest glibc that has what libraries ask of it: manylinux_2_29_x86_64."""
+    needed = [
+        (int(major), int(minor))
+        for path in libraries
+        for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", path.read_bytes())
+    ]
+    major, minor = max([*needed, (2, 17)])
+    return f"manylinux_{major}_{minor}_{machine}"
+
+
+def build_platform(pure: Path) -> Path:
+    """The wheel with the kernels of each level, made of the wheel for all systems."""
+    machine = platform.machine()
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "wheel", "unpack", pure, "--dest", folder)
+        (package,) = Path(folder).iterdir()
+        kernels = package / "regard" / "kernels" / prebuilt.FOLDER.name
+        kernels.mkdir()
+        for level in prebuilt.LEVELS[machine]:
+            print(f"compiling the kernels for {level.name}", flush=True)
+            build.build_prebuilt(level, kernels)
+        tag = platform_tag(list(kernels.iterdir()), machine)
+        (about,) = package.glob("*.dist-info/WHEEL")
+        text = about.read_text(encoding="utf-8").replace("py3-none-any", f"py3-none-{tag}")
+        about.write_text(text.replace("Purelib: true", "Purelib: false"), encoding="utf-8")
+        run(sys.executable, "-m", "wheel", "pack", package, "--dest-dir", DIST)
+    (wheel,) = DIST.glob(f"*{tag}.whl")
+    return wheel
+
+
+def check(pure: Path, made: Path) -> None:
+    """Install each wheel where no compiler is, and compare what is computed with PyTorch."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        python = here / "bin" / "python"
+        run(sys.executable, "-m", "venv", folder)
+        pip = (python, "-m", "pip", "install", "--quiet", "--constraint", PINS)
+        print("installing torch and the wheel into a new environment", flush=True)
+        run(*pip, "torch")
+        run(*pip, made)
+        bare = {"PATH": str(here / "bin"), "HOME": folder, "LANG": "C.UTF-8"}
+        run(here / "bin" / "regard", "kernels", cwd=here, env=bare)
+        for level in prebuilt.levels_here():
+            run(python, "-I", CHECK, level.name, cwd=here, env=bare)
+        run(*pip, "--no-deps", "--force-reinstall", pure)
+        run(python, "-I", CHECK, "none", cwd=here, env=bare)
+
+
+def main() -> None:
+    """Build the wheels and check them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--unchecked", action="store_true", help="build the wheels only")
+    checked = not parser.parse_args().unchecked
+    if platform.system() != "Linux" or platform.machine() not in prebuilt.LEVELS:
+        sys.exit(f"There are no levels for {platform.system()} on {platform.machine()}.")
+    shutil.rmtree(DIST, ignore_errors=True)
+    pure = build_pure()
+    made = build_platform(pure)
+    if checked:
+        check(pure, made)
+    for wheel in (pure, made):
+        print(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
