@@ -54,8 +54,7 @@ docs: $(VENV)/.docs
 	@echo "build/docs/index.html"
 
 # The wheel with kernels is for the kind of machine that builds it: x86-64 or AArch64, Linux.
-dist: $(VENV)/.core
-	$(PIP) install $(QUIET) --constraint $(PINS) --group dist
+dist: $(VENV)/.dist
 	PYTHONPATH="$(CURDIR)" $(BIN)/python tools/dist.py
 
 # Python itself is not instrumented, so the sanitizers' libraries come before all others (but not in
@@ -104,6 +103,10 @@ $(VENV)/.docs: $(VENV)/.core
 	$(PIP) install $(QUIET) --constraint $(PINS) --group docs || { \
 	  echo "The documentation is not built: its packages (the group docs of pyproject.toml)"; \
 	  echo "could not be installed. The pages in docs/ can be read as they are."; exit 1; }
+	@touch $@
+
+$(VENV)/.dist: $(VENV)/.core
+	$(PIP) install $(QUIET) --constraint $(PINS) --group dist
 	@touch $@
 
 # llama.cpp is compiled where it is installed, which needs a C++ compiler and several minutes.

@@ -80,7 +80,8 @@ def check(pure: Path, made: Path) -> None:
         here = Path(folder)
         python = here / "bin" / "python"
         run(sys.executable, "-m", "venv", folder)
-        pip = (python, "-m", "pip", "install", "--quiet", "--constraint", PINS)
+        # Isolated from PYTHONPATH, where pip would find the checkout and install nothing.
+        pip = (python, "-I", "-m", "pip", "install", "--quiet", "--constraint", PINS)
         print("installing torch and the wheel into a new environment", flush=True)
         run(*pip, "torch")
         run(*pip, made)
