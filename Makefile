@@ -36,6 +36,7 @@ REFERENCE := build/reference
 test-reference: $(VENV)/.dev
 	rm -rf $(REFERENCE) && mkdir -p $(REFERENCE)
 	cp -r regard tests tools benchmarks examples recipes docs *.md *.toml Makefile LICENSE NOTICE $(PINS) \
+	  Containerfile .dockerignore \
 	  $(REFERENCE)
 	rm -r $(REFERENCE)/regard/kernels $(REFERENCE)/tests/kernels
 	cd $(REFERENCE) && OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
