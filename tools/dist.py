@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 CHECK = ROOT / "tools" / "check_installation.py"
 PINS = ROOT / "constraints.txt"
+# The newest CXXABI_1.3.N of the systems of manylinux_2_M, as (N, M), by auditwheel's policies.
+LIBSTDCXX = ((7, 17), (10, 24), (11, 27), (12, 31), (13, 34), (15, 39))
 
 
 def run(*command: str | Path, **more: object) -> None:
@@ -44,14 +46,18 @@ def build_pure() -> Path:
 
 
 def platform_tag(libraries: list[Path], machine: str) -> str:
-    """The tag of the oldest glibc that has what libraries ask of it: manylinux_2_29_x86_64."""
-    needed = [
-        (int(major), int(minor))
-        for path in libraries
-        for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", path.read_bytes())
-    ]
-    major, minor = max([*needed, (2, 17)])
-    return f"manylinux_{major}_{minor}_{machine}"
+    """The oldest tag whose systems have what libraries ask of glibc and of libstdc++.
+
+    Raises:
+        SystemExit: they ask for a libstdc++ that no tag has.
+    """
+    code = b"".join(path.read_bytes() for path in libraries)
+    glibc = max([17, *(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", code))])
+    abi = max([0, *(int(minor) for minor in re.findall(rb"CXXABI_1\.3\.(\d+)", code))])
+    systems = [minor for has, minor in LIBSTDCXX if abi <= has]
+    if not systems:
+        sys.exit(f"No manylinux tag has CXXABI_1.3.{abi}: build the wheels with an older compiler.")
+    return f"manylinux_2_{max(glibc, systems[0])}_{machine}"
 
 
 def build_platform(pure: Path) -> Path:

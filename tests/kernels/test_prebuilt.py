@@ -123,6 +123,19 @@ def test_a_checkout_has_no_prebuilt_kernels_and_packs_none():
     assert ".so" not in (ROOT / "pyproject.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("asked", "tag"),
+    [  # by `auditwheel show`
+        (b"GLIBC_2.29 GLIBC_2.3 CXXABI_1.3.7 CXXABI_1.3.13", "manylinux_2_34_aarch64"),
+        (b"GLIBC_2.29 GLIBC_2.4 CXXABI_1.3.11 CXXABI_1.3", "manylinux_2_29_aarch64"),
+        (b"GLIBC_2.2.5", "manylinux_2_17_aarch64"),
+    ],
+)
+def test_the_tag_is_of_the_oldest_systems_that_have_what_is_needed(tmp_path, asked, tag):
+    (tmp_path / "library.so").write_bytes(asked)
+    assert dist.platform_tag([tmp_path / "library.so"], "aarch64") == tag
+
+
 def test_the_platform_wheel_has_a_library_of_each_level(tmp_path, monkeypatch):
     wheelfile = pytest.importorskip("wheel.wheelfile")
     pure = tmp_path / "regard-1-py3-none-any.whl"
