@@ -134,7 +134,9 @@ def overhead(folder: Path, rows: int, rounds: int) -> None:
             task = ShardedTask(str(model), "embed", "safetensors")
             shards = len(begin(out, task, [source], least).shards)
             began = time.perf_counter()
-            worker.run(str(out), strict=False, patience=60.0, changed=[source.stat().st_mtime_ns])
+            worker.run(
+                str(out), strict=False, lease_timeout=60.0, changed=[source.stat().st_mtime_ns]
+            )
             took[shards] = time.perf_counter() - began
         (few, short), (many, long) = sorted(took.items())
         found.append((long - short) / (many - few) * 1000)

@@ -31,7 +31,7 @@ Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: a GPU, i
 TooLong = Annotated[Literal["error", "truncate"], Option(help="Texts beyond the limit.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings only, no progress.")]
-On = Annotated[str, Option(help="Where the work runs: local, slurm, ray or ray://ADDRESS.")]
+On = Annotated[str, Option(help="Where runs are computed: local, slurm, ray or ray://ADDRESS.")]
 Texts = Annotated[list[str] | None, Argument(metavar="TEXT", help="- reads standard input.")]
 
 

@@ -1,4 +1,4 @@
-"""The flags with which a command reads files and writes parts with several workers."""
+"""The options of commands that read files and write parts with several workers."""
 
 from __future__ import annotations
 
@@ -52,10 +52,13 @@ class Sharding:
             ConfigError: no file or no folder is named.
         """
         if not inputs or list(inputs) == ["-"]:
-            raise ConfigError(f"--workers needs files: regard {work.verb} MODEL FILE --out FOLDER.")
+            raise ConfigError(
+                "--workers needs files as input: "
+                f"regard {work.verb} MODEL FILE --out FOLDER --workers N."
+            )
         if out is None:
-            raise ConfigError("--workers needs a folder for the parts: --out FOLDER.")
-        from regard.sharded.driver import Workers, compute
+            raise ConfigError("--workers writes a folder of parts. Name it: --out FOLDER.")
+        from regard.sharded.driver import WorkerOptions, compute_files
         from regard.sharded.manifest import ShardedTask
         from regard.sharded.parts import format_of
 
@@ -71,21 +74,27 @@ class Sharding:
             self.threads,
             {name: value for name, value in work.options.items() if value is not None} or None,
         )
-        workers = Workers(self.workers, self.on, self.gpus, self.strict)
-        summary = compute(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)
+        workers = WorkerOptions(self.workers, self.on, self.gpus, self.strict)
+        summary = compute_files(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)
         show(asdict(summary), str(summary), True) if as_json else say(str(summary))
 
 
 def _sharding(
     workers: Annotated[
-        int | None, Option(help="The arguments are files; so many processes write parts.")
+        int | None, Option(help="Read files and write parts, with this number of processes.")
     ] = None,
-    on: Annotated[str | None, Option(help="Where workers run: local, ...")] = None,
-    format: Annotated[str | None, Option(help="Of parts: parquet, jsonl, ...")] = None,
-    threads: Annotated[int | None, Option(help="Of each worker; default: 1.")] = None,
-    gpus: Annotated[int | None, Option(help="Of each worker.")] = None,
-    shard_bytes: Annotated[int | None, Option(help="Of the input, in each part.")] = None,
-    strict: Annotated[bool, Option("--strict", help="A row that fails is an error.")] = False,
+    on: Annotated[
+        str | None, Option(help="Where workers run: local, slurm, ray or ray://ADDRESS.")
+    ] = None,
+    format: Annotated[
+        str | None, Option(help="The format of parts: safetensors, parquet, jsonl or txt.")
+    ] = None,
+    threads: Annotated[int | None, Option(help="Threads of each worker; default: 1.")] = None,
+    gpus: Annotated[int | None, Option(help="GPUs of each worker.")] = None,
+    shard_bytes: Annotated[
+        int | None, Option(help="Bytes of the input in each part; default: 128 KiB to 2 MiB.")
+    ] = None,
+    strict: Annotated[bool, Option("--strict", help="Stop at the first row that fails.")] = False,
 ) -> Sharding | None:
     """How the work is divided; None without --workers."""
     others = {
@@ -101,7 +110,9 @@ def _sharding(
         return Sharding(workers, **given)  # type: ignore[arg-type]
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(f"{names} has no effect without --workers N. Add it, or leave it out.")
+        raise ConfigError(
+            f"{names} has no effect without --workers N. Add --workers N, or leave {names} out."
+        )
     return None
 
 

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from regard.cli.console import say, show
 from regard.cli.options import AsJson, On, Quiet
-from regard.cli.train import Overrides, numbers_of
+from regard.cli.train import Gpus, Overrides, numbers_of
 from regard.errors import ConfigError
 
 
@@ -18,25 +18,33 @@ def sweep(
     overrides: Overrides = None,
     over: Annotated[
         list[str] | None,
-        Option(metavar="NAME=VALUES", help="What differs: 1e-4..1e-2, 1e-4..1e-2:5 or 128,256."),
+        Option(
+            metavar="NAME=VALUES",
+            help="An option and its values: 128,256, a range 1e-4..1e-2, or 5 points of a range, "
+            "1e-4..1e-2:5. Can be given several times.",
+        ),
     ] = None,
     by: Annotated[
-        str, Option(help="grid, random, successive-halving or ray-tune:SEARCHER.")
+        str, Option(help="The method: grid, random, successive-halving or ray-tune:SEARCHER.")
     ] = "grid",
-    trials: Annotated[int | None, Option(help="How many configurations are drawn.")] = None,
-    rungs: Annotated[int, Option(help="Of successive halving, before the end.")] = 3,
+    trials: Annotated[
+        int | None, Option(help="The number of random combinations of values; default: 16.")
+    ] = None,
+    rungs: Annotated[
+        int, Option(help="How often successive halving stops the worse half of the trials.")
+    ] = 3,
     seeds: Annotated[str, Option(help="One run of each trial for each seed: 1,2,3.")] = "1",
-    draw_seed: Annotated[int, Option(help="The seed by which configurations are drawn.")] = 1,
-    out: Annotated[Path | None, Option(help="The folder; runs/NAME-sweep without it.")] = None,
+    draw_seed: Annotated[int, Option(help="The seed of the random combinations.")] = 1,
+    out: Annotated[Path | None, Option(help="The folder; default: runs/NAME-sweep.")] = None,
     on: On = "local",
     workers: Annotated[int, Option(help="How many runs at once.")] = 1,
-    gpus: Annotated[int, Option(min=0, help="Of its own for each run; 0: what it finds.")] = 0,
+    gpus: Gpus = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe with many values of its options; rank them by their validation scores.
 
-    The same command again continues where it was stopped.
+    After an interruption, the same command continues.
     """
     from regard.experiments.sweep import sweep as run
 
@@ -59,7 +67,8 @@ def sweep(
         show(found.facts(), "", as_json)
     else:
         found.table().show()
-    say(f"the best: {found.run}")
+    if found.run is not None:
+        say(f"the best run: {found.run}")
     say(f"the report: {found.folder / 'report.html'}")
 
 

@@ -19,8 +19,11 @@ Overrides = Annotated[
     list[str] | None, Argument(metavar="NAME=VALUE", help="Options of the recipe.")
 ]
 Out = Annotated[Path | None, Option(help="The run's folder; runs/NAME without it.")]
-RayOnly = Annotated[str | None, Option(help="ray or ray://ADDRESS: in processes of a Ray cluster.")]
+RayOnly = Annotated[str | None, Option(help="Train on a Ray cluster: ray or ray://ADDRESS.")]
 RayWorkers = Annotated[int | None, Option(min=1, help="With --on: how many processes.")]
+Gpus = Annotated[
+    int, Option(min=0, help="GPUs reserved for each run; 0: runs use those that they find.")
+]
 
 
 class RayOptions(TypedDict):
@@ -38,7 +41,8 @@ def train(
     device: Device = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print what it would cost.")] = False,
     devices: Annotated[
-        int | None, Option(min=1, help="With --dry-run: how the training is sharded over so many.")
+        int | None,
+        Option(min=1, help="With --dry-run: the number of GPUs to shard the training over."),
     ] = None,
     on: RayOnly = None,
     workers: RayWorkers = None,
@@ -85,7 +89,7 @@ def resume(
     _check_workers(on, workers)
     if on is not None:
         if data_root is not None:
-            raise ConfigError("--data-root would be without effect: with --on data do not move.")
+            raise ConfigError("--data-root has no effect with --on: leave out one of them.")
         from regard.experiments.ray_training import resume_on_ray
 
         more: RayOptions = {"on": on, "workers": workers or 1, "show": _progress(quiet)}
@@ -101,7 +105,8 @@ def _check_workers(on: str | None, workers: int | None) -> None:
     """Raises ConfigError where `--workers` would be without effect."""
     if workers is not None and on is None:
         raise ConfigError(
-            "--workers belongs to --on ray. On this machine torchrun starts several processes: "
+            "--workers has an effect with --on ray only. On this machine, start several processes "
+            "by: "
             f"torchrun --standalone --nproc-per-node {workers} -m regard train RECIPE"
         )
 
@@ -189,7 +194,7 @@ def compare(
     out: Annotated[Path, Option(help="The comparison's folder.")] = Path("runs/compare"),
     on: On = "local",
     workers: Annotated[int, Option(help="How many runs at once.")] = 1,
-    gpus: Annotated[int, Option(min=0, help="Of its own for each run; 0: what it finds.")] = 0,
+    gpus: Gpus = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -1,13 +1,13 @@
 """Jobs in processes: on this machine, under Slurm, on a Ray cluster.
 
-    protocol.py   a job, its result, and what an executor does
+    protocol.py   a job, its result, and the protocol of executors
     local.py      processes of this machine
     slurm.py      jobs under Slurm
     ray.py        tasks of a Ray cluster
-    worker.py     the side of the job in a process of this machine
+    worker.py     the process of a job on this machine
 
 A job is a Python function by its dotted name, with arguments that JSON can hold. It is started
-again where its process is lost, and not where the function raises an error.
+again if its process dies, and not if the function raises an error.
 """
 
 from __future__ import annotations

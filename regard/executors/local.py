@@ -16,9 +16,9 @@ from regard.errors import ConfigError
 from regard.executors.protocol import Job, JobListener, JobResult, PrintedLog
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 
-RESTARTS = 3  # of a job whose process was lost
-PAUSE = 0.2  # seconds between two looks at whether a process has ended
-BLOCK = 1 << 16
+RESTARTS = 3  # of a job whose process has died
+POLL_INTERVAL = 0.2  # seconds between two checks whether a process has ended
+READ_BYTES = 1 << 16
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -32,14 +32,14 @@ def available_cpus() -> int:
 class LocalExecutor:
     """Runs jobs in processes of this machine: an `Executor`.
 
-    workers: how many at once.
-    restarts: how often a job is started again whose process was lost.
+    workers: the number of jobs at once.
+    restarts: how often a job is started again if its process dies.
     """
 
     def __init__(self, workers: int, address: str = "", *, restarts: int = RESTARTS):
         if address:
             raise ConfigError(
-                f"`local` is this machine and has no address, but {address!r} is given."
+                f"`--on local` takes no address, but {address!r} is given: it uses this machine."
             )
         self.workers, self.restarts = workers, restarts
 
@@ -85,15 +85,15 @@ def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
         mine = every[slot * job.gpus : (slot + 1) * job.gpus]
         if len(mine) < job.gpus:
             raise ConfigError(
-                f"{workers} workers with {job.gpus} GPUs each need {workers * job.gpus}, but "
-                f"CUDA_VISIBLE_DEVICES names {len(every)}: {named}. Take fewer workers."
+                f"{workers} workers with {job.gpus} GPUs each need {workers * job.gpus} GPUs, but "
+                f"CUDA_VISIBLE_DEVICES names {len(every)}: {named}. Use fewer workers."
             )
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
     return environment
 
 
 class _Child:
-    """The process of a job, and what it has said."""
+    """The process of a job and the pipes to it."""
 
     def __init__(self, job: Job, restarts: int, slot: int, environment: dict[str, str]):
         self.job, self.restarts, self.slot = job, restarts, slot
@@ -128,7 +128,7 @@ class _Child:
 
     @property
     def end(self) -> str:
-        """How the process ended that gave no answer."""
+        """How the process ended, if it gave no result."""
         code = self.process.returncode
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
@@ -137,7 +137,7 @@ class _Child:
     def read(self, name: str) -> tuple[list[str], bool]:
         """The whole lines that have arrived, and whether there may be more to read now."""
         try:
-            block = os.read(self.outputs[name].fileno(), BLOCK)
+            block = os.read(self.outputs[name].fileno(), READ_BYTES)
         except BlockingIOError:
             return [], False
         *whole, rest = (self.unread[name] + block).split(b"\n")
@@ -149,7 +149,7 @@ class _Child:
         return JobResult(self.job, self.answer.get("value"), self.answer.get("error", ""))
 
     def ask_to_stop(self) -> None:
-        """It gets SIGTERM from itself when its standard input ends."""
+        """End its standard input: the process then sends SIGTERM to itself."""
         if not self.stdin.closed:
             self.stdin.close()
 
@@ -160,7 +160,7 @@ class _Child:
 
 
 class _Running:
-    """The processes that run, and what they say."""
+    """The running processes; their messages and lines are passed to a listener."""
 
     def __init__(self, listener: JobListener):
         self.listener = listener
@@ -185,8 +185,8 @@ class _Running:
             self.selector.register(stream, selectors.EVENT_READ, (child, name))
 
     def wait(self) -> None:
-        """Read what has come, or wait a moment for it."""
-        for key, _ in self.selector.select(PAUSE):
+        """Read what the processes have written, or wait a moment for it."""
+        for key, _ in self.selector.select(POLL_INTERVAL):
             child, name = key.data
             if not self._read(child, name):
                 self.selector.unregister(key.fileobj)

@@ -1,4 +1,4 @@
-"""A job, its result, and what an executor does with jobs."""
+"""A job, its result, and the protocol of executors, which run jobs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job returned; or `error`, why it has no value: the function's error, or that its
-    process was `lost` too often."""
+    """The value that a job returned, or an error.
+
+    error: the message of the function's error, or how its process died; "" where there is a value.
+    lost: whether the process died too often, without an error of the function.
+    """
 
     job: Job
     value: Json = None
@@ -54,13 +57,16 @@ class JobResult:
 
 
 class JobListener(Protocol):
-    """Is called in the process that waits, between results, with what running jobs say."""
+    """Receives the messages and printed lines of running jobs.
+
+    It is called in the process that called `Executor.run`, between results.
+    """
 
     def message(self, job: Job, message: Json) -> None:
-        """What the job has passed to `send`."""
+        """A message that the job has passed to `send`."""
 
     def log(self, job: Job, line: str) -> None:
-        """A line that the job's process has printed, or what the executor says of the process."""
+        """A line that the job's process has printed, or a note of the executor, as of a restart."""
 
 
 class PrintedLog:
@@ -81,12 +87,13 @@ class Executor(Protocol):
     ) -> Generator[JobResult, None, None]:
         """The results, each as soon as its job ends. Jobs start in order, as many as workers.
 
-        A job whose process is lost (killed, its machine gone) is started again from the beginning,
-        a bounded number of times: it continues from what it has saved. At Ctrl-C and SIGTERM each
-        running job gets SIGTERM, so that it can save; at a second one they end at once. They end,
-        too, when the generator is closed (use `contextlib.closing`) and when this process ends.
+        A job whose process dies (killed, or its machine is gone) is called again with the same
+        arguments, a limited number of times; its function should continue from what it has saved.
+        At Ctrl-C and SIGTERM each running job gets SIGTERM, so that it can save; at a second one
+        they end at once. They end, too, when the generator is closed (use `contextlib.closing`) and
+        when this process ends.
 
-        listener: what is done with messages and lines; None: `PrintedLog`.
+        listener: receives messages and printed lines; None: `PrintedLog`.
 
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, when all jobs have ended.
@@ -97,7 +104,7 @@ _sink: ContextVar[Callable[[Json], None]] = ContextVar("sink")
 
 
 def send(message: Json) -> None:
-    """Pass a message to the listener of the run in which this job is; without effect elsewhere."""
+    """Pass a message from a job to the listener of `Executor.run`; outside a job, do nothing."""
     if (sink := _sink.get(None)) is not None:
         sink(message)
 

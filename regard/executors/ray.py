@@ -30,14 +30,14 @@ from regard.executors.protocol import Job, JobListener, JobResult, Json, Printed
 from regard.executors.worker import call
 from regard.training.interrupt import Interrupted, Interruption
 
-OLDEST = (2, 40)  # of Ray, for which this was written
-REACH = 10.0  # seconds for an answer of an address
-PAUSE = 0.2  # seconds between two looks at what tasks have said
-PATIENCE = 60.0  # seconds for tasks to save and end
-OBJECTS = 2**28  # bytes of the object store of a cluster that is started here; jobs need few
+MIN_VERSION = (2, 40)  # of Ray, for which this was written
+CONNECT_TIMEOUT = 10.0  # seconds to wait for a connection
+POLL_INTERVAL = 0.2  # seconds between two checks of the tasks
+STOP_TIMEOUT = 60.0  # seconds for tasks to save and end
+OBJECT_STORE_BYTES = 2**28  # of a cluster that is started here; jobs need few
 AUTO = "auto"
 # Of a cluster that is started here: no reports of its use, and ports of the loopback address alone.
-PRIVATE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+PRIVATE_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 # ------------------------------------------------------------------------------------ connecting
@@ -58,7 +58,7 @@ def connected(address: str = "") -> ModuleType:
     given = address or os.environ.get("RAY_ADDRESS", "").removeprefix("ray://")
     before = "ray" in sys.modules
     if not given and not before:
-        os.environ.update(PRIVATE)
+        os.environ.update(PRIVATE_SETTINGS)
     ray = _imported()
     if ray.is_initialized():
         return ray
@@ -66,11 +66,14 @@ def connected(address: str = "") -> ModuleType:
     if not given:
         if before:  # it has read its settings, and would listen on all addresses
             raise ConfigError(
-                "`ray` is imported, but not connected. Call ray.init() before, or do not import "
-                "it: Regard then starts a cluster on the loopback address alone."
+                "`ray` was imported before, but is not connected to a cluster. Call ray.init() "
+                "first, "
+                "or do not import ray: Regard then starts a cluster on this machine."
             )
         quiet |= {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
-        ray.init("local", num_cpus=available_cpus(), object_store_memory=OBJECTS, **quiet)
+        ray.init(
+            "local", num_cpus=available_cpus(), object_store_memory=OBJECT_STORE_BYTES, **quiet
+        )
         return ray
     if given != AUTO:
         _check_answers(given)
@@ -81,8 +84,8 @@ def connected(address: str = "") -> ModuleType:
     except Exception as error:  # of several types: no cluster, another version of Python or Ray
         said = str(error).strip().split("\n")[0]
         raise ConfigError(
-            f"no Ray cluster could be joined at {given}: {said} The machines need the same "
-            f"versions of Python and Ray; here is Ray {ray.__version__}."
+            f"cannot connect to a Ray cluster at {given}: {said} All machines need the same "
+            f"versions of Python and Ray; this one has Ray {ray.__version__}."
         ) from None
     return ray
 
@@ -93,9 +96,10 @@ def _imported() -> ModuleType:
     except ImportError:
         raise MissingExtra("ray", "ray", "`--on ray`") from None
     version = tuple(int(part) for part in ray.__version__.split(".")[:2])
-    if version < OLDEST:
+    if version < MIN_VERSION:
         raise ConfigError(
-            f"Ray {ray.__version__} is too old: it must be at least {'.'.join(map(str, OLDEST))}. "
+            f"Ray {ray.__version__} is too old: it must be at least "
+            f"{'.'.join(map(str, MIN_VERSION))}. "
             "Install a newer one, on all machines of the cluster: pip install -U 'regard[ray]'"
         )
     return ray
@@ -112,14 +116,16 @@ def _check_answers(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise ConfigError(
-            f"a Ray cluster has an address like ray://HOST:10001, but ray://{address} is given."
+            f"the address of a Ray cluster must be like ray://HOST:10001, but is ray://{address}."
         )
     try:
-        socket.create_connection((host, int(port)), timeout=REACH).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
     except OSError as error:
         raise ConfigError(
-            f"nothing answers at ray://{address} ({error}). The address is that of the Ray Client "
-            "server, on the machine where `ray start --head` ran; its port is 10001 unless chosen."
+            f"nothing answers at ray://{address} ({error}). Give the address of the Ray Client "
+            "server: "
+            "the machine where `ray start --head` was run, and port 10001 unless it was changed "
+            "(--ray-client-server-port)."
         ) from None
 
 
@@ -129,8 +135,8 @@ def _check_answers(address: str) -> None:
 class RayExecutor:
     """Runs jobs as tasks of a Ray cluster: an `Executor`.
 
-    workers: how many at once.  address: see `connected`.
-    restarts: how often a job is started again whose process was lost.
+    workers: the number of jobs at once.  address: see `connected`.
+    restarts: how often a job is started again if its process dies.
     """
 
     def __init__(self, workers: int, address: str = "", *, restarts: int = RESTARTS):
@@ -143,14 +149,14 @@ class RayExecutor:
         if not jobs:
             return
         ray = connected(self.address)
-        tasks = Tasks(ray, listener or PrintedLog(), Sizes.of(ray, self.workers))
+        tasks = Tasks(ray, listener or PrintedLog(), ClusterResources.of(ray, self.workers))
         yield from results_of(tasks, jobs, self.workers, self.restarts)
 
 
 def results_of(
     tasks: Tasks, jobs: Sequence[Job], at_once: int, restarts: int
 ) -> Generator[JobResult, None, None]:
-    """The results of jobs as they end, so many at once; lost ones are started again.
+    """The results of jobs as they end, `at_once` at a time; those that died start again.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when all tasks have ended.
@@ -178,15 +184,18 @@ def results_of(
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What the machines of a cluster have; share: CPUs of a job that asks for no number."""
+class ClusterResources:
+    """The resources of a cluster.
+
+    cpus, gpus: of its largest machine.  share: the CPUs of a job that does not set their number.
+    """
 
     cpus: float
     gpus: float
     share: float
 
     @classmethod
-    def of(cls, ray: ModuleType, workers: int) -> Sizes:
+    def of(cls, ray: ModuleType, workers: int) -> ClusterResources:
         """Of the largest machine."""
         found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         cpus = [one.get("CPU", 0.0) for one in found]
@@ -215,35 +224,35 @@ class Sizes:
 
 
 class Mailbox:
-    """An actor that keeps what tasks say until it is fetched."""
+    """An actor that keeps the messages and lines of tasks until they are fetched."""
 
     def __init__(self) -> None:
-        self.letters: list[tuple[int, str, Json]] = []
+        self.entries: list[tuple[int, str, Json]] = []
 
     def put(self, task: int, kind: str, content: Json) -> None:
         """kind: "message" or "log"."""
-        self.letters.append((task, kind, content))
+        self.entries.append((task, kind, content))
 
-    def settle(self) -> None:
-        """Returns after what the caller has put before."""
+    def flush(self) -> None:
+        """Return when everything that the caller has put before has arrived."""
 
     def take(self) -> list[tuple[int, str, Json]]:
-        """What was put since the last time."""
-        found, self.letters = self.letters, []
+        """The entries since the last call."""
+        found, self.entries = self.entries, []
         return found
 
 
 class Tasks:
-    """The tasks that run, and what they say.
+    """The running tasks; their messages and lines are passed to a listener.
 
-    options: of Ray, for all tasks.
+    options: of all tasks, as in `ray.remote`.
     """
 
     def __init__(
         self,
         ray: ModuleType,
         listener: JobListener,
-        sizes: Sizes,
+        sizes: ClusterResources,
         options: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.ray, self.listener, self.sizes, self.options = ray, listener, sizes, options
@@ -262,47 +271,47 @@ class Tasks:
         self.running[reference] = job, restarts, number
 
     def ended(self) -> Iterator[tuple[Job, int, dict[str, Any] | str]]:
-        """The tasks that have ended: job, restarts, and its answer or how its process was lost."""
-        ready, _ = self.ray.wait([*self.running], timeout=PAUSE)
+        """The tasks that have ended: job, restarts, and its answer or how its process died."""
+        ready, _ = self.ray.wait([*self.running], timeout=POLL_INTERVAL)
         answers = [(reference, self._answer(reference)) for reference in ready]
-        self.listen()
+        self.forward_messages()
         for reference, answer in answers:
             job, restarts, _ = self.running.pop(reference)
             yield job, restarts, answer
 
     def _answer(self, reference: Any) -> dict[str, Any] | str:
-        """What a task has answered, or how its process was lost."""
+        """The answer of a task, or how its process died."""
         errors = self.ray.exceptions
         try:
             answer: dict[str, Any] = self.ray.get(reference)
         except errors.OutOfMemoryError:
-            return "its machine had no memory left"
+            return "its machine had no memory left, and Ray ended its process"
         except (errors.RayTaskError, errors.RaySystemError) as error:  # it has not begun
             return {"error": str(error).strip().split("\n")[-1]}
         except errors.RayError as error:
-            return f"its process was lost ({type(error).__name__})"
-        return "its process was told to stop" if "stopped" in answer else answer
+            return f"its process or machine died ({type(error).__name__})"
+        return "its process was stopped" if "stopped" in answer else answer
 
-    def listen(self) -> None:
-        """Pass on what tasks have said."""
+    def forward_messages(self) -> None:
+        """Pass new messages and lines of tasks to the listener."""
         try:
-            letters = self.ray.get(self.mailbox.take.remote(), timeout=REACH)
+            entries = self.ray.get(self.mailbox.take.remote(), timeout=CONNECT_TIMEOUT)
         except self.ray.exceptions.RayError:  # its machine is lost; it is started elsewhere
             return
-        for number, kind, content in letters:
+        for number, kind, content in entries:
             if kind == "log":
                 self.listener.log(self.started[number], content)
             else:
                 self.listener.message(self.started[number], content)
 
     def stop(self) -> None:
-        """Tell all tasks to save and stop, and wait for them; Ctrl-C ends them at once."""
+        """Cancel all tasks, which then save, and wait for them; Ctrl-C ends them at once."""
         if not self.running:
             return
         try:
             for reference in self.running:
                 self.ray.cancel(reference)
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + STOP_TIMEOUT
             while self.running and time.monotonic() < end:
                 for _ in self.ended():
                     pass
@@ -312,7 +321,7 @@ class Tasks:
             self.running = {}
 
 
-class _Sent(TextIOBase):
+class _MailboxStream(TextIOBase):
     """A stream whose lines go to the mailbox."""
 
     def __init__(self, mailbox: Any, number: int):
@@ -345,11 +354,12 @@ def run_task(
     if not os.path.isdir(folder):
         machine = socket.gethostname()
         return {
-            "error": f"{folder} is not there on {machine}: all machines of a cluster must see the "
-            "files under the same paths, on a network disk"
+            "error": f"the folder {folder} does not exist on {machine}: all machines of a cluster "
+            "must "
+            "see the files under the same paths, on a network disk"
         }
     os.chdir(folder)
-    printed = _Sent(mailbox, number)
+    printed = _MailboxStream(mailbox, number)
     with (
         redirect_stdout(printed),  # type: ignore[type-var]
         redirect_stderr(printed),
@@ -357,5 +367,5 @@ def run_task(
     ):
         answer = call(function, arguments)
     printed.end()
-    ray.get(mailbox.settle.remote())  # what was put before has arrived
+    ray.get(mailbox.flush.remote())  # what was put before has arrived
     return answer

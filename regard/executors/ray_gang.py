@@ -1,4 +1,4 @@
-"""Jobs of a Ray cluster that work together: all of them are there, or none is."""
+"""Jobs of a Ray cluster that need each other: all start together, or none does (a gang)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.executors.protocol import Job, JobListener, JobResult, Json, PrintedLog
-from regard.executors.ray import Sizes, Tasks, connected, results_of
+from regard.executors.ray import ClusterResources, Tasks, connected, results_of
 
-ROOM = 120.0  # seconds to wait for room for all of them
+PLACEMENT_TIMEOUT = 120.0  # seconds to wait for free resources for all of them
 
 
-class Store:
-    """An actor with the store through which the processes of torch find each other."""
+class StoreActor:
+    """An actor with the `TCPStore` through which the processes of torch.distributed connect."""
 
     def __init__(self) -> None:
         import ray
@@ -33,8 +33,9 @@ class Store:
 class RayGang:
     """Runs jobs that need each other as tasks of a Ray cluster: an `Executor`.
 
-    All begin when the cluster has room for all. Each gets an argument `store` more, the host and
-    the port of a `torch.distributed.TCPStore`. One that is lost is not started again.
+    They start when the cluster has free resources for all of them. Each gets one more argument,
+    `store`: the host and the port of a `torch.distributed.TCPStore`. A job whose process dies is
+    not started again.
     """
 
     def __init__(self, address: str = ""):
@@ -51,19 +52,19 @@ class RayGang:
         ray = connected(self.address)
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        sizes = Sizes.of(ray, len(jobs))
+        sizes = ClusterResources.of(ray, len(jobs))
         bundles = [_bundle(sizes, job) for job in jobs]
         group = ray.util.placement_group(bundles, strategy="PACK")
         try:
-            if not group.wait(ROOM):
+            if not group.wait(PLACEMENT_TIMEOUT):
                 free = ray.available_resources()
                 raise ConfigError(
-                    f"the Ray cluster has no room for {len(jobs)} processes with "
-                    f"{bundles[0]} each: free are {free.get('CPU', 0):g} CPUs and "
-                    f"{free.get('GPU', 0):g} GPUs."
+                    f"the Ray cluster has not enough free resources for {len(jobs)} processes with "
+                    f"{bundles[0]} each: {free.get('CPU', 0):g} CPUs and "
+                    f"{free.get('GPU', 0):g} GPUs are free. Use fewer --workers."
                 )
             placed = {"scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
-            store = ray.remote(Store).options(num_cpus=0, **placed).remote()
+            store = ray.remote(StoreActor).options(num_cpus=0, **placed).remote()
             address: Json = list(ray.get(store.address.remote()))
             given = [replace(job, arguments={**job.arguments, "store": address}) for job in jobs]
             tasks = Tasks(ray, listener or PrintedLog(), sizes, placed)
@@ -72,8 +73,8 @@ class RayGang:
             ray.util.remove_placement_group(group)
 
 
-def _bundle(sizes: Sizes, job: Job) -> dict[str, float]:
-    """What a job takes of a machine."""
+def _bundle(sizes: ClusterResources, job: Job) -> dict[str, float]:
+    """The resources that a job needs on a machine."""
     options: dict[str, Any] = sizes.options(job)
     found = {"CPU": options["num_cpus"], "GPU": float(options["num_gpus"])}
     return {name: count for name, count in found.items() if count}

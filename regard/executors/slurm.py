@@ -4,8 +4,8 @@
     slurm://PARTITION
     slurm://PARTITION?time=720&account=lab      further options of sbatch; `time` in minutes
 
-The folder `slurm-jobs/` of the current folder, which all machines must see, has what submitit and
-the jobs write. Where the process that waits for them is killed, jobs go on: `scancel` ends them.
+submitit and the jobs write into `slurm-jobs/` of the current folder, which all machines must see.
+If the process that waits for the jobs is killed, the jobs continue: `scancel` ends them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from regard.executors.worker import call
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 
 FOLDER = Path("slurm-jobs")
-PAUSE = 2.0  # seconds between two looks at the jobs
+POLL_INTERVAL = 2.0  # seconds between two checks of the jobs
 TIME = 24 * 60  # minutes of a job, where no time is given
 
 
 class SlurmExecutor:
     """Runs jobs under Slurm: an `Executor`.
 
-    workers: how many at once.
+    workers: the number of jobs at once.
     address: PARTITION?option=value&...; options of sbatch, with underscores.
-    restarts: how often a job is submitted again that was lost, preempted or out of time.
+    restarts: how often a job is submitted again that died, was preempted or ran out of time.
     cluster: "local" runs the jobs in processes of this machine, for tests.
     """
 
@@ -53,7 +53,7 @@ class SlurmExecutor:
         *,
         restarts: int = RESTARTS,
         cluster: str = "slurm",
-        pause: float = PAUSE,
+        pause: float = POLL_INTERVAL,
     ):
         try:
             import submitit
@@ -64,8 +64,9 @@ class SlurmExecutor:
             self.submitter = submitit.AutoExecutor(FOLDER.absolute(), cluster=cluster)
         except RuntimeError as error:
             raise RegardError(
-                f"there is no Slurm here: {error}. Start this on a machine that submits to a "
-                "cluster, or work with --on local."
+                f"Slurm was not found on this machine ({error}). Run the command on a login node "
+                "of a "
+                "Slurm cluster, or use --on local."
             ) from None
         self.options = _options(address)
 
@@ -73,7 +74,7 @@ class SlurmExecutor:
         self, jobs: Sequence[Job], listener: JobListener | None = None
     ) -> Generator[JobResult, None, None]:
         """The results as jobs end; see `Executor.run`."""
-        told = listener or PrintedLog()
+        listener = listener or PrintedLog()
         waiting = deque((job, 0) for job in jobs)  # with the number of its restarts
         running: list[_Submitted] = []
         with Interruption() as interruption:
@@ -83,21 +84,21 @@ class SlurmExecutor:
                         running.append(self._submit(*waiting.popleft()))
                     with interruption.leaving_at_once():
                         time.sleep(self.pause)
-                    for one in [one for one in running if one.ended(told)]:
+                    for one in [one for one in running if one.ended(listener)]:
                         running.remove(one)
                         if one.answer is not None:
                             answer = one.answer
                             yield JobResult(one.job, answer.get("value"), answer.get("error", ""))
                         elif one.restarts < self.restarts:
-                            told.log(one.job, f"{one.end}; it is submitted again")
+                            listener.log(one.job, f"{one.end}; it is submitted again")
                             waiting.appendleft((one.job, one.restarts + 1))
                         else:
                             yield JobResult(one.job, error=f"{one.end}, {one.restarts + 1} times")
             except Stopped:
-                _stop(running, told, self.pause)
+                _stop(running, listener, self.pause)
                 raise Interrupted("stopped: all jobs have ended", interruption.code) from None
             finally:
-                _stop(running, told, self.pause)
+                _stop(running, listener, self.pause)
 
     def _submit(self, job: Job, restarts: int) -> _Submitted:
         self.submitter.update_parameters(
@@ -122,12 +123,15 @@ def _options(address: str) -> dict[str, str]:
     partition, _, query = address.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     if not options.get("time", "1").isdecimal():
-        raise ConfigError(f"`time` must be a number of minutes, but is {options['time']!r}.")
+        raise ConfigError(
+            f"`time` in --on slurm://...?time=MINUTES must be a whole number of minutes, but is "
+            f"{options['time']!r}."
+        )
     return {**options, **({"partition": partition} if partition else {})}
 
 
 class _Submitted:
-    """A job that was submitted, and what it has said."""
+    """A submitted job and the files that it writes."""
 
     def __init__(self, job: Job, restarts: int, submitter: Any):
         self.job, self.restarts = job, restarts
@@ -143,7 +147,7 @@ class _Submitted:
         self.end = "it was lost"
 
     def ended(self, listener: JobListener) -> bool:
-        """Pass on what the job has said since; whether it has ended."""
+        """Pass new messages and lines to the listener; whether the job has ended."""
         done: bool = self.submitted.done()
         self.read(listener)
         if not done:

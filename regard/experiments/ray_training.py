@@ -20,7 +20,7 @@ from typing import Any
 
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.executors import Job, Json
-from regard.executors.ray import Sizes, connected
+from regard.executors.ray import ClusterResources, connected
 from regard.executors.ray_gang import RayGang
 from regard.experiments import runs
 from regard.experiments.compare.worker import WorkerProgress
@@ -90,9 +90,10 @@ def _address(on: str) -> str:
     name, _, address = on.partition("://")
     if name != "ray":
         raise ConfigError(
-            f"a training runs on `ray` or `ray://ADDRESS`, but {on!r} is given. On one machine, "
-            "and under Slurm, torchrun starts several: torchrun --nproc-per-node 4 -m regard "
-            "train RECIPE"
+            f"`--on` of a training must be `ray` or `ray://ADDRESS`, but is {on!r}. On one "
+            "machine, and "
+            "under Slurm, start several processes with torchrun: torchrun --nproc-per-node 4 "
+            "-m regard train RECIPE"
         )
     return address
 
@@ -104,7 +105,7 @@ def _run(folder: Path, begin: Json, on: str, workers: int, device: str | None, s
     """
     check_at_least(1, workers=workers)
     address = _address(on)
-    sizes = Sizes.of(connected(address), workers)
+    sizes = ClusterResources.of(connected(address), workers)
     gpus = 1 if device != "cpu" and sizes.gpus else 0
     given: dict[str, Json] = {"folder": str(folder.absolute()), "device": device, "size": workers}
     with closing(display(show)) as shown:
@@ -123,8 +124,8 @@ def _run(folder: Path, begin: Json, on: str, workers: int, device: str | None, s
                 return Run(folder, read_result(folder))
             shown.say(f"{lost}; all processes start again from the last checkpoint")
     raise RegardError(
-        f"the training in {folder} has lost processes {RESTARTS + 1} times: {lost}. What was saved "
-        "is not lost: regard resume goes on."
+        f"processes of the training in {folder} died {RESTARTS + 1} times, at last {lost}. "
+        "Continue from the last checkpoint with `regard resume`."
     )
 
 

@@ -1,11 +1,12 @@
-"""The head that searches for answers (XLNet, Yang et al. 2019, appendix A.3 and its program).
+"""XLNet's head for question answering: a beam search over first and last tokens of the answer
+(Yang et al. 2019, appendix A.3 and its code).
 
     p(a)     = softmax_a(w . h_a + c)                                   a: the first token
     p(b | a) = softmax_b(v . norm(tanh(U [h_b; h_a])) + d)              b: the last token
-    none     = u . tanh(V [sum_a p(a) h_a; h_cls])                      the logit of no answer
+    none     = u . tanh(V [sum_a p(a) h_a; h_cls])                      the logit of "no answer"
 
-A classifier of spans scores first and last token alike; here the last one depends on the first. In
-training the first token is that of the target, also in the logit of no answer.
+A classifier of spans scores first and last tokens independently; here p(b | a) depends on the first
+token. In training, a is the target's first token (teacher forcing), also in `none`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class SpanBeams:
 class SpanSearchHead(nn.Module):
     """The first tokens of an answer, the last tokens after each of them, and whether it has one.
 
-    starts, ends: how many of them a search keeps: S, and E of each.
+    starts, ends: the beam sizes: S first tokens, and E last tokens for each of them.
     """
 
     pooling = staticmethod(every_token)
@@ -88,7 +89,8 @@ class SpanSearchHead(nn.Module):
     ) -> tuple[Tensor, int]:
         """The sum of the losses of texts, in nats, and their number.
 
-        That of a text is the mean of both cross-entropies, and half of the binary one of no answer.
+        The loss of a text is the mean of both cross-entropies plus half of the binary cross-entropy
+        of "no answer".
 
         Args:
             hidden: (B, T, D)
@@ -111,9 +113,10 @@ class SpanSearchHead(nn.Module):
         return (tokens + impossible) / 2, len(spans)
 
     def search(self, hidden: Tensor, allowed: Tensor, last: Tensor) -> SpanBeams:
-        """The `ends` best last tokens after each of the `starts` best first tokens.
+        """The `ends` most probable last tokens for each of the `starts` most probable first tokens;
+        fewer if the texts have fewer tokens.
 
-        Fewer where texts have fewer tokens. See `loss` for the arguments.
+        See `loss` for the arguments.
         """
         starts = self.start_logits(hidden, allowed).float().log_softmax(-1)  # (B, T)
         scores, firsts = starts.topk(min(self.starts, starts.size(1)))  # (B, S)

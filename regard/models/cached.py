@@ -13,14 +13,14 @@ from regard.models.protocols import LanguageModel
 
 
 class CachedLanguageModel(LanguageModel[KeyValueCache]):
-    """A `LanguageModel` that computes tokens behind those whose keys and values it has."""
+    """A `LanguageModel` that computes new tokens with cached keys and values of those before."""
 
     config: Any
     head: Any
 
     @abstractmethod
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        """Hidden states (B, T, D) of ids (B, T) behind the cached tokens, and the next cache."""
 
     def prefill(
         self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
@@ -30,13 +30,13 @@ class CachedLanguageModel(LanguageModel[KeyValueCache]):
         return state if lengths is None else state.truncate(lengths)
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (R, T, V) of the token after each of the tokens (R, T), and the new cache."""
         hidden, state = self.continued(tokens, state)
         return self.head.logits(hidden), state
 
     @property
     def first_token(self) -> int:
-        """`bos`, or `eos`, which ends the text before.
+        """The token before an empty prompt: `bos`, else `eos`, which ends the text before.
 
         Raises:
             ConfigError: the vocabulary has neither.
@@ -44,7 +44,7 @@ class CachedLanguageModel(LanguageModel[KeyValueCache]):
         found = self.config.eos if self.config.bos is None else self.config.bos
         if found is None or found >= self.config.vocab_size:
             raise ConfigError(
-                "An empty prompt begins with the token that begins or ends a text (bos or eos), "
-                "but this model's vocabulary has none. Give at least a word."
+                "An empty prompt needs a token that begins or ends a text (bos or eos), but this "
+                "model's vocabulary has none. Give a prompt of at least one word."
             )
         return int(found)

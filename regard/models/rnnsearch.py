@@ -43,9 +43,9 @@ class RNNSearchConfig:
     d_model: Size = 1000  # n, of the decoder and of each direction of the encoder
     d_embedding: Size = 620  # m
     d_score: Size = 1000  # n', inside the score
-    d_maxout: Size = 500  # l: the readout has twice as many units, of which pairs compete
-    dropout: Probability = 0.0  # of embeddings and of what the output reads
-    max_length: Size | None = None  # any
+    d_maxout: Size = 500  # l: maxout takes the maximum of each pair of 2 l units
+    dropout: Probability = 0.0  # of embeddings and of the input t_i of the output layer
+    max_length: Size | None = None  # no limit
     pad: TokenId = 0
     bos: TokenId = 1  # the token with which the decoder starts
     eos: TokenId = 2
@@ -63,7 +63,7 @@ class SearchState(State):
 
 
 class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
-    """The `EncoderDecoder` with which attention began."""
+    """RNNsearch: an `EncoderDecoder` of GRUs with additive attention, the first with attention."""
 
     Config = RNNSearchConfig
     SIZES = SIZES
@@ -79,7 +79,7 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
         self.encoder = BidirectionalStack(ResetFirstGRU, word, 2 * width, 1)
         self.first = Linear(width, width)  # W_s
         self.score = Additive(width, 2 * width, config.d_score)
-        self.look, self.capture = CrossAttentionStep(), CapturePoint("cross")
+        self.cross_attention, self.capture = CrossAttentionStep(), CapturePoint("cross")
         self.gru = ResetFirstGRU(word + 2 * width, width)
         self.readout = Linear(width + word + 2 * width, 2 * config.d_maxout)  # U_o, V_o, C_o
         self.dropout = Dropout(config.dropout)
@@ -94,24 +94,26 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
         """The state before the first target token."""
         words = self.dropout(self.source_embedding(source.ids))
         memory, ends = self.encoder(words, source.lengths)  # (B, S, 2D), (B, L=1, 2D)
-        back = ends[:, 0, self.config.d_model :]  # what the way back read last, at position 1
+        back = ends[
+            :, 0, self.config.d_model :
+        ]  # the last state of the backward GRU, at position 1: back_1
         first = torch.tanh(self.first(back)).to(memory.dtype)
         keys = self.score.prepare(memory)[:, None, None]  # (B, S, K) -> (B, L=1, H=1, S, K)
         return SearchState(first, SourceMemory(keys, memory[:, None, None], source.lengths))
 
     def step(self, tokens: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (R, T, V) of the next word after each of the tokens (R, T), and the state."""
         state.consume()
         hidden, state = self._decode(tokens, state)
         return self.head.logits(hidden), state
 
     def _decode(self, ids: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
-        """What the output reads (R, T, l), and the state after these words."""
-        look, hidden = self.look(state.source, self.score, self.capture), state.hidden
+        """The input t_i of the output layer (R, T, l), and the state after these words."""
+        attend, hidden = self.cross_attention(state.source, self.score, self.capture), state.hidden
         words = self.dropout(self.embedding(ids))  # (R, T) -> (R, T, m)
         read = []
         for word in words.unbind(1):
-            context = look(hidden)  # (R, 2D)
+            context = attend(hidden)  # (R, 2D)
             read.append(torch.cat([hidden, word, context], 1))
             below = self.gru.input(torch.cat([word, context], 1)).to(hidden.dtype)
             hidden = reset_first_gru_step(below, hidden, self.gru.recurrent.weight)

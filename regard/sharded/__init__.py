@@ -2,12 +2,13 @@
 
 shards.py     which rows each shard has
 rows.py       reading the rows of a shard
-manifest.py   what an output folder was begun with
-leases.py     which worker computes a shard
-computing.py  what is computed of the rows
+manifest.py   the input, model, options and shards of an output folder
+leases.py     lease files: which worker computes a shard
+computing.py  the vectors or predictions of rows
 parts.py      the files of the results
-worker.py     the work of one process
+worker.py     the function that each process runs
 driver.py     starts workers, shows progress, completes the folder
+mapping.py    `regard.map`
 reading.py    reading the parts
 ray_datasets.py  Ray Datasets, without files
 """
@@ -19,7 +20,7 @@ from regard.lazy import names_of
 __all__, __getattr__ = names_of(
     __name__,
     {
-        "driver": "Summary Workers compute",
+        "driver": "ShardedSummary WorkerOptions compute_files",
         "manifest": "ShardedTask",
         "mapping": "map",
         "reading": "read_parts",

@@ -1,4 +1,4 @@
-"""Starts workers on an executor, shows how far they are, and completes the output folder."""
+"""Starts workers on an executor, shows their progress, and completes the output folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.errors import DataError, RegardError, check_at_least
 from regard.executors import Job, Json, executor
 from regard.file_writing import replacing, sync
 from regard.progress import Bar, Lines, Show, Silent, clock, reporter
-from regard.sharded.leases import PATIENCE
+from regard.sharded.leases import LEASE_TIMEOUT
 from regard.sharded.manifest import (
     ALL_FAILED,
     FAILED,
@@ -32,25 +32,30 @@ FUNCTION = "regard.sharded.worker:run"
 
 
 @dataclass(frozen=True)
-class Workers:
-    """Who does the work.
+class WorkerOptions:
+    """How many workers there are, where they run, and when they give up.
 
-    on: an executor, as of `regard.executors.executor`.
-    gpus: of each worker.
-    strict: whether the first row without a result is an error that stops everything.
-    patience: seconds without a sign of life after which another worker's shard is done again.
+    workers: the number of processes.
+    on: where they run: the name of an executor, see `regard.executors.executor`.
+    gpus: the number of GPUs of each worker.
+    strict: whether the first row without a result is an error that stops all workers.
+    lease_timeout: seconds without a heartbeat after which a worker counts as dead, and another one
+        computes its shard.
     """
 
     workers: int = 1
     on: str = "local"
     gpus: int = 0
     strict: bool = False
-    patience: float = PATIENCE
+    lease_timeout: float = LEASE_TIMEOUT
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What an output folder holds when all is done."""
+class ShardedSummary:
+    """The numbers of shards and rows in a complete output folder.
+
+    failed: the number of rows without a result.
+    """
 
     out: Path
     shards: int
@@ -58,22 +63,23 @@ class Summary:
     failed: int
 
     def __str__(self) -> str:
-        text = f"{self.out}: {self.rows:,} rows in {self.shards:,} parts"
+        parts = "1 part" if self.shards == 1 else f"{self.shards:,} parts"
+        text = f"{self.out}: {self.rows:,} rows in {parts}"
         if self.failed:
-            text += f"; {self.failed:,} have no result: see {self.out / ALL_FAILED}"
+            text += f"; {self.failed:,} rows have no result: see {self.out / ALL_FAILED}"
         return text
 
 
-def compute(
+def compute_files(
     task: ShardedTask,
     paths: Sequence[str | Path],
     out: str | Path,
-    workers: Workers = Workers(),
+    workers: WorkerOptions = WorkerOptions(),
     *,
     shard_bytes: int | None = None,
     show: Show | None = None,
-) -> Summary:
-    """Compute all rows of the files into the parts of an output folder, or those that are missing.
+) -> ShardedSummary:
+    """Compute the rows of the files and write the parts of an output folder that are missing.
 
     Raises:
         ConfigError: the folder was begun with another input, model, option or version.
@@ -92,27 +98,29 @@ def compute(
     except Interrupted as stopped:
         done = len(manifest.shards) - len(manifest.pending(out))
         message = f"stopped; {done:,} of {len(manifest.shards):,} shards are done in {out}. The "
-        raise Interrupted(message + "same command continues from there.", stopped.code) from None
+        message += "same command continues, and begins unfinished shards again."
+        raise Interrupted(message, stopped.code) from None
     failed = _complete(out, manifest)
     _check_damage(manifest)
-    return Summary(out, len(manifest.shards), manifest.rows, failed)
+    return ShardedSummary(out, len(manifest.shards), manifest.rows, failed)
 
 
 def _check_damage(manifest: ShardManifest) -> None:
     for file in manifest.files:
         if file.damage:
-            hint = "The rows before are done, or will be without --strict. Mend the file, and give "
-            raise DataError(file.path, None, file.damage, hint + "another folder for the output.")
+            hint = "The rows before the damage are computed, unless --strict is given. Repair the "
+            hint += "file and choose another folder for the output."
+            raise DataError(file.path, None, file.damage, hint)
 
 
-def _run(out: Path, manifest: ShardManifest, workers: Workers, show: Show | None) -> None:
+def _run(out: Path, manifest: ShardManifest, workers: WorkerOptions, show: Show | None) -> None:
     pending = manifest.pending(out)
     if not pending:
         return
     arguments: dict[str, Json] = {
         "out": str(out),
         "strict": workers.strict,
-        "patience": workers.patience,
+        "lease_timeout": workers.lease_timeout,
         "changed": [os.stat(split_member(f.path)[0]).st_mtime_ns for f in manifest.files],
     }
     names = [f"worker {number}" for number in range(min(workers.workers, len(pending)))]

@@ -1,16 +1,17 @@
-"""Leases: which worker computes a shard, and how the others notice that it has died.
+"""Lease files: which worker computes a shard, and how others notice that this worker has died.
 
-    leases = Leases(folder, patience=60.0)
-    with leases.beating():
+    leases = Leases(folder, timeout=60.0)
+    with leases.renewing():
         if lease := leases.take("00012"):     # None: another worker has it
             ...
             if not lease.lost: ...
             lease.release()
 
-A lease is a file that its owner has created exclusively, and in which it counts. An observer takes
-it away when the count has not changed for `patience` seconds of the observer's own monotonic clock,
-so that no two clocks are compared; or at once where the owner was a process of this machine that is
-no longer there. An owner that was only slow sees that its file is gone: `lost`.
+A lease is a file that its owner creates exclusively (O_EXCL), and in which it increases a counter
+regularly. Another worker removes it when the counter has not changed for `timeout` seconds of that
+worker's own monotonic clock, so that no two clocks are compared; or at once if the owner was a
+process of this machine that has ended. An owner that was only slow sees that its file is gone:
+`lost`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PATIENCE = 60.0  # seconds without a count after which the owner of a lease is taken for dead
+LEASE_TIMEOUT = 60.0  # seconds without a renewal after which the owner counts as dead
 
 
 class Lease:
@@ -33,10 +34,10 @@ class Lease:
         self.path, self._descriptor, self._owner = path, descriptor, owner
         self._count = 0
         self._lock = threading.Lock()
-        self.beat()
+        self.renew()
 
-    def beat(self) -> None:
-        """Count, so that others see that the owner lives."""
+    def renew(self) -> None:
+        """Increase the counter, so that others see that the owner is alive."""
         with self._lock, suppress(OSError):  # a full or absent disk: the next count may succeed
             if self._descriptor >= 0:
                 os.pwrite(self._descriptor, f"{self._owner} {self._count:020}\n".encode(), 0)
@@ -44,12 +45,12 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        """What no other owner is called."""
+        """The unique name of the owner."""
         return self._owner.split()[0]
 
     @property
     def lost(self) -> bool:
-        """Whether another worker has taken the lease away."""
+        """Whether another worker has removed the lease."""
         return not _same_file(self.path, self._descriptor)
 
     def release(self) -> None:
@@ -71,27 +72,27 @@ def _same_file(path: Path, descriptor: int) -> bool:
 class Leases:
     """The leases in a folder, which is made.
 
-    patience: seconds without a count after which an owner is taken for dead.
+    timeout: seconds without a renewal after which the owner of a lease counts as dead.
     """
 
-    def __init__(self, folder: Path, patience: float = PATIENCE):
+    def __init__(self, folder: Path, timeout: float = LEASE_TIMEOUT):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.patience = folder, patience
+        self.folder, self.timeout = folder, timeout
         self.owner = f"{uuid.uuid4().hex} {this_process()}"
         self._held: set[Lease] = set()
         self._seen: dict[str, tuple[bytes, float]] = {}  # the count, and since when it is the same
 
     @contextmanager
-    def beating(self) -> Iterator[None]:
-        """Inside, a thread counts in all leases that are held; afterwards none is."""
+    def renewing(self) -> Iterator[None]:
+        """Inside, a thread renews all leases of this worker; at the end they are given back."""
         stop = threading.Event()
 
-        def beat() -> None:
-            while not stop.wait(self.patience / 6):
+        def renew() -> None:
+            while not stop.wait(self.timeout / 6):
                 for lease in tuple(self._held):
-                    lease.beat()
+                    lease.renew()
 
-        thread = threading.Thread(target=beat, name="leases", daemon=True)
+        thread = threading.Thread(target=renew, name="leases", daemon=True)
         thread.start()
         try:
             yield
@@ -102,7 +103,7 @@ class Leases:
                 self.release(lease)
 
     def take(self, name: str) -> Lease | None:
-        """The lease; None where another worker has it that lives."""
+        """The lease of this name; None where another worker that is alive has it."""
         path = self.folder / name
         lease = self._create(path)
         if lease is None and self._expired(path):
@@ -125,7 +126,7 @@ class Leases:
         return Lease(path, descriptor, self.owner)
 
     def _expired(self, path: Path) -> bool:
-        """Whether the lease has expired and this process has taken it away."""
+        """Whether the lease has expired, and this process has removed it."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:  # given back meanwhile
@@ -134,7 +135,7 @@ class Leases:
         if content != seen or path.name not in self._seen:
             self._seen[path.name] = content, time.monotonic()
             since = time.monotonic()
-        if time.monotonic() - since <= self.patience and not _owner_has_ended(content):
+        if time.monotonic() - since <= self.timeout and not _owner_has_ended(content):
             return False
         return self._take_away(path, content)
 
@@ -156,8 +157,8 @@ class Leases:
 
 
 def this_process() -> str:
-    """What no other process is called: machine, pid namespace, number and start; "-" where the
-    system does not tell."""
+    """A unique name of this process: boot id of the machine, pid namespace, pid and start time; "-"
+    where the system does not provide them."""
     return _machine() + f" {os.getpid()} {_started(os.getpid())}"
 
 

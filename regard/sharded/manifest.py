@@ -1,4 +1,4 @@
-"""What an output folder was begun with: input, model, options and versions, and the shards.
+"""The manifest of an output folder: its input, model, options, versions and shards.
 
 OUT/
   manifest.json       this file
@@ -35,15 +35,15 @@ PACKAGES = ("regard", "torch", "numpy", "tokenizers")
 
 @dataclass(frozen=True)
 class ShardedTask:
-    """What is computed of each row.
+    """The model, and what it computes for each row.
 
     model: a folder, or a name on the hub.
     verb: "embed", "predict", "translate", "generate" or "tag".
     format: of the parts, one of `regard.sharded.parts.FORMATS`.
-    columns: of the input, that hold the texts; (): the lines, or what the names say.
-    threads: of each worker. Results depend on it in their last digits, so that it is not derived
+    columns: the columns of the input that hold the texts; (): the lines, or chosen by their names.
+    threads: of each worker. The last digits of results depend on it, so that it does not follow
         from the number of workers.
-    options: of the verb, as of the method of the task.
+    options: keyword arguments of the method `verb` of the task.
     """
 
     model: str
@@ -96,7 +96,9 @@ def read_manifest(out: Path) -> ShardManifest:
     try:
         found: ShardManifest = read_json(out / MANIFEST, ShardManifest)
     except FileNotFoundError:
-        raise CheckpointError(f"{out} holds no output of shards: there is no {MANIFEST}.") from None
+        raise CheckpointError(
+            f"{out} is not an output folder of `--workers` or `regard.map`: it has no {MANIFEST}."
+        ) from None
     return found
 
 
@@ -116,7 +118,8 @@ def begin(
         return _continued(out, task, inputs(paths))
     if out.exists() and (not out.is_dir() or _foreign(out)):
         raise ConfigError(
-            f"{out} is there, and was not written by this command. Choose another folder."
+            f"{out} exists already and was not written by this command. Choose another folder "
+            "(--out)."
         )
     model_sha256 = model_checksum(task.model)
     files, shards = plan(paths, shard_bytes)
@@ -161,9 +164,9 @@ def _continued(out: Path, task: ShardedTask, files: list[InputFile]) -> ShardMan
     now = replace(before, task=task, model_sha256=model_checksum(task.model), versions=_versions())
     if found := [*_changed_files(before.files, files), *_changed_facts(before, now)]:
         raise ConfigError(
-            f"{out} was begun with something else, and its parts would not fit together:\n  "
+            f"{out} has parts that were computed with other settings:\n  "
             + "\n  ".join(found)
-            + "\nChoose another folder for the output."
+            + "\nUse the settings from before, or choose another folder for the output."
         )
     damages = [one.damage for one in before.files]
     moved = [replace(one, damage=d) for one, d in zip(files, damages, strict=True)]

@@ -12,7 +12,7 @@ from regard.data.files import hash_of, is_file_name
 from regard.data.in_memory import is_path, rows, write_jsonl
 from regard.errors import ConfigError
 from regard.progress import Show
-from regard.sharded.driver import Workers, compute
+from regard.sharded.driver import WorkerOptions, compute_files
 from regard.sharded.manifest import INPUT, MANIFEST, ShardedTask
 from regard.sharded.parts import format_of
 from regard.sharded.ray_datasets import is_ray_dataset, map_ray_dataset
@@ -42,28 +42,29 @@ def map(
     show: Show | None = None,
     **options: Any,
 ) -> ShardedResults | Any:
-    """The results for each row, written into parts of a folder; an interrupted call continues.
+    """The results for each row, written into parts of a folder.
 
-    Of a Ray Dataset they are a Ray Dataset: its rows with the results as columns more. Actors of
-    the cluster to which the dataset belongs keep the model open; nothing is written.
+    After an interruption, the same call continues. For a Ray Dataset the result is a Ray
+    Dataset: its rows with the columns of the results. Actors of its Ray cluster keep the model in
+    memory; nothing is written.
 
     Args:
         model: a folder, or a name on the hub; every worker opens it.
         data: a file or several, compressed or not (lines, JSONL, CSV, TSV, Parquet), or rows in
             memory: a list of texts, a DataFrame, a dataset; or a Ray Dataset.
         task: "embed", "predict", "translate", "generate" or "tag".
-        out: the folder. A second call with the same arguments does what is missing. None: for a
-            Ray Dataset.
+        out: the folder. A second call with the same arguments computes the parts that are missing.
+            None: for a Ray Dataset.
         workers: how many processes work at once.
-        on: where they work: see `regard.executors`.
-        columns: of the data, that hold the texts; (): as their names say.
+        on: where they run: "local", "slurm", "ray" or "ray://ADDRESS", see `regard.executors`.
+        columns: the columns of the data that hold the texts; (): chosen by their names.
         format: of the parts: "safetensors" or "parquet" for vectors; "jsonl", "parquet" or "txt"
             for predictions. None: the first of these.
-        threads: of each worker; results depend on it in their last digits.
-        gpus: of each worker.
-        shard_bytes: of the input in a shard; None: chosen by the size of the input.
+        threads: the number of threads of each worker; the last digits of results depend on it.
+        gpus: the number of GPUs of each worker.
+        shard_bytes: bytes of the input in a shard; None: chosen by the size of the input.
         strict: whether a row without a result is an error.
-        options: as of the method of the task: `layers`, `beams`, ...
+        options: keyword arguments of the method of the task: `layers`, `beams`, ...
 
     Raises:
         ConfigError: there is no such task or format, or `out` was begun with something else.
@@ -86,10 +87,10 @@ def map(
             )
         return map_ray_dataset(data, work, workers, gpus, strict)
     if out is None:
-        raise ConfigError("Say where the results go: out=FOLDER.")
-    given = Workers(workers, on, gpus, strict)
+        raise ConfigError("`out` is missing: name the folder for the results, out=FOLDER.")
+    given = WorkerOptions(workers, on, gpus, strict)
     files = _files(data, Path(out))
-    compute(work, files, out, given, shard_bytes=shard_bytes, show=show)
+    compute_files(work, files, out, given, shard_bytes=shard_bytes, show=show)
     return read_parts(out)
 
 

@@ -1,8 +1,9 @@
-"""A worker: takes shards by their leases, computes them and writes their parts.
+"""A worker: reserves shards by leases, computes them and writes their parts.
 
-What it does is in the manifest of the output folder. Any number of workers, started by any number
-of processes on any machines that see the folder, do each shard once, or by chance twice with the
-same bytes: a part is written under another name and renamed when it is complete.
+The model, input and options are in the manifest of the output folder. Any number of workers,
+started by any number of processes on any machines that see the folder, divide the shards among
+them. If two compute the same shard, which a slow disk can cause, they write the same bytes: a part
+is written under a temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -49,22 +50,22 @@ from regard.sharded.shards import Shard
 from regard.tasks.predicted_tables import infer_columns
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 
-LOOK = 0.5  # seconds between two looks at shards that other workers compute
-TELL = 0.5  # seconds between two messages about rows
+POLL_INTERVAL = 0.5  # seconds between two checks of the shards that other workers compute
+MESSAGE_INTERVAL = 0.5  # seconds between two messages about rows
 
 
-def run(out: str, *, strict: bool, patience: float, changed: Sequence[int]) -> None:
+def run(out: str, *, strict: bool, lease_timeout: float, changed: Sequence[int]) -> None:
     """Compute shards until all are done: the function of a job.
 
     out: the output folder.
     strict: whether a row without a result raises its error.
-    patience: seconds after which the owner of a lease is taken for dead.
+    lease_timeout: seconds without a change after which the owner of a lease counts as dead.
     changed: when each file of the input was last changed, in nanoseconds.
 
     Raises:
         DataError: with `strict`, a row has no result; or a file has changed meanwhile.
         CheckpointError: the model is another one here, or a part cannot be written.
-        Interrupted: after SIGTERM; what was begun is left to others.
+        Interrupted: after SIGTERM; other workers can compute the unfinished shard.
     """
     folder = Path(out)
     manifest = read_manifest(folder)
@@ -73,35 +74,35 @@ def run(out: str, *, strict: bool, patience: float, changed: Sequence[int]) -> N
         try:
             with interruption.leaving_at_once():
                 worker = _Worker(folder, manifest, strict, changed)
-                leases = Leases(folder / LEASES, patience)
-                with leases.beating(), closing(worker.files):
+                leases = Leases(folder / LEASES, lease_timeout)
+                with leases.renewing(), closing(worker.files):
                     _work(worker, leases)
         except Stopped:
             raise Interrupted("stopped", interruption.code) from None
 
 
 def _work(worker: _Worker, leases: Leases) -> None:
-    """Do what is not done, then wait for other workers, or do theirs when they die."""
+    """Compute the missing shards; then wait for other workers, and compute theirs if they die."""
     pending = worker.manifest.pending(worker.out)
     while pending:
         left = []
         for number in pending:
             if worker.is_done(number):
-                worker.tell(number, done=True)
+                worker.report(number, done=True)
             elif (lease := leases.take(f"{number:05}")) is None:
                 left.append(number)
             else:
                 try:
-                    worker.do(number, lease)
+                    worker.compute_shard(number, lease)
                 finally:
                     leases.release(lease)
                 if not worker.is_done(number):  # the lease was lost
                     left.append(number)
         if len(left) == len(pending):
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
         pending = [number for number in left if not worker.is_done(number)]
         for number in set(left) - set(pending):
-            worker.tell(number, done=True)
+            worker.report(number, done=True)
 
 
 def _check_files(manifest: ShardManifest, changed: Sequence[int]) -> None:
@@ -118,7 +119,7 @@ def _check_files(manifest: ShardManifest, changed: Sequence[int]) -> None:
 
 @dataclass
 class _Results:
-    """What was computed of a shard."""
+    """The results of a shard: its part, and the lines for failed.jsonl."""
 
     part: ShardPart
     failed: list[str] = field(default_factory=list)
@@ -142,29 +143,29 @@ class _Worker:
         first = self._first_rows()
         self.columns = self._columns(first)
         self.new_part = self._part_maker(first)
-        self._told = 0.0
+        self._reported = 0.0
 
     def is_done(self, number: int) -> bool:
         return self.manifest.part(self.out, number).exists()
 
-    def do(self, number: int, lease: Lease) -> None:
+    def compute_shard(self, number: int, lease: Lease) -> None:
         """Compute a shard and write its part, unless the lease is lost meanwhile."""
         if self.is_done(number):  # between a look at the parts and the lease
-            return self.tell(number, done=True)
+            return self.report(number, done=True)
         shard, results, rows = self.manifest.shards[number], _Results(self.new_part()), 0
         for chunk in chunks(self.files.rows(shard)):
             if lease.lost:
                 return None
             self._add(shard, chunk, results)
             rows += len(chunk)
-            self.tell(number, rows, len(results.failed))
+            self.report(number, rows, len(results.failed))
         _check_files(self.manifest, self.changed)
         if rows != shard.rows:
             problem = f"has {rows:,} rows in shard {number}, and had {shard.rows:,}."
             raise DataError(self.manifest.files[shard.file].path, shard.line, problem)
         if not lease.lost:
             self._write(number, results, lease)
-            self.tell(number, rows, len(results.failed), done=True)
+            self.report(number, rows, len(results.failed), done=True)
 
     def _add(self, shard: Shard, rows: Sequence[InputRow], results: _Results) -> None:
         """Compute some rows of a shard."""
@@ -205,11 +206,11 @@ class _Worker:
         except OSError as error:
             raise not_written(self.manifest.part(self.out, number), error) from error
 
-    def tell(self, number: int, rows: int = 0, failed: int = 0, done: bool = False) -> None:
+    def report(self, number: int, rows: int = 0, failed: int = 0, done: bool = False) -> None:
         """Send a message about a shard, not too many about its rows."""
-        if not done and time.monotonic() - self._told < TELL:
+        if not done and time.monotonic() - self._reported < MESSAGE_INTERVAL:
             return
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         send({"shard": number, "rows": rows, "failed": failed, "done": done})
 
     # ------------------------------------------------------------ what all parts have in common

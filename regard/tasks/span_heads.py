@@ -19,24 +19,25 @@ class AnswerHead(Protocol):
     """A head that finds answers.
 
     Of a batch, `contexts` (B, 2) are the position of the first token of the context and its number
-    of tokens.  kind: of the head.  candidates: what collects the spans of several windows.
+    of tokens.  kind: the name of the
+    head in `EncoderWithHeads.heads`.  candidates: the class that collects the spans of all windows.
     """
 
     kind: ClassVar[str]
     candidates: ClassVar[type[SpanCandidates]]
 
     def loss(
-        self, read: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
+        self, hidden: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
     ) -> tuple[Tensor, int]:
         """The sum of the losses of windows, in nats, and their number.
 
-        read: (B, T, D) hidden states.  spans: (B, 2) the first and the last token of the answer,
+        hidden: (B, T, D) hidden states.  spans: (B, 2) the first and the last token of the answer,
         both 0 where the window has none.
         """
         ...
 
-    def scores(self, read: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
-        """What `best` reads, (B, N, O), from hidden states."""
+    def scores(self, hidden: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
+        """The scores (B, N, O) that `best` needs; each head has its own N and O."""
         ...
 
     def best(
@@ -53,7 +54,7 @@ class AnswerHead(Protocol):
 
 
 def answer_head(model: EncoderWithHeads) -> AnswerHead:
-    """What finds answers with the head of a model."""
+    """The `AnswerHead` of a model."""
     return (SpanSearch if SpanSearch.kind in model.heads else SpanLogits)(model)
 
 
@@ -66,16 +67,16 @@ class SpanLogits:
     candidates: ClassVar[type[SpanCandidates]] = SpanCandidates
 
     def loss(
-        self, read: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
+        self, hidden: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
     ) -> tuple[Tensor, int]:
         """See `AnswerHead`: the mean of both cross-entropies over all tokens of a window."""
-        scores = self.scores(read, batch, contexts).float()
+        scores = self.scores(hidden, batch, contexts).float()
         inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
         return F.cross_entropy(inside, spans, reduction="sum") / 2, len(batch)
 
-    def scores(self, read: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
+    def scores(self, hidden: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
         """See `AnswerHead`: (B, T, 2)."""
-        return batch.texts.pad(self.model.scores_from(self.kind, read))
+        return batch.texts.pad(self.model.scores_from(self.kind, hidden))
 
     def best(
         self, scores: Tensor, contexts: Tensor, *, longest: int, most: int
@@ -107,19 +108,19 @@ class SpanSearch:
         return found
 
     def loss(
-        self, read: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
+        self, hidden: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
     ) -> tuple[Tensor, int]:
         """See `AnswerHead` and `SpanSearchHead.loss`."""
         last = batch.texts.lengths - 1
         spans = torch.where(spans[:, 1:] > 0, spans, last[:, None])
-        return self.head.loss(batch.texts.pad(read), spans, _allowed(batch, contexts), last)
+        return self.head.loss(batch.texts.pad(hidden), spans, _allowed(batch, contexts), last)
 
-    def scores(self, read: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
+    def scores(self, hidden: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
         """See `AnswerHead`: spans as (score, first, last) in (B, 1 + S * E, 3), the logit of no
         answer as the first of them.
         """
-        hidden, last = batch.texts.pad(read), batch.texts.lengths - 1
-        beams = self.head.search(hidden, _allowed(batch, contexts), last)
+        padded, last = batch.texts.pad(hidden), batch.texts.lengths - 1
+        beams = self.head.search(padded, _allowed(batch, contexts), last)
         scores = beams.start_scores[..., None] + beams.end_scores  # (B, S, E)
         firsts = beams.starts[..., None].expand_as(scores).to(scores)
         spans = torch.stack([scores, firsts, beams.ends.to(scores)], -1).flatten(1, 2)

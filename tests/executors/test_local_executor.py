@@ -116,7 +116,7 @@ def by_gpus(result: JobResult) -> str:
 def test_an_executor_that_does_not_exist_or_takes_no_address_is_named():
     with pytest.raises(ConfigError, match="'lokal'.*Did you mean 'local'"):
         executor("lokal", 1)
-    with pytest.raises(ConfigError, match="no address, but 'host:1' is given"):
+    with pytest.raises(ConfigError, match="takes no address, but 'host:1' is given"):
         executor("local://host:1", 1)
     with pytest.raises(ConfigError, match="`workers` must be at least 1"):
         executor("local", 0)

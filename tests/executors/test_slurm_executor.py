@@ -58,13 +58,13 @@ def test_results_errors_messages_lines_and_jobs_that_are_lost(tmp_path):
 def test_the_options_of_sbatch_are_those_of_the_address():
     runner = SlurmExecutor(1, "gpu?time=90&account=lab", cluster="local")
     assert runner.options == {"partition": "gpu", "time": "90", "account": "lab"}
-    with pytest.raises(ConfigError, match="`time` must be a number of minutes, but is '1:30'"):
+    with pytest.raises(ConfigError, match="must be a whole number of minutes, but is '1:30'"):
         _options("?time=1:30")
 
 
 def test_without_slurm_or_submitit_an_error_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(RegardError, match="there is no Slurm here.*--on local"):
+    with pytest.raises(RegardError, match="Slurm was not found.*--on local"):
         executor("slurm://gpu", 2)
     real = builtins.__import__
 

@@ -25,7 +25,7 @@ import pytest
 import regard
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.executors import EXECUTORS, Job, JobListener, JobResult
-from regard.sharded import Workers, parts, read_parts, worker
+from regard.sharded import WorkerOptions, parts, read_parts, worker
 from regard.sharded.leases import Leases
 from regard.sharded.manifest import read_manifest
 from regard.sharded.mapping import map as compute
@@ -66,7 +66,7 @@ class Threads:
 @pytest.fixture(autouse=True)
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXECUTORS, "threads", Threads)
-    monkeypatch.setattr(worker, "LOOK", 0.02)
+    monkeypatch.setattr(worker, "POLL_INTERVAL", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -403,7 +403,7 @@ def test_a_model_that_is_missing_or_another_one_where_the_worker_is(encoder, tmp
     with pytest.raises(CheckpointError, match="there is no such folder"):
         embed(tmp_path / "nothing", source, tmp_path / "out")
     embed(encoder, source, tmp_path / "out")
-    arguments = {"strict": False, "patience": 60.0, "changed": [source.stat().st_mtime_ns]}
+    arguments = {"strict": False, "lease_timeout": 60.0, "changed": [source.stat().st_mtime_ns]}
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     manifest["model_sha256"] = "0" * 64
     (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
@@ -452,13 +452,13 @@ def test_a_lease_expires_by_the_clock_of_the_observer_alone(tmp_path, monkeypatc
     for _ in range(5):
         now += 9.0
         assert observer.take("0") is None
-        lease.beat()  # slower than the observer looks, and often enough
+        lease.renew()  # slower than the observer looks, and often enough
         now += 9.0
         assert observer.take("0") is None
     now += 11.0
     taken = observer.take("0")
     assert taken is not None and lease.lost and not taken.lost
-    lease.beat()
+    lease.renew()
     owner.release(lease)  # does not take away what is no longer its own
     assert not taken.lost
     assert [entry.name for entry in tmp_path.iterdir()] == ["0"]
@@ -469,7 +469,7 @@ def test_the_lease_of_a_process_that_has_ended_on_this_machine_expires_at_once(t
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
     assert (tmp_path / "0").exists()
-    assert Leases(tmp_path, patience=1e6).take("0") is not None
+    assert Leases(tmp_path, timeout=1e6).take("0") is not None
 
 
 def test_a_worker_that_has_lost_its_lease_discards_what_it_has(encoder, tmp_path, monkeypatch):
@@ -586,7 +586,7 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
     known = regard.load(encoder).embed(sentences(5), layers="first")
     np.testing.assert_allclose(read_parts(out).vectors(), known, atol=2e-6)
     wrong = [
-        ((*given,), "--workers needs a folder for the parts: --out FOLDER"),
+        ((*given,), "--workers writes a folder of parts. Name it: --out FOLDER"),
         (("embed", encoder, "--workers", 1, "--out", out), "--workers needs files"),
         (("embed", encoder, "a", "--strict"), "--strict has no effect without --workers N"),
         ((*given, "--out", out, "--per", "word"), "--per word is for lines"),
@@ -602,4 +602,4 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
 
 def test_workers_are_a_part_of_the_public_names():
     assert regard.map is compute and regard.read_parts is read_parts
-    assert Workers().on == "local"
+    assert WorkerOptions().on == "local"

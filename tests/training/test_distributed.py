@@ -146,8 +146,8 @@ class Clock:
 
     def beat(self, rank: int) -> Heartbeat:
         """One that has started."""
-        times = {"every": 0.01, "patience": 0.2, "grace": 0.01}
-        heartbeat = Heartbeat(self.store, rank, 2, **times, lost=self.lost.put)
+        times = {"interval": 0.01, "timeout": 0.2, "grace": 0.01}
+        heartbeat = Heartbeat(self.store, rank, 2, **times, on_death=self.lost.put)
         heartbeat.start()
         return heartbeat
 
@@ -164,7 +164,7 @@ def test_a_heartbeat_that_stops_is_noticed_and_one_that_leaves_is_not():
     clock = Clock()
     first = clock.beat(0)
     clock.store.set("1", "7")  # and nothing more
-    assert re.match("Process 1 of 2 has given no sign of life for 0 s", clock.lost.get(timeout=5))
+    assert re.match("Process 1 of 2 has not responded for 0 s", clock.lost.get(timeout=5))
     first.leave(failed=True)
 
 

@@ -13,6 +13,7 @@ from regard.experiments.recipe_options import read_recipe
 from regard.recipe import read
 
 BUDGET = ("tokens", "epochs", "updates")
+HINT = "Make them equal, for all recipes at once with name=value."
 MOST_SHOWN = 12  # differences in one message
 SHARED = ("task", "data", "tokenizer", "decoding", "answers", "evaluation")
 
@@ -33,8 +34,10 @@ def conditions_of(recipe: Any, checksums: dict[str, str]) -> dict[str, Any]:
     return {**shared, "budget": budget, "validation": asdict(options.validation)}
 
 
-def check_equal(conditions: Mapping[str, Mapping[str, Any]]) -> None:
+def check_equal(conditions: Mapping[str, Mapping[str, Any]], hint: str = HINT) -> None:
     """Check that the conditions of all recipes, by their names, are those of the first.
+
+    hint: the end of the message, which says what to do.
 
     Raises:
         ConfigError: they are not; every difference is named.
@@ -51,7 +54,7 @@ def check_equal(conditions: Mapping[str, Mapping[str, Any]]) -> None:
             "these recipes cannot be compared fairly, because they differ in\n  "
             + "\n  ".join(shown)
             + more
-            + "\nMake them equal, for all at once with name=value."
+            + f"\n{hint}"
         )
 
 
@@ -79,12 +82,15 @@ def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: P
     Raises:
         ConfigError: it was not; every difference is named.
     """
-    problems = [f"{key}: was {one!r}, is {two!r}" for key, one, two in _differences(before, now)]
+    problems = [
+        f"{key}: was {one!r}, is {two!r} now" for key, one, two in _differences(before, now)
+    ]
     if problems:
         raise ConfigError(
-            f"{folder} was started under other conditions:\n  "
+            f"{folder} was started with other settings:\n  "
             + "\n  ".join(problems)
-            + "\nPut them back, remove the folder, or choose another one (`out`, --out)."
+            + "\nUse the same settings again, remove the folder, or choose another one (`out`, "
+            "--out)."
         )
 
 

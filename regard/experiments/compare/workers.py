@@ -101,8 +101,6 @@ def run_jobs(
     except Interrupted as stopped:
         folders = [str(job.arguments["folder"]) for job in jobs]
         saved = ", ".join(one for one in folders if Path(one).exists())
-        raise Interrupted(
-            f"stopped; what was in progress is saved in {saved}. The same command continues from "
-            "there.",
-            stopped.code,
-        ) from None
+        state = f"what was in progress is saved in {saved}" if saved else "no run was begun"
+        message = f"stopped; {state}. The same command continues from there."
+        raise Interrupted(message, stopped.code) from None

@@ -5,7 +5,7 @@
     found.best.values, found.run
 
     OUT/
-      sweep.json          what was asked, and what each run has reached: the same call goes on
+      sweep.json          the settings, and the state of each run: the same call continues
       conditions.json     what all runs share
       tokenizer/          trained once, for all, where models are not started from folders
       trial-01-seed1/     a run folder
@@ -38,15 +38,16 @@ from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
 from regard.experiments.compare.workers import Display, display, run_jobs
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
-from regard.experiments.sweep.asking import Asked, ask
 from regard.experiments.sweep.methods import FinishedStage, SweepStage
 from regard.experiments.sweep.results import SweepResults, Trial, ordered
+from regard.experiments.sweep.settings import SweepSettings, checked_settings
 from regard.experiments.sweep.space import Values
 from regard.experiments.sweep.state import ERROR, SweepState
 from regard.file_writing import locked, write_text
 from regard.progress import Show
 
 RUN = "regard.experiments.sweep.trial:trained_until"
+HINT = "All trials must have these in common: do not sweep over them (`over`, --over)."
 
 
 def sweep(
@@ -67,8 +68,8 @@ def sweep(
 ) -> SweepResults:
     """Train a recipe with many values of its options, and rank them by their validation scores.
 
-    The same call again goes on where it was stopped. A trial that fails (no memory, NaN) is
-    reported with its reason, and the others go on.
+    After an interruption, the same call continues. A trial that fails (no memory, NaN) is
+    reported with its reason, and the other trials continue.
 
     Args:
         recipe, overrides: as of `regard.train`, a file and `dotted.name=value`.
@@ -76,9 +77,9 @@ def sweep(
             either as the command line has it, "1e-4..1e-2" (see `regard.experiments.sweep.space`).
         by: "grid", "random", "successive-halving" or "ray-tune:SEARCHER".
         trials: how many configurations are drawn; None: 16, or all where there are fewer.
-        rungs: of successive halving: the first is at 2^-rungs of the budget.
+        rungs: how often successive halving stops the worse half; first at 2^-rungs of the budget.
         seeds: each is a run of every trial; trials are compared by the mean of their scores.
-        draw_seed: of the configurations that are drawn.
+        draw_seed: the seed of the random configurations.
         out: the folder; None: runs/NAME-sweep.
         on, workers, gpus: where runs are processes, how many at once, and the GPUs of each, as of
             `regard.experiments.compare.compare`.
@@ -90,41 +91,47 @@ def sweep(
         Interrupted: after Ctrl-C; the runs in progress are saved.
         RegardError: every trial has failed.
     """
-    asked = ask(recipe, overrides, over, by, trials, rungs, seeds, draw_seed, workers, out)
+    settings = checked_settings(
+        recipe, overrides, over, by, trials, rungs, seeds, draw_seed, workers, out
+    )
     runs_on = executor(on, workers)
-    checked = _checked(asked, asked.method.next([]))
-    with locked(asked.folder, "sweeping in"), closing(display(show)) as shown:
-        state = SweepState(asked.folder, asked.facts())
-        given = with_shared_tokenizer(asked.recipe, asked.overrides, checked, asked.folder)
-        made = _Sweep(asked, tuple(given), state, runs_on, shown, gpus)
-        made.check_models(asked.method.next([]))
-        for line in asked.lines():
+    checked = _checked(settings, settings.method.next([]))
+    with locked(settings.folder, "sweeping in"), closing(display(show)) as shown:
+        state = SweepState(settings.folder, settings.facts())
+        given = with_shared_tokenizer(settings.recipe, settings.overrides, checked, settings.folder)
+        made = _Sweep(settings, tuple(given), state, runs_on, shown, gpus)
+        made.check_models(settings.method.next([]))
+        for line in settings.lines():
             shown.say(line)
         made.train()
-    return _written(asked, state)
+    return _written(settings, state)
 
 
-def _checked(asked: Asked, stage: SweepStage | None) -> dict[str, Any]:
+def _checked(settings: SweepSettings, stage: SweepStage | None) -> dict[str, Any]:
     """The conditions of all trials of a stage, whose recipes are right.
 
     Raises:
         ConfigError: a recipe is wrong, or conditions differ.
     """
     checksums: dict[str, str] = {}
-    shared = conditions_of(asked.recipe, checksums)
+    shared = conditions_of(settings.recipe, checksums)
     for name, values in (stage.trials if stage else {}).items():
-        own = conditions_of(asked.recipe_of(name, values), checksums)
+        own = conditions_of(settings.recipe_of(name, values), checksums)
         check_equal(
-            {"the recipe": asked.without_batching(shared), name: asked.without_batching(own)}
+            {"the recipe": settings.without_batching(shared), name: settings.without_batching(own)},
+            HINT,
         )
     return shared
 
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A sweep and what it runs with; overrides: those of all runs."""
+    """A sweep in progress.
 
-    asked: Asked
+    overrides: of all runs.  executor: trains them.  shown: the display of their progress.
+    """
+
+    settings: SweepSettings
     overrides: tuple[str, ...]
     state: SweepState
     executor: Executor
@@ -132,17 +139,17 @@ class _Sweep:
     gpus: int
 
     def train(self) -> None:
-        """SweepStage after stage."""
+        """Train one stage after another."""
         finished: list[FinishedStage] = []
-        while (stage := self.asked.method.next(finished)) is not None:
+        while (stage := self.settings.method.next(finished)) is not None:
             if finished:
-                _checked(self.asked, stage)
+                _checked(self.settings, stage)
                 self.check_models(stage)
             self.state.begin(len(finished), stage)
             finished.append(self._train(len(finished), stage))
 
     def _train(self, index: int, stage: SweepStage) -> FinishedStage:
-        """Train the runs of a stage that are left."""
+        """Train the runs of a stage that are not finished."""
         done = self.state.reached(index)
         jobs = [job for job in self._jobs(stage) if job.name not in done]
         with closing(run_jobs(self.executor, jobs, self.shown)) as results:
@@ -152,20 +159,20 @@ class _Sweep:
                     found = {ERROR: "no validation score is finite"}
                 if ERROR in found:
                     self.shown.say(f"{result.job.name} has failed: {found[ERROR]}")
-                    (self.asked.folder / result.job.name).mkdir(exist_ok=True)
+                    (self.settings.folder / result.job.name).mkdir(exist_ok=True)
                 self.state.record(index, result.job.name, found)
-        return finished_stage(stage, self.state.reached(index), self.asked.seeds)
+        return finished_stage(stage, self.state.reached(index), self.settings.seeds)
 
     def _jobs(self, stage: SweepStage) -> Iterator[Job]:
         for name, values in stage.trials.items():
-            for seed in self.asked.seeds:
-                run = self.asked.folder / f"{name}-seed{seed}"
-                overrides = (*self.overrides, *self.asked.texts(values), f"seed={seed}")
-                recipe: Any = read_recipe(self.asked.path, overrides)
+            for seed in self.settings.seeds:
+                run = self.settings.folder / f"{name}-seed{seed}"
+                overrides = (*self.overrides, *self.settings.texts(values), f"seed={seed}")
+                recipe: Any = read_recipe(self.settings.path, overrides)
                 check_same_run(run, recipe)
                 given = {
                     "folder": str(run),
-                    "recipe": str(self.asked.path),
+                    "recipe": str(self.settings.path),
                     "overrides": overrides,
                     "every": self.shown.every,
                     "until": float(stage.until),
@@ -173,16 +180,16 @@ class _Sweep:
                 yield Job(RUN, given, run.name, recipe.training.threads, self.gpus)
 
     def check_models(self, stage: SweepStage | None) -> None:
-        """Build each model without numbers.
+        """Build the model of each trial on the meta device, without memory for its parameters.
 
         Raises:
             ConfigError: the options of a trial's model contradict each other.
         """
         for name, values in (stage.trials if stage else {}).items():
-            recipe: Any = self.asked.recipe_of(name, values, self.overrides)
+            recipe: Any = self.settings.recipe_of(name, values, self.overrides)
             if isinstance(recipe.model, FineTuneSection):
                 return
-            with self.asked.naming(name, values), torch.device("meta"), SkipInit():
+            with self.settings.naming(name, values), torch.device("meta"), SkipInit():
                 build_model(recipe.model, build_tokenizer(recipe))
 
 
@@ -200,34 +207,38 @@ def finished_stage(
     return FinishedStage(stage, scores, better)
 
 
-def _written(asked: Asked, state: SweepState) -> SweepResults:
+def _written(settings: SweepSettings, state: SweepState) -> SweepResults:
     """The results, also in results.json and report.html."""
     latest: dict[str, tuple[Fraction, Values, list[dict[str, Any]]]] = {}
     for until, trials, reached in state.stages():
         for name, values in trials.items():
-            latest[name] = until, values, [reached[f"{name}-seed{one}"] for one in asked.seeds]
+            latest[name] = until, values, [reached[f"{name}-seed{one}"] for one in settings.seeds]
     every = [run for _, _, several in latest.values() for run in several]
     goal = next((run["goal"] for run in every if ERROR not in run), None)
     if goal is None:
         reasons = dict.fromkeys(str(run[ERROR]) for run in every)
         raise RegardError(f"every trial has failed: {'; '.join(reasons)}")
-    ranked = ordered([_trial(asked, name, *one) for name, one in latest.items()], goal[1])
+    ranked = ordered([_trial(settings, name, *one) for name, one in latest.items()], goal[1])
     spent = sum(run.get("tokens", 0) for run in every)
-    about = asked.about() | {"read by all runs": f"{spent:,} tokens"}
-    found = SweepResults(asked.folder, (goal[0], goal[1]), asked.seeds, ranked, about)
-    write_text(asked.folder / "results.json", json.dumps(found.facts(), indent=1) + "\n")
-    found.report().save(asked.folder / "report.html")
+    about = settings.about() | {"read by all runs": f"{spent:,} tokens"}
+    found = SweepResults(settings.folder, (goal[0], goal[1]), settings.seeds, ranked, about)
+    write_text(settings.folder / "results.json", json.dumps(found.facts(), indent=1) + "\n")
+    found.report().save(settings.folder / "report.html")
     return found
 
 
 def _trial(
-    asked: Asked, name: str, until: Fraction, values: Values, reached: Sequence[Mapping[str, Any]]
+    settings: SweepSettings,
+    name: str,
+    until: Fraction,
+    values: Values,
+    reached: Sequence[Mapping[str, Any]],
 ) -> Trial:
     tokens = sum(run.get("tokens", 0) for run in reached)
     errors = [str(run[ERROR]) for run in reached if ERROR in run]
     if errors:
         return Trial(name, values, until, (), tokens, error=errors[0])
-    folders = [asked.folder / f"{name}-seed{seed}" for seed in asked.seeds]
+    folders = [settings.folder / f"{name}-seed{seed}" for seed in settings.seeds]
     outcomes = tuple(
         Outcome.read(one) for one in folders if until == 1 and (one / OUTCOME).exists()
     )

@@ -1,7 +1,7 @@
-"""How a sweep chooses what to train, and for how long: stage after stage.
+"""Methods of sweeping: which trials are trained in each stage, and to which part of the budget.
 
-A method is a function of the stages that are finished, so that a sweep that was stopped goes on as
-if it had not.
+The next stage is a function of the scores of the finished ones, so that a sweep that was stopped
+continues exactly as if it had not been stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ WHOLE = Fraction(1)
 
 @dataclass(frozen=True)
 class SweepStage:
-    """Configurations, by the names of their trials, that are trained to a part of the budget."""
+    """Trials that are trained to the same part of the budget.
+
+    until: that part; 1 is the end.  trials: the configuration of each trial, by its name.
+    """
 
     until: Fraction
     trials: Mapping[str, Values]
@@ -41,13 +44,13 @@ class FinishedStage:
 
 
 class SweepMethod(Protocol):
-    """Chooses stages."""
+    """A method of sweeping: chooses the stages."""
 
     def next(self, finished: Sequence[FinishedStage]) -> SweepStage | None:
         """The stage after these; None: the sweep is finished."""
 
     def plan(self) -> list[tuple[Fraction, int]]:
-        """The stages before their trials are known: to which part how many are trained, at most."""
+        """Of each stage: the part of the budget, and how many trials it has at most."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,19 @@ class AllAtOnce:
 
 @dataclass(frozen=True)
 class SuccessiveHalving:
-    """Successive halving (Jamieson and Talwalkar 2016): after each rung the better half goes on.
+    """Successive halving (Jamieson and Talwalkar 2016): after each rung the better half
+    continues.
 
     With 3 rungs all trials are trained to 1/8 of the budget, the better half (rounded up) to 1/4,
-    the better half of these to 1/2, and so on to the end. Where one is left, it goes to the end.
+    the better half of these to 1/2, and so on to the end. If one trial is left, it is trained
+    to the end.
     """
 
     trials: Mapping[str, Values]
     rungs: int
 
     def next(self, finished: Sequence[FinishedStage]) -> SweepStage | None:
-        """Those that are promoted, to the next rung."""
+        """The better half of the last stage, to the next rung."""
         if not finished:
             return SweepStage(self._until(0), self.trials)
         last = finished[-1]
@@ -101,7 +106,7 @@ class SuccessiveHalving:
 
 
 def budgets(plan: Sequence[tuple[Fraction, int]]) -> Fraction:
-    """How many whole budgets a plan spends: a trial that is promoted goes on where it was."""
+    """How many whole budgets a plan spends: a trial that continues resumes from its checkpoint."""
     before, spent = Fraction(0), Fraction(0)
     for until, count in plan:
         spent += count * (until - before)

@@ -1,7 +1,7 @@
 """Configurations that a searcher of Ray Tune suggests from the scores of those before.
 
-The trials run on the sweep's executor, on a Ray cluster or not; of Ray Tune the searchers alone are
-used, such as "optuna" or "hyperopt", each with the package of its name.
+Only the searchers of Ray Tune are used, such as "optuna" or "hyperopt", which need the packages of
+these names. The trials run on the executor of the sweep, which need not be a Ray cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regard.experiments.sweep.methods import WHOLE, FinishedStage, SweepStage, n
 from regard.experiments.sweep.space import DIGITS, Axis, Space, ValueList, Values
 from regard.suggest import nearest
 
-SCORE = "score"  # what a searcher is told to maximize
+SCORE = "score"  # the name of the metric that a searcher maximizes
 SEEDS = ("seed", "random_state", "random_state_seed", "random_seed")  # in searchers' constructors
 
 
@@ -42,7 +42,7 @@ class RayTuneSearch:
         self._made()
 
     def next(self, finished: Sequence[FinishedStage]) -> SweepStage | None:
-        """The next suggestions of a searcher to which all scores so far are told again."""
+        """The next suggestions of a new searcher that has received all scores so far."""
         searcher, count = self._made(), 0
         for one in finished:
             count += len(one.stage.trials)
@@ -50,8 +50,10 @@ class RayTuneSearch:
                 searcher.suggest(name)
             for name in one.stage.trials:
                 score = one.scores[name]
-                told = None if score is None else {SCORE: score if one.better == "max" else -score}
-                searcher.on_trial_complete(name, result=told, error=told is None)
+                result = (
+                    None if score is None else {SCORE: score if one.better == "max" else -score}
+                )
+                searcher.on_trial_complete(name, result=result, error=result is None)
         names = [*numbered([{}] * min(self.at_once, self.trials - count), count + 1)]
         suggested = {name: searcher.suggest(name) for name in names}
         found = {name: self._values(one) for name, one in suggested.items() if one is not None}
@@ -79,8 +81,9 @@ class RayTuneSearch:
         kind = SEARCH_ALG_IMPORT[self.searcher]()
         if not issubclass(kind, Searcher):
             raise ConfigError(
-                f"{self.searcher!r} of Ray Tune draws at random and learns nothing from scores: "
-                "take `random`, without Ray."
+                f"{self.searcher!r} of Ray Tune does not use the scores of trials: use --by "
+                "random, "
+                "which needs no Ray."
             )
         given = {one: self.seed for one in SEEDS if one in inspect.signature(kind).parameters}
         space = {name: _domain(tune, axis) for name, axis in self.space.axes.items()}
@@ -91,7 +94,7 @@ class RayTuneSearch:
             raise ConfigError(f"the searcher {self.searcher!r}: {error}") from None
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"the searcher {self.searcher!r} refuses the space: {error}"
+                f"the searcher {self.searcher!r} does not support these values: {error}"
             ) from None
         return made
 

@@ -2,11 +2,10 @@
 
     128,256           these values
     1e-4..1e-2        any value between the two
-    1e-4..1e-2:5      five values from the one to the other
+    1e-4..1e-2:5      five values at equal distances on that scale, with both ends
 
 A range whose ends are positive and differ by a factor of 10 or more is searched on a logarithmic
-scale, others evenly. Where the ends are whole numbers and the option takes no others, values are
-whole numbers, too.
+scale, others on a linear scale. Values of an option that must be an integer are integers.
 """
 
 from __future__ import annotations
@@ -80,9 +79,9 @@ class Range:
         return ValueList(tuple(dict.fromkeys(found)))
 
     def __str__(self) -> str:
-        scale = "logarithmic" if self.logarithmic else "even"
-        kind = ", whole numbers" if self.whole else ""
-        return f"{self.low:g} to {self.high:g} on a{'n' * (scale == 'even')} {scale} scale{kind}"
+        scale = "logarithmic" if self.logarithmic else "linear"
+        kind = ", integers" if self.whole else ""
+        return f"{self.low:g} to {self.high:g} on a {scale} scale{kind}"
 
 
 Axis = ValueList | Range
@@ -113,10 +112,10 @@ class Space:
         }
         for name in self.axes:
             if name not in lists:
-                axis = self.axes[name]
                 raise ConfigError(
-                    f"`over` {name}: a grid needs values, and {axis} has any number. Say how many, "
-                    "LOW..HIGH:5, or draw them: by random."
+                    f"`--over {name}` is a range without a number of points, which a grid needs. "
+                    "Write "
+                    "LOW..HIGH:5 for five points, or use --by random."
                 )
         return [dict(zip(lists, one, strict=True)) for one in product(*lists.values())]
 
@@ -209,7 +208,7 @@ def _range(name: str, low: Any, high: Any, real: bool) -> Range:
         )
     fractions = [end for end in (low, high) if end != int(end)]
     if not real and fractions:
-        raise ConfigError(f"`over` {name} takes whole numbers, but the range has {fractions[0]!r}.")
+        raise ConfigError(f"`over` {name} must be an integer, but the range has {fractions[0]!r}.")
     return Range(low, high, whole=not real)
 
 

@@ -1,4 +1,4 @@
-"""sweep.json: what was asked, and what each run of each stage has reached; written atomically."""
+"""sweep.json: the settings of a sweep, and the state of each run in each of its stages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StoredStage(Fields):
 class StoredSweep(Fields):
     """The file."""
 
-    asked: dict[str, Any]
+    settings: dict[str, Any]
     stages: list[StoredStage]
 
 
@@ -43,13 +43,13 @@ class SweepState:
         CheckpointError: the file is damaged.
     """
 
-    def __init__(self, folder: Path, asked: Mapping[str, Json]):
+    def __init__(self, folder: Path, settings: Mapping[str, Json]):
         self.path, self.folder = folder / STATE, folder
-        self.asked: dict[str, Any] = json.loads(json.dumps(asked))
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         self._stages: list[StoredStage] = []
         if self.path.exists():
             stored: StoredSweep = read_json(self.path, StoredSweep, error=_damaged)
-            check_unchanged(stored.asked, self.asked, folder)
+            check_unchanged(stored.settings, self.settings, folder)
             self._stages = list(stored.stages)
 
     def begin(self, index: int, stage: SweepStage) -> None:
@@ -66,8 +66,8 @@ class SweepState:
         there = self._stages[index]
         if (there.until, there.trials) != (new.until, new.trials):
             raise CheckpointError(
-                f"{self.path}: stage {index + 1} has other trials than this version chooses. "
-                "Choose another folder."
+                f"{self.path}: stage {index + 1} has other trials than this version of Regard "
+                "chooses. Choose another folder."
             )
 
     def reached(self, index: int) -> dict[str, dict[str, Any]]:
@@ -96,10 +96,14 @@ class SweepState:
 
     def _write(self) -> None:
         stages = [one.model_dump() for one in self._stages]
-        write_text(self.path, json.dumps({"asked": self.asked, "stages": stages}, indent=1) + "\n")
+        write_text(
+            self.path, json.dumps({"settings": self.settings, "stages": stages}, indent=1) + "\n"
+        )
 
 
 def _damaged(message: str) -> CheckpointError:
     return CheckpointError(
-        f"{message}\nThe runs are not lost. Remove the file, and the same sweep goes on from them."
+        f"{message}\nThe runs are still there. Remove the file and run the same sweep again: it "
+        "continues "
+        "from them."
     )

@@ -15,9 +15,9 @@ from regard.training import Paused
 def trained_until(
     folder: str, recipe: str, overrides: Sequence[str], every: float, until: float
 ) -> dict[str, Json]:
-    """The job of a run: train, or go on, to a part of the budget; at the end test it, too.
+    """The job of a run: train or resume it to a part of the budget; test it at the end.
 
-    until: the part; 1 is the end.  every: seconds between messages.
+    until: the part of the budget; 1 is the end.  every: seconds between messages about progress.
 
     Returns the best validation score so far as "score", its "goal", "updates" and "tokens".
     """
@@ -32,7 +32,7 @@ def trained_until(
             result = train(recipe, overrides, out=path, show=shown, pause_at=until).result
     except Paused as paused:
         return _reached(paused.goal, paused.best, paused.update, paused.tokens)
-    task: Any = load(path)  # it has ended before: no better score in so many validations
+    task: Any = load(path)  # it ended before `until`: `patience` validations without a better score
     return _reached(task.goal, result.best, result.update, result.tokens)
 
 

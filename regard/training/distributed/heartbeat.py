@@ -1,8 +1,9 @@
-"""Processes that notice within half a minute that another one has died.
+"""Heartbeats: the processes of a training notice within half a minute that one of them has died.
 
-Where a process dies, the others may wait for its numbers without end. So each counts in a store
-that all of them reach, from a thread of its own, and looks at the count of the next one. The first
-that misses a count says so in the store, and all end.
+Otherwise the others would wait in a collective operation for ever. A thread of each process
+increases a counter in a store that all processes can reach, and checks the counter of the process
+with the next rank. The first process that finds an unchanged counter writes this into the store,
+and all end.
 """
 
 from __future__ import annotations
@@ -18,36 +19,38 @@ from typing import NoReturn
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-EVERY = 1.0  # seconds between two counts
-PATIENCE = 15.0  # seconds without a count after which a process is taken for dead
-GRACE = 5.0  # seconds for the main thread to end by itself, with a message of its own
+INTERVAL = 1.0  # seconds between two increments
+TIMEOUT = 15.0  # seconds without a change after which a process counts as dead
+GRACE_PERIOD = 5.0  # seconds for the main thread to end by itself, with a message of its own
 LEFT, FAILED = b"left", "failed"
 
 
 def end_process(reason: str) -> NoReturn:
-    """End this process, whatever it waits for."""
+    """End this process at once, even if its main thread waits in a collective operation."""
     print(f"error: {reason}{ADVICE}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 ADVICE = (
-    " This process ends, too. What was saved is not lost: `regard resume` goes on from the last "
-    "checkpoint, with as many processes as you like."
+    " This process ends, too. Continue from the last checkpoint with `regard resume`, with any "
+    "number of processes."
 )
 
 
 def store_of_torchrun() -> Store:
-    """A connection of its own to the store that torchrun keeps: a thread waits on it alone."""
+    """A new connection to the store of torchrun: only the thread of `Heartbeat` waits on it."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=PATIENCE))
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=TIMEOUT))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return PrefixStore(f"regard/heartbeat/{attempt}", store)
 
 
 class Heartbeat:
-    """The count of one process, and its look at the next one's.
+    """The counter of one process, and the check of the next process's counter.
 
-    lost: is called with a sentence when another process has died.
+    interval: seconds between two increments.  timeout: seconds without a change after which the
+    next process counts as dead.  grace: seconds for the main thread to end by itself.
+    on_death: is called with a message when another process has died.
     """
 
     def __init__(
@@ -56,24 +59,24 @@ class Heartbeat:
         rank: int,
         size: int,
         *,
-        every: float = EVERY,
-        patience: float = PATIENCE,
-        grace: float = GRACE,
-        lost: Callable[[str], None] = end_process,
+        interval: float = INTERVAL,
+        timeout: float = TIMEOUT,
+        grace: float = GRACE_PERIOD,
+        on_death: Callable[[str], None] = end_process,
     ):
-        self.store, self.rank, self.size, self.lost = store, rank, size, lost
-        self.every, self.patience, self.grace = every, patience, grace
+        self.store, self.rank, self.size, self.on_death = store, rank, size, on_death
+        self.interval, self.timeout, self.grace = interval, timeout, grace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start the thread."""
         self.store.set(f"name/{self.rank}", f"pid {os.getpid()} on {platform.node()}")
         self._count(b"0")
         self._thread.start()
 
     def leave(self, *, failed: bool) -> None:
-        """Stop counting; the others end, too, where this process has failed."""
+        """Stop the thread; if this process has failed, the others end, too."""
         self._stop.set()
         self._thread.join()
         try:
@@ -81,45 +84,45 @@ class Heartbeat:
                 name = f"Process {self.rank} of {self.size}"
                 self.store.set(FAILED, f"{name} has ended with an error: see its own message.")
             self._count(LEFT)
-        except RuntimeError:  # nobody is left to be told
+        except RuntimeError:  # the store has ended: no other process is left
             pass
 
     def _count(self, value: bytes) -> None:
         self.store.set(str(self.rank), value.decode())
 
     def _run(self) -> None:
-        beats, seen, since = 0, b"", time.monotonic()
-        while not self._stop.wait(self.every):
-            beats += 1
+        count, seen, since = 0, b"", time.monotonic()
+        while not self._stop.wait(self.interval):
+            count += 1
             try:
-                self._count(str(beats).encode())
-                value, reason = self._look(seen)
+                self._count(str(count).encode())
+                value, reason = self._check_next(seen)
                 if value != seen or value == LEFT:
                     seen, since = value, time.monotonic()
-                if not reason and time.monotonic() - since > self.patience:
-                    reason = self._accuse()
+                if not reason and time.monotonic() - since > self.timeout:
+                    reason = self._report_death()
             except RuntimeError as error:
-                reason = f"The store of torchrun is out of reach: {error}."
+                reason = f"The store of torchrun cannot be reached: {error}."
             if reason:
                 if not self._stop.wait(self.grace):
-                    self.lost(reason)
+                    self.on_death(reason)
                 return
 
-    def _look(self, seen: bytes) -> tuple[bytes, str]:
-        """The count of the next process, and why all must end; "" where they need not."""
+    def _check_next(self, seen: bytes) -> tuple[bytes, str]:
+        """The counter of the next process, and why all processes must end; "" if they need not."""
         if self.store.check([FAILED]):
             return seen, self.store.get(FAILED).decode()
         key = str((self.rank + 1) % self.size)
         return (self.store.get(key) if self.store.check([key]) else seen), ""
 
-    def _accuse(self) -> str:
-        """Tell all processes that the next one is dead."""
+    def _report_death(self) -> str:
+        """Write into the store that the next process is dead; returns the message."""
         number = (self.rank + 1) % self.size
         key = f"name/{number}"
         name = f" ({self.store.get(key).decode()})" if self.store.check([key]) else ""
         reason = (
-            f"Process {number} of {self.size}{name} has given no sign of life for "
-            f"{self.patience:.0f} seconds."
+            f"Process {number} of {self.size}{name} has not responded for "
+            f"{self.timeout:.0f} seconds."
         )
         self.store.set(FAILED, reason)
         return reason

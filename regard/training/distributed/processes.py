@@ -1,4 +1,4 @@
-"""The processes of a training as one of them sees them: values and files that they share."""
+"""The processes of a training: what they send to each other, and the files that they write."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SEED_STEP = 0x9E3779B97F4A7C15  # between the seeds of two processes, modulo 2^6
 
 
 class Processes(ABC):
-    """The processes of a training, seen by one of them.
+    """The processes of a training; one of them has this object.
 
-    rank: the number of this one, from 0.  size: how many there are.
+    rank: of this process, from 0.  size: the number of processes.
     """
 
     rank: int
@@ -36,9 +36,9 @@ class Processes(ABC):
 
     @abstractmethod
     def from_first(self, function: Callable[[], Value]) -> Value:
-        """What the first process computes, in all of them; the others do not call the function.
+        """Call a function in the first process; its value is returned in all of them.
 
-        What it raises in the first process is raised in all of them.
+        An error that it raises in the first process is raised in all of them.
         """
 
     @abstractmethod
@@ -53,7 +53,8 @@ class Processes(ABC):
         facts: Mapping[str, Any],
         same: Mapping[str, Path],
     ) -> None:
-        """`store.write_folder` of what all processes hold, in a file each; facts of the first.
+        """As `store.write_folder`: every process writes a file with its tensors; the first one
+        writes the facts.
 
         Raises:
             CheckpointError: in all of them, where one cannot write.
@@ -106,7 +107,7 @@ class SeveralProcesses(Processes):
             try:
                 answer[0] = function()
             except BaseException as error:
-                sent = [None, _sendable(error)]
+                sent = [None, _picklable(error)]
                 distributed.broadcast_object_list(sent, src=0)
                 raise
             finally:
@@ -129,7 +130,7 @@ class SeveralProcesses(Processes):
         facts: Mapping[str, Any],
         same: Mapping[str, Path],
     ) -> None:
-        self.from_first(lambda: _begun(folder))
+        self.from_first(lambda: _begin_folder(folder))
         names = {table: shards.shard_name(table, self.rank, self.size) for table in tensors}
         mine = {names[table]: one for table, one in tensors.items()}
         earlier = {names[table]: at for table, at in same.items()}
@@ -139,13 +140,13 @@ class SeveralProcesses(Processes):
             sums = store.write_files(folder, mine, earlier)
         except OSError as error:
             problem = f"process {self.rank}: {error}"
-        told: list[Any] = [None] * self.size
-        distributed.all_gather_object(told, (problem, sums, shards.rows_of(tensors)))
-        self.from_first(lambda: _completed(folder, facts, told))
+        reports: list[Any] = [None] * self.size
+        distributed.all_gather_object(reports, (problem, sums, shards.rows_of(tensors)))
+        self.from_first(lambda: _complete_folder(folder, facts, reports))
 
 
-def _sendable(error: BaseException) -> BaseException:
-    """An error that another process can make again."""
+def _picklable(error: BaseException) -> BaseException:
+    """The error, or a `RegardError` with its message where it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -153,27 +154,27 @@ def _sendable(error: BaseException) -> BaseException:
     return error
 
 
-def _begun(folder: Path) -> None:
+def _begin_folder(folder: Path) -> None:
     try:
         store.begin_folder(folder)
     except OSError as error:
         raise not_written(folder, error) from error
 
 
-def _completed(
+def _complete_folder(
     folder: Path,
     facts: Mapping[str, Any],
-    told: Sequence[tuple[str, Mapping[str, str], shards.Rows]],
+    reports: Sequence[tuple[str, Mapping[str, str], shards.Rows]],
 ) -> None:
     """Complete a folder whose files all processes have written.
 
-    told: of each process its problem, the checksums of its files, and the rows that it holds.
+    reports: of each process an error message or "", the checksums of its files, and its rows.
     """
     try:
-        if problems := [problem for problem, _, _ in told if problem]:
+        if problems := [problem for problem, _, _ in reports if problem]:
             raise OSError("; ".join(problems))
-        index = shards.index_of([rows for _, _, rows in told])
-        sums = {name: one for _, files, _ in told for name, one in files.items()}
+        index = shards.index_of([rows for _, _, rows in reports])
+        sums = {name: one for _, files, _ in reports for name, one in files.items()}
         store.complete_folder(folder, {store.FACTS: facts, shards.INDEX: index}, sums)
     except OSError as error:
         store.abandon_folder(folder)

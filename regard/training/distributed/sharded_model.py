@@ -1,4 +1,4 @@
-"""The model of a task as one process holds it: what a training asks of it, and the whole model."""
+"""The interface between a training and its model, which may be sharded; the unsharded model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ LossesOfBatches = list[dict[str, Tensor]]  # of an update: one entry for each ba
 
 
 class ShardedModel(ABC):
-    """The model of a task as the processes of a training hold it.
+    """The model of a task, sharded among the processes of a training.
 
-    trained: the parameters to train as this process holds them, by name; a tied one comes once.
+    trained: the shards of the trained parameters in this process, by name; tied ones once.
     """
 
     trained: dict[str, Tensor]
 
     @abstractmethod
     def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
-        """`Task.losses` of the rows of this process."""
+        """`Task.losses` of this process's rows of the batch."""
 
     @abstractmethod
     def reduced(
@@ -35,7 +35,7 @@ class ShardedModel(ABC):
     ) -> tuple[LossesOfBatches, Tensor]:
         """The losses and the norm of the gradient over all processes.
 
-        gradients: those of `trained`; they are there when it is called.
+        gradients: returns the gradients of `trained`, after the backward pass.
         """
 
     @abstractmethod
@@ -44,15 +44,15 @@ class ShardedModel(ABC):
 
     @abstractmethod
     def gather_on_first(self) -> None:
-        """Give the first process the whole model for good: nothing can be trained afterwards."""
+        """Gather the whole model in the first process; training cannot continue afterwards."""
 
     @abstractmethod
     def local_state(self) -> dict[str, Tensor]:
-        """`model.state_dict()`: the parts of this process, and the rest in the first."""
+        """`model.state_dict()`: the shards of this process; in the first also unsharded tensors."""
 
     @abstractmethod
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Fill the model with weights, which are whole.
+        """Fill the model with unsharded weights.
 
         Raises:
             CheckpointError: they do not fit.
@@ -60,12 +60,14 @@ class ShardedModel(ABC):
 
     @abstractmethod
     def local_parts(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What this process holds of tensors in the shapes of the parameters of these names; a
-        name may end in `/` and something more."""
+        """The shards in this process of tensors that have the shapes of parameters.
+
+        tensors: by the name of the parameter, to which `/` and more may be added.
+        """
 
 
 class WholeModel(ShardedModel):
-    """That of one process."""
+    """The unsharded model, of a training in one process."""
 
     def __init__(self, task: Task):
         self.task, self.model = task, task.model

@@ -16,7 +16,9 @@ from regard.training.distributed.heartbeat import ADVICE, Heartbeat, store_of_to
 from regard.training.distributed.processes import SeveralProcesses, active, processes
 from regard.training.interrupt import Interrupted
 
-WAIT = timedelta(days=7)  # for the first process, which validates; `Heartbeat` notices a death
+WAIT = timedelta(
+    days=7
+)  # of collectives: others wait while process 0 validates; `Heartbeat` notices a death
 
 
 class OtherProcessFailed(RegardError):
@@ -35,9 +37,9 @@ def is_first() -> bool:
 
 @contextmanager
 def connected(device: str | None = None) -> Iterator[str | None]:
-    """Inside, this process is one of those that torchrun has started; yields its device.
+    """Connect this process to the others that torchrun has started; yields its device.
 
-    Where there is one process alone, `device` is as it was given.
+    If there is only one process, nothing is connected, and `device` is yielded as it is.
 
     Raises:
         ConfigError: there are more processes than GPUs on this machine, or a device has a number.
@@ -63,7 +65,9 @@ def connected(device: str | None = None) -> Iterator[str | None]:
         raise
     except Exception as error:
         if error is here.raised:
-            raise OtherProcessFailed(f"process {here.rank} ends, because process 0 does.") from None
+            raise OtherProcessFailed(
+                f"process {here.rank} ends, because process 0 has failed."
+            ) from None
         if _is_lost_connection(error):
             raise OtherProcessFailed(
                 f"Process {here.rank} of {here.size} has lost the connection to another one, which "
@@ -77,7 +81,7 @@ def connected(device: str | None = None) -> Iterator[str | None]:
 
 @contextmanager
 def _warnings_of(here: SeveralProcesses) -> Iterator[None]:
-    """Inside, the first process alone warns."""
+    """Inside, only the first process shows warnings."""
     with warnings.catch_warnings():
         # No model changes the output of a part in place: a test compares all gradients.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
@@ -87,7 +91,7 @@ def _warnings_of(here: SeveralProcesses) -> Iterator[None]:
 
 
 def _is_lost_connection(error: Exception) -> bool:
-    """Whether torch says that another process is gone."""
+    """Whether an error of torch means that another process has ended."""
     said = str(error).lower()
     own = isinstance(error, RuntimeError) and ("gloo" in said or "nccl" in said)
     return own or isinstance(error, distributed.DistError)
@@ -99,7 +103,8 @@ def _device(given: str | None) -> str:
     device = given or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda"):
         raise ConfigError(
-            f"Several processes take one GPU each: the device must be cpu or cuda, but is {device}."
+            "Each of several processes uses its own GPU: --device must be cpu or cuda, not "
+            f"{device}."
         )
     if device == "cuda":
         if many > torch.cuda.device_count():

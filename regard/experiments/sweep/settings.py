@@ -1,4 +1,4 @@
-"""What a sweep is asked for, checked before anything runs."""
+"""The settings of a sweep, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ RAY_TUNE = "ray-tune"
 METHODS = ("grid", "random", "successive-halving", f"{RAY_TUNE}:SEARCHER")
 DRAWN = 16  # configurations, where `trials` is not given
 PROBES = (0.5, 1.5)  # an option that takes one of them takes numbers that are not whole
-# Options of [data] that make batches. They may be swept: each trial reads as many tokens.
+# Options of [data] that make batches. They may be swept over: all trials read equally many tokens.
 BATCHING = ("batch_size", "max_tokens_per_batch")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A sweep.
+class SweepSettings:
+    """The settings of a sweep.
 
-    path, overrides, recipe: of all trials, without the values that differ.
-    workers: at once; a searcher of Ray Tune suggests as many together.
+    path, overrides, recipe: common to all trials, without the values that are swept over.
+    workers: the number of runs at once; a searcher of Ray Tune suggests as many trials together.
     """
 
     path: Path
@@ -89,7 +89,7 @@ class Asked:
         return {**conditions, "data": data}
 
     def facts(self) -> dict[str, Any]:
-        """What may not change while the sweep lasts."""
+        """The settings that must be the same when the sweep continues."""
         return {
             "over": {name: str(axis) for name, axis in self.space.axes.items()},
             "by": self.by,
@@ -101,7 +101,7 @@ class Asked:
         }
 
     def about(self) -> dict[str, str]:
-        """For the page."""
+        """The settings that the report shows."""
         return {
             "by": self.by,
             **{name: str(axis) for name, axis in self.space.axes.items()},
@@ -110,20 +110,24 @@ class Asked:
         }
 
     def lines(self) -> Iterator[str]:
-        """What is about to be trained."""
+        """The lines that are printed before the training: values, stages and budgets."""
         yield from self.space.lines()
         plan, before = self.method.plan(), Fraction(0)
         for until, count in plan:
-            goes = "go on" if before else "are trained"
-            yield f"{count} trials {goes} to {_part(until)}: {self._budget(until)} each"
+            trials = "1 trial" if count == 1 else f"{count} trials"
+            verb = "continue" if before else "are trained"
+            if count == 1:
+                verb = "continues" if before else "is trained"
+            best = "the best " if before else ""
+            yield f"{best}{trials} {verb} to {_part(until)}: {self._budget(until)} each"
             before = until
         spent, most = budgets(plan) * len(self.seeds), plan[0][1] * len(self.seeds)
-        seeds = f", {len(self.seeds)} seeds each" if len(self.seeds) > 1 else ""
-        share = f", {float(spent / most):.0%} of training all of them to the end"
-        yield f"together at most {self._budget(spent)}{seeds}{share if spent < most else ''}"
+        seeds = f" ({len(self.seeds)} seeds per trial)" if len(self.seeds) > 1 else ""
+        share = f", {float(spent / most):.0%} of training all trials to the end"
+        yield f"in total at most {self._budget(spent)}{seeds}{share if spent < most else ''}"
 
     def _budget(self, times: Fraction) -> str:
-        """So many budgets of the recipe, in words."""
+        """`times` budgets of the recipe, in words."""
         limits = {name: getattr(self.recipe.training, name) for name in BUDGET}
         found = {name: float(limit * times) for name, limit in limits.items() if limit}
         return " or ".join(
@@ -136,7 +140,7 @@ def _part(until: Fraction) -> str:
     return "the end" if until == 1 else f"{until} of the budget"
 
 
-def ask(
+def checked_settings(
     recipe: str | Path,
     overrides: Sequence[str],
     over: Mapping[str, Any],
@@ -147,8 +151,8 @@ def ask(
     draw_seed: int,
     workers: int,
     out: str | Path | None,
-) -> Asked:
-    """See `regard.sweep`.
+) -> SweepSettings:
+    """The settings from the arguments of `regard.sweep`.
 
     Raises:
         ConfigError: an argument is wrong, an option does not exist, or its values are no list and
@@ -173,7 +177,7 @@ def ask(
     name = runs.name_of_run(path, checked.name)
     folder = Path("runs") / f"{name}-sweep" if out is None else Path(out)
     method = _method(by, space, trials, rungs, draw_seed, workers)
-    return Asked(
+    return SweepSettings(
         path, tuple(overrides), checked, space, by, method, tuple(seeds), draw_seed, workers, folder
     )
 
@@ -181,9 +185,14 @@ def ask(
 def _check_name(schema: Any, name: str) -> None:
     """Raises ConfigError for names that are no options to be swept."""
     if name == "seed":
-        raise ConfigError("Seeds are not swept over: give several (`seeds`, --seeds 1,2,3).")
+        raise ConfigError(
+            "`seed` is no option to sweep over. Give several seeds: --seeds 1,2,3 (`seeds` in "
+            "Python)."
+        )
     if "." not in name and (found := sections_with(name)):
-        raise ConfigError(f"`over` {name}: write the whole name, {joined_with_or(found[:3])}.")
+        raise ConfigError(
+            f"`over` {name}: write the full name, such as {joined_with_or(found[:3])}."
+        )
     check_name(schema, name)
 
 
@@ -193,7 +202,11 @@ def _method(
     """Raises ConfigError: there is no such method, or an option is without effect."""
     if by == "grid":
         if trials is not None:
-            raise ConfigError("`trials` would be without effect: a grid has all configurations.")
+            raise ConfigError(
+                "`trials` has no effect with a grid, which has all combinations. Leave it out, or "
+                "use "
+                "--by random."
+            )
         return AllAtOnce(numbered(space.grid()))
     drawn = trials or DRAWN
     if by == "random":
@@ -203,4 +216,4 @@ def _method(
     name, colon, searcher = by.partition(":")
     if name == RAY_TUNE and colon:
         return RayTuneSearch(space, searcher, drawn, draw_seed, workers)
-    raise ConfigError(f"There is no method {by!r}. {nearest(by, METHODS)}")
+    raise ConfigError(f"`by` {by!r} is not a method of sweeping. {nearest(by, METHODS)}")
