@@ -12,6 +12,7 @@ files under the same paths.
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import sys
 import time
@@ -352,7 +353,7 @@ def run_task(
 
     os.environ.update(environment)
     if not os.path.isdir(folder):
-        machine = socket.gethostname()
+        machine = platform.node()
         return {
             "error": f"the folder {folder} does not exist on {machine}: all machines of a cluster "
             "must "

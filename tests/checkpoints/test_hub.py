@@ -183,10 +183,11 @@ def test_offline_models_come_from_the_cache_without_network(tmp_path, weights):
     assert "HF_HUB_OFFLINE" in run.stdout
 
 
-def test_only_the_hub_module_imports_network_packages():
+def test_only_the_hub_and_the_executor_of_ray_import_network_packages():
     reach = {"huggingface_hub", "urllib", "http", "httpx", "requests", "socket", "ftplib"}
     for file in (ROOT / "regard").rglob("*.py"):
-        if file == Path(hub.__file__):
+        # The executor of Ray connects to the cluster whose address the user gives.
+        if file in (Path(hub.__file__), ROOT / "regard/executors/ray.py"):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
