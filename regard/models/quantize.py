@@ -28,7 +28,7 @@ from regard.layers.quantized import (
     QuantizedSoftmax,
     Weights,
 )
-from regard.layers.recurrent import RecurrentLayer
+from regard.layers.recurrent import RecurrentLayer, ResetFirstGRU
 from regard.layers.softmax import Softmax
 from regard.registry import kernel_package
 from regard.suggest import nearest
@@ -123,6 +123,8 @@ def _replace(
         new: nn.Module | None = None
         if isinstance(child, Linear):
             new = QuantizedLinear(child, dtype)
+        elif isinstance(child, ResetFirstGRU):
+            pass  # its step has no quantized form: its weights stay float32
         elif isinstance(child, RecurrentLayer):
             new = QuantizedRecurrent(child, dtype)
         elif isinstance(child, Softmax):
