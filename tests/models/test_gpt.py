@@ -45,9 +45,9 @@ def test_an_empty_prompt_starts_with_bos_or_eos(kind, ids, first):
 
 
 def test_empty_prompts_without_bos_and_texts_beyond_the_context_raise_errors():
-    with pytest.raises(ConfigError, match="An empty prompt begins with .* Give at least a word"):
+    with pytest.raises(ConfigError, match="An empty prompt needs a token .* of at least one word"):
         start(tiny(), None)
-    with pytest.raises(ConfigError, match="An empty prompt begins with"):
+    with pytest.raises(ConfigError, match="An empty prompt needs a token"):
         start(tiny(bos=50256), None)
     with pytest.raises(ValueError, match="reaches position 7, .* learned only 6 positions"):
         tiny()(torch.ones(1, 7, dtype=torch.long))
