@@ -113,7 +113,8 @@ def quantize_layers(model: nn.Module, dtype: Weights) -> nn.Module:
 def _replace(
     parent: nn.Module, dtype: Weights, tied: dict[int, QuantizedMatrix], shared: set[int]
 ) -> None:
-    """Replace child modules, innermost first.
+    """Replace child modules, innermost first. A `ResetFirstGRU` stays float32: its product is of
+    r h, and the quantized recurrence has no such step.
 
     shared: the ids of the weights of softmaxes; an embedding with such a weight is quantized too.
     tied: the matrices made of these weights, which embeddings and softmaxes share.
@@ -123,9 +124,7 @@ def _replace(
         new: nn.Module | None = None
         if isinstance(child, Linear):
             new = QuantizedLinear(child, dtype)
-        elif isinstance(child, ResetFirstGRU):
-            pass  # its step has no quantized form: its weights stay float32
-        elif isinstance(child, RecurrentLayer):
+        elif isinstance(child, RecurrentLayer) and not isinstance(child, ResetFirstGRU):
             new = QuantizedRecurrent(child, dtype)
         elif isinstance(child, Softmax):
             new = QuantizedSoftmax(child, _once(child.weight, dtype, tied))

@@ -346,7 +346,8 @@ def test_a_lesson_can_be_drawn_at_the_ends_of_its_numbers(name):
     lesson = LESSONS[name]
     for end in ("low", "high"):
         ends = {control.name: getattr(control, end) for control in lesson.controls}
-        plain_picture(lesson.draw(**lesson.values_of(ends)))
+        drawn = plain_picture(lesson.draw(**lesson.values_of(ends)))
+        assert drawn and "NaN" not in json.dumps(drawn)
 
 
 def test_a_class_that_opens_a_lesson_has_it_computed_once(studio, monkeypatch):
