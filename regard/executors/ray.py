@@ -124,8 +124,7 @@ def _check_answers(address: str) -> None:
     except OSError as error:
         raise ConfigError(
             f"nothing answers at ray://{address} ({error}). Give the address of the Ray Client "
-            "server: "
-            "the machine where `ray start --head` was run, and port 10001 unless it was changed "
+            "server: the machine where `ray start --head` was run, and port 10001 unless it was changed "
             "(--ray-client-server-port)."
         ) from None
 
@@ -356,8 +355,7 @@ def run_task(
         machine = platform.node()
         return {
             "error": f"the folder {folder} does not exist on {machine}: all machines of a cluster "
-            "must "
-            "see the files under the same paths, on a network disk"
+            "must see the files under the same paths, on a network disk"
         }
     os.chdir(folder)
     printed = _MailboxStream(mailbox, number)

@@ -29,9 +29,7 @@ from regard.ops import RecurrentWeights, autocasts_to_bfloat16
 from regard.state import Cells, State
 
 S = TypeVar("S", bound=State)
-LSTMOutput = tuple[
-    Tensor, tuple[Tensor, Tensor]
-]  # every hidden state, then the last (hidden, cell)
+LSTMOutput = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, the last (hidden, cell)
 
 
 class RecurrentLayer(nn.Module, ABC):

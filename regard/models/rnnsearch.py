@@ -94,9 +94,7 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
         """The state before the first target token."""
         words = self.dropout(self.source_embedding(source.ids))
         memory, ends = self.encoder(words, source.lengths)  # (B, S, 2D), (B, L=1, 2D)
-        back = ends[
-            :, 0, self.config.d_model :
-        ]  # the last state of the backward GRU, at position 1: back_1
+        back = ends[:, 0, self.config.d_model :]  # the backward GRU ends at position 1: back_1
         first = torch.tanh(self.first(back)).to(memory.dtype)
         keys = self.score.prepare(memory)[:, None, None]  # (B, S, K) -> (B, L=1, H=1, S, K)
         return SearchState(first, SourceMemory(keys, memory[:, None, None], source.lengths))

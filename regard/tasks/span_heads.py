@@ -18,9 +18,10 @@ from regard.tasks.spans import ScoredSpan, SearchedCandidates, SpanCandidates, b
 class AnswerHead(Protocol):
     """A head that finds answers.
 
-    Of a batch, `contexts` (B, 2) are the position of the first token of the context and its number
-    of tokens.  kind: the name of the
-    head in `EncoderWithHeads.heads`.  candidates: the class that collects the spans of all windows.
+    `contexts` (B, 2): the position of the first token of each context, and its number of tokens.
+
+    kind: the name of the head in `EncoderWithHeads.heads`.
+    candidates: the class that collects the spans of all windows.
     """
 
     kind: ClassVar[str]
