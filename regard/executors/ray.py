@@ -124,8 +124,8 @@ def _check_answers(address: str) -> None:
     except OSError as error:
         raise ConfigError(
             f"nothing answers at ray://{address} ({error}). Give the address of the Ray Client "
-            "server: the machine where `ray start --head` was run, and port 10001 unless it was changed "
-            "(--ray-client-server-port)."
+            "server: the machine where `ray start --head` was run, and port 10001 unless "
+            "--ray-client-server-port changed it."
         ) from None
 
 
