@@ -11,10 +11,10 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import typer
 from typer.core import TyperGroup
@@ -25,6 +25,7 @@ from regard.plain_json import to_json as to_json
 if TYPE_CHECKING:
     from regard.decoding import AcceptanceStats
 
+
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
 RENAMED_COMMANDS = {"convert": "quantize"}
@@ -32,23 +33,18 @@ RENAMED_FLAGS = {
     "--weights": "`--quantize` (of `regard quantize`: `--dtype`)",
     "--jobs": "`--workers`",
 }
-
-
-ALONE = (
-    *(
-        "find-lr",
-        "cross-validate",
-        "compare",
-        "sweep",
-        "quantize",
-        "export",
-        "corpus",
-        "init",
-        "serve",
-    ),
+ONE_PROCESS = (  # commands that torchrun must not start several times
+    *("find-lr", "cross-validate", "compare", "sweep"),
+    *("quantize", "export", "corpus", "init", "serve"),
 )
 WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare", "sweep")
 WORDS = "regard.words"  # of the command line, in the context of a command
+
+
+class Drawable(Protocol):
+    """What draws itself in the terminal."""
+
+    def show(self) -> None: ...
 
 
 class Commands(TyperGroup):
@@ -63,7 +59,7 @@ class Commands(TyperGroup):
         if args[0] in RENAMED_COMMANDS:
             new = RENAMED_COMMANDS[args[0]]
             raise ConfigError(f"`regard {args[0]}` is now `regard {new}`: see regard {new} --help.")
-        if args[0] in ALONE and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        if args[0] in ONE_PROCESS and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 f"torchrun starts `regard train` and `regard resume` in several processes; `regard "
                 f"{args[0]}` needs one: start it without torchrun."
@@ -188,6 +184,14 @@ def emit(text: str) -> None:
 def show(facts: Any, text: str, as_json: bool) -> None:
     """Write the result: `facts` as JSON on one line, or `text`."""
     emit((to_json(facts) if as_json else text) + "\n")
+
+
+def show_drawn(facts: Mapping[str, Any], draw: Callable[[], Drawable], as_json: bool) -> None:
+    """Draw a picture or a table in the terminal, or write its facts as JSON."""
+    if as_json:
+        show(facts, "", True)
+    else:
+        draw().show()
 
 
 def write_utf8(stream: IO[str]) -> None:

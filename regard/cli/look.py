@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
-from regard.cli.console import emit, load_task, say, show
+from regard.cli.console import emit, load_task, say, show_drawn
 from regard.cli.input_texts import checked_argument
 from regard.cli.options import (
     AsJson,
@@ -142,10 +142,7 @@ class PictureOutput:
         if self.png is not None:
             picture.save(self.png)
             say(f"the picture: {self.png}")
-        if self.as_json:
-            show(facts, "", True)
-        else:
-            picture.show()
+        show_drawn(facts, lambda: picture, self.as_json)
 
 
 @with_decoding

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from regard.cli.console import say, show
+from regard.cli.console import say, show_drawn
 from regard.cli.options import AsJson, On, Quiet
-from regard.cli.train import Gpus, Overrides, numbers_of
+from regard.cli.train import Gpus, Overrides, numbers_of, progress_mode
 from regard.errors import ConfigError
 
 
@@ -61,12 +61,9 @@ def sweep(
         on=on,
         workers=workers,
         gpus=gpus,
-        show="none" if quiet else "auto",
+        show=progress_mode(quiet),
     )
-    if as_json:
-        show(found.facts(), "", as_json)
-    else:
-        found.table().show()
+    show_drawn(found.facts(), found.table, as_json)
     if found.run is not None:
         say(f"the best run: {found.run}")
     say(f"the report: {found.folder / 'report.html'}")

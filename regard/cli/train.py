@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from typer import Argument, Option
 
-from regard.cli.console import say, show
+from regard.cli.console import say, show, show_drawn
 from regard.cli.options import AsJson, Device, On, Quiet
 from regard.errors import ConfigError
 
@@ -64,12 +64,12 @@ def train(
     if on is not None:
         from regard.experiments.ray_training import train_on_ray
 
-        more: RayOptions = {"on": on, "workers": workers or 1, "show": _progress(quiet)}
+        more: RayOptions = {"on": on, "workers": workers or 1, "show": progress_mode(quiet)}
         run = train_on_ray(recipe, overrides or (), out=out, device=device, **more)
     else:
         from regard.experiments import runs
 
-        run = runs.train(recipe, overrides or (), out=out, device=device, show=_progress(quiet))
+        run = runs.train(recipe, overrides or (), out=out, device=device, show=progress_mode(quiet))
     _show_result(run.folder, run.result, as_json)
 
 
@@ -92,12 +92,12 @@ def resume(
             raise ConfigError("--data-root has no effect with --on: leave out one of them.")
         from regard.experiments.ray_training import resume_on_ray
 
-        more: RayOptions = {"on": on, "workers": workers or 1, "show": _progress(quiet)}
+        more: RayOptions = {"on": on, "workers": workers or 1, "show": progress_mode(quiet)}
         result = resume_on_ray(run, device=device, **more).result
     else:
         from regard.experiments import runs
 
-        result = runs.resume(run, data_root=data_root, device=device, show=_progress(quiet))
+        result = runs.resume(run, data_root=data_root, device=device, show=progress_mode(quiet))
     _show_result(run, result, as_json)
 
 
@@ -111,7 +111,8 @@ def _check_workers(on: str | None, workers: int | None) -> None:
         )
 
 
-def _progress(quiet: bool) -> Literal["none", "auto"]:
+def progress_mode(quiet: bool) -> Literal["none", "auto"]:
+    """How a training shows its progress; see `regard.progress.Show`."""
     return "none" if quiet else "auto"
 
 
@@ -156,7 +157,7 @@ def find_lr(
         test_updates=updates,
         out=folder,
         device=device,
-        show=_progress(quiet),
+        show=progress_mode(quiet),
     )
     show(found.facts(), str(found), as_json)
     say(f"the chart: {folder / 'find-lr.html'}")
@@ -178,11 +179,8 @@ def cross_validate(
     from regard.experiments.cross_validation import cross_validate as run
 
     given = overrides or ()
-    found = run(recipe, given, folds=folds, out=out, device=device, show=_progress(quiet))
-    if as_json:
-        show(found.facts(), "", as_json)
-    else:
-        found.table().show()
+    found = run(recipe, given, folds=folds, out=out, device=device, show=progress_mode(quiet))
+    show_drawn(found.facts(), found.table, as_json)
     say(f"the report: {found.folder / 'report.html'}")
 
 
@@ -211,12 +209,9 @@ def compare(
         on=on,
         workers=workers,
         gpus=gpus,
-        show=_progress(quiet),
+        show=progress_mode(quiet),
     )
-    if as_json:
-        show(found.facts(), "", as_json)
-    else:
-        found.picture().show()
+    show_drawn(found.facts(), found.picture, as_json)
     say(f"the report: {out / 'report.html'}")
 
 
