@@ -574,6 +574,9 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
         def facts(self):
             return {"best": "seq2seq"}
 
+        def picture(self):
+            raise AssertionError("with --json nothing is drawn")
+
     def compare(recipes, overrides, **options):
         asked.update(recipes=recipes, overrides=overrides, **options)
         return Found()
