@@ -20,6 +20,10 @@ RESTARTS = 3  # of a job whose process has died
 POLL_INTERVAL = 0.2  # seconds between two checks whether a process has ended
 READ_BYTES = 1 << 16
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+# oneDNN and torch keep what they have compiled for up to 1,024 shapes each. Batches without padding
+# have as many shapes as numbers of tokens: a worker would grow by 300 MB, and compute no faster.
+SHAPE_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+CACHED_SHAPES = 64
 
 
 def available_cpus() -> int:
@@ -69,16 +73,20 @@ class LocalExecutor:
                 raise Interrupted("stopped: all jobs have ended", interruption.code) from None
 
 
-def thread_variables(threads: int) -> dict[str, str]:
-    """The variables of a process with so many threads."""
+def job_variables(threads: int) -> dict[str, str]:
+    """The environment variables of a job's process: its threads, and how many shapes are cached.
+
+    A cache that the user has limited keeps its limit.
+    """
     parallel = "true" if threads > 1 else "false"
-    return dict.fromkeys(THREADS, str(threads)) | {"TOKENIZERS_PARALLELISM": parallel}
+    caches = {name: os.environ.get(name, str(CACHED_SHAPES)) for name in SHAPE_CACHES}
+    return dict.fromkeys(THREADS, str(threads)) | caches | {"TOKENIZERS_PARALLELISM": parallel}
 
 
 def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
     """The variables of a job's process: its threads, and its GPUs where it asks for some."""
     threads = job.cpus or max(1, available_cpus() // workers)
-    environment = os.environ | thread_variables(threads)
+    environment = os.environ | job_variables(threads)
     if job.gpus:
         named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         every = named.split(",") if named else [str(n) for n in range(job.gpus * workers)]

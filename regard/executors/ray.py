@@ -26,7 +26,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from regard.errors import ConfigError, MissingExtra
-from regard.executors.local import RESTARTS, THREADS, available_cpus
+from regard.executors.local import RESTARTS, available_cpus, job_variables
 from regard.executors.protocol import Job, JobListener, JobResult, Json, PrintedLog, sending_to
 from regard.executors.worker import call
 from regard.training.interrupt import Interrupted, Interruption
@@ -264,7 +264,7 @@ class Tasks:
 
     def start(self, job: Job, restarts: int) -> None:
         number = len(self.started)
-        environment = dict.fromkeys(THREADS, str(self.sizes.threads(job)))
+        environment = job_variables(self.sizes.threads(job))
         given = job.function, dict(job.arguments), environment, os.getcwd(), self.mailbox, number
         reference = self.remote.options(**self.sizes.options(job), **self.options).remote(*given)
         self.started.append(job)

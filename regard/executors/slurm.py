@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from regard.errors import ConfigError, MissingExtra, RegardError
-from regard.executors.local import RESTARTS, thread_variables
+from regard.executors.local import RESTARTS, job_variables
 from regard.executors.protocol import (
     Job,
     JobListener,
@@ -209,7 +209,7 @@ def call_job(
     function: str, arguments: Mapping[str, Json], threads: int, messages: str
 ) -> dict[str, Json]:
     """What a job does where Slurm has started it: the answer of `regard.executors.worker.call`."""
-    os.environ.update(thread_variables(threads))
+    os.environ.update(job_variables(threads))
     with open(messages, "a", encoding="utf-8") as file:
 
         def write(message: Json) -> None:

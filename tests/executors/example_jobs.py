@@ -10,6 +10,7 @@ from pathlib import Path
 
 from regard.errors import DataError
 from regard.executors import send
+from regard.executors.local import SHAPE_CACHES
 from regard.training.interrupt import Interrupted, Interruption
 
 
@@ -41,7 +42,7 @@ def die_at_first(folder: str, times: int) -> int:
 
 
 def facts() -> dict[str, str | None]:
-    names = "OMP_NUM_THREADS", "RAYON_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
+    names = "OMP_NUM_THREADS", "RAYON_NUM_THREADS", "CUDA_VISIBLE_DEVICES", *SHAPE_CACHES
     return {name: os.environ.get(name) for name in names}
 
 

@@ -109,6 +109,13 @@ def test_threads_are_divided_among_workers_and_gpus_given_out(monkeypatch):
         list(executor("local", 3).run([Job("example_jobs:facts", {}, gpus=2)] * 3))
 
 
+def test_a_job_caches_few_shapes_unless_the_user_has_set_how_many(monkeypatch):
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
+    (result,) = executor("local", 1).run([Job("example_jobs:facts", {})])
+    facts = result.checked()
+    assert (facts["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], facts["LRU_CACHE_CAPACITY"]) == ("64", "7")
+
+
 def by_gpus(result: JobResult) -> str:
     return result.value["CUDA_VISIBLE_DEVICES"]  # type: ignore[index, call-overload]
 
