@@ -39,6 +39,7 @@ OBJECT_STORE_BYTES = 2**28  # of a cluster that is started here; jobs need few
 AUTO = "auto"
 # Of a cluster that is started here: no reports of its use, and ports of the loopback address alone.
 PRIVATE_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}  # of `ray.init`
 
 
 # ------------------------------------------------------------------------------------ connecting
@@ -56,32 +57,41 @@ def connected(address: str = "") -> ModuleType:
         ConfigError: it is too old, or no cluster answers; or `ray` was imported before and a
             cluster should be started.
     """
+    ray = _connected_to_existing(address)
+    if not ray.is_initialized():
+        ray.init(
+            "local",
+            num_cpus=available_cpus(),
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            **QUIET,
+        )
+    return ray
+
+
+def _connected_to_existing(address: str) -> ModuleType:
+    """The module `ray`, connected to the cluster of an address; without one, not connected."""
     given = address or os.environ.get("RAY_ADDRESS", "").removeprefix("ray://")
-    before = "ray" in sys.modules
-    if not given and not before:
+    if not given and "ray" not in sys.modules:
         os.environ.update(PRIVATE_SETTINGS)
     ray = _imported()
     if ray.is_initialized():
         return ray
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if not given:
-        if before:  # it has read its settings, and would listen on all addresses
+        if not PRIVATE_SETTINGS.items() <= os.environ.items():
+            # It has read its settings, and would listen on all addresses.
             raise ConfigError(
                 "`ray` was imported before, but is not connected to a cluster. Call ray.init() "
-                "first, "
-                "or do not import ray: Regard then starts a cluster on this machine."
+                "first, or do not import ray: Regard then starts a cluster on this machine."
             )
-        quiet |= {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
-        ray.init(
-            "local", num_cpus=available_cpus(), object_store_memory=OBJECT_STORE_BYTES, **quiet
-        )
         return ray
     if given != AUTO:
         _check_answers(given)
         _check_client()
         given = f"ray://{given}"
     try:
-        ray.init(given, **quiet)
+        ray.init(given, **QUIET)
     except Exception as error:  # of several types: no cluster, another version of Python or Ray
         said = str(error).strip().split("\n")[0]
         raise ConfigError(
@@ -137,10 +147,17 @@ class RayExecutor:
 
     workers: the number of jobs at once.  address: see `connected`.
     restarts: how often a job is started again if its process dies.
+
+    A cluster at an address is connected to at once; one on this machine is started for the first
+    jobs.
+
+    Raises:
+        Errors of `connected`.
     """
 
     def __init__(self, workers: int, address: str = "", *, restarts: int = RESTARTS):
         self.workers, self.address, self.restarts = workers, address, restarts
+        _connected_to_existing(address)
 
     def run(
         self, jobs: Sequence[Job], listener: JobListener | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
@@ -65,9 +66,13 @@ class SlurmExecutor:
         except RuntimeError as error:
             raise RegardError(
                 f"Slurm was not found on this machine ({error}). Run the command on a login node "
-                "of a "
-                "Slurm cluster, or use --on local."
+                "of a Slurm cluster, or use --on local."
             ) from None
+        if cluster == "slurm" and shutil.which("sbatch") is None:
+            raise RegardError(
+                "`sbatch` was not found on this machine, so jobs cannot be submitted. Run the "
+                "command on a login node of a Slurm cluster, or use --on local."
+            )
         self.options = _options(address)
 
     def run(

@@ -14,6 +14,7 @@ from pathlib import Path
 from regard.data.files import split_member
 from regard.errors import DataError, RegardError, check_at_least
 from regard.executors import Job, Json, executor
+from regard.executors.protocol import Executor
 from regard.file_writing import replacing, sync
 from regard.progress import Bar, Lines, Show, Silent, clock, reporter
 from regard.sharded.leases import LEASE_TIMEOUT
@@ -48,6 +49,14 @@ class WorkerOptions:
     gpus: int = 0
     strict: bool = False
     lease_timeout: float = LEASE_TIMEOUT
+
+    def executor(self) -> Executor:
+        """What runs the workers.
+
+        Raises:
+            Errors of `regard.executors.executor`.
+        """
+        return executor(self.on, self.workers)
 
 
 @dataclass(frozen=True)
@@ -87,14 +96,16 @@ def compute_files(
             are computed; with `strict`, a row has no result.
         RegardError: a worker has failed.
         Interrupted: after Ctrl-C; the same call continues.
+        Errors of `regard.executors.executor`, before anything is written.
     """
-    check_at_least(1, workers=workers.workers, threads=task.threads, shard_bytes=shard_bytes)
+    runs_on = workers.executor()
+    check_at_least(1, threads=task.threads, shard_bytes=shard_bytes)
     out = Path(out).absolute()
     manifest = begin(out, task, list(paths), shard_bytes)
     if workers.strict:
         _check_damage(manifest)
     try:
-        _run(out, manifest, workers, show)
+        _run(out, manifest, workers, runs_on, show)
     except Interrupted as stopped:
         done = len(manifest.shards) - len(manifest.pending(out))
         message = f"stopped; {done:,} of {len(manifest.shards):,} shards are done in {out}. The "
@@ -113,7 +124,13 @@ def _check_damage(manifest: ShardManifest) -> None:
             raise DataError(file.path, None, file.damage, hint)
 
 
-def _run(out: Path, manifest: ShardManifest, workers: WorkerOptions, show: Show | None) -> None:
+def _run(
+    out: Path,
+    manifest: ShardManifest,
+    workers: WorkerOptions,
+    runs_on: Executor,
+    show: Show | None,
+) -> None:
     pending = manifest.pending(out)
     if not pending:
         return
@@ -126,9 +143,8 @@ def _run(out: Path, manifest: ShardManifest, workers: WorkerOptions, show: Show 
     names = [f"worker {number}" for number in range(min(workers.workers, len(pending)))]
     threads = manifest.task.threads
     jobs = [Job(FUNCTION, arguments, name, threads, workers.gpus) for name in names]
-    runner = executor(workers.on, workers.workers)
     with closing(_Display(manifest, pending, reporter(show))) as display:
-        with closing(runner.run(jobs, display)) as results:
+        with closing(runs_on.run(jobs, display)) as results:
             for result in results:
                 result.checked()
     if left := manifest.pending(out):

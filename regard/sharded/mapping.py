@@ -82,13 +82,12 @@ def map(
     )
     if is_ray_dataset(data):
         if out is not None:
-            raise ConfigError(
-                "`out` has no effect: the results of a Ray Dataset are a Ray Dataset."
-            )
+            raise ConfigError("`out` has no effect: the results are a Ray Dataset, too.")
         return map_ray_dataset(data, work, workers, gpus, strict)
     if out is None:
         raise ConfigError("`out` is missing: name the folder for the results, out=FOLDER.")
     given = WorkerOptions(workers, on, gpus, strict)
+    given.executor()  # its errors come before anything is written
     files = _files(data, Path(out))
     compute_files(work, files, out, given, shard_bytes=shard_bytes, show=show)
     return read_parts(out)

@@ -146,7 +146,8 @@ def test_a_cluster_is_not_started_where_ray_was_imported_before(monkeypatch):
     imported = type(sys)("ray")
     imported.__version__, imported.is_initialized = "2.60.0", lambda: False
     monkeypatch.setitem(sys.modules, "ray", imported)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("RAY_ADDRESS", *on_ray.PRIVATE_SETTINGS):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match=r"Call ray.init\(\) first, or do not import ray"):
         on_ray.connected()
 

@@ -91,10 +91,10 @@ def sweep(
         Interrupted: after Ctrl-C; the runs in progress are saved.
         RegardError: every trial has failed.
     """
+    runs_on = executor(on, workers)  # before Ray Tune imports Ray
     settings = checked_settings(
         recipe, overrides, over, by, trials, rungs, seeds, draw_seed, workers, out
     )
-    runs_on = executor(on, workers)
     checked = _checked(settings, settings.method.next([]))
     with locked(settings.folder, "sweeping in"), closing(display(show)) as shown:
         state = SweepState(settings.folder, settings.facts())
