@@ -1,17 +1,16 @@
 """Files of text as streams of lines: compressed or not, strictly UTF-8; errors name the line.
 
-A path may name a member of an archive: `corpus.zip!train/fra.txt`. Endings `.gz`, `.bz2` and `.xz`
-are decompressed on the way. A line ends with `\\n` or `\\r\\n` and with nothing else: form feeds,
-U+2028, lone `\\r` and NUL are characters like all others. A byte order mark is dropped.
+A path may name a member of an archive: `corpus.zip!train/fra.txt`. Files that end in `.gz`,
+`.bz2`, `.xz` or `.zst` are decompressed on the way. A line ends with `\\n` or `\\r\\n` and with
+nothing else: form feeds, U+2028, lone `\\r` and NUL are characters like all others. A byte order
+mark is dropped.
 """
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import hashlib
 import io
-import lzma
 import struct
 import zipfile
 import zlib
@@ -23,17 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from regard.data.decompression import COMPRESSED, DamagedMember
 from regard.errors import DataError
 
-_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGED = (
-    *(EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile, struct.error),
+    *(EOFError, zlib.error, DamagedMember, zipfile.BadZipFile, gzip.BadGzipFile, struct.error),
     *(RuntimeError, NotImplementedError),  # zip: a password, a method that is not known
 )
 _MAGIC = {
     b"\x1f\x8b": "looks like gzip data: give it the ending .gz",
     b"BZh": "looks like bzip2 data: give it the ending .bz2",
     b"\xfd7zXZ": "looks like xz data: give it the ending .xz",
+    b"\x28\xb5\x2f\xfd": "looks like Zstandard data: give it the ending .zst",
     b"PK\x03\x04": "looks like a zip archive: give it the ending .zip",
     b"\xff\xfe": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
@@ -178,7 +178,7 @@ def ending(path: str | Path) -> str:
     """The ending without compression, in lower case: ".tsv" for "a.tsv.gz" and "b.zip!c.tsv"."""
     archive, member = split_member(path)
     name = Path(member) if member else archive
-    name = name.with_suffix("") if name.suffix.lower() in _OPENERS else name
+    name = name.with_suffix("") if name.suffix.lower() in COMPRESSED else name
     return name.suffix.lower()
 
 
@@ -221,9 +221,7 @@ def _located_errors(path: str | Path) -> Iterator[None]:
     except _DAMAGED as error:
         raise _damaged(path, error) from error
     except OSError as error:
-        if error.strerror is None:  # what bz2 raises for bad data
-            raise _damaged(path, error) from error
-        raise DataError(path, None, f"cannot be read: {error.strerror}.") from error
+        raise DataError(path, None, f"cannot be read: {error.strerror or error}.") from error
 
 
 @contextmanager
@@ -235,8 +233,8 @@ def _opened(path: Path, member: str) -> Iterator[BinaryIO]:
             with zipfile.ZipFile(file) as archive:
                 with archive.open(_member(path, member, archive)) as stream:
                     yield io.BufferedReader(stream)  # type: ignore[type-var]
-        elif opener := _OPENERS.get(path.suffix.lower()):
-            with opener(file, "rb") as stream:
+        elif decompressed := COMPRESSED.get(path.suffix.lower()):
+            with decompressed(file) as stream:
                 yield stream
         else:
             yield file

@@ -439,8 +439,8 @@ def read(
     """The rows of one file, or of anything one can loop over.
 
     fields: the columns wanted, by name or by number from 0
-    format: one of FORMATS; None: what the file's ending says (also before .gz, .bz2, .xz), and
-        lines for any other ending
+    format: one of FORMATS; None: what the file's ending says (also before .gz, .bz2, .xz, .zst),
+        and lines for any other ending
     header: whether a table's first line holds names; None: if a field is given by name
     lists: those of `fields` whose values may be lists, which become JSON text
 

@@ -13,14 +13,16 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from backports import zstd
 
 from regard.data import hash_of, read, read_choices, read_conll, read_glue, read_squad
-from regard.data.files import LONGEST_LINE, lines
-from regard.errors import DataError
+from regard.data.files import LONGEST_LINE, lines, open_bytes
+from regard.errors import DataError, MissingExtra
 
 READERS: dict[str, Callable[[str], Any]] = {
     "x.txt": lambda path: list(read(path)),
@@ -30,6 +32,61 @@ READERS: dict[str, Callable[[str], Any]] = {
     "x.conll": lambda path: list(read_conll(path)),
     "x.glue": lambda path: list(read_glue("sst2", path)),
 }
+
+
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    # with a checksum, as the program `zstd` writes
+    ".zst": partial(zstd.compress, options={zstd.CompressionParameter.checksum_flag: 1}),
+}
+
+
+# ---- compressed -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_compressed_parts_one_after_the_other_are_read_to_the_end(tmp_path, ending):
+    path = tmp_path / f"x.txt{ending}"
+    first, second = (f"{n} é漢\n" * 12_000 for n in (1, 2))
+    parts = [COMPRESS[ending](one.encode()) for one in (first, "", second)]
+    for padding in (b"", bytes(9)):
+        path.write_bytes(padding.join(parts) + padding)
+        assert list(lines(path)) == (first + second).splitlines()
+    with open_bytes(path) as stream:  # in any order
+        whole = (first + second).encode()
+        for at in (len(whole) - 9, 5, 90_000):
+            stream.seek(at)
+            assert stream.tell() == at and stream.read(7) == whole[at : at + 7]
+        assert stream.read() == whole[90_007:] and stream.read() == b""
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_a_compressed_file_that_is_cut_or_has_other_bytes_is_never_read_as_a_whole(
+    tmp_path, ending
+):
+    path, draw = tmp_path / f"x.txt{ending}", random.Random(1)
+    text = "".join(f"{draw.random()}\n" for _ in range(2000))
+    whole = COMPRESS[ending](text.encode())
+    damaged = whole[:40] + bytes(40) + whole[80:]
+    cut = [whole[:at] for at in (1, 9, len(whole) // 2, len(whole) - 1)]
+    for data in (*cut, whole + b"garbage", whole + whole[:-1], damaged, whole + damaged + whole):
+        path.write_bytes(data)
+        read_lines: list[str] = []
+        with pytest.raises(DataError, match=r"x\.txt\.\w+: cannot be decompressed after line"):
+            read_lines.extend(lines(path))
+        with pytest.raises(DataError, match="cannot be decompressed"), open_bytes(path) as stream:
+            stream.read()
+
+
+def test_a_zstandard_file_without_its_package_names_the_extra(tmp_path, monkeypatch):
+    path = tmp_path / "x.txt.zst"
+    path.write_bytes(zstd.compress(b"a"))
+    for name in ("compression.zstd", "compression", "backports"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=r"pip install 'regard\[zstd\]'"):
+        list(lines(path))
 
 
 # ---- too large --------------------------------------------------------------------------------
@@ -213,14 +270,14 @@ def changed_text(name: str, text: str, draw: random.Random) -> bytes:
 
 def packed(name: str, data: bytes, draw: random.Random) -> tuple[str, bytes]:
     """Compressed or not, whole or damaged."""
-    ending = draw.choice(["", "", ".gz", ".bz2", ".xz", ".zip"])
+    ending = draw.choice(["", "", *COMPRESS, ".zip"])
     if ending == ".zip":
         held = io.BytesIO()
         with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, data)
         data = held.getvalue()
     elif ending:
-        data = {".gz": gzip, ".bz2": bz2, ".xz": lzma}[ending].compress(data)  # type: ignore
+        data = COMPRESS[ending](data)
     if ending and draw.random() < 0.5:
         at = draw.randrange(len(data))
         flipped = data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+from backports import zstd
 
 import regard
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
@@ -131,7 +132,13 @@ def test_vectors_are_those_of_embed_whatever_the_number_of_workers(encoder, tmp_
     assert sorted(os.listdir(tmp_path / "3")) == ["failed.jsonl", "manifest.json", "parts"]
 
 
-COMPRESSED = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+COMPRESSED = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd.compress,
+}
 
 
 @pytest.mark.parametrize("ending", COMPRESSED)

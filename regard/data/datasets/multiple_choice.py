@@ -61,7 +61,7 @@ def _entries(path: str, labels: bool) -> Iterator[tuple[Location, Any]]:
         for number, row in CsvReader(path, names).numbered():
             yield (path, number), dict(zip(names, row, strict=True))
     elif ending(path) != ".json":
-        hint = "Name it .json (DREAM), .csv (SWAG) or .jsonl; before .gz, .bz2 or .xz too."
+        hint = "Name it .json (DREAM), .csv (SWAG) or .jsonl; before .gz, .bz2, .xz or .zst too."
         raise DataError(path, None, "has an ending that tells no format of choices.", hint)
     elif next((line for line in lines(path) if line.strip()), "").lstrip().startswith("["):
         for i, item in enumerate(json_of(path)):
