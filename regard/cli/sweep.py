@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,7 @@ def sweep(
     found = run(
         recipe,
         overrides or (),
-        over=dict(map(_named, over or ())),
+        over=_values_by_name(over or ()),
         by=by,
         trials=trials,
         rungs=rungs,
@@ -69,10 +70,23 @@ def sweep(
     say(f"the report: {found.folder / 'report.html'}")
 
 
-def _named(text: str) -> tuple[str, str]:
-    name, equals, values = text.partition("=")
-    if not equals or not name.strip() or not values.strip():
-        raise ConfigError(
-            f"`--over` must be NAME=VALUES, such as model.d_model=128,256, but is {text!r}."
-        )
-    return name.strip(), values.strip()
+def _values_by_name(over: Sequence[str]) -> dict[str, str]:
+    """The values of each option.
+
+    Raises:
+        ConfigError: a text is not NAME=VALUES, or two have the same name.
+    """
+    found: dict[str, str] = {}
+    for text in over:
+        name, equals, values = map(str.strip, text.partition("="))
+        if not equals or not name or not values:
+            raise ConfigError(
+                f"`--over` must be NAME=VALUES, such as model.d_model=128,256, but is {text!r}."
+            )
+        if name in found:
+            raise ConfigError(
+                f"`--over {name}` is given twice. Give all values at once: "
+                f"--over {name}={found[name]},{values}"
+            )
+        found[name] = values
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +20,7 @@ from regard.cli import app
 from regard.errors import ConfigError, RegardError
 from regard.executors import Job, JobListener, JobResult
 from regard.experiments import sweep as sweeping
+from regard.experiments.compare import worker as compare_worker
 from regard.experiments.runs import train
 from regard.experiments.sweep.methods import (
     FinishedStage,
@@ -29,6 +31,7 @@ from regard.experiments.sweep.methods import (
 from regard.experiments.sweep.ray_tune import RayTuneSearch
 from regard.experiments.sweep.results import SweepResults
 from regard.experiments.sweep.space import Range, Space, ValueList, axis_of
+from regard.file_writing import locked
 from regard.training import Interrupted
 
 RECIPE = """
@@ -296,6 +299,20 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
         )
 
 
+def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compare_worker, "POLL_INTERVAL", 0.01)
+    waiting = threading.Thread(target=compare_worker.wait_for_other_process, args=[tmp_path])
+    with locked(tmp_path, "training in"):
+        waiting.start()
+        waiting.join(0.1)
+        assert waiting.is_alive()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert "another process is training in" in capsys.readouterr().err
+    compare_worker.wait_for_other_process(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(
     ("over", "told"),
     [
@@ -346,3 +363,6 @@ def test_the_command_line_says_the_plan_before_it_starts_and_prints_json(folder,
         assert told in done.stderr
     wrong = CliRunner().invoke(app, ["sweep", str(folder / "lm.toml"), "--over", "model.d_model"])
     assert wrong.exit_code == 2 and "must be NAME=VALUES" in wrong.stderr
+    twice = ["--over", "model.d_model=4,8", "--over", "model.d_model=16"]
+    wrong = CliRunner().invoke(app, ["sweep", str(folder / "lm.toml"), *twice])
+    assert wrong.exit_code == 2 and "--over model.d_model=4,8,16" in wrong.stderr

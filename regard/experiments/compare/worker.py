@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any
 import torch
 
 from regard.checkpoints.store import FACTS
+from regard.errors import ConfigError
 from regard.executors import send
 from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.runs import load, resume, train
-from regard.file_writing import write_text
+from regard.file_writing import locked, write_text
 from regard.progress import Show, clock
 from regard.schema import read_json
 from regard.tasks.verbs import TaskVerbs
@@ -31,6 +33,7 @@ from regard.training.metrics_log import read_events
 from regard.training.progress import Progress, Status
 
 SAMPLES = 12  # of the test data, in the report
+POLL_INTERVAL = 1.0  # seconds between two checks whether another process has ended
 
 
 def measured_run(folder: str, recipe: str, overrides: Sequence[str], every: float) -> None:
@@ -38,8 +41,26 @@ def measured_run(folder: str, recipe: str, overrides: Sequence[str], every: floa
     measure(Path(folder), recipe, overrides, WorkerProgress(every))
 
 
+def wait_for_other_process(folder: Path) -> None:
+    """Wait while another process trains in this folder.
+
+    It can be the job of a command that was killed: on a cluster its jobs end later than it does.
+    """
+    told = False
+    while folder.is_dir():
+        try:
+            with locked(folder, "training in"):
+                return
+        except ConfigError as error:
+            if not told:
+                print(f"{error} This one waits.", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(POLL_INTERVAL)
+
+
 def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Progress) -> Outcome:
     """Train in this folder, or resume it; then test, and write the outcome into it."""
+    wait_for_other_process(folder)
     if (folder / "recipe.toml").exists():
         result = resume(folder, show=show)
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.executors import Json
-from regard.experiments.compare.worker import WorkerProgress, measure
+from regard.experiments.compare.worker import WorkerProgress, measure, wait_for_other_process
 from regard.experiments.runs import load, resume, train
 from regard.training import Paused
 
@@ -25,6 +25,7 @@ def trained_until(
     if until >= 1:
         whole = measure(path, recipe, overrides, shown)
         return _reached(whole.goal[:2], whole.goal[2], whole.updates, whole.tokens)
+    wait_for_other_process(path)
     try:
         if (path / "recipe.toml").exists():
             result = resume(path, show=shown, pause_at=until)
