@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import json
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ from test_cli import done, refused, regard
 
 from regard import load
 from regard.cli import predict_file
+from regard.executors import EXECUTORS
 from regard.tasks.infer_task import OF_ENCODER_DECODERS
+
+sys.path.insert(0, str(Path(__file__).parent / "experiments"))
+from in_this_process import InThisProcess  # noqa: E402
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]
@@ -105,6 +110,61 @@ def test_every_format_is_read_and_written(folders, tmp_path, read, written):
 
 
 LABELS = ("no", "perhaps", "yes")
+
+
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [("csv", "csv"), ("jsonl", "jsonl"), ("parquet", "csv"), ("tsv", "parquet")],
+)
+def test_workers_write_the_table_that_one_process_writes(
+    folders, tmp_path, monkeypatch, read, written
+):
+    monkeypatch.setitem(EXECUTORS, "here", lambda workers, address: InThisProcess())
+    day = pandas.Timestamp("2020-01-01")
+    given = table(tmp_path / f"in.{read}", text=[*TEXTS, "a cat"] * 4, day=[day] * 24)
+    out, parts = tmp_path / f"workers.{written}", tmp_path / f"workers.{written}.parts"
+    words = ["predict", folders["classification"], "--file", given, "--out"]
+    done(*words, tmp_path / f"one.{written}")
+    said = regard(*words, out, "--workers", 2, "--on", "here", "--shard-bytes", 100)
+    assert "24 rows of" in said.stderr and not parts.exists()
+    one, several = rows(tmp_path / f"one.{written}"), rows(out)
+    assert [list(row) for row in several if row["prediction"]] == [
+        list(row) for row in one if row["prediction"]
+    ]
+    for mine, theirs in zip(several, one, strict=True):
+        for name, value in theirs.items():
+            if name.startswith("probabilities") and value not in ("", None):
+                assert float(mine[name]) == pytest.approx(float(value), abs=1e-5, nan_ok=True)
+            else:
+                assert (mine.get(name) or None) == (value or None) or value != value
+
+
+def test_an_empty_text_has_no_number_in_parquet(folders, tmp_path, monkeypatch):
+    monkeypatch.setitem(EXECUTORS, "here", lambda workers, address: InThisProcess())
+    given, out = table(tmp_path / "in.csv", text=["", "a cat", "who"], n=[1, 2, 3]), tmp_path / "o"
+    done("predict", folders["regression"], given, "--columns", "text", "--workers", 1,
+         "--on", "here", "--format", "parquet", "--out", out)  # fmt: skip
+    (part,) = (out / "parts").iterdir()
+    assert pandas.read_parquet(part)["prediction"].isna().tolist() == [True, False, False]
+    assert (out / "failed.jsonl").read_text() == ""
+
+
+def test_rows_without_a_prediction_are_listed_beside_the_table_of_workers(
+    folders, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(EXECUTORS, "here", lambda workers, address: InThisProcess())
+    given, out = table(tmp_path / "in.csv", text=["cat " * 999, "a cat"]), tmp_path / "out.csv"
+    words = ["predict", folders["classification"], "--file", given, "--out", out]
+    with_workers = [*words, "--workers", 1, "--on", "here"]
+    assert "in.csv:2" in refused(*with_workers, "--strict") and not out.exists()
+    assert "1 rows have none" in regard(*with_workers).stderr
+    first, second = rows(out)
+    assert first["prediction"] == "" and second["prediction"]
+    failed = json.loads((tmp_path / "out.csv.failed.jsonl").read_text())
+    assert failed["line"] == 2 and "tokens" in failed["reason"]
+    assert "--format has no effect" in refused(*with_workers, "--format", "txt")
+    empty = table(tmp_path / "empty.csv", text=[])
+    assert "it has not one row" in refused(*words[:3], empty, *with_workers[4:])
 
 
 def test_a_pair_is_two_columns_whose_texts_may_have_tabs_and_line_breaks(folders, tmp_path):

@@ -46,18 +46,23 @@ def predict(
     tabs.
 
     --file reads the texts from columns of a table. --out is a copy of it with further columns:
-    prediction, and scores or probabilities.
+    prediction, and scores or probabilities. --workers computes it with several processes.
 
-    With --workers the arguments are files, and --out is a folder with a part for each shard.
+    With --workers and without --file the arguments are files, and --out is a folder with a part
+    for each shard.
     """
     verb = context.info_name or "predict"
-    if sharding is not None:
-        _check_one_output(scores, file, decoding)
-        work = ShardedWork(model, verb, too_long, quantize, device, decoding)
-        return sharding.run(work, texts, columns, out, as_json)
     if file is not None:
-        out = _check_table(file, out, columns, texts, scores or as_json, decoding)
-    elif columns or out:
+        out = _check_table(file, out, texts, scores or as_json, decoding)
+    if sharding is not None:
+        _check_one_output(scores, decoding)
+        work = ShardedWork(model, verb, too_long, quantize, device, decoding)
+        if file is None or out is None:
+            return sharding.run(work, texts, columns, out, as_json)
+        from regard.cli.joined_parts import predict_table
+
+        return predict_table(sharding, work, file, columns, out)
+    if file is None and (columns or out):
         raise ConfigError("--columns and --out are for the table that --file names. Name it.")
     task = console.load_task(model, quantize, device)
     task.require_method(verb, model)
@@ -83,14 +88,12 @@ def predict(
     console.say_acceptance(acceptance)
 
 
-def _check_one_output(scores: bool, file: Path | None, decoding: Mapping[str, Any]) -> None:
+def _check_one_output(scores: bool, decoding: Mapping[str, Any]) -> None:
     """Check that --workers is used with what it can write.
 
     Raises:
         ConfigError: it is not.
     """
-    if file is not None:
-        raise ConfigError(f"With --workers files are arguments: write {file} without --file.")
     if scores or decoding.get("n_best", 1) > 1 or decoding.get("samples", 1) > 1:
         raise ConfigError(
             "--scores, --n-best and --samples print several lines, and --workers writes one "
@@ -101,7 +104,6 @@ def _check_one_output(scores: bool, file: Path | None, decoding: Mapping[str, An
 def _check_table(
     file: Path,
     out: Path | None,
-    columns: str | None,
     texts: Sequence[str] | None,
     lines: bool,
     decoding: Mapping[str, Any],

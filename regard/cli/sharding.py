@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from regard.cli.console import say, show
 from regard.cli.options import with_flags
 from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.sharded.driver import ShardedSummary
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Sharding:
         out: Path | None,
         as_json: bool,
     ) -> None:
-        """Compute the rows of the files, and say what the output folder holds.
+        """Compute the rows of the files into a folder, and say what it holds.
 
         Raises:
             ConfigError: no file or no folder is named.
@@ -58,6 +61,18 @@ class Sharding:
             )
         if out is None:
             raise ConfigError("--workers writes a folder of parts. Name it: --out FOLDER.")
+        summary = self.compute(work, inputs, columns, out, self.format)
+        show(asdict(summary), str(summary), True) if as_json else say(str(summary))
+
+    def compute(
+        self,
+        work: ShardedWork,
+        inputs: Sequence[str],
+        columns: str | None,
+        out: Path,
+        format: str | None,
+    ) -> ShardedSummary:
+        """Compute the rows of the files into a folder with parts of a format."""
         from regard.sharded.driver import WorkerOptions, compute_files
         from regard.sharded.manifest import ShardedTask
         from regard.sharded.parts import format_of
@@ -66,7 +81,7 @@ class Sharding:
         task = ShardedTask(
             str(model.absolute() if model.exists() else work.model),
             work.verb,
-            format_of(work.verb, self.format),
+            format_of(work.verb, format),
             tuple(filter(None, map(str.strip, (columns or "").split(",")))),
             work.too_long,
             work.quantize,
@@ -75,8 +90,7 @@ class Sharding:
             {name: value for name, value in work.options.items() if value is not None} or None,
         )
         workers = WorkerOptions(self.workers, self.on, self.gpus, self.strict)
-        summary = compute_files(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)
-        show(asdict(summary), str(summary), True) if as_json else say(str(summary))
+        return compute_files(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)
 
 
 def _sharding(

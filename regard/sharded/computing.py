@@ -11,6 +11,7 @@ import numpy as np
 from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, DataError, RegardError, TextError
 from regard.sharded.manifest import ShardedTask
+from regard.sharded.parts import BLANK
 from regard.tasks.embedder import Embedder, EncodedTexts
 from regard.tasks.folders import load
 from regard.tasks.line_predictor import LinePredictor, Result
@@ -97,7 +98,7 @@ class PredictionComputer(RowComputer[Record]):
 
     def _columns(self, result: Result) -> Record:
         blank = not "".join(result["source"]).strip()
-        return {"prediction": ""} if blank else prediction_columns(result)
+        return dict(BLANK) if blank else prediction_columns(result)
 
 
 def text_alone(text: Any) -> str:

@@ -25,6 +25,7 @@ FORMATS = ("safetensors", "parquet", "jsonl", "txt")
 OF_VERBS = {"embed": ("safetensors", "parquet")}  # those of a verb, the usual one first
 OF_PREDICTIONS = ("jsonl", "parquet", "txt")
 VECTOR = "vector"
+BLANK = {"prediction": ""}  # of a row without text
 
 
 def format_of(verb: str, format: str | None) -> str:
@@ -119,7 +120,7 @@ class ParquetPart(ShardPart):
         import pyarrow
 
         records = [
-            {**row.record, **(one if isinstance(one, Mapping) else {VECTOR: one})}
+            {**row.record, **(_fields(one) if isinstance(one, Mapping) else {VECTOR: one})}
             for row, one in zip(rows, results, strict=True)
         ]
         try:
@@ -139,6 +140,11 @@ class ParquetPart(ShardPart):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _fields(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns of a result; none of a row without text, whose prediction may be a number."""
+    return {} if result == BLANK else result
 
 
 def parquet_schema(rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], path: str) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from regard.data.text_chunks import is_blank
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.executors import send
 from regard.file_writing import not_written, sync
@@ -35,6 +36,7 @@ from regard.sharded.manifest import (
     read_manifest,
 )
 from regard.sharded.parts import (
+    BLANK,
     VECTOR,
     LinePart,
     ParquetPart,
@@ -261,12 +263,14 @@ def added_columns(
         import pyarrow
 
         return {VECTOR: pyarrow.list_(pyarrow.float32(), computer.embedder.width)}
-    texts = []
-    for row in first[:8]:
+    texts: list[str | tuple[str, ...]] = []
+    for row in first:
         with suppress(DataError):
             texts.append(texts_of(row, columns, "the input"))
-    results, _ = computer.compute_each(RowChunk(0, texts, "the input", [0] * len(texts)))
-    return max((one for one in results if one), key=len, default={"prediction": ""})
+    filled = [text for text in texts if not is_blank(text)][:8]
+    filled.append(("a",) * len(columns) if columns else "a")  # where none of them has a result
+    results, _ = computer.compute_each(RowChunk(0, filled, "the input", [0] * len(filled)))
+    return max((one for one in results if one), key=len, default=BLANK)
 
 
 def _failure(path: str, line: int, error: DataError) -> str:
