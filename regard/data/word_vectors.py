@@ -5,29 +5,30 @@
 
 GloVe's files have a word and its numbers on each line, word2vec's text files a first line with the
 number of words and the width; word2vec's binary files have the same first line and float32 numbers
-behind each word. Files may be compressed with gzip. Only the vectors of the words asked for stay.
+behind each word. Spaces or tabs separate. Files may be compressed, or be members of a zip archive.
+Only the vectors of the words asked for stay.
 """
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.files import open_bytes
 from regard.errors import DataError
 
 NUMBER = np.dtype("<f4")  # of binary files
 LONGEST_WORD = 10_000  # bytes; a longer one means that the file is of another kind
 WIDEST = 100_000
 LONGEST_LINE = 1 << 24
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Entry = tuple[int, bytes, bytes | list[bytes]]  # the line, the word, and its vector
 
@@ -65,7 +66,8 @@ def read_word_vectors(path: str | Path, words: Sequence[str]) -> PretrainedVecto
 
     Raises:
         DataError: the file does not exist or holds no vectors; a line has another number of
-            numbers than the first one, or something that is no finite number. The line is named.
+            numbers than the first one, or something that is no finite number; there are fewer words
+            than the first line says. The line is named.
     """
     file = Path(path)
     wanted = {word.encode() for word in words} | {word.lower().encode() for word in words}
@@ -88,39 +90,39 @@ def read_word_vectors(path: str | Path, words: Sequence[str]) -> PretrainedVecto
 
 def _entries(file: Path) -> Iterator[tuple[int, int, bytes, bytes | list[bytes]]]:
     """Of each word the width of the file, its line, the word, and its vector as it is written."""
-    try:
-        opened = gzip.open(file) if file.suffix == ".gz" else file.open("rb")
-        with cast(BufferedReader, opened) as stream:
-            first = stream.readline(LONGEST_LINE)
-            header = _header(first)
-            width = len(first.split()) - 1 if header is None else header
-            if width < 1:
-                raise DataError(file, 1, "is no word with its numbers.", "Is it a file of vectors?")
-            if header is None:
-                entries = _text(file, chain([first], stream), width, 1)
-            elif _is_binary(stream, width):
-                entries = _binary(file, stream, width)
-            else:
-                entries = _text(file, stream, width, 2)
-            for entry in entries:
-                yield width, *entry
-    except (OSError, EOFError) as error:
-        raise DataError(file, None, f"cannot be read: {error}.") from None
+    with open_bytes(file) as stream:
+        first = stream.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
+        words, width = _header(first) or (0, len(first.split()) - 1)
+        if width < 1:
+            raise DataError(file, 1, "is no word with its numbers.", "Is it a file of vectors?")
+        if _header(first) is None:
+            entries = _text(file, chain([first], stream), width, 1)
+        elif _is_binary(stream, width):
+            entries = _binary(file, stream, width)
+        else:
+            entries = _text(file, stream, width, 2)
+        for entry in entries:
+            words -= 1
+            yield width, *entry
+    if words > 0:
+        problem = f"has {words:,} words fewer than its first line says."
+        raise DataError(file, None, problem, "Is the file complete?")
 
 
-def _header(line: bytes) -> int | None:
-    """The width; None of a line that is not the number of words and the width."""
+def _header(line: bytes) -> tuple[int, int] | None:
+    """The number of words and the width; None of another line."""
     parts = line.split()
     if len(parts) != 2 or not all(part.isdigit() for part in parts):
         return None
-    width = int(parts[1])
-    return width if 0 < width <= WIDEST else None
+    words, width = map(int, parts)
+    return (words, width) if 0 < width <= WIDEST else None
 
 
-def _is_binary(stream: BufferedReader, width: int) -> bool:
+def _is_binary(stream: Any, width: int) -> bool:
     """Whether numbers follow the first word as bytes; nothing is read."""
-    start = stream.peek(min(8192, 64 + 4 * width))[:8192]
-    numbers = start.partition(b" ")[2].split(b"\n")[0].split()[:3]
+    line, end, _ = stream.peek(8192)[:8192].partition(b"\n")
+    numbers = line.split()[1:][-width:]  # a word may have spaces
+    numbers = numbers if end else numbers[:-1]  # the last one may be cut
     try:
         [float(number) for number in numbers]
     except ValueError:
@@ -133,14 +135,14 @@ def _text(file: Path, lines: Iterable[bytes], width: int, start: int) -> Iterato
     for number, line in enumerate(lines, start):
         if not line.strip():
             continue
-        parts = line.rstrip(b"\r\n ").rsplit(b" ", width)
-        if len(parts) <= width or not parts[0]:
-            problem = f"has {len(line.split()) - 1} numbers behind the word, not {width}."
+        parts = line.strip().rsplit(None, width)
+        if len(parts) <= width:
+            problem = f"has {len(parts) - 1} numbers behind the word, not {width}."
             raise DataError(file, number, problem, "Is the file complete?")
         yield number, parts[0], parts[1:]
 
 
-def _binary(file: Path, stream: BufferedReader, width: int) -> Iterator[Entry]:
+def _binary(file: Path, stream: Any, width: int) -> Iterator[Entry]:
     """Words up to a space, and `width` numbers of 4 bytes."""
     number, size = 1, width * NUMBER.itemsize
     while word := _word(file, stream, number + 1):
@@ -152,7 +154,7 @@ def _binary(file: Path, stream: BufferedReader, width: int) -> Iterator[Entry]:
         yield number, word, values
 
 
-def _word(file: Path, stream: BufferedReader, number: int) -> bytes:
+def _word(file: Path, stream: Any, number: int) -> bytes:
     """The bytes before the next space; "" at the end of the file."""
     word = bytearray()
     while (byte := stream.read(1)) not in (b" ", b""):
@@ -169,7 +171,8 @@ def _numbers(values: bytes | list[bytes], file: Path, line: int) -> np.ndarray:
         if isinstance(values, bytes):
             found = np.frombuffer(values, NUMBER)
         else:
-            found = np.array([float(value) for value in values], np.float32)
+            with np.errstate(over="ignore"):  # beyond float32 is infinite
+                found = np.array([float(value) for value in values]).astype(np.float32)
     except ValueError:
         raise DataError(file, line, "has something that is no number behind the word.") from None
     if not np.isfinite(found).all():

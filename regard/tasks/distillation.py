@@ -131,10 +131,12 @@ def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
     The square keeps the gradient's size independent of T (Hinton et al. 2015, section 2).
 
-    student, teacher: (N, V) logits.
+    student, teacher: (N, V) logits. Where one has more of them, they are those of rows that fill up
+    its embedding and are no token; they are left out.
     """
-    wanted = (teacher.float() / temperature).log_softmax(-1)
-    found = (student.float() / temperature).log_softmax(-1)
+    size = min(student.size(-1), teacher.size(-1))
+    wanted = (teacher[..., :size].float() / temperature).log_softmax(-1)
+    found = (student[..., :size].float() / temperature).log_softmax(-1)
     return F.kl_div(found, wanted, reduction="sum", log_target=True) * temperature**2
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import random
+import re
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ def written(tmp_path, form):
     content = {
         "glove": glove().encode(),
         "word2vec": b"4 3\n" + glove().encode(),
+        "spaced": b"\xef\xbb\xbf4 3\n" + re.sub(r" (?=[-\d])", "\t ", glove()).encode(),
         "crlf": glove().replace("\n", " \r\n").encode(),
         "binary": binary(b""),
         "binary lines": binary(b"\n"),
@@ -43,7 +46,8 @@ def written(tmp_path, form):
 
 
 @pytest.mark.parametrize(
-    "form", ["glove", "glove gz", "word2vec", "crlf", "binary", "binary lines", "binary gz"]
+    "form",
+    ["glove", "glove gz", "word2vec", "spaced", "crlf", "binary", "binary lines", "binary gz"],
 )
 def test_the_vectors_of_words_are_found_in_every_form(tmp_path, form):
     found = read_word_vectors(written(tmp_path, form), WANTED)
@@ -67,6 +71,9 @@ def test_of_a_word_that_stands_twice_the_first_vector_counts(tmp_path):
         ("cat 1 2\ndog 1\n", r":2: has 1 numbers behind the word, not 2"),
         ("cat 1 2\ndog 1 x\n", r":2: has something that is no number"),
         ("cat 1 nan\n", r":1: has a number that is infinite or NaN"),
+        ("cat 1 1e39\n", r":1: has a number that is infinite or NaN"),
+        ("2 3\ncat 1 2\ndog 1 2\n", r":2: has 2 numbers behind the word, not 3"),
+        ("3 2\ncat 1 2\ndog 1 2\n", r": has 1 words fewer than its first line says"),
         ("", r":1: is no word with its numbers"),
         ("cat\n", r":1: is no word with its numbers"),
     ],
@@ -84,12 +91,29 @@ def test_files_that_end_early_or_are_missing_are_errors(tmp_path):
     with pytest.raises(DataError, match="ends within the vector of word 3"):
         read_word_vectors(file, ["cat"])
     file.write_bytes(gzip.compress(glove().encode())[:-8])
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot be decompressed"):
         read_word_vectors(file.rename(tmp_path / "short.gz"), ["cat"])
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="does not exist"):
         read_word_vectors(tmp_path / "missing.txt", ["cat"])
 
 
 def test_a_file_without_any_of_the_words_gives_none(tmp_path):
     found = read_word_vectors(written(tmp_path, "glove"), ["zebra"])
     assert found.vectors.shape == (0, 3) and not len(found.ids)
+
+
+def test_a_word_with_spaces_may_stand_first(tmp_path):
+    file = tmp_path / "spaces.txt"
+    file.write_text("2 2\nnew york 1 2\ncat 3 4\n")
+    assert read_word_vectors(file, ["cat", "new york"]).vectors.tolist() == [[3, 4], [1, 2]]
+
+
+def test_changed_bytes_of_a_compressed_file_are_an_error_with_its_name(tmp_path):
+    draw, file = random.Random(1), tmp_path / "changed.gz"
+    whole = gzip.compress("".join(f"w{n} {draw.random()}\n" for n in range(500)).encode())
+    for _ in range(40):
+        damaged = bytearray(whole)
+        damaged[draw.randrange(12, len(whole) - 8)] ^= 1 << draw.randrange(8)
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match="changed.gz"):
+            read_word_vectors(file, ["w1"])

@@ -135,6 +135,14 @@ def test_soft_loss_is_that_of_the_formula_in_float64(temperature):
     assert float(soft_loss(teacher, teacher, temperature)) == pytest.approx(0, abs=1e-5)
 
 
+def test_rows_that_fill_up_a_vocabulary_are_left_out_of_the_soft_loss():
+    student, teacher = torch.randn(3, 7), torch.randn(3, 9)
+    found = soft_loss(student, teacher, 1.0)
+    p, q = (one[:, :7].double().softmax(-1) for one in (teacher, student))
+    torch.testing.assert_close(found.double(), (p * (p / q).log()).sum(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(soft_loss(teacher, teacher[:, :7], 1.0), torch.zeros(()))
+
+
 def test_the_gradient_of_the_soft_loss_keeps_its_size_at_high_temperatures():
     """Hinton et al. 2015, equation 4: for high temperatures it is (z - v) / N of centred logits."""
     student, teacher = (torch.randn(1, 5, dtype=torch.double) for _ in range(2))

@@ -153,7 +153,7 @@ def test_a_resumed_run_refuses_another_file():
         ({"model": {"name": "elmo"}}, "Elmo has no vectors of words"),
         ({"word_vectors": None}, "`data.freeze_word_vectors` is for `word_vectors`"),
         ({"word_vectors": "other.txt"}, "has none of the [0-9]+ words of the vocabulary"),
-        ({"word_vectors": "missing.txt"}, r"missing\.txt.*cannot be read"),
+        ({"word_vectors": "missing.txt"}, r"missing\.txt.*does not exist"),
     ],
 )
 def test_what_cannot_be_done_is_an_error(changes, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 import torch
@@ -116,6 +117,30 @@ def test_malformed_questions_are_named(task, change, message):
     row = change if isinstance(change, str) else {**ROWS[task][0], **change}
     with pytest.raises(DataError, match=message):
         list(read_super_glue(task, [row]))
+
+
+def changed(draw: random.Random, value):
+    """A copy of a value of JSON in which something is missing or of another type."""
+    if draw.random() < 0.3 or not isinstance(value, dict | list) or not value:
+        return draw.choice([None, 1, -1, True, "x", [], {}, [1], {"a": 1}])
+    if isinstance(value, list):
+        at = draw.randrange(len(value))
+        return [*value[:at], changed(draw, value[at]), *value[at + 1 :]]
+    name = draw.choice([*value])
+    if draw.random() < 0.3:
+        return {key: inner for key, inner in value.items() if key != name}
+    return value | {name: changed(draw, value[name])}
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_drawn_questions_are_read_or_an_error_that_names_the_line(task):
+    draw = random.Random(1)
+    for _ in range(300):
+        row = changed(draw, ROWS[task][0])
+        try:
+            list(read_super_glue(task, [row]))
+        except DataError as error:
+            assert error.line == 1 or "has not one question" in str(error)
 
 
 def test_unknown_tasks_are_errors():

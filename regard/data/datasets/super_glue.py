@@ -72,6 +72,19 @@ def _texts(record: Mapping[str, Any], names: Iterable[str], location: Location) 
     return {name: text_of(name, found(record, name, location), location) for name in names}
 
 
+def _objects(items: Iterable[Any], what: str, location: Location) -> Iterator[dict[str, Any]]:
+    """The items of a list inside a question, which must be objects."""
+    return (must_be(item, dict, what, location) for item in items)
+
+
+def _index(entity: Mapping[str, Any], name: str, location: Location) -> int:
+    """A position of a character."""
+    index = must_be(found(entity, name, location), int, f"`{name}` of an entity", location)
+    if index < 0:
+        raise DataError(*location, f"`{name}` of an entity must be at least 0, but is {index}.")
+    return index
+
+
 def _label(record: Mapping[str, Any], choices: tuple[str, ...], location: Location) -> str:
     """The right choice: by name, by true and false, or by its number from 0."""
     value = found(record, "label", location)
@@ -115,10 +128,10 @@ def _multirc(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlu
     questions = must_be(
         found(record, "passage.questions", location), list, "a list of questions", location
     )
-    for number, one in enumerate(questions):
+    for number, one in enumerate(_objects(questions, "a question", location)):
         question = text_of("question", found(one, "question", location), location)
         answers = must_be(found(one, "answers", location), list, "a list of answers", location)
-        for answer in answers:
+        for answer in _objects(answers, "an answer", location):
             text = text_of("text", found(answer, "text", location), location)
             fields = {"passage": passage, "question": question, "answer": text}
             right = (_label(answer, BOOLEANS, location),)
@@ -132,17 +145,22 @@ def _record(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlue
         found(record, "passage.entities", location), list, "a list of entities", location
     )
     # Both ends of an entity are part of it.
-    named = (passage[one["start"] : one["end"] + 1] for one in spans)
+    named = (
+        passage[_index(one, "start", location) : _index(one, "end", location) + 1]
+        for one in _objects(spans, "an entity", location)
+    )
     entities = tuple(dict.fromkeys(text for text in named if text.strip()))
     if len(entities) < 2:
         raise DataError(*location, f"has {len(entities)} entities, but a choice needs two.")
-    for one in must_be(found(record, "qas", location), list, "a list of queries", location):
+    queries = must_be(found(record, "qas", location), list, "a list of queries", location)
+    for one in _objects(queries, "a query", location):
         query = text_of("query", found(one, "query", location), location)
         before, placed, after = query.partition(PLACEHOLDER)
         if not placed:
             raise DataError(*location, f"has a query without {PLACEHOLDER}: {query!r:.80}.")
         answers = must_be(found(one, "answers", location), list, "a list of answers", location)
-        texts = (text_of("text", found(a, "text", location), location) for a in answers)
+        given = _objects(answers, "an answer", location)
+        texts = (text_of("text", found(a, "text", location), location) for a in given)
         right = tuple(dict.fromkeys(texts))
         if not right:
             raise DataError(*location, "has a query without an answer.")
