@@ -8,7 +8,8 @@
 
 (Yu et al. 2022, "Orca: a distributed serving system for transformer-based generative models",
 section 3.) A continuation has the tokens that its method gives it alone. Prompts are read in
-chunks, one between two steps, so that the others do not wait for a long one.
+chunks, one between two steps, so that the others do not wait for a long one; short ones share a
+chunk.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import NotNumbers, check, ends_of, evaluating
 from regard.models.protocols import Generator
 
-CHUNK = 128  # tokens of a prompt that are read between two steps
+CHUNK = 128  # tokens of prompts that are read between two steps
+FIRST_CHUNK = 512  # where no sequence waits for its next token meanwhile
 
 
 @dataclass(eq=False)
@@ -154,18 +156,48 @@ class ContinuousBatch:
 
     @torch.no_grad()
     def advance(self) -> list[tuple[Continuation, list[StepResult] | NotNumbers]]:
-        """Read a chunk of a prompt, and generate a token of each sequence that has one before it.
+        """Read prompts, and generate a token of each sequence that has one before it.
 
         Of each continuation the results of the step, or the error that ended it.
         """
         with evaluating(self.model):
             if self.reading:
-                self._read(self.reading[0])
+                self._read()
             return self._step() if self.writing else []
 
     # ---- prompts
 
-    def _read(self, one: Continuation) -> None:
+    def _read(self) -> None:
+        """Read a chunk of the first prompt, or all of the first prompts if they fit into it."""
+        together = self._short_prompts(CHUNK if self.writing else FIRST_CHUNK)
+        if len(together) > 1:
+            self._read_together(together)
+        else:
+            self._read_chunk(self.reading[0])
+
+    def _short_prompts(self, budget: int) -> list[Continuation]:
+        """The first prompts, if none is begun, as many as have at most so many padded tokens."""
+        longest, found = 1, list[Continuation]()
+        for one in self.reading:
+            longest = max(longest, len(one.prompt) - 1)
+            if one.read or longest * (len(found) + 1) > budget:
+                break
+            found.append(one)
+        return found
+
+    def _read_together(self, together: list[Continuation]) -> None:
+        """Read whole prompts in one batch."""
+        lengths = [len(one.prompt) - 1 for one in together]
+        new_tokens = max(min(one.limit, CHUNK) for one in together)
+        state = self.model.empty(len(together)).expect_tokens(max(lengths) + new_tokens)
+        if any(lengths):
+            device = next(iter(state.tensors().values())).device
+            prompts = Sequences.of([one.prompt[:-1] for one in together], self.model.config.pad)
+            read = torch.tensor(lengths, device=device)
+            state = self.model.prefill(prompts.ids.to(device), state, read)
+        self._join(together, state)
+
+    def _read_chunk(self, one: Continuation) -> None:
         """A chunk of a prompt; after the last one it joins the others.
 
         A prefix cache holds what was read before, and gives it back, so that it is asked for the
@@ -182,21 +214,24 @@ class ContinuousBatch:
             one.state = self.model.prefill(ids, one.state)
         one.read = end
         if end == whole:
-            self._join(one)
+            state, one.state = one.state, None
+            self._join([one], state)
 
-    def _join(self, one: Continuation) -> None:
-        state, copies = one.state, len(one.rows)
-        one.state = None
+    def _join(self, ready: list[Continuation], state: Any) -> None:
+        """Prompts that are read, with the state of each (B rows), begin to be continued."""
         device = next(iter(state.tensors().values())).device
-        if copies > 1:
-            state = state.select(torch.zeros(copies, dtype=torch.long, device=device))
-        last = torch.full((copies, 1), one.prompt[-1], device=device)
-        if one.method.filters:
-            one.tokens = torch.tensor([one.prompt] * copies, device=device)
+        copies = torch.tensor([len(one.rows) for one in ready], device=device)
+        numbers = torch.arange(len(ready), device=device).repeat_interleave(copies)
+        if len(numbers) > len(ready):
+            state = state.select(numbers)
+        last = torch.tensor([[one.prompt[-1]] for one in ready], device=device)[numbers]
+        for one in ready:
+            if one.method.filters:
+                one.tokens = torch.tensor([one.prompt] * len(one.rows), device=device)
+            self.reading.remove(one)
+        self.writing += ready
         self._state = state if self._state is None else self._state.joined(state)
         self._fed = last if self._fed is None else torch.cat([self._fed, last])
-        self.reading.remove(one)
-        self.writing.append(one)
         left = max(each.limit - each.count for each in self.writing)
         self._state = self._state.expect_tokens(min(left, CHUNK))
 

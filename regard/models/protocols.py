@@ -431,8 +431,11 @@ class Encoder(Model):
         return hidden
 
     def chosen(self, batch: Sequences, choice: Choice) -> Tensor:
-        """`choice` of the hidden states of a padded batch, for its N tokens end to end: (N, D)."""
-        return choice(self.states(batch))[batch.keep]
+        """`choice` of the hidden states of a batch, for its N tokens end to end: (N, D)."""
+        hidden = choice(self.states(batch))  # (B, T, D), or (1, N and padding, D) where unpadded
+        if batch.layout is None:
+            return hidden[batch.keep]
+        return hidden[0, : len(batch.layout.tokens)]
 
     @abstractmethod
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:

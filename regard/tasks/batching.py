@@ -81,15 +81,13 @@ def device_of(model: Model | torch.nn.Module) -> torch.device:
     return next(chain(module.parameters(), module.buffers())).device
 
 
-def training_layout(encoder: Encoder, batch: Sequences) -> Sequences:
-    """A batch as an encoder reads it in training: unpadded where that is faster.
+def without_padding(encoder: Encoder, batch: Sequences) -> Sequences:
+    """A batch as an encoder reads it: unpadded where that is faster.
 
     It stays padded where there is little padding, while attention capture or head gating is on,
     and on other devices than a CPU: counting tokens would synchronize with them.
     """
-    if encoder.training and encoder.unpadded and saves_padding(batch):
-        return batch.unpadded()
-    return batch
+    return batch.unpadded() if encoder.unpadded and saves_padding(batch) else batch
 
 
 MIN_PADDING = 16  # tokens below which a batch stays padded

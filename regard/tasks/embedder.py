@@ -31,7 +31,7 @@ from regard.layers.scalar_mix import Choice, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
 from regard.tasks import inputs
-from regard.tasks.batching import TooLong, device_of
+from regard.tasks.batching import TooLong, device_of, without_padding
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.verbs import TaskVerbs
 from regard.text.templates import EncoderInput
@@ -490,6 +490,7 @@ class Embedder:
             for batch in batches:
                 numbers = batch.numbers.tolist()
                 texts = self.encoder.complete(batch.texts, self.input_format.tokenizer).to(device)
+                texts = without_padding(self.encoder, texts)
                 states = self.encoder.chosen(texts, self.choice).float()
                 sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
                 here = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)

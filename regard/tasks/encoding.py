@@ -32,7 +32,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
 from regard.recipe import Recipe, RecipePath
-from regard.tasks.batching import Latest, TooLong, device_of, training_layout, watched
+from regard.tasks.batching import Latest, TooLong, device_of, watched, without_padding
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
 from regard.tasks.inputs import (
@@ -266,6 +266,7 @@ class EncoderTask(EmbedsTexts):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = self.completed(batch)
+                here = replace(here, texts=without_padding(self.encoder, here.texts))
                 scores = (scores_of or self.scores_of)(self.read(here.texts), here)
                 scores = scores.float().cpu()
                 numbers = batch.numbers.tolist()
@@ -397,7 +398,7 @@ class EncoderTask(EmbedsTexts):
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The loss of the head's scores; and that of the auxiliary objective."""
         here = self.completed(batch)
-        texts = training_layout(self.model.encoder, here.texts)
+        texts = without_padding(self.model.encoder, here.texts)
         here = replace(here, texts=texts)
         hidden = None if self.aux_lm is None else self.model.encoder.encode(texts)
         read = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)

@@ -40,7 +40,7 @@ from regard.metrics import Perplexity, Protocol, Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.recipe import Recipe
-from regard.tasks.batching import device_of, training_layout, watched
+from regard.tasks.batching import device_of, watched, without_padding
 from regard.tasks.distillation import MaskedTeacher, MaskedTeacherSection
 from regard.tasks.document_data import DocumentData
 from regard.tasks.encoding import headed
@@ -239,7 +239,7 @@ class MaskedLanguageModeling(FillMask):
         teacher.
         """
         count, here = batch.count, self.completed(batch)
-        texts = training_layout(self.model.encoder, here.texts)
+        texts = without_padding(self.model.encoder, here.texts)
         hidden = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
         if self.teacher is None:
             labels = here.labels if texts.layout is None else texts.layout.unpad(here.labels)

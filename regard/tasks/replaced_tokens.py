@@ -30,7 +30,7 @@ from regard.metrics import Score
 from regard.models.electra import Electra
 from regard.models.generator_discriminator import GeneratorAndDiscriminator, generator_config
 from regard.recipe import Options, Recipe
-from regard.tasks.batching import TooLong, training_layout, watched
+from regard.tasks.batching import TooLong, watched, without_padding
 from regard.tasks.encoding import EncoderTask, headed
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.masked_language_modeling import SAMPLES, MaskedLanguageModeling, MaskedRecipe
@@ -232,7 +232,7 @@ class ReplacedTokenDetection(EncoderTask):
         chosen, ids = here.labels != IGNORE, here.texts.ids  # (B, T)
         original = torch.where(chosen, here.labels, ids)
         masked = replace(here.texts, ids=ids.masked_fill(chosen, self.tokenizer.mask_id))
-        texts = training_layout(model.generator.encoder, masked)
+        texts = without_padding(model.generator.encoder, masked)
         hidden = model.generator.encoder.encode(texts).flatten(0, 1)  # (B T, D) or (N, D)
         labels = here.labels.flatten()
         labels = labels if texts.layout is None else labels[texts.layout.slots]
@@ -244,7 +244,7 @@ class ReplacedTokenDetection(EncoderTask):
 
     def _judged(self, made: Corrupted) -> tuple[Tensor, Tensor]:
         """The discriminator's logits, (B, T), and the sum of its losses in nats."""
-        texts = training_layout(self.model.encoder, made.texts)
+        texts = without_padding(self.model.encoder, made.texts)
         read = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
         logits = texts.pad(self.model.scores_from(self.head, read))[..., 0].float()  # (B, T)
         targets = made.replaced.to(logits.dtype)

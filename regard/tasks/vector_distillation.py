@@ -19,7 +19,7 @@ from regard.errors import ConfigError, DataError
 from regard.layers.pooling import Pooling
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
-from regard.tasks.batching import device_of, training_layout
+from regard.tasks.batching import device_of, without_padding
 from regard.tasks.distillation import Teacher, VectorsTeacherSection, hidden_loss, tokens_of
 from regard.tasks.embedder import Embedder, TextEncoder
 from regard.tasks.encoding import EncoderData, EncoderRecipe, Part, input_format_of, keep_short
@@ -156,7 +156,7 @@ def student_vectors(
     texts: padded, of `count` tokens.  every: whether the states are those of the embeddings and of
     all layers, or of the last alone.
     """
-    encoder, read = model.encoder, training_layout(model.encoder, texts)
+    encoder, read = model.encoder, without_padding(model.encoder, texts)
     found = list(encoder.states(read)) if every else [encoder.encode(read)]
     states = [read.pad(hidden) for hidden in found]
     return pooling.unpadded(tokens_of(states[-1], texts.keep, count), texts.lengths), states

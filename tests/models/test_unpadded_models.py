@@ -17,7 +17,7 @@ from regard.models.gpt2 import GPT2
 from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.tasks.batching import training_layout
+from regard.tasks.batching import without_padding
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 
 SIZES = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, layers=3)
@@ -152,11 +152,11 @@ def test_a_subset_at_padding_raises_an_error():
         given.unpadded().layout.subset(~given.keep)
 
 
-def test_only_training_batches_with_padding_on_a_cpu_are_unpadded():
+def test_only_batches_with_padding_on_a_cpu_are_unpadded():
     model, given = encoder("bert"), texts(LENGTHS["some"])
 
     def is_unpadded(batch=given):
-        return training_layout(model, batch).layout is not None
+        return without_padding(model, batch).layout is not None
 
     assert is_unpadded()
     assert not is_unpadded(texts(LENGTHS["alike"]).select(torch.zeros(0, dtype=torch.long)))
@@ -166,7 +166,7 @@ def test_only_training_batches_with_padding_on_a_cpu_are_unpadded():
         assert not is_unpadded()
     with regard.look(model):
         assert not is_unpadded()
-    model.eval()
+    model.unpadded = False
     assert not is_unpadded()
 
 
