@@ -7,7 +7,8 @@ import uuid
 from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
-from regard.serving.generated_text import GeneratedText
+from regard.decoding.steps import ends_of
+from regard.serving.generated_text import GeneratedText, text_of
 from regard.serving.openai import decoding_options, stops_of, usage
 from regard.serving.requests import Chat
 from regard.serving.work import Work, most_generated, tokens_of
@@ -30,9 +31,8 @@ def chat(served: ServedModel, request: Chat) -> Work:
 
     def run(items: list[str]) -> list[list[GeneratedText]]:
         found = task.hypotheses(items, too_long="truncate", **options)
-        return [
-            [_generated_text(task, one.tokens, one.finished, stops) for one in row] for row in found
-        ]
+        tokenizer, ends = task.tokenizer.for_targets, ends_of(method.eos, task.generator)
+        return [[text_of(tokenizer, [], one, ends, stops) for one in row] for row in found]
 
     def render(results: list[list[GeneratedText]]) -> dict[str, Any]:
         texts = results[0][: request.n]
@@ -57,13 +57,3 @@ def chat(served: ServedModel, request: Chat) -> Work:
     read = tokens_of(history)
     key = (served.name, "chat", repr(method), tuple(stops))
     return Work(key, [history], [read + most_generated(task, method, read)], run, render)
-
-
-def _generated_text(
-    task: Dialogue, tokens: list[int], finished: bool, stops: list[str]
-) -> GeneratedText:
-    text = GeneratedText(task.tokenizer.for_targets, [], stops)
-    for token in tokens:
-        text.add(token)
-    text.end(finished)
-    return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.streaming import IncrementalDetokenizer
 from regard.text import Tokenizer
 
@@ -12,9 +13,10 @@ class GeneratedText:
     """The text generated after a prompt, token by token.
 
     tokens: generated ones, without the end-of-text token.
+    end_token: the end-of-text token that ended it; None where something else did.
     parts: what each of them added to the text.
     log_prob: of the tokens, and of the end-of-text token if there is one.
-    finished: whether the end-of-text token ended it; stopped: whether a stop sequence did.
+    stopped: whether a stop sequence ended it.
 
     Args:
         stops: stop sequences; the text ends before the first of these, which may begin and end
@@ -26,7 +28,8 @@ class GeneratedText:
         self.tokens: list[int] = []
         self.parts: list[str] = []
         self.log_prob = 0.0
-        self.finished = self.stopped = self.ended = False
+        self.stopped = self.ended = False
+        self.end_token: int | None = None
         self._stops = stops
         self._longest = max(map(len, stops), default=0)
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
@@ -38,11 +41,16 @@ class GeneratedText:
         return self._text[: self._end] if self.stopped else self._text
 
     @property
+    def scored_tokens(self) -> list[int]:
+        """The tokens, and the end-of-text token that ended the text."""
+        return self.tokens if self.end_token is None else [*self.tokens, self.end_token]
+
+    @property
     def reason(self) -> str | None:
         """Why it ended, as OpenAI says it; None: it has not."""
         if not self.ended:
             return None
-        return "stop" if self.finished or self.stopped else "length"
+        return "stop" if self.end_token is not None or self.stopped else "length"
 
     def add(self, token: int) -> None:
         """Add a token; without effect after a stop sequence."""
@@ -50,13 +58,13 @@ class GeneratedText:
             self.tokens.append(token)
             self._append(self._detokenizer.add(token))
 
-    def end(self, finished: bool) -> None:
-        """End the text. finished: whether by the end-of-text token."""
+    def end(self, token: int | None = None) -> None:
+        """End the text. token: the end-of-text token; None: another reason ends it."""
         if self.ended:
             return
         if rest := self._detokenizer.rest():
             self._append(rest, new=False)
-        self.finished, self.ended = finished and not self.stopped, True
+        self.end_token, self.ended = None if self.stopped else token, True
 
     def _append(self, part: str, new: bool = True) -> None:
         begin = max(0, len(self._text) - self._longest + 1)
@@ -83,3 +91,22 @@ class GeneratedText:
             if any(stop.startswith(text[-size:]) for stop in self._stops):
                 return size
         return 0
+
+
+def text_of(
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    found: Hypothesis,
+    ends: Sequence[int],
+    stops: Sequence[str],
+) -> GeneratedText:
+    """The text of a hypothesis.
+
+    ends: the end-of-text tokens; a hypothesis does not say which of several ended it, and the first
+        one is taken.
+    """
+    text = GeneratedText(tokenizer, prompt, stops)
+    for token in found.tokens:
+        text.add(token)
+    text.end(ends[0] if found.finished else None)
+    return text

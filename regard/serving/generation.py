@@ -149,7 +149,8 @@ class Generation:
             if result.token is not None and result.token not in eos:
                 text.add(result.token)
             if result.last:
-                text.end(result.token is not None and result.token in eos and not result.forced)
+                ended = result.token in eos and not result.forced
+                text.end(result.token if ended else None)
             if self.listener is not None:
                 self.listener(number, result.row, text)
 

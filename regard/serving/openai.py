@@ -7,15 +7,16 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from regard import decoding
 from regard.data.token_arrays import TokenArray
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.steps import ends_of
 from regard.errors import ConfigError, TextError
-from regard.serving.generated_text import GeneratedText
+from regard.serving.generated_text import GeneratedText, text_of
 from regard.serving.generation import Generation
 from regard.serving.requests import Completion, OpenAIEmbedding, Sampled
 from regard.serving.work import Work, most_generated, tokens_of
@@ -147,20 +148,11 @@ def decoded(
 ) -> list[tuple[list[int], list[GeneratedText]]]:
     """The prompts with their texts, of a method or a model that needs all prompts at once."""
     found = decode_in_order(task.generator, TokenArray.of(prompts), method)
+    ends = ends_of(method.eos, task.generator)
     return [
-        (ids, [_generated_text(task, ids, one, stops) for one in several])
+        (ids, [text_of(task.tokenizer, ids, one, ends, stops) for one in several])
         for ids, several in zip(prompts, found, strict=True)
     ]
-
-
-def _generated_text(
-    task: LanguageModeling, ids: list[int], one: Hypothesis, stops: Sequence[str]
-) -> GeneratedText:
-    text = GeneratedText(task.tokenizer, ids, stops)
-    for token in one.tokens:
-        text.add(token)
-    text.end(one.finished)
-    return text
 
 
 def scored(
@@ -173,7 +165,7 @@ def scored(
         return [Completed(ids, texts, []) for ids, texts in done]
     rows, counts = [], []
     for ids, texts in done:
-        for tokens in [text.tokens for text in texts] or [[]]:
+        for tokens in [text.scored_tokens for text in texts] or [[]]:
             rows.append([*ids, *tokens])
             counts.append(len(rows[-1]) - 1 if request.echo else len(tokens))
     found = iter(token_log_probs(task.generator, rows, counts, request.logprobs))
@@ -243,7 +235,7 @@ class CompletionBody:
         before = self.task.tokenizer.decode(one.prompt) if echo else ""
         logprobs = None
         if self.request.logprobs is not None:
-            ids, parts = (text.tokens, text.parts) if text else ([], [])
+            ids, parts = (text.scored_tokens, text.parts) if text else ([], [])
             if echo:
                 ids = [*one.prompt, *ids]
                 parts = [*text_parts(self.task, one.prompt), *parts]
@@ -267,7 +259,7 @@ def text_parts(task: LanguageModeling, ids: Sequence[int]) -> list[str]:
     text = GeneratedText(task.tokenizer, [])
     for number in ids:
         text.add(number)
-    text.end(False)
+    text.end()
     return text.parts
 
 
@@ -279,16 +271,21 @@ def _log_probs_body(
     echo: bool,
 ) -> dict[str, Any]:
     """The log-probabilities of tokens, of which `pieces` are the texts, as OpenAI names them."""
-    name = task.tokenizer.token
     first: list[None] = [None] if echo else []  # nothing precedes the first token of a prompt
-    offsets = [len("".join(pieces[:at])) for at in range(len(ids))]
-    top = [{name(i): p for i, p in best} for best in scored.top]
+    offsets = [*accumulate(map(len, pieces), initial=0)]
+    top = [{_name(task, i): p for i, p in best} for best in scored.top]
     return {
-        "tokens": [name(i) for i in ids],
+        "tokens": [_name(task, i) for i in ids],
         "token_logprobs": [*first, *scored.own][: len(ids)],
         "top_logprobs": [*first, *top][: len(ids)],
-        "text_offset": offsets,
+        "text_offset": offsets[: len(ids)],
     }
+
+
+def _name(task: LanguageModeling, id: int) -> str:
+    """A token; a model may have more of them than its tokenizer."""
+    tokenizer = task.tokenizer
+    return tokenizer.token(id) if id < tokenizer.vocab_size else tokenizer.label(id)
 
 
 # ------------------------------------------------------------------------------------- embeddings

@@ -60,6 +60,27 @@ class Texts(Request):
     """One text, or a list of texts."""
 
 
+class Tokenize(Request):
+    """Texts; or one of them in the form in which vLLM and evaluation harnesses ask."""
+
+    texts: str | list[str] | None = None
+    """One text, or a list of texts."""
+    prompt: str | None = None
+    """One text, or the name of a special token; the answer has its ids alone, as `tokens`."""
+    add_special_tokens: Literal[False] = False
+    """Tokens that the model adds to a text are never among these."""
+
+    def items(self) -> list[Any]:
+        """See `Request`."""
+        if (self.texts is None) == (self.prompt is None):
+            raise ConfigError("Give one of `texts` and `prompt`.")
+        return super().items() if self.prompt is None else [self.prompt]
+
+    def options(self) -> dict[str, Any]:
+        """See `Request`: none of them changes what is computed."""
+        return {}
+
+
 class TextsWithLimit(Texts):
     """Texts that may be too long."""
 

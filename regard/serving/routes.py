@@ -175,8 +175,8 @@ ROUTES = {
             "/tokenize",
             "The tokens of texts: ids, names and offsets.",
             "",
-            requests.Texts,
-            work_maker(tokens.tokenized),
+            requests.Tokenize,
+            tokens.tokenize,
             {"texts": [CAT]},
         ),
         Route(

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from regard.serving.work import Work, work_maker
+
 if TYPE_CHECKING:
+    from regard.serving.models import ServedModel
+    from regard.serving.requests import Tokenize
     from regard.tasks.verbs import TaskVerbs
+
+
+def tokenize(served: ServedModel, request: Tokenize) -> Work:
+    """The tokens of texts, or the ids of a prompt.
+
+    Raises:
+        ConfigError: neither is given, or both.
+    """
+    work = work_maker(tokenized)(served, request)
+    if (prompt := request.prompt) is None:
+        return work
+    roles, id_of = served.task.tokenizer.roles, served.task.tokenizer.id
+
+    def render(results: list[Any]) -> dict[str, Any]:
+        # Clients of vLLM ask so for the ids of the tokens that `/tokenizer_info` names.
+        ids = [id_of(prompt)] if prompt in roles.values() else results[0]["ids"]
+        return {"count": len(ids), "tokens": ids}
+
+    return replace(work, render=render)
 
 
 def tokenized(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
@@ -20,7 +44,9 @@ def tokenized(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> lis
 
 
 def tokenizer_info(task: TaskVerbs) -> dict[str, Any]:
-    """The kind, the size and the special tokens of a model's tokenizer."""
+    """The kind, the size and the special tokens of a model's tokenizer; some also under the names
+    that vLLM's `/tokenizer_info` has for them.
+    """
     tokenizer = task.tokenizer
     ids = {
         "bos": tokenizer.bos_id,
@@ -34,9 +60,11 @@ def tokenizer_info(task: TaskVerbs) -> dict[str, Any]:
         for role, number in ids.items()
         if number is not None
     }
+    named = {f"{role}_token": tokenizer.roles.get(role) for role in ("bos", "eos", "pad")}
     return {
         "kind": tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
         "special_tokens": special,
         "max_length": task.model.config.max_length,
+        **named,
     }

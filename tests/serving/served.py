@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +62,31 @@ def start(service: Service) -> threading.Thread:
     thread = threading.Thread(target=service.engine.run, daemon=True)
     thread.start()
     return thread
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def listening(service: Service) -> Iterator[str]:
+    """The address at which a service answers clients of HTTP."""
+    import uvicorn
+
+    port = free_port()
+    config = uvicorn.Config(application(service), port=port, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.should_exit = True
+        thread.join(10)
 
 
 async def exchange(

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from served import free_port, listening
 
 REGARD = (sys.executable, "-m", "regard", "serve")
 
@@ -27,12 +27,6 @@ def run(*arguments, **environment):
         timeout=60,
         env={**os.environ, **environment},
     )
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def ask(port, path, body=None, key="secret-key"):
@@ -106,20 +100,8 @@ def test_the_library_itself_imports_no_server():
 
 def test_the_client_of_openai(folders, service):
     openai = pytest.importorskip("openai")
-    import uvicorn
-
-    from regard.serving.app import application
-
-    port = free_port()
-    server = uvicorn.Server(
-        uvicorn.Config(application(service), port=port, log_level="error", lifespan="off")
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
-    try:
+    with listening(service) as address:
+        client = openai.OpenAI(base_url=f"{address}v1", api_key="x", max_retries=0)
         assert "tagging" in [one.id for one in client.models.list()]
         task = service.models.all["language-modeling-gpt2"].task
         options = {"model": "language-modeling-gpt2", "prompt": "the cat", "max_tokens": 6}
@@ -140,6 +122,3 @@ def test_the_client_of_openai(folders, service):
             client.completions.create(**{**options, "model": "no"})
         with pytest.raises(openai.BadRequestError, match="unknown field"):
             client.completions.create(**options, best_of=2)
-    finally:
-        server.should_exit = True
-        thread.join(10)

@@ -196,7 +196,7 @@ def test_a_stop_ends_a_text_before_it_wherever_it_lies(text, stops):
         generated.add(token)
         pieces.append(generated.ready())
         assert not any(stop in "".join(pieces) for stop in stops)
-    generated.end(False)
+    generated.end()
     pieces.append(generated.ready())
     found = [at for stop in stops if (at := whole.find(stop)) >= 0]
     assert "".join(pieces) == generated.text

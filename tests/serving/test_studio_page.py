@@ -10,15 +10,11 @@ import json
 import os
 import re
 import shutil
-import socket
-import threading
-import time
 from pathlib import Path
 
 import pytest
-from served import service_of, start
+from served import listening, service_of, start
 
-from regard.serving.app import application
 from regard.serving.studio.lessons import LESSONS
 from regard.serving.studio.maps import TextMaps
 from regard.serving.studio.routes import studio_page
@@ -27,7 +23,7 @@ from regard.serving.studio.sources import StudioSources
 from regard.training.metrics_log import METRICS, MetricsLog
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("uvicorn")
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -67,19 +63,9 @@ def service(folders, tmp_path_factory):
 def address(service):
     """The address of the running studio."""
     engine = start(service)
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    config = uvicorn.Config(application(service), port=port, log_level="error", lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
+    with listening(service) as found:
+        yield found
     service.engine.stop()
-    thread.join(10)
     engine.join(10)
 
 
