@@ -1,4 +1,4 @@
-"""The card of a finished run's model: its data, recipe and scores."""
+"""The cards of a finished run's model and adapters: its data, recipe and scores."""
 
 from __future__ import annotations
 
@@ -7,19 +7,32 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from regard.checkpoints.hub import CONFIG
+from regard.experiments.lora import ADAPTER
 from regard.experiments.training_plan import TrainingPlan
 from regard.schema import read_json
-from regard.tasks.model_card import CardScore, CardTraining, write_card
+from regard.tasks.model_card import (
+    CardHistory,
+    CardScore,
+    CardTraining,
+    adapter_form,
+    write_card,
+)
 from regard.training import Result
 
 
 def write_run_card(made: TrainingPlan, folder: Path, result: Result) -> None:
-    """Write the card of model/ of a finished run, which is `folder`, as `write_card` does."""
+    """Write the cards of model/ and adapter/ of a finished run, which is `folder`, as `write_card`
+    does.
+    """
     recipe = made.recipe.model_dump(mode="json", exclude_none=True, exclude={"data"})
     _, checksums = made.recorded or (None, made.checksums)
     training = CardTraining(recipe, checksums, tuple(_scores(made, result)))
-    model = folder / "model"
-    write_card(made.task, model, read_json(model / CONFIG), training)
+    history = CardHistory.of_training(made.task, training)
+    config = read_json(folder / "model" / CONFIG)
+    write_card(made.task, folder / "model", config, history)
+    if made.lora is not None:
+        form = adapter_form(made.lora.options(), made.recipe.model.path)
+        write_card(made.task, folder / ADAPTER, config, history, form)
 
 
 def _scores(made: TrainingPlan, result: Result) -> Iterator[CardScore]:

@@ -17,6 +17,7 @@ from regard.errors import CheckpointError, ConfigError
 from regard.exporting.runtime import Difference, Exported, ExportSource, Runtime, WeightsInFile
 from regard.file_writing import check_new, creating
 from regard.lazy import entry
+from regard.tasks.model_card import CardForm, CardHistory, write_card
 
 __all__ = ["Difference", "ExportSource", "Exported", "Runtime", "export"]
 
@@ -38,8 +39,9 @@ def export(
 ) -> Exported:
     """Write what a run or a folder holds for another runtime, in float32.
 
-    The tokenizer is written, too. With `check`, and if the runtime is installed, it opens the file
-    that was written, and its outputs for random ids are compared with ours.
+    The tokenizer is written, too, and into a folder a model card. With `check`, and if the runtime
+    is installed, it opens the file that was written, and its outputs for random ids are compared
+    with ours.
 
     Args:
         to: one of `RUNTIMES`.
@@ -60,6 +62,7 @@ def export(
     source = ExportSource(Path(folder), load_float32(folder))
     with creating(target) as temporary:
         notes = runtime.write(source, temporary, quantize)
+        _write_card(source, runtime, temporary)
         if not check or find_spec(runtime.package) is None:
             return Exported(target, runtime.name, None, (), notes)
         differences, found = runtime.compare(source, temporary)
@@ -95,6 +98,22 @@ def _version(runtime: Runtime) -> str:
         return version(runtime.package.replace("_", "-"))
     except PackageNotFoundError:
         return version(f"{runtime.package}-python")
+
+
+def _write_card(source: ExportSource, runtime: Runtime, out: Path) -> None:
+    """Write the card of a folder, which tells the model's scores, data and recipe as its own
+    folder's card does.
+    """
+    from regard.tasks.folders import config_of_task
+
+    if out.is_dir():
+        about = (
+            f"This folder is for {runtime.name}: the package `{runtime.package}` opens its files, "
+            "and `tokenizers` its tokenizer.json."
+        )
+        history = CardHistory.of_folder(source.path)
+        form = CardForm(runtime.package, about)
+        write_card(source.task, out, config_of_task(source.task), history, form)
 
 
 def _check_equal(

@@ -46,7 +46,7 @@ from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedding
 from regard.tasks.infer_task import check_task, kept_settings, task_of
-from regard.tasks.model_card import write_card
+from regard.tasks.model_card import CardHistory, adapter_form, write_card
 from regard.tasks.stored_settings import checked_settings
 from regard.tasks.verbs import TaskVerbs
 
@@ -228,7 +228,7 @@ def save(
     _write(task, folder, config, tensors, {})
     if isinstance(task, Embedding) and config["model_type"] != OURS:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
-    write_card(task, folder, _config_of(task, config, {}), license=license)
+    write_card(task, folder, _config_of(task, config, {}), CardHistory(license))
 
 
 def save_adapter(
@@ -237,7 +237,7 @@ def save_adapter(
     """Write the adapters of a task's model as a folder that `peft` opens, and `load`.
 
     Beside the files of `peft` stand the tokenizer and regard.json, from which `load` knows the task
-    and its labels.
+    and its labels. A model card says which model they are for.
 
     options: those with which the adapters were added.
     base: the folder, or the name on the hub, of the model without them.
@@ -248,11 +248,17 @@ def save_adapter(
     folder = Path(folder)
     local = folder_of(base).absolute() if Path(base).is_dir() else base
     write_adapter(folder, task.model, options, str(local))
-    config = _config_of(task, exported(task.model)[0], {})
+    config = config_of_task(task)
     write_text(folder / ADAPTED, json.dumps(config, indent=2) + "\n")
     task.tokenizer.save(folder, task.model.config.max_length)
     if task.decodes:
         _save_method(task, folder)
+    write_card(task, folder, config, form=adapter_form(options, base))
+
+
+def config_of_task(task: TaskVerbs) -> dict[str, Any]:
+    """config.json, as `save` writes it."""
+    return _config_of(task, exported(task.model)[0], {})
 
 
 def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path:
@@ -282,7 +288,8 @@ def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path
     tensors = quantized_tensors(task.model, dtype)
     with creating(out) as temporary:
         _write(task, temporary, config, tensors, {"weights": dtype})
-        write_card(task, temporary, _config_of(task, config, {"weights": dtype}))
+        written = _config_of(task, config, {"weights": dtype})
+        write_card(task, temporary, written, CardHistory.of_folder(folder.path))
     return out
 
 

@@ -1,7 +1,9 @@
 """Model cards: README.md of a folder, in the form of the hub, with what is known and no more.
 
     write_card(task, folder, config)                    by `regard.save`
-    write_card(task, folder, config, training)          by a run, whose data and scores are known
+    write_card(task, folder, config, history)           by a run, whose data and scores are known,
+                                                        and where another folder's card says them
+    write_card(..., form=adapter_form(options, base))   adapters, and files for other runtimes
 
 The last line has the checksum of the text, so that a card which a person has written or changed is
 recognized, and left as it is.
@@ -15,15 +17,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Self
 
 import regard
+from regard.checkpoints.adapters import AdapterOptions
+from regard.checkpoints.hub import folder_of
 from regard.checkpoints.model_folder import OURS
 from regard.file_writing import write_text
 from regard.recipe import dumps
 from regard.tasks.verbs import TaskVerbs
 
 CARD = "README.md"
+HISTORY = re.compile(r"^## (Scores|Data|Training)$", re.M)
 SEAL = re.compile(r"\n<!-- Written by regard; SHA-256 of the text above: ([0-9a-f]{64}) -->\n\Z")
 # task -> its name on the hub
 PIPELINES = {
@@ -67,23 +72,90 @@ class CardTraining:
     scores: tuple[CardScore, ...]
 
 
+@dataclass(frozen=True)
+class CardHistory:
+    """What a card says of where the weights come from.
+
+    license: of the weights, as the hub calls it, such as "apache-2.0"; None: it is not known.
+    sections: the scores, the data and the recipe, as far as they are known.
+    results: the scores for the hub's index of models.
+    """
+
+    license: str | None = None
+    sections: str = ""
+    results: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def of_training(cls, task: TaskVerbs, training: CardTraining) -> Self:
+        """Of a training that is known."""
+        results = tuple(_result(task, score) for score in training.scores)
+        return cls(None, "\n\n".join(_of_training(training)) + "\n", results)
+
+    @classmethod
+    def of_folder(cls, path: str | Path) -> Self:
+        """As the card of a folder says, from which another one is made. Of a card that a person has
+        written or changed the licence alone is read.
+        """
+        file = folder_of(path) / CARD
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        license = _field(text, "license")
+        if not is_generated(text):
+            return cls(license if isinstance(license, str) else None)
+        text = text[: SEAL.search(text).start()]  # type: ignore[union-attr]
+        begin = HISTORY.search(text)
+        index = _field(text, "model-index") or [{"results": []}]
+        return cls(license, text[begin.start() :] if begin else "", tuple(index[0]["results"]))
+
+
+NO_HISTORY = CardHistory()
+
+
+@dataclass(frozen=True)
+class CardForm:
+    """How a folder holds a model, where it is not as `regard.save` writes it.
+
+    library: that opens it.
+    about: what it holds, and how it is opened.
+    base: the model that it needs besides.
+    """
+
+    library: str
+    about: str
+    base: str | None = None
+
+
+def adapter_form(options: AdapterOptions, base: str | Path) -> CardForm:
+    """Of low-rank adapters. base: their model, a folder, whose name is shown, or one of the hub."""
+    path = Path(base)
+    name = str(base)
+    if path.is_dir():
+        name = (path.parent if path.name == "model" else path).resolve().name
+    about = (
+        f"Low-rank adapters (LoRA) of rank {options.rank}, alpha {options.alpha:g}, for {name}. "
+        '`regard.load("FOLDER")` opens them with that model, whose place adapter_config.json says; '
+        "`peft` does, too."
+    )
+    return CardForm("peft", about, name)
+
+
 def write_card(
     task: TaskVerbs,
     folder: Path,
     config: Mapping[str, Any],
-    training: CardTraining | None = None,
-    license: str | None = None,
+    history: CardHistory = NO_HISTORY,
+    form: CardForm | None = None,
 ) -> None:
     """Write README.md of a folder, unless there is one that a person has written or changed.
 
     config: the contents of config.json.
-    license: as the hub calls it, such as "apache-2.0"; None: it is not known.
+    form: None: the folder is as `regard.save` writes it.
 
     Raises:
         CheckpointError: it cannot be written.
     """
     path = folder / CARD
-    text = _sealed(_front_matter(task, config, training, license) + _body(task, config, training))
+    form = _saved(task, config) if form is None else form
+    text = _sealed(_front_matter(task, config, history, form) + _body(task, config, history, form))
     if path.exists():
         before = path.read_text(encoding="utf-8", errors="replace")
         if before == text or not is_generated(before):
@@ -111,23 +183,32 @@ def _checksum(text: str) -> str:
 def _front_matter(
     task: TaskVerbs,
     config: Mapping[str, Any],
-    training: CardTraining | None,
-    license: str | None,
+    history: CardHistory,
+    form: CardForm,
 ) -> str:
     """The fields that the hub reads: YAML, each value as JSON."""
-    fields: dict[str, Any] = {"license": license} if license else {}
-    fields |= {"library_name": _library(task, config), "tags": ["regard", _kind(config)]}
+    fields: dict[str, Any] = {"license": history.license} if history.license else {}
+    fields |= {"library_name": form.library, "tags": ["regard", _kind(config)]}
+    if form.base is not None:
+        fields["base_model"] = form.base
     if task.name in PIPELINES:
         fields["pipeline_tag"] = PIPELINES[task.name]
-    if training is not None and training.scores:
-        fields["model-index"] = [
-            {
-                "name": _title(task, config),
-                "results": [_result(task, score) for score in training.scores],
-            }
-        ]
+    if history.results:
+        fields["model-index"] = [{"name": _title(task, config), "results": history.results}]
     lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
     return "\n".join(["---", *lines, "---", ""])
+
+
+def _field(text: str, name: str) -> Any:
+    """A field of the front matter of a card; None where it has none, or not as JSON has values."""
+    front = text.partition("\n---\n")[0] if text.startswith("---\n") else ""
+    found = re.search(rf"^{name}: (.+)$", front, re.M)
+    if found is None:
+        return None
+    try:
+        return json.loads(found[1])
+    except ValueError:
+        return found[1] if re.fullmatch(r"[\w.-]+", found[1]) else None
 
 
 def _result(task: TaskVerbs, score: CardScore) -> dict[str, Any]:
@@ -160,22 +241,31 @@ def _title(task: TaskVerbs, config: Mapping[str, Any]) -> str:
 # ----------------------------------------------------------------------------------- text
 
 
-def _body(task: TaskVerbs, config: Mapping[str, Any], training: CardTraining | None) -> str:
+def _saved(task: TaskVerbs, config: Mapping[str, Any]) -> CardForm:
+    """Of a folder that `regard.save` writes."""
+    library = _library(task, config)
+    about = '```python\nimport regard\n\nmodel = regard.load("FOLDER")\n```'
+    if library != "regard":
+        about += f"\n\n`{library}` opens it as {_architecture(task, config)}."
+    return CardForm(library, about)
+
+
+def _architecture(task: TaskVerbs, config: Mapping[str, Any]) -> str:
+    return (config.get("architectures") or [type(task.model).__name__])[0]
+
+
+def _body(task: TaskVerbs, config: Mapping[str, Any], history: CardHistory, form: CardForm) -> str:
     model: Any = task.model
     count = sum(one.numel() for one in dict.fromkeys(model.parameters()))
-    architecture = (config.get("architectures") or [type(model).__name__])[0]
     parts = [
         f"# {_title(task, config)}",
-        f"{architecture} with {count:,} parameters and a vocabulary of "
+        f"{_architecture(task, config)} with {count:,} parameters and a vocabulary of "
         f"{task.tokenizer.vocab_size:,} tokens ({task.tokenizer.kind}), for the task "
         f"{task.name}.",
         "## Loading",
-        '```python\nimport regard\n\nmodel = regard.load("FOLDER")\n```',
+        form.about,
     ]
-    if _library(task, config) != "regard":
-        parts.append(f"`{_library(task, config)}` opens it as {architecture}.")
-    parts += _of_training(training) if training is not None else []
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts) + "\n" + (f"\n{history.sections}" if history.sections else "")
 
 
 def _of_training(training: CardTraining) -> list[str]:

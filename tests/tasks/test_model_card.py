@@ -67,6 +67,47 @@ def test_a_card_that_a_person_has_written_or_changed_is_not_overwritten(tmp_path
     assert "my GPT-2" in path.read_text()
 
 
+def test_what_is_made_of_a_run_has_a_card_with_the_run_s_scores_and_data(run, tmp_path):
+    whole = (run.folder / "model" / "README.md").read_text()
+    history = whole[whole.index("## Scores") : whole.index("\n<!-- ")]
+    regard.quantize(run.folder, tmp_path / "small")
+    card = ModelCard.load(tmp_path / "small" / "README.md")
+    assert history in card.content
+    assert {one.metric_value for one in card.data.eval_results} >= {*run.test_scores.values()}
+
+
+def test_adapters_have_a_card_that_names_their_model(run, tmp_path):
+    adapted = regard.train(
+        task="classification",
+        model={"path": str(run.folder), "lora": {"rank": 2}},
+        train=ROWS,
+        updates=1,
+        out=tmp_path / "adapted",
+        show="none",
+    )
+    card = ModelCard.load(adapted.folder / "adapter" / "README.md")
+    assert card.data.library_name == "peft" and card.data.base_model == "run"
+    assert "rank 2" in card.text and "[model.lora]" in card.text
+    assert str(run.folder.parent) not in card.content
+
+
+def test_a_card_of_a_person_gives_its_licence_to_what_is_made_of_the_folder(tmp_path):
+    words = train("characters", ["a dog"], 20)
+    task = LanguageModeling(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
+    for text, license in (
+        ("---\nlicense: mit\n---\n## Scores\nmine\n", "mit"),
+        ("license: mit", None),
+        ("---\nlicense: [a, b]\n---\n", None),
+    ):
+        folder = tmp_path / f"{len([*tmp_path.iterdir()])}"
+        folder.mkdir()
+        (folder / "README.md").write_text(text)
+        regard.save(task, folder)
+        small = regard.quantize(folder, tmp_path / f"{folder.name}-small")
+        made = (small / "README.md").read_text()
+        assert ModelCard(made).data.license == license and "mine" not in made
+
+
 def test_a_folder_that_is_loaded_and_saved_has_the_same_card(tmp_path):
     words = train("characters", ["a dog"], 20)
     task = LanguageModeling(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
