@@ -13,13 +13,19 @@ from functools import lru_cache
 from typing import Any
 
 from regard.serving.problems import Problem
-from regard.serving.studio.lessons import attention, decoding, layers, texts
+from regard.serving.studio.lessons import attention, decoding, layers, texts, trained
 from regard.serving.studio.lessons.lesson import Lesson
 from regard.serving.studio.pictures import plain_picture
 
 LESSONS: dict[str, Lesson] = {
     one.name: one
-    for one in (*texts.LESSONS, *layers.LESSONS, *attention.LESSONS, *decoding.LESSONS)
+    for one in (
+        *texts.LESSONS,
+        *layers.LESSONS,
+        *attention.LESSONS,
+        *decoding.LESSONS,
+        *trained.LESSONS,
+    )
 }
 
 
