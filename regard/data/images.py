@@ -47,7 +47,7 @@ def open_image(path: str | Path) -> Any:
         ) from None
     except (image_module.DecompressionBombError, image_module.DecompressionBombWarning):
         raise DataError(str(path), None, "has too many pixels. Make it smaller.") from None
-    except (OSError, SyntaxError, ValueError) as error:  # what decoders raise
+    except Exception as error:  # decoders raise errors of any kind
         raise DataError(str(path), None, f"is not a whole image: {error}.") from None
     if upright.mode.startswith(("I", "F")):
         upright = image_module.fromarray(_eight_bits(np.asarray(upright), path))

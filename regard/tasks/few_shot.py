@@ -71,7 +71,8 @@ def few_shot_scores(
         ConfigError: examples are asked for without a pool, or from one that is too small; the model
             reads backward.
         DataError: a row is malformed.
-        TextError: a question is longer than the context and `too_long` is "error".
+        TextError: a question is longer than the context and `too_long` is "error", or a choice has
+            no token.
     """
     if shots and pool is None:
         raise ConfigError(f"`shots` is {shots}, but there is no pool of examples (`--examples`).")
@@ -112,7 +113,8 @@ def fitted_prompts(
     space: what is between a prompt and its answer.  too_long: of questions, see `few_shot_scores`.
 
     Raises:
-        TextError: a question is longer than the context, or has an empty prompt.
+        TextError: a question is longer than the context, or has an empty prompt or a choice without
+            a token.
     """
     pairs = enumerate(zip(questions, prefixes, strict=True))
     return [_fitted(task, question, solved, space, n, too_long) for n, (question, solved) in pairs]
@@ -146,6 +148,10 @@ def _fitted(
             raise TextError(number, problem, hint, what="Question")
         rows, truncated = [ids[-most:] for ids in rows], True
     counts = [_count(task, prompt, one) for one in endings]
+    for choice, count in zip(question.choices, counts, strict=False):
+        if not count:
+            problem = f"has the choice {choice!r}, of which this tokenizer keeps no token."
+            raise TextError(number, problem, "Write it otherwise.", what="Question")
     if any(count >= len(ids) for count, ids in zip(counts, rows, strict=True)):
         raise TextError(
             number, "has an empty prompt.", "Write text in the template.", what="Question"

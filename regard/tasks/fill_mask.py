@@ -138,8 +138,8 @@ class FillMask(EncoderTask):
         texts = [checked_text(text, index) for index, text in enumerate(as_list(texts))]
         inputs = self.input_format.encode([(text,) for text in texts])
         for index, (text, one) in enumerate(zip(texts, inputs, strict=True)):
-            if not text.strip():
-                raise TextError(index, "is empty.", "Leave it out.")
+            if not one.counts[0]:
+                raise TextError(index, "is empty, or has no token.", "Leave it out.")
             if MASK in text or self.tokenizer.mask_id in one.ids:
                 raise TextError(index, f"has a mask: {text!r:.80}.", "Masks have no likelihood.")
         check_lengths([len(one) for one in inputs], self.input_format.max_length)

@@ -38,7 +38,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.inputs import as_list, text_or_words
+from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
 from regard.tasks.tagging import at_positions
 from regard.tasks.trees import (
@@ -48,6 +48,7 @@ from regard.tasks.trees import (
     bracket_score,
     bracket_values,
     read_form,
+    sentence_or_words,
     shown_words,
 )
 from regard.text import Tokenizer
@@ -283,7 +284,7 @@ class Parsing(encoding.EncoderTask):
 
     def checked(self, texts: Any) -> list[Any]:
         """Sentences as strings or lists of words."""
-        return [text_or_words(text, index) for index, text in enumerate(as_list(texts))]
+        return [sentence_or_words(text, index) for index, text in enumerate(as_list(texts))]
 
     def predictions(
         self,

@@ -26,7 +26,7 @@ from regard.models.protocols import EncoderDecoder
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, decode_in_order
 from regard.tasks.finite_checks import NonFiniteScores
-from regard.tasks.inputs import as_list, checked_texts, text_or_words, too_long_error
+from regard.tasks.inputs import as_list, checked_texts, too_long_error, warn_of_truncation
 from regard.tasks.sections import (
     DataSection,
     DecodingRecipe,
@@ -42,7 +42,13 @@ from regard.tasks.text_to_text import (
     TextToTextOptions,
     fields_of,
 )
-from regard.tasks.trees import METRIC_NAMES, Sentence, bracket_score, bracket_values
+from regard.tasks.trees import (
+    METRIC_NAMES,
+    Sentence,
+    bracket_score,
+    bracket_values,
+    sentence_or_words,
+)
 from regard.text import Tokenizer
 from regard.text.languages import LanguageTokens
 from regard.text.trees import (
@@ -264,7 +270,7 @@ class SequenceParsing(TextToText):
         """The scores of the predicted trees, and the cross-entropy of the gold ones per token."""
         data = self._data()
         try:
-            found = self.parse(data.references)
+            found = self._parsed(data.references)
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
         gold = [read_trees(text)[0] for text in data.references]
@@ -276,10 +282,13 @@ class SequenceParsing(TextToText):
     def parse(self, texts: Any, **options: Any) -> Any:
         """The tree of a sentence; for a list of sentences, each a text or a list of words, a list.
 
+        Of a sentence that is too long it is that of the words that are read, with a warning.
+
         options: how to decode, by name (`beams=4`), where not as the model's own method.
 
         Raises:
-            TextError: a text has no word, or its tree is longer than the limit.
+            TextError: a text has no word, or one that no tree can have; or `max_tokens` allows no
+                tree.
         """
         if isinstance(texts, str):
             return self.parse([texts], **options)[0]
@@ -287,9 +296,18 @@ class SequenceParsing(TextToText):
         for index, text in enumerate(given):
             if not text.strip():
                 raise TextError(index, "has no word, so it has no tree.")
-        return [
-            read_trees(tree)[0] for tree in self.generate(given, too_long="truncate", **options)
-        ]
+        self._warn_if_truncated(given)
+        return self._parsed(given, **options)
+
+    def _parsed(self, texts: Sequence[str], **options: Any) -> list[ConstituencyTree]:
+        """The tree of each text; of longer ones that of the words that the model reads."""
+        found = self.generate(texts, too_long="truncate", **options)
+        return [read_trees(tree)[0] for tree in found]
+
+    def _warn_if_truncated(self, texts: Sequence[str]) -> None:
+        if cut := self.over_limit(texts):
+            limit = self.model.config.max_length
+            warn_of_truncation(len(cut), len(texts), "sentences or their trees", limit)
 
     def hypotheses(
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
@@ -390,6 +408,7 @@ class SequenceParsing(TextToText):
         encoding.no_columns(columns)
         known = isinstance(pairs, TreePairs)
         sources, references = fields_of(pairs if known else TreePairs(read_treebank(pairs)))
+        self._warn_if_truncated(sources)
         texts = self.generate(sources, too_long="truncate", **options)
         return self.scores(texts, references), texts
 
@@ -415,7 +434,7 @@ def _source_text(text: str) -> str:
 
 def _as_text(given: Any, index: int) -> str:
     """A text as it is; a list of words as a tree that has them."""
-    given = text_or_words(given, index)
+    given = sentence_or_words(given, index)
     if isinstance(given, str):
         return given
     return f"({WORD} {' '.join(f'({WORD} {escaped(word)})' for word in given)})" if given else ""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from regard.data.datasets.records import RecordReader
 from regard.data.token_arrays import ReadReport
+from regard.errors import TextError
 from regard.metrics.brackets import BracketF1, BracketScore
+from regard.tasks.inputs import text_or_words
 from regard.text.trees import (
     UNESCAPED,
     ConstituencyTree,
@@ -62,6 +65,21 @@ def _tree_of(text: str) -> ConstituencyTree | None:
     except TreeError:
         return None
     return simplified(found[0]) if len(found) == 1 and found[0].children else None
+
+
+def sentence_or_words(given: Any, index: int) -> str | list[str]:
+    """A sentence as a str, or its words as a list, each of which a tree can have.
+
+    Raises:
+        TextError: it is neither, or a word is empty or has white space.
+    """
+    found = text_or_words(given, index)
+    for number, word in enumerate(found if isinstance(found, list) else (), 1):
+        if word.split() != [word]:
+            problem = f"has {word!r:.80} as word {number}, which is no single word."
+            hint = "Words of a tree are not empty and have no white space; or give a text."
+            raise TextError(index, problem, hint)
+    return found
 
 
 def read_form(word: str) -> str:

@@ -37,7 +37,7 @@ class TreeError(RegardError):
         super().__init__(f"Bracketed trees, line {line}: {problem}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ConstituencyTree:
     """A constituent with children, or a tag with a word."""
 
@@ -73,6 +73,19 @@ class ConstituencyTree:
                 unended.append(len(found))
                 found.append((position, position, node.label))
         return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConstituencyTree) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[tuple[str, str, bool], ...]:
+        """What makes a tree, without any inside another."""
+        return tuple((node.label, node.word, ended) for node, ended in walk(self))
+
+    def __repr__(self) -> str:
+        return f"ConstituencyTree({str(self)!r})"
 
     def __str__(self) -> str:
         parts = []

@@ -224,6 +224,15 @@ def test_malformed_rows_are_named(template, rows, message):
         template.questions(rows)
 
 
+def test_a_choice_without_tokens_is_an_error():
+    tokenizer = train("wordpiece", [str(row) for row in ROWS], 120)  # drops marks without width
+    config = RecurrentConfig(tokenizer.vocab_size, d_model=8, layers=1)
+    task = LanguageModeling(RecurrentLanguageModel(config), tokenizer)
+    row = {"text": "the ball is", "label": 1, "options": ["red", "\u200b"]}
+    with pytest.raises(TextError, match=r"Question 2 has the choice '\\u200b', of which"):
+        few_shot_scores(task, [ROWS[0], row], LISTED)
+
+
 def test_wrong_templates_and_pools_are_errors(model):
     task = regard.load(model)
     for wrong in ("no field", "{", "{}", "{text!r}", "{text:>3}"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,6 +16,9 @@ from regard.models.transformer import Transformer
 from regard.tasks.sequence_parsing import SequenceParsing, TreeTokens
 from regard.text import train
 from regard.text.trees import linearized, read_trees
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import every_task  # noqa: E402
 
 TREES = """
 ( (S (NP-SBJ (DT the) (NN cat)) (VP (VBD sat) (PP-LOC (IN on) (NP (DT a) (NN mat)))) (. .)) )
@@ -106,6 +112,13 @@ def test_targets_are_one_token_for_each_bracket_and_word():
     assert tokens.encode_many(["(UNSEEN (NP (N a)))"]) == tokens.encode_many(["(NP (N a))"])
 
 
+@pytest.mark.parametrize("word", ["", " ", "New York", "a\tb", "10\u00a0000", "\u3000", "a "])
+def test_a_word_that_no_tree_can_have_is_an_error(word):
+    for method in (tiny().parse, every_task.encoder("parsing").parse):
+        with pytest.raises(TextError, match=r"Text 2 has .* as word 2, which is no single word"):
+            method([["a"], ["a", word]])
+
+
 def test_words_of_a_sentence_are_no_brackets():
     task = tiny()
     ids = task._sources([["EXXON", "(S", "XX", ")"]])[0].tolist()
@@ -119,8 +132,10 @@ def test_over_long_sentences_raise_an_error_or_are_cut():
     assert task.over_limit(["a", long]) == {1: 15}
     with pytest.raises(TextError, match="Text 2 has 15 tokens, but this model reads at most 12"):
         task.predict(["a", long])
-    (tree,) = task.parse([long])
-    assert tree.words == long.split()[:9]
+    for words in (long, long.split()):
+        with pytest.warns(UserWarning, match="1 of 1 sentences or their trees were cut to 12"):
+            (tree,) = task.parse([words])
+        assert tree.words == long.split()[:9]
     with pytest.raises(TextError, match="Text 2 has no word"):
         task.parse(["a", ""])
     assert task.predict(["a", ""])[1] == ""

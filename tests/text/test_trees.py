@@ -90,6 +90,14 @@ def test_every_tree_of_the_treebank_is_written_as_it_was_read(shared):
     assert count == 3914 and not labels
 
 
+def test_trees_of_any_depth_are_compared_and_shown():
+    deep = "(S " * 399 + "({} a)" + ")" * 399
+    (first,), (same,), (other,) = (read_trees(deep.format(tag)) for tag in "NNV")
+    assert first == same and hash(first) == hash(same) and first != other and first != "a"
+    assert repr(first) == f"ConstituencyTree('{deep.format('N')}')"
+    assert read_trees("(S (S (N a)) (N b))") != read_trees("(S (S (N a) (N b)))")
+
+
 def test_trees_over_several_lines_begin_on_numbered_lines():
     lines = ["", "( (S", "   (NN a) ))  (X (Y b))", "(Z", " c)"]
     numbers, trees = zip(*numbered_trees(lines), strict=True)
