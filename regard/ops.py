@@ -55,7 +55,7 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
 
 
 def nothing_like(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor without numbers, on a weight's device and of the type of states beside it, (0,).
+    """An empty tensor, on a weight's device and of the type of states beside it, (0,).
 
     dtype: None: that in which the model computes.
     """

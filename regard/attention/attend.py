@@ -169,7 +169,7 @@ def _fused(
 def _kept_alone(
     query: Tensor, key: Tensor, value: Tensor, grid: Tensor | None, is_causal: bool
 ) -> Tensor:
-    """The context, without numbers, and what fused kernels keep for the backward pass.
+    """The context on the meta device, and what fused kernels keep for the backward pass.
 
     There is none for the meta device, where torch would keep the weights, as no device does.
     """

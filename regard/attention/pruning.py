@@ -1,5 +1,5 @@
-"""Heads silenced, weighed and taken away: "Are Sixteen Heads Really Better than One?" (Michel et
-al. 2019).
+"""Heads of attention masked, ranked by importance and pruned: "Are Sixteen Heads Really Better than
+One?" (Michel et al. 2019).
 
     with heads_masked(model, {3: [1, 6]}): ...     layer 3 without its heads 1 and 6
     scores = head_importance(model, batches, losses)
@@ -80,11 +80,11 @@ def attentions(
 def heads_masked(
     model: nn.Module | HasModel, heads: Heads, kind: str | None = None
 ) -> Iterator[None]:
-    """Silence heads inside the block: {3: [1, 6]} are heads 1 and 6 of layer 3.
+    """Mask heads inside the block: {3: [1, 6]} are heads 1 and 6 of layer 3.
 
     Nothing else changes: not the speed, not the weights of the model. It acts in this thread (or
     asynchronous task) alone; blocks may stand in one another. `regard.look` shows the weights of a
-    silenced head as zeros, which is what reaches the result.
+    masked head as zeros, which is what reaches the result.
 
     Raises:
         ConfigError: a layer or a head does not exist, or was pruned.

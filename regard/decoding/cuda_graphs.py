@@ -17,9 +17,9 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,25 @@ Run = Callable[[], tuple[Tensor, dict[str, Tensor]]]
 Parts = dict[str, Any]
 
 
+class GeneratorModule(Protocol):
+    """A generator that is an `nn.Module`: a model itself, and no wrapper around one."""
+
+    config: Any
+    training: bool
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See `Generator`."""
+
+    def modules(self) -> Iterator[nn.Module]:
+        """As of every `nn.Module`."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """As of every `nn.Module`."""
+
+    def buffers(self) -> Iterator[Tensor]:
+        """As of every `nn.Module`."""
+
+
 class CannotReplay(Exception):
     """A step that is no matter of fixed shapes alone."""
 
@@ -55,7 +74,7 @@ class Graphed(GeneratorAround):
     heads are gated, and where the state is of a kind that is not known here.
     """
 
-    model: Any  # a module, too
+    model: Any  # a `GeneratorModule`
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         """See `Generator`."""
@@ -73,7 +92,7 @@ class Graphed(GeneratorAround):
         return super().train(mode)
 
 
-def _fits(model: Any) -> bool:
+def _fits(model: object) -> bool:
     """Whether a model is on a GPU."""
     if not isinstance(model, nn.Module):
         return False
@@ -84,13 +103,13 @@ def _fits(model: Any) -> bool:
 ops.register(generator, "cuda_graphs", Graphed, when=_fits)
 
 
-def forget(model: nn.Module) -> None:
+def forget(model: GeneratorModule) -> None:
     """Give up the memory of recorded steps, as for a training that goes on."""
     if model in _replays:
         _replays[model].buffers.clear()
 
 
-_replays: weakref.WeakKeyDictionary[nn.Module, CapturedSteps] = weakref.WeakKeyDictionary()
+_replays: weakref.WeakKeyDictionary[GeneratorModule, CapturedSteps] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -341,20 +360,21 @@ class CapturedSteps:
         self._weights: Any = None
         self._lock = threading.Lock()
 
-    def step(self, model: nn.Module, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
+    def step(self, model: GeneratorModule, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         """See `step`."""
-        own: Any = model
         if self.refused is not None or not _plain(model, tokens):
-            return own.step(tokens, state)
+            return model.step(tokens, state)
         try:
             with self._lock, torch.inference_mode(False), torch.no_grad():
                 found = self._replayed(model, tokens, state)
         except Exception as error:  # whatever a library does when it is recorded
             self._refuse(model, error)
             found = None
-        return own.step(tokens, state) if found is None else found
+        return model.step(tokens, state) if found is None else found
 
-    def _replayed(self, model: Any, tokens: Tensor, state: State) -> tuple[Tensor, Any] | None:
+    def _replayed(
+        self, model: GeneratorModule, tokens: Tensor, state: State
+    ) -> tuple[Tensor, Any] | None:
         """A step that is recorded, or is so now; None: the model's own must do."""
         parts = parts_of(state)
         cache, source = _only(parts, KeyValueCache), _only(parts, SourceMemory)
@@ -387,7 +407,7 @@ class CapturedSteps:
 
     def _buffer(
         self,
-        model: Any,
+        model: GeneratorModule,
         tokens: Tensor,
         parts: Parts,
         cache: KeyValueCache | None,
@@ -432,7 +452,7 @@ class CapturedSteps:
         self.buffers.append(made)
         return made
 
-    def _renewed(self, model: nn.Module) -> bool:
+    def _renewed(self, model: GeneratorModule) -> bool:
         """Whether nothing holds that was recorded, since the weights lie elsewhere now.
 
         Raises:
@@ -451,7 +471,12 @@ class CapturedSteps:
     # ---- recording
 
     def _record(
-        self, model: Any, buffer: GraphBuffer, tokens: Tensor, state: State, parts: Parts
+        self,
+        model: GeneratorModule,
+        buffer: GraphBuffer,
+        tokens: Tensor,
+        state: State,
+        parts: Parts,
     ) -> CapturedStep:
         """A recording of this step, which has been made then.
 
@@ -476,7 +501,7 @@ class CapturedSteps:
             raise CannotReplay("its recorded steps give other scores")
         return replay
 
-    def _refuse(self, model: nn.Module, error: Exception) -> None:
+    def _refuse(self, model: GeneratorModule, error: Exception) -> None:
         """From now on the model's own steps do; this is told once."""
         self.refused = str(error).strip().split("\n")[0] or type(error).__name__
         self.buffers.clear()
@@ -487,7 +512,7 @@ class CapturedSteps:
         )
 
 
-def _plain(model: nn.Module, tokens: Tensor) -> bool:
+def _plain(model: GeneratorModule, tokens: Tensor) -> bool:
     """Whether nothing but the scores is wanted of a step."""
     return (
         tokens.dtype == torch.int64

@@ -18,6 +18,7 @@ from regard.decoding import cuda_graphs as cuda_graphs  # which registers a gene
 from regard.decoding.start import start
 from regard.errors import RegardError
 from regard.models.protocols import Generator
+from regard.state import State
 
 
 class HasModes(Protocol):
@@ -31,7 +32,7 @@ class HasModes(Protocol):
 
 
 class NotNumbers(RegardError):
-    """A model's scores for what comes next are infinite or not numbers."""
+    """A model's scores for what comes next are infinite or NaN."""
 
 
 def start_decoding(model: Generator, source: Sequences | None) -> tuple[Any, Tensor]:
@@ -57,13 +58,13 @@ def ends_of(eos: tuple[int, ...] | None, model: Generator) -> tuple[int, ...]:
 
 
 def log_probs_after(
-    model: Generator, fed: Tensor, state: Any, tokens: Tensor
-) -> tuple[Tensor, Any]:
+    model: Generator, fed: Tensor, state: State, tokens: Tensor
+) -> tuple[Tensor, State]:
     """Log-probabilities (R, N, V), at least float32, of what follows each of the tokens `fed`
     (R, N), in one step; tokens (R, T) are all that is written.
 
     Raises:
-        NotNumbers: the model gave no numbers.
+        NotNumbers: the model's scores are infinite or NaN.
     """
     scores, state = model.step(fed, state)
     log_probs = normalized(scores)

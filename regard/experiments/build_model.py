@@ -77,7 +77,7 @@ def _check_layers(options: Mapping[str, Any], section: str = "model") -> None:
 
 
 def _check_memory(make: Callable[[], nn.Module]) -> None:
-    """Build the model without numbers, and compare its size with this machine's memory.
+    """Build the model on the meta device, and compare its size with this machine's memory.
 
     Raises:
         ConfigError: weights and gradients do not fit into it, or are too large for torch.

@@ -42,12 +42,12 @@ def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Modu
         f"start from the mean of its {own.vocab_size:,} vectors; its other words are dropped.",
         stacklevel=4,
     )
-    return exchange_vocabulary(model, rows, **_special_ids(model, tokenizer))
+    return exchange_vocabulary(model, rows, **_special_ids(model.config, tokenizer))
 
 
-def _special_ids(model: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
-    """The ids of the special tokens that the model's configuration names."""
-    config = asdict(model.config)
+def _special_ids(configuration: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
+    """The ids of the special tokens that a model's configuration names."""
+    config = asdict(configuration)
     known = config.keys() & {"pad", "bos", "eos"}
     found = {role: getattr(tokenizer, f"{role}_id") for role in known}
     for role, number in found.items():

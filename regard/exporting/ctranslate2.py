@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.attention.relative_bias import RelativeBias
 from regard.data.batches import Sequences
 from regard.exporting.runtime import (
     Comparison,
@@ -23,9 +26,10 @@ from regard.exporting.runtime import (
     array,
     package,
 )
+from regard.layers.feedforward import FeedForward
 from regard.models.bert import Bert
 from regard.models.gpt2 import GPT2
-from regard.models.t5 import T5
+from regard.models.t5 import T5, T5DecoderBlock, T5EncoderBlock
 from regard.models.transformer import Transformer
 from regard.models.transformer_prenorm import PreNormTransformer
 
@@ -41,6 +45,10 @@ ACTIVATIONS = {
     "sigmoid": "Sigmoid",
 }
 ABSOLUTE = ("learned", "sinusoidal")
+
+Spec = Any  # a part of a specification: CTranslate2 declares no types, and sets attributes by name
+Runner = Any  # its Generator, Encoder or Translator: compiled classes without declared types
+NormLayer = nn.LayerNorm | nn.RMSNorm
 
 
 class CTranslate2:
@@ -88,21 +96,21 @@ class CTranslate2:
 # ----------------------------------------------------------------------------------- parts
 
 
-def _linear(spec: Any, layer: Any) -> None:
+def _linear(spec: Spec, layer: nn.Linear) -> None:
     """A layer, or several of one input one below the other."""
     spec.weight = array(layer.weight)
     if layer.bias is not None:
         spec.bias = array(layer.bias)
 
 
-def _norm(spec: Any, norm: Any) -> None:
+def _norm(spec: Spec, norm: NormLayer) -> None:
     """A layer norm, or one with neither mean nor bias."""
     spec.gamma = array(norm.weight)
     if isinstance(norm, nn.LayerNorm):
         spec.beta = array(norm.bias)
 
 
-def _self_attention(spec: Any, attention: Any, norm: Any) -> None:
+def _self_attention(spec: Spec, attention: SelfAttention, norm: NormLayer) -> None:
     _linear(spec.linear[0], attention.query_key_value)
     _linear(spec.linear[1], attention.output)
     _norm(spec.layer_norm, norm)
@@ -110,7 +118,7 @@ def _self_attention(spec: Any, attention: Any, norm: Any) -> None:
         spec.queries_scale = np.float32(attention.score.scale)
 
 
-def _cross_attention(spec: Any, attention: Any, norm: Any) -> None:
+def _cross_attention(spec: Spec, attention: CrossAttention, norm: NormLayer) -> None:
     _linear(spec.linear[0], attention.query)
     _linear(spec.linear[1], attention.key_value)
     _linear(spec.linear[2], attention.output)
@@ -119,13 +127,13 @@ def _cross_attention(spec: Any, attention: Any, norm: Any) -> None:
         spec.queries_scale = np.float32(attention.score.scale)
 
 
-def _feed_forward(spec: Any, feed: Any, norm: Any) -> None:
+def _feed_forward(spec: Spec, feed: FeedForward, norm: NormLayer) -> None:
     _linear(spec.linear_0, feed.inner)
     _linear(spec.linear_1, feed.outer)
     _norm(spec.layer_norm, norm)
 
 
-def _activation(source: ExportSource, specs: Any) -> Any:
+def _activation(source: ExportSource, specs: ModuleType) -> Any:
     source.check_field(NAME, "activation", ACTIVATIONS)
     return specs.common_spec.Activation[ACTIVATIONS[source.body.config.activation]]
 
@@ -138,7 +146,7 @@ def _named(source: ExportSource, id: int | None) -> str:
 # ----------------------------------------------------------------------------------- models
 
 
-def _gpt2(source: ExportSource, specs: Any) -> Any:
+def _gpt2(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
     source.check_heads(NAME, ())
     source.check_field(NAME, "positions", ABSOLUTE)
@@ -162,7 +170,7 @@ def _gpt2(source: ExportSource, specs: Any) -> Any:
     return spec
 
 
-def _name_tokens(source: ExportSource, config: Any) -> None:
+def _name_tokens(source: ExportSource, config: Spec) -> None:
     """The special tokens of a generator."""
     ours = source.body.config
     config.eos_token = _named(source, ours.eos)
@@ -170,7 +178,7 @@ def _name_tokens(source: ExportSource, config: Any) -> None:
     config.unk_token = source.tokenizer.roles.get("unk", "")
 
 
-def _bert(source: ExportSource, specs: Any) -> Any:
+def _bert(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
     source.check_heads(NAME, ("pooler",))
     source.check_field(NAME, "positions", ABSOLUTE)
@@ -201,7 +209,7 @@ def _bert(source: ExportSource, specs: Any) -> Any:
     return spec
 
 
-def _transformer(source: ExportSource, specs: Any) -> Any:
+def _transformer(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
     source.check_field(NAME, "positions", ABSOLUTE)
     options = {
@@ -226,7 +234,7 @@ def _transformer(source: ExportSource, specs: Any) -> Any:
     return _sequence_to_sequence(source, specs, encoder, decoder, 1e-5)
 
 
-def _fill_stacks(encoder: Any, decoder: Any, model: Any) -> None:
+def _fill_stacks(encoder: Spec, decoder: Spec, model: Transformer) -> None:
     """The layers of encoder and decoder."""
     for layer, block in zip(encoder.layer, model.encoder, strict=True):
         _self_attention(layer.self_attention, block.attention, block.attention_norm)
@@ -238,8 +246,8 @@ def _fill_stacks(encoder: Any, decoder: Any, model: Any) -> None:
 
 
 def _sequence_to_sequence(
-    source: ExportSource, specs: Any, encoder: Any, decoder: Any, epsilon: float
-) -> Any:
+    source: ExportSource, specs: ModuleType, encoder: Spec, decoder: Spec, epsilon: float
+) -> Spec:
     """Both stacks together, with their vocabularies and special tokens."""
     spec, ours = specs.TransformerSpec(encoder, decoder), source.body.config
     spec.register_source_vocabulary(source.source_tokens)
@@ -252,7 +260,7 @@ def _sequence_to_sequence(
     return spec
 
 
-def _t5(source: ExportSource, specs: Any) -> Any:
+def _t5(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
     options = {
         "pre_norm": True,
@@ -266,10 +274,10 @@ def _t5(source: ExportSource, specs: Any) -> Any:
     for side in (encoder, decoder):
         side.scale_embeddings = False
     encoder.embeddings[0].weight = decoder.embeddings.weight = array(model.embedding.weight)
-    for layer, block, number in _numbered(encoder.layer, model.encoder.blocks):
-        _t5_layer(layer, block, model.encoder.relative.table_of(number))
-    for layer, block, number in _numbered(decoder.layer, model.decoder):
-        _t5_layer(layer, block, model.relative.table_of(number))
+    for n, (layer, block) in enumerate(zip(encoder.layer, model.encoder.blocks, strict=True)):
+        _t5_layer(layer, block, model.encoder.relative.table_of(n))
+    for n, (layer, block) in enumerate(zip(decoder.layer, model.decoder, strict=True)):
+        _t5_layer(layer, block, model.relative.table_of(n))
         _cross_attention(layer.attention, block.cross, block.cross_norm)
     _norm(encoder.layer_norm, model.encoder.norm)
     _norm(decoder.layer_norm, model.decoder_norm)
@@ -279,11 +287,7 @@ def _t5(source: ExportSource, specs: Any) -> Any:
     return _sequence_to_sequence(source, specs, encoder, decoder, config.norm_eps)
 
 
-def _numbered(layers: Any, blocks: Any) -> Any:
-    return zip(layers, blocks, range(len(layers)), strict=True)
-
-
-def _t5_layer(layer: Any, block: Any, table: Any) -> None:
+def _t5_layer(layer: Spec, block: T5EncoderBlock | T5DecoderBlock, table: RelativeBias) -> None:
     """Self-attention with its table of distances, and the feed-forward layer."""
     _self_attention(layer.self_attention, block.attention, block.attention_norm)
     layer.self_attention.relative_attention_bias = array(table.values.weight)
@@ -296,12 +300,12 @@ def _t5_layer(layer: Any, block: Any, table: Any) -> None:
     _norm(layer.ffn.layer_norm, block.feed_norm)
 
 
-def _gates(feed: Any) -> list[Any]:
+def _gates(feed: Spec) -> list[Spec]:
     """What is multiplied with the activation, of a gated layer."""
     return [feed.linear_0_noact] if "linear_0_noact" in vars(feed) else []
 
 
-WRITERS: dict[type, Callable[[ExportSource, Any], Any]] = {
+WRITERS: dict[type, Callable[[ExportSource, ModuleType], Spec]] = {
     GPT2: _gpt2,
     Bert: _bert,
     Transformer: _transformer,
@@ -324,18 +328,18 @@ def _padded(storage: Any) -> Tensor:
     return torch.from_numpy(np.array(storage, np.float32))
 
 
-def _compare_logits(source: ExportSource, engine: Any) -> Difference:
+def _compare_logits(source: ExportSource, runner: Runner) -> Difference:
     batch, model = source.batch, source.body
-    theirs = _padded(engine.forward_batch(_rows(batch)))[..., : model.config.vocab_size]
+    theirs = _padded(runner.forward_batch(_rows(batch)))[..., : model.config.vocab_size]
     ours = model.head.logits(model(batch.ids).hidden)
     return Difference.between("logits", ours[batch.keep], theirs[batch.keep])
 
 
-def _compare_encoder(source: ExportSource, engine: Any) -> tuple[Difference, ...]:
+def _compare_encoder(source: ExportSource, runner: Runner) -> tuple[Difference, ...]:
     batch, segments = source.batch, None
     if batch.segments is not None:
         segments = _rows(Sequences(batch.segments, batch.lengths))
-    theirs = engine.forward_batch(_rows(batch), token_type_ids=segments)
+    theirs = runner.forward_batch(_rows(batch), token_type_ids=segments)
     hidden = source.body.encode(batch)
     found = _padded(theirs.last_hidden_state)
     compared = [Difference.between("hidden states", hidden[batch.keep], found[batch.keep])]
@@ -346,12 +350,12 @@ def _compare_encoder(source: ExportSource, engine: Any) -> tuple[Difference, ...
     return tuple(compared)
 
 
-def _compare_scores(source: ExportSource, engine: Any) -> Difference:
+def _compare_scores(source: ExportSource, runner: Runner) -> Difference:
     """Of the log-probabilities of random targets and of their ends."""
     batch, model, config = source.batch, source.body, source.body.config
     read = [[source.source_tokens[i] for i in row] for row in _rows(batch)]
     written = [[source.tokens[i] for i in row] for row in source.targets]
-    theirs = torch.tensor([one.log_probs for one in engine.score_batch(read, written)])
+    theirs = torch.tensor([one.log_probs for one in runner.score_batch(read, written)])
     rows = torch.tensor([[config.bos, *row, config.eos] for row in source.targets])
     hidden = model(batch, Sequences.full(rows[:, :-1])).hidden
     scores = model.head.logits(hidden).log_softmax(-1)

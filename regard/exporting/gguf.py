@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +24,9 @@ from regard.models.gpt2 import GPT2
 from regard.models.llama import Llama
 from regard.models.t5 import T5
 from regard.tasks.embedding import Embedding
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 NAME = "llama.cpp"
 POOLINGS = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST"}  # ours -> theirs
@@ -86,7 +90,7 @@ class GGUF:
 # ----------------------------------------------------------------------------------- fields
 
 
-def _write_sizes(writer: Any, source: ExportSource) -> None:
+def _write_sizes(writer: GGUFWriter, source: ExportSource) -> None:
     config = source.body.config
     writer.add_name(source.path.name)
     writer.add_vocab_size(config.vocab_size)
@@ -105,7 +109,7 @@ def _check_gpt2(source: ExportSource) -> None:
     source.check_field(NAME, "scaled_by_layer", (False,))
 
 
-def _describe_gpt2(writer: Any, gguf: Any, source: ExportSource) -> None:
+def _describe_gpt2(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
     writer.add_layer_norm_eps(source.body.config.norm_eps)
 
 
@@ -123,7 +127,7 @@ def _check_bert(source: ExportSource) -> None:
         raise source.unsupported(NAME, f"pools a text by {known}, but the folder by {kind!r}")
 
 
-def _describe_bert(writer: Any, gguf: Any, source: ExportSource) -> None:
+def _describe_bert(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
     writer.add_layer_norm_eps(source.body.config.norm_eps)
     writer.add_causal_attention(False)
     writer.add_token_type_count(source.body.config.segments)
@@ -142,7 +146,7 @@ def _check_t5(source: ExportSource) -> None:
     source.check_field(NAME, "activation", ("gelu-tanh", "gelu") if config.gated else ("relu",))
 
 
-def _describe_t5(writer: Any, gguf: Any, source: ExportSource) -> None:
+def _describe_t5(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
     config = source.body.config
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
@@ -158,7 +162,7 @@ def _check_llama(source: ExportSource) -> None:
     source.check_field(NAME, "output", ("tied", "own"))
 
 
-def _describe_llama(writer: Any, gguf: Any, source: ExportSource) -> None:
+def _describe_llama(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
     config, width = source.body.config, source.body.blocks[0].attention.head_dim
     writer.add_head_count_kv(config.shared_heads)
     writer.add_key_length(width)
@@ -172,7 +176,11 @@ def _describe_llama(writer: Any, gguf: Any, source: ExportSource) -> None:
 
 
 def _add_tensors(
-    writer: Any, gguf: Any, source: ExportSource, family: str, weights: WeightsInFile | None
+    writer: GGUFWriter,
+    gguf: ModuleType,
+    source: ExportSource,
+    family: str,
+    weights: WeightsInFile | None,
 ) -> None:
     """All tensors; rows of 32 numbers can have 8 bits, with a scale for each block of them."""
     for name, value in _tensors(gguf, source, family):
@@ -184,7 +192,7 @@ def _add_tensors(
         writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
 
 
-def _tensors(gguf: Any, source: ExportSource, family: str) -> Tensors:
+def _tensors(gguf: ModuleType, source: ExportSource, family: str) -> Tensors:
     """Their names, and the values in their shapes."""
     body = source.body
     published = to_published(body)
@@ -231,7 +239,8 @@ def _rope_factors(model: Llama) -> np.ndarray:
     return array(plain / angles.frequencies(width))
 
 
-Family = tuple[str, Callable[[ExportSource], None], Callable[[Any, Any, ExportSource], None]]
+Describe = Callable[["GGUFWriter", ModuleType, ExportSource], None]
+Family = tuple[str, Callable[[ExportSource], None], Describe]
 # class -> its name there, what is checked, and the fields of its own
 FAMILIES: dict[type, Family] = {
     GPT2: ("gpt2", _check_gpt2, _describe_gpt2),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from regard.exporting.runtime import ExportSource, token_names
 from regard.models.t5 import T5
 from regard.text.special_tokens import ROLES
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 NAME = "llama.cpp"
 SPACE = "\u2581"  # before the words of a Unigram model and, there, of WordPiece
@@ -18,7 +22,7 @@ LLAMA_3 = (
 )
 
 
-def write_tokenizer(writer: Any, gguf: Any, source: ExportSource) -> None:
+def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
     """Write vocabulary, kind and special tokens.
 
     Raises:
@@ -58,7 +62,7 @@ def _parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return split["pretokenizers"] if split["type"] == "Sequence" else [split]
 
 
-def _types(gguf: Any, source: ExportSource, content: Mapping[str, Any]) -> list[int]:
+def _types(gguf: ModuleType, source: ExportSource, content: Mapping[str, Any]) -> list[int]:
     """Whether each token is text, a special token, or none of the tokenizer's."""
     kinds, size = gguf.TokenType, source.body.config.vocab_size
     known = set(source.tokenizer.vocab().values())
@@ -71,7 +75,7 @@ def _types(gguf: Any, source: ExportSource, content: Mapping[str, Any]) -> list[
 
 
 def _write_bpe(
-    writer: Any, source: ExportSource, content: Mapping[str, Any], names: list[str]
+    writer: GGUFWriter, source: ExportSource, content: Mapping[str, Any], names: list[str]
 ) -> None:
     """Byte-level BPE, whose rule for words is one of those that the runtime knows by name."""
     model = content["model"]
@@ -101,8 +105,8 @@ def _bpe_rule(parts: list[dict[str, Any]]) -> str | None:
 
 
 def _write_wordpiece(
-    writer: Any,
-    gguf: Any,
+    writer: GGUFWriter,
+    gguf: ModuleType,
     source: ExportSource,
     content: Mapping[str, Any],
     names: list[str],
@@ -126,7 +130,7 @@ def _write_wordpiece(
     return marked
 
 
-def _write_unigram(writer: Any, source: ExportSource, content: Mapping[str, Any]) -> None:
+def _write_unigram(writer: GGUFWriter, source: ExportSource, content: Mapping[str, Any]) -> None:
     """Unigram, with the table of SentencePiece's normalization where it has one."""
     table, normalizer = b"", content["normalizer"]
     if normalizer is not None:
@@ -144,7 +148,7 @@ def _write_unigram(writer: Any, source: ExportSource, content: Mapping[str, Any]
         writer.add_precompiled_charsmap(table)
 
 
-def _write_roles(writer: Any, source: ExportSource) -> None:
+def _write_roles(writer: GGUFWriter, source: ExportSource) -> None:
     """The ids of special tokens, and which of them surround a text."""
     tokenizer, config = source.tokenizer, source.body.config
     ids = {role: tokenizer.id(tokenizer.roles[role]) for role in ROLES if role in tokenizer.roles}

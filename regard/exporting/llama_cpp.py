@@ -7,10 +7,10 @@ float32 and without fused attention.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -52,11 +52,12 @@ class LlamaContext:
     """A model of llama.cpp and a context that reads one sequence at a time.
 
     Args:
+        model: the address of a model that it has loaded.
         longest: the most tokens of a sequence.
         embeds: whether hidden states are asked for, not logits.
     """
 
-    def __init__(self, llama: Any, model: Any, longest: int, embeds: bool):
+    def __init__(self, llama: ModuleType, model: int, longest: int, embeds: bool):
         self.llama, self.model, self.embeds = llama, model, embeds
         options = llama.llama_context_default_params()
         options.n_ctx = options.n_batch = options.n_ubatch = longest
@@ -113,13 +114,13 @@ class LlamaContext:
             self.batch.n_seq_id[n], self.batch.seq_id[n][0] = 1, 0
             self.batch.logits[n] = True
 
-    def _run(self, function: Any) -> None:
+    def _run(self, function: Callable[..., int]) -> None:
         if code := function(self.context, self.batch):
             raise CheckpointError(f"llama.cpp could not compute a sequence: its code is {code}.")
 
 
 @contextmanager
-def _opened(llama: Any, path: Path, longest: int, *, embeds: bool) -> Iterator[LlamaContext]:
+def _opened(llama: ModuleType, path: Path, longest: int, *, embeds: bool) -> Iterator[LlamaContext]:
     """The engine of a file, whose messages are kept silent."""
     silent = llama.llama_log_callback(_ignore)
     llama.llama_log_set(silent, ctypes.c_void_p(0))
@@ -138,7 +139,7 @@ def _opened(llama: Any, path: Path, longest: int, *, embeds: bool) -> Iterator[L
         llama.llama_model_free(model)
 
 
-def _ignore(level: int, text: bytes, data: Any) -> None:
+def _ignore(level: int, text: bytes, data: int | None) -> None:
     """No message is printed: what went wrong is in the results."""
 
 

@@ -33,7 +33,8 @@ from regard.exporting.runtime import Comparison, Difference, ExportSource, Weigh
 from regard.layers.positions import SinusoidalPositions
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import CrossAttentionModel, Encoder, LanguageModel
-from regard.models.transformer import TransformerState
+from regard.models.t5 import T5
+from regard.models.transformer import Transformer, TransformerState
 
 NAME = "ONNX Runtime"
 HEADS = (
@@ -109,14 +110,13 @@ def _graphs(source: ExportSource) -> list[Graph]:
     Raises:
         ConfigError: it is none of the three kinds, or has a head that is no function of its states.
     """
-    model: Any = source.model
+    model = source.model
     source.check_heads(NAME, HEADS)
     if isinstance(model, LanguageModel) and isinstance(model.empty(1), KeyValueCache):
         return [_decoder_graph(model)]
-    if isinstance(model, CrossAttentionModel):
+    if isinstance(model, Transformer | T5):
         state = model.read(Sequences.full(torch.zeros(1, 1, dtype=torch.long)))
-        if isinstance(state, TransformerState):
-            return [_encoder_side(model), _decoder_side(model, state)]
+        return [_encoder_side(model), _decoder_side(model, state)]
     if isinstance(model, Encoder | EncoderWithHeads) and not isinstance(model, LanguageModel):
         return [_encoder_graph(source)]
     raise source.unsupported(
@@ -129,7 +129,7 @@ def _graphs(source: ExportSource) -> list[Graph]:
 class EncoderOutputs(nn.Module):
     """Hidden states, or the outputs of all heads, of ids padded on the right."""
 
-    def __init__(self, body: Any, heads: Sequence[nn.Module]):
+    def __init__(self, body: Encoder, heads: Sequence[nn.Module]):
         super().__init__()
         self.body, self.heads = body, nn.ModuleList(heads)
 
@@ -166,7 +166,7 @@ def _output_names(source: ExportSource) -> list[str]:
 class DecoderStep(nn.Module):
     """Logits of what follows each of the ids (B, T), and keys and values of all tokens."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: LanguageModel):
         super().__init__()
         self.model = model
 
@@ -175,7 +175,7 @@ class DecoderStep(nn.Module):
         return (self.model.step(ids, cache)[0], *cache.grown)
 
 
-def _decoder_graph(model: Any) -> Graph:
+def _decoder_graph(model: LanguageModel) -> Graph:
     past = _past_of(model.empty(1))
     ids = torch.zeros(2, 3, dtype=torch.long)
     names, present = _cache_names(len(past))
@@ -200,7 +200,7 @@ def _cache_names(count: int) -> tuple[list[str], list[str]]:
 class SourceKeysAndValues(nn.Module):
     """What the decoder's layers read of sources padded on the right."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Transformer | T5):
         super().__init__()
         self.model = model
 
@@ -210,7 +210,7 @@ class SourceKeysAndValues(nn.Module):
         return tuple(part for one in read for part in (one.key, one.value))
 
 
-def _encoder_side(model: Any) -> Graph:
+def _encoder_side(model: Transformer | T5) -> Graph:
     ids = torch.zeros(2, 3, dtype=torch.long)
     outputs = _source_names(2 * model.config.decoder_layers)
     names = ["input_ids", "attention_mask"]
@@ -225,7 +225,7 @@ def _source_names(count: int) -> list[str]:
 class TargetStep(nn.Module):
     """As `DecoderStep`, of targets whose sources were read."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Transformer | T5):
         super().__init__()
         self.model = model
 
@@ -237,7 +237,7 @@ class TargetStep(nn.Module):
         return (self.model.step(ids, state)[0], *cache.grown)
 
 
-def _decoder_side(model: Any, state: TransformerState) -> Graph:
+def _decoder_side(model: Transformer | T5, state: TransformerState) -> Graph:
     past = _past_of(state.cache)
     _, layers, heads, _, width = state.source.keys.shape
     read = [torch.zeros(2, heads, 5, width) for _ in range(2 * layers)]

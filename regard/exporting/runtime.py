@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -195,7 +196,7 @@ class Runtime(Protocol):
         """Open what was written, and compare its outputs with ours."""
 
 
-def package(name: str) -> Any:
+def package(name: str) -> ModuleType:
     """A package of the extra `export`.
 
     Raises:

@@ -26,6 +26,7 @@ from regard.kernels.signatures import PartStruct
 from regard.kernels.tracer import CannotCompile, LeafTracer, state_symbols
 from regard.models.protocols import (
     CrossAttentionModel,
+    Generator,
     LanguageModel,
     Output,
     SearchPlan,
@@ -45,9 +46,7 @@ class CompiledGenerator(GeneratorAround):
     Keys and values are float16: as precise as the rest, and half as much to read.
     """
 
-    model: Any  # a module, too
-
-    def __init__(self, model: Any):
+    def __init__(self, model: Generator):
         super().__init__(model)
         self.programs = programs_of(model)
 

@@ -6,8 +6,6 @@ training, and where something has no compiled form.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from regard.data.batches import Sequences
@@ -21,7 +19,7 @@ from regard.models.wrappers import EncoderAround
 LAST = Layer(-1)
 
 
-def compiled_encoder(model: Any) -> Encoder:
+def compiled_encoder(model: Encoder) -> Encoder:
     """An encoder around a quantized model."""
     causal = isinstance(model, LanguageModel)
     return CausalEncoder(model) if causal else CompiledEncoder(model)
@@ -41,7 +39,7 @@ class CausalEncoder(EncoderAround):
 class CompiledEncoder(EncoderAround):
     """Around a model in which each token sees its whole text; what stands at padding is zero."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Encoder):
         super().__init__(model)
         self.texts = CompiledTexts(model, "states")
 

@@ -23,6 +23,7 @@ from regard.kernels.products import threads_for
 from regard.kernels.program import Program
 from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
 from regard.kernels.tracer import LeafTracer
+from regard.models.protocols import Model
 
 
 class TextProgram(Program):
@@ -97,7 +98,7 @@ class CompiledTexts:
         method: "encode", which gives the last states, or "states", which gives those of each layer.
     """
 
-    def __init__(self, model: Any, method: str):
+    def __init__(self, model: Model, method: str):
         self.model, self.method, self.programs = model, method, programs_of(model)
 
     def last(self, batch: Sequences) -> Tensor | None:

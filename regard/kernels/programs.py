@@ -17,6 +17,7 @@ from regard.kernels.leaves import LEAVES, PAIRS
 from regard.kernels.program import Program
 from regard.kernels.tracer import CannotCompile, LeafTracer
 from regard.layers.quantized import QuantizedMatrix
+from regard.models.protocols import Model
 
 CLOSE = 0.1  # of the norm of what the plain form gives: rounding to 8 bits stays far below
 
@@ -28,7 +29,7 @@ class Programs:
     they are made again.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: Model):
         self.name = type(model).__name__
         self._made: dict[Any, Program | None] = {}
         self._owners: list[dict[str, Any]] = []
@@ -37,7 +38,7 @@ class Programs:
 
     def of(
         self,
-        model: nn.Module,
+        model: Model,
         key: Any,
         make: Callable[[], Program],
         agrees: Callable[[Program], bool],
@@ -70,7 +71,8 @@ class Programs:
     def _warn(self, reason: str) -> None:
         warnings.warn(f"{self.name} is not compiled and takes longer. {reason}", stacklevel=3)
 
-    def _remember(self, model: nn.Module) -> None:
+    def _remember(self, model: Model) -> None:
+        assert isinstance(model, nn.Module)  # see `fits`
         found: list[tuple[Any, str, Any]] = [
             (owner, name, part)
             for module in model.modules()
@@ -82,17 +84,17 @@ class Programs:
         self._parts = [part for _, _, part in found]
 
 
-_programs: weakref.WeakKeyDictionary[nn.Module, Programs] = weakref.WeakKeyDictionary()
+_programs: weakref.WeakKeyDictionary[Model, Programs] = weakref.WeakKeyDictionary()
 
 
-def programs_of(model: nn.Module) -> Programs:
+def programs_of(model: Model) -> Programs:
     """Those of this model."""
     if model not in _programs:
         _programs[model] = Programs(model)
     return _programs[model]
 
 
-def fits(model: Any) -> bool:
+def fits(model: object) -> bool:
     """Whether kernels are loaded, and the weights of a model are those that they read."""
     if not isinstance(model, nn.Module) or not build.available():
         return False
@@ -104,7 +106,7 @@ def tracer(method: str, arguments: Callable[[LeafTracer], list[Any]]) -> LeafTra
     return LeafTracer(frozenset(LEAVES), PAIRS, method, arguments)
 
 
-def wants_results_alone(model: nn.Module) -> bool:
+def wants_results_alone(model: Model) -> bool:
     """Whether nothing but results is wanted of a model: no gradients, no capture, no gates."""
     return (
         not model.training

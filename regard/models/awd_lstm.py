@@ -39,7 +39,14 @@ from regard.layers.task_heads import (
 )
 from regard.models.config import InitScale, Probability, Size, TokenId
 from regard.models.init import TASK_HEADS, no_head
-from regard.models.protocols import Encoder, LanguageModel, Output, Recurrent, States
+from regard.models.protocols import (
+    Encoder,
+    LanguageModel,
+    Output,
+    Recurrent,
+    States,
+    first_token_of,
+)
 from regard.state import Cells, State
 from regard.text.templates import Template
 
@@ -181,18 +188,12 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
 
     @property
     def first_token(self) -> int:
-        """`eos`, which ends the text before.
+        """`eos`, which ends the text before, or `bos`.
 
         Raises:
-            ConfigError: the vocabulary has neither `eos` nor `bos`.
+            ConfigError: the vocabulary has neither.
         """
-        found = self.config.bos if self.config.eos is None else self.config.eos
-        if found is None:
-            raise ConfigError(
-                "An empty prompt begins with the token that ends or begins a text (eos or bos), "
-                "but this model's vocabulary has none. Give at least a word."
-            )
-        return found
+        return first_token_of((self.config.eos, self.config.bos), self.config.vocab_size)
 
     def step(self, tokens: Tensor, state: AwdState) -> tuple[Tensor, AwdState]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""

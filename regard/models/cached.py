@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.attention.cache import KeyValueCache
-from regard.errors import ConfigError
-from regard.models.protocols import LanguageModel
+from regard.models.protocols import LanguageModel, first_token_of
 
 
 class CachedLanguageModel(LanguageModel[KeyValueCache]):
@@ -41,10 +40,4 @@ class CachedLanguageModel(LanguageModel[KeyValueCache]):
         Raises:
             ConfigError: the vocabulary has neither.
         """
-        found = self.config.eos if self.config.bos is None else self.config.bos
-        if found is None or found >= self.config.vocab_size:
-            raise ConfigError(
-                "An empty prompt needs a token that begins or ends a text (bos or eos), but this "
-                "model's vocabulary has none. Give a prompt of at least one word."
-            )
-        return int(found)
+        return first_token_of((self.config.bos, self.config.eos), self.config.vocab_size)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,7 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         self.decoder: Any = _language_model(config.decoder)(config.inner())
 
     @classmethod
-    def of(cls, model: Any, name: str) -> DecoderOnly:
+    def of(cls, model: LanguageModel, name: str) -> DecoderOnly:
         """With the weights of a language model; `name` is that of its class in the registry.
 
         Raises:
@@ -97,7 +97,7 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         given = {role: number for role, number in special.items() if number is not None}
         given = {"pad": 0, "bos": special["eos"], **given}
         made = cls(DecoderOnlyConfig(inside.pop("vocab_size"), name, inside, **given))
-        made.decoder.load_state_dict(model.state_dict())
+        made.decoder.load_state_dict(cast(nn.Module, model).state_dict())
         return made
 
     @property

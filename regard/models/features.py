@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -124,7 +124,7 @@ class Features(nn.Module, Encoder):
         return [self.words] if isinstance(self.words, nn.Embedding) else []
 
     @classmethod
-    def over(cls, encoder: Any, name: str, options: Mapping[str, Any]) -> Features:
+    def over(cls, encoder: Encoder, name: str, options: Mapping[str, Any]) -> Features:
         """The features of an encoder with its weights; `name` is that of its model.
 
         Args:
@@ -133,7 +133,7 @@ class Features(nn.Module, Encoder):
         inside = asdict(encoder.config)
         own = {key: inside.pop(key) for key in ("vocab_size", "pad")}
         made = cls(FeaturesConfig(encoder=name, inside=inside, **own, **options))
-        made.encoder.load_state_dict(encoder.state_dict())
+        made.encoder.load_state_dict(cast(nn.Module, encoder).state_dict())
         return made
 
     def train(self, mode: bool = True) -> Features:

@@ -51,7 +51,7 @@ def keep_layers(model: nn.Module, layers: Sequence[int]) -> EncoderWithHeads:
     return copy.train(model.training)
 
 
-def _unsuited(model: Any) -> ConfigError:
+def _unsuited(model: object) -> ConfigError:
     return ConfigError(
         f"[model] `layers` chooses among the layers of an encoder that have parameters of their "
         f"own and all their heads. {type(model).__name__} is not such a model: leave it out."

@@ -221,6 +221,21 @@ class Generator(Model, Generic[S]):
         raise TypeError(f"{type(self).__name__} continues a text and reads no source.")
 
 
+def first_token_of(candidates: Sequence[int | None], vocab_size: int) -> int:
+    """What an empty prompt begins with: the first candidate that is not None.
+
+    Raises:
+        ConfigError: there is none, or it is no id of the vocabulary.
+    """
+    found = next((one for one in candidates if one is not None), None)
+    if found is None or found >= vocab_size:
+        raise ConfigError(
+            "An empty prompt needs a token that begins or ends a text (bos or eos), but this "
+            "model's vocabulary has none. Give a prompt of at least one word."
+        )
+    return found
+
+
 class LanguageModel(Generator[S]):
     """Predicts each token from those before it.
 

@@ -22,7 +22,7 @@ def with_vocabulary(
     size = max(vocab_size, model.config.vocab_size)
     kind: Any = type(model.encoder)
     device = next(model.parameters()).device
-    # Drawn on the CPU, the same on every machine; without numbers where the model has none.
+    # Drawn on the CPU, the same on every machine; a model on the meta device stays there.
     with torch.device(device if device.type == "meta" else "cpu"):
         grown = assembled(kind(replace(model.config, vocab_size=size, **ids)), model.outputs())
     tensors = grown.state_dict()

@@ -45,7 +45,7 @@ from regard.models.config import (
 )
 from regard.models.gpt import GPT, NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, no_head
-from regard.models.protocols import Encoder, LanguageModel, Output, States
+from regard.models.protocols import Encoder, LanguageModel, Output, States, first_token_of
 from regard.models.transformer_xl_blocks import BLOCKS, PostNormBlock, PreNormBlock
 from regard.text.templates import Template
 
@@ -280,14 +280,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         Raises:
             ConfigError: the vocabulary has neither.
         """
-        bos, eos = self.config.bos, self.config.eos
-        found = bos if eos is None else eos
-        if found is None:
-            raise ConfigError(
-                "An empty prompt begins with the token that ends or begins a text (eos or bos), "
-                "but this model's vocabulary has none. Give at least a word."
-            )
-        return found
+        return first_token_of((self.config.eos, self.config.bos), self.config.vocab_size)
 
     def step(self, tokens: Tensor, state: CarriedMemory) -> tuple[Tensor, CarriedMemory]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""

@@ -33,13 +33,13 @@ M = TypeVar("M", bound=Model)
 
 
 @operation
-def generator(model: Any) -> Generator:
+def generator(model: Generator) -> Generator:
     """What decodes with a model: the model itself, where nothing faster is registered."""
     return model
 
 
 @operation
-def encoder(model: Any) -> Encoder:
+def encoder(model: Encoder) -> Encoder:
     """What encodes with a model: the model itself, where nothing faster is registered."""
     return model
 

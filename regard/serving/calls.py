@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 Call = Callable[["TaskVerbs", list[Any], dict[str, Any]], Sequence[Any]]
 
 
-def predicted(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def predict(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The prediction for each item, as `regard predict --json` prints it."""
     found = task.predictions(items, **options)
     return [{"text": str(one), **one.values()} for one in found]
 
 
-def decoded(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def decode(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The hypotheses of each text, as `regard predict --json` prints them."""
     return _with_texts(task, items, task.hypotheses(items, **options))
 
@@ -52,7 +52,7 @@ def _with_texts(task: TaskVerbs, items: list[Any], found: list[list[Hypothesis]]
     ]
 
 
-def embedded(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def embed(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The vector of each text, or those of its words or tokens, with their labels."""
     vectors = task.embed(items, **options)
     if options.get("per", "text") == "text":
@@ -60,17 +60,17 @@ def embedded(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list
     return [{"labels": list(one.labels), "vectors": one.tolist()} for one in vectors]
 
 
-def filled(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def fill(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """Each text with its masks filled, and the candidates for each mask."""
     return [one.values() for one in task.fill(items, **options)]
 
 
-def parsed(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def parse(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The tree of each sentence."""
     return [{"tree": str(tree)} for tree in task.parse(items, **options)]
 
 
-def scored(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def score(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """log p of each text, in nats."""
     return [{"log_likelihood": nats} for nats in task.log_likelihoods(items, **options)]
 
@@ -93,11 +93,11 @@ def _attention(
     return {"source": item, "answer": answer, **mean_weights(heads, kind, layer, head)[1]}
 
 
-def captioned(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def caption(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The hypotheses for each image, given as the bytes of a file in base64."""
     with _files(items) as names:
         try:
-            return decoded(task, names, options)
+            return decode(task, names, options)
         except TextError as error:  # the message must not name the temporary file
             hint = "Give the bytes of a PNG or JPEG file in base64."
             problem = "is no image that can be read."

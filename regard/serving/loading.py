@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 from regard.errors import ConfigError
 from regard.serving.counters import RequestCounters
 from regard.serving.generation import ServedBatch
 from regard.serving.models import ServedModel
 from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.verbs import TaskVerbs
 
 
 def served_model(
-    name: str, task: Any, counters: RequestCounters, prefix_bytes: int = 0
+    name: str, task: TaskVerbs, counters: RequestCounters, prefix_bytes: int = 0
 ) -> ServedModel:
     """A task under a name.
 

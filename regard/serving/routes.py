@@ -63,7 +63,7 @@ ROUTES = {
             "Vectors of texts, words or tokens.",
             "embed",
             requests.Embed,
-            work_maker(calls.embedded),
+            work_maker(calls.embed),
             {"texts": [CAT, "the dog ran"], "per": "text"},
         ),
         Route(
@@ -71,7 +71,7 @@ ROUTES = {
             "The label or labels of texts, with probabilities.",
             "classify",
             requests.Predict,
-            work_maker(calls.predicted),
+            work_maker(calls.predict),
             {"texts": [CAT, "the dog ran"]},
         ),
         Route(
@@ -79,7 +79,7 @@ ROUTES = {
             "A tag for each word, and the entities.",
             "tag",
             requests.Words,
-            work_maker(calls.predicted),
+            work_maker(calls.predict),
             {"texts": CAT},
         ),
         Route(
@@ -87,7 +87,7 @@ ROUTES = {
             "Answers to questions from contexts.",
             "answer",
             requests.Answer,
-            work_maker(calls.predicted),
+            work_maker(calls.predict),
             PAIR,
         ),
         Route(
@@ -95,7 +95,7 @@ ROUTES = {
             "The best of several choices.",
             "choose",
             requests.Choose,
-            work_maker(calls.predicted),
+            work_maker(calls.predict),
             {"questions": [CHOICES]},
         ),
         Route(
@@ -103,7 +103,7 @@ ROUTES = {
             "The prediction of any task that does not generate text.",
             "predictions",
             requests.Predict,
-            work_maker(calls.predicted),
+            work_maker(calls.predict),
             {"texts": [[CAT, "it slept"]]},
         ),
         Route(
@@ -111,7 +111,7 @@ ROUTES = {
             "Translations, with their scores.",
             "translate",
             requests.Translate,
-            work_maker(calls.decoded),
+            work_maker(calls.decode),
             {"texts": ["die Katze sitzt"], "beams": 4},
         ),
         Route(
@@ -119,7 +119,7 @@ ROUTES = {
             "Summaries, with their scores.",
             "summarize",
             requests.Generate,
-            work_maker(calls.decoded),
+            work_maker(calls.decode),
             {"texts": [CAT], "max_tokens": 20},
         ),
         Route(
@@ -127,7 +127,7 @@ ROUTES = {
             "Continuations of prompts, or the texts generated for sources.",
             "generate",
             requests.Translate,
-            work_maker(calls.decoded),
+            work_maker(calls.decode),
             {"texts": CAT, "max_tokens": 20, "temperature": 0.8, "seed": 1},
         ),
         Route(
@@ -135,7 +135,7 @@ ROUTES = {
             "The best words for masks.",
             "fill",
             requests.Fill,
-            work_maker(calls.filled),
+            work_maker(calls.fill),
             {"texts": "the cat [MASK]", "top": 3},
         ),
         Route(
@@ -143,7 +143,7 @@ ROUTES = {
             "Log-likelihoods of texts, in nats.",
             "log_likelihoods",
             requests.Texts,
-            work_maker(calls.scored),
+            work_maker(calls.score),
             {"texts": [CAT, "cat the sat"]},
         ),
         Route(
@@ -151,7 +151,7 @@ ROUTES = {
             "Constituency trees of sentences.",
             "parse",
             requests.Words,
-            work_maker(calls.parsed),
+            work_maker(calls.parse),
             {"texts": [CAT]},
         ),
         Route(
@@ -159,7 +159,7 @@ ROUTES = {
             "Descriptions of images.",
             "caption",
             requests.Caption,
-            work_maker(calls.captioned),
+            work_maker(calls.caption),
             {"images": ["iVBORw0KGgo="]},
         ),
         Route(

@@ -19,7 +19,7 @@ def tokenize(served: ServedModel, request: Tokenize) -> Work:
     Raises:
         ConfigError: neither is given, or both.
     """
-    work = work_maker(tokenized)(served, request)
+    work = work_maker(tokens_of_texts)(served, request)
     if (prompt := request.prompt) is None:
         return work
     roles, id_of = served.task.tokenizer.roles, served.task.tokenizer.id
@@ -32,7 +32,7 @@ def tokenize(served: ServedModel, request: Tokenize) -> Work:
     return replace(work, render=render)
 
 
-def tokenized(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def tokens_of_texts(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The tokens of each text, without those that a model adds, and where each stands in it."""
     found = []
     for text in items:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
 from regard.decoding import RelativeLimit, TotalLimit
-from regard.serving.calls import Call, continuations, decoded
+from regard.serving.calls import Call, continuations, decode
 from regard.serving.generation import Generation
 from regard.serving.requests import Decoding, Request
 from regard.tasks.inputs import checked_texts
@@ -51,7 +51,7 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
     def work(served: ServedModel, request: Request) -> Work:
         task, items, options = served.task, request.items(), request.options()
 
-        generation = continued(served, items, options) if call is decoded else None
+        generation = continued(served, items, options) if call is decode else None
 
         def run(several: list[Any]) -> Sequence[Any]:
             return (

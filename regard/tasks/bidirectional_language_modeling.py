@@ -313,7 +313,7 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         Raises:
             TextError: an item is no text.
             ConfigError: the model has no softmax.
-            NonFiniteScores: probabilities of a text are not numbers.
+            NonFiniteScores: probabilities of a text are infinite or NaN.
         """
         encoded = self.tokenizer.encode_many(checked_texts(as_list(texts)))
         found = [WordProbabilities((), (), ())] * len(encoded)

@@ -132,7 +132,7 @@ def device_for(wanted: str | None, dtype: Weights | None = None) -> torch.device
         )
     try:
         found = torch.device(wanted)
-        torch.empty(0, device=found).cpu()  # "meta" holds no numbers
+        torch.empty(0, device=found).cpu()  # "meta" holds no data
     except (RuntimeError, AssertionError, TypeError) as error:
         there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
         raise ConfigError(

@@ -94,7 +94,7 @@ class PermutationLanguageModeling(LanguageModeling):
 
     @classmethod
     def from_recipe(
-        cls, recipe: Any, model: Any, tokenizer: Tokenizer
+        cls, recipe: PermutationRecipe, model: Xlnet, tokenizer: Tokenizer
     ) -> PermutationLanguageModeling:
         """The task with its data, ready to be trained.
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.batches import IGNORE, Sequences
@@ -167,7 +167,9 @@ class ReplacedTokenDetection(EncoderTask):
                     yield f"model.{name}", "would freeze the generator too. Leave it out."
 
     @classmethod
-    def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> ReplacedTokenDetection:
+    def from_recipe(
+        cls, recipe: ReplacedTokensRecipe, model: nn.Module, tokenizer: Tokenizer
+    ) -> ReplacedTokenDetection:
         """The task with its data, ready to be trained, and a generator with random weights.
 
         Raises:
@@ -181,7 +183,9 @@ class ReplacedTokenDetection(EncoderTask):
         return task
 
     @classmethod
-    def without_data(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> ReplacedTokenDetection:
+    def without_data(
+        cls, recipe: ReplacedTokensRecipe, model: nn.Module, tokenizer: Tokenizer
+    ) -> ReplacedTokenDetection:
         """The task before its data are read, its model with a generator."""
         objective, found = recipe.objective, headed(model).with_head(cls.head, 1)
         sizes = objective.generator_size, objective.generator_layers

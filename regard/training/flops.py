@@ -1,4 +1,4 @@
-"""FLOPs, and bytes that are stored for a backward pass, counted over tensors without numbers."""
+"""FLOPs, and bytes that are stored for a backward pass, counted on the meta device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from regard.layers.task_heads import MaskedLMHead
 from regard.models.adapters import adapted_layers, insert_updates_like
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
-from regard.models.protocols import Generator
+from regard.models.protocols import Generator, Head
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.task import Task
 
 
 def twin(model: nn.Module, device: str) -> Any:
-    """A new model of the same configuration on a device; on "meta" its tensors have no numbers.
+    """A new model of the same configuration on a device; on "meta" its tensors have no data.
 
     It has adapters where the model has some.
     """
@@ -75,7 +75,7 @@ def _attention_flops(counter: FlopCounterMode) -> int:
     )
 
 
-def _vocabulary_heads(task: Task) -> list[Any]:
+def _vocabulary_heads(task: Task) -> list[Head]:
     """The heads over the vocabulary that are trained."""
     if task.aux_lm is not None:
         return [task.aux_lm.head]
@@ -85,8 +85,8 @@ def _vocabulary_heads(task: Task) -> list[Any]:
 
 
 @contextmanager
-def _without_targets(head: Any, tokens: int) -> Iterator[None]:
-    """Inside, the loss of a head does not read the targets, which have no numbers here.
+def _without_targets(head: Head, tokens: int) -> Iterator[None]:
+    """Inside, the loss of a head does not read the targets, which have no data on the meta device.
 
     A head computes the same product slice by slice, and stores its gradients instead of its input.
     tokens: how many positions have a target, where the task does not say it.
@@ -98,7 +98,7 @@ def _without_targets(head: Any, tokens: int) -> Iterator[None]:
         wanted = tokens if count is None else count
         return head.logits(hidden[:wanted]).sum(), wanted
 
-    head.loss = loss
+    head.loss = loss  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -124,7 +124,7 @@ def _frozen_products(model: nn.Module) -> Iterator[list[int]]:
             hook.remove()
 
 
-def _frozen_flops(task: Any, batch: Any) -> FlopCounterMode:
+def _frozen_flops(task: Task, batch: Any) -> FlopCounterMode:
     """FLOPs of the forward pass through a frozen encoder."""
     features = task.model.encoder if isinstance(task.model, EncoderWithHeads) else None
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -52,8 +52,8 @@ class Utilization:
 
     devices: how many such devices a batch is divided among.
 
-    A task whose batches cannot be counted, or whose model cannot be copied without numbers, has no
-    share.
+    A task whose batches cannot be counted, or whose model cannot be copied to the meta device,
+    has no share.
     """
 
     def __init__(self, task: Task, device: torch.device, precision: str, devices: int = 1):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard.attention.form_step import AttentionFormStep, FormLooks
 from regard.errors import ConfigError
+from regard.tasks.verbs import TaskVerbs
 from regard.visual import characters
 from regard.visual.attention_record import look
 from regard.visual.drawing import Circle, Label, Polyline, Rect, Shape, clip, text_width
@@ -131,7 +132,7 @@ def _gaussian(
     return Polyline(tuple(points), "good", 1.2, 0.9)
 
 
-def alignment_of(task: Any, text: str, title: str = "", **options: Any) -> Alignment:
+def alignment_of(task: TaskVerbs, text: str, title: str = "", **options: Any) -> Alignment:
     """The alignment of what a task generates for a text.
 
     Args:

@@ -125,7 +125,7 @@ def attention_maps(
     masked: heads that are masked during the pass.
 
     Raises:
-        RegardError: the text is too long, a head does not exist, or weights are no numbers.
+        RegardError: the text is too long, a head does not exist, or weights are NaN.
     """
     keep = _Reduced()
     one, answer = _recorded(task, text, keep, masked)
@@ -155,7 +155,7 @@ def head_map(
         masked: heads that are masked during the pass.
 
     Raises:
-        RegardError: the text is too long, a head does not exist, or weights are no numbers.
+        RegardError: the text is too long, a head does not exist, or weights are NaN.
     """
     part = _layer_alone(task, kind, layer)
     keep = _OneHead(kind, layer if part is None else 1, head)
@@ -242,11 +242,11 @@ def _finite(weights: Tensor) -> Tensor:
     """The weights.
 
     Raises:
-        ConfigError: some are infinite or not numbers.
+        ConfigError: some are infinite or NaN.
     """
     if not bool(torch.isfinite(weights).all()):
         raise ConfigError(
-            "The attention weights are infinite or not numbers. The model's weights may have "
+            "The attention weights are infinite or NaN. The model's weights may have "
             "diverged in training: use others."
         )
     return weights

@@ -26,7 +26,7 @@ def attention_of_text(
 
     Raises:
         RegardError: the model has no attention, the text is too long, or weights are infinite or
-            not numbers.
+            NaN.
     """
     answer = ""
     with look(task) as record:
@@ -66,11 +66,11 @@ def _check_finite(record: AttentionRecord) -> None:
     """Check the weights: a picture would show those that are not finite as zeros.
 
     Raises:
-        ConfigError: some are infinite or not numbers.
+        ConfigError: some are infinite or NaN.
     """
     attentions = (one for each in record.passes for one in each.attentions.values())
     if not all(bool(one.weights.isfinite().all()) for one in attentions):
         raise ConfigError(
-            "The attention weights are infinite or not numbers. The model's weights may have "
+            "The attention weights are infinite or NaN. The model's weights may have "
             "diverged in training: use others."
         )

@@ -51,7 +51,7 @@ class CellText(Picture):
         if len(offsets) != len(values):
             raise ConfigError(f"{len(offsets)} tokens have {len(values)} values.")
         if not all(map(math.isfinite, values)):
-            raise ConfigError("The activations are infinite or not numbers: use other weights.")
+            raise ConfigError("The activations are infinite or NaN: use other weights.")
         of_character: list[tuple[int, float | None]] = [(-1, None)] * len(text)
         for number, ((start, end), value) in enumerate(zip(offsets, values, strict=True)):
             of_character[start:end] = [(number, value)] * (end - start)

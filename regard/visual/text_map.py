@@ -66,7 +66,7 @@ class TextMap:
                 f"{len(labels):,} labels."
             )
         if not found.isfinite().all():
-            raise ConfigError("The vectors are infinite or not numbers: use another model.")
+            raise ConfigError("The vectors are infinite or NaN: use another model.")
         unit = F.normalize(found, dim=1)
         mean, directions, shares = principal_directions(unit)
         points = (unit - mean) @ directions.T

@@ -89,7 +89,7 @@ def test_block_by_block_equals_dense_attention_forward_and_backward(
 
 
 @pytest.mark.parametrize("name", ["bigbird", "causal", "dilated", "global"])
-def test_what_is_computed_is_the_mask_and_each_block_of_queries_once(name):
+def test_the_blocks_compute_the_mask_and_each_block_of_queries_once(name):
     length, size = 61, 4
     lengths = torch.tensor([61, 40, 5])
     allowed = pattern(name, length, size, lengths)

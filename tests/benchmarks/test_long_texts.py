@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import long_texts
 
 
-def test_it_measures_every_kind_and_prints_ratios(capsys):
+def test_the_quick_benchmark_measures_every_kind_and_prints_ratios(capsys):
     found = long_texts.main(
         "--quick --rounds 1 --threads 1 --layers 1 --lengths 256 512 --dense 256".split()
     )

@@ -107,7 +107,7 @@ def test_converted_models_search_and_their_scores_are_those_of_torch_layers():
         assert best.log_prob == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_a_seq2seq_does_not_have_is_named():
+def test_tensors_that_a_seq2seq_lacks_are_named():
     tensors = Theirs("general").tensors()
     with pytest.raises(CheckpointError, match="nothing for 1 of .*: encoder.bridge.0.weight"):
         seq2seq_from_opennmt(tensors | {"encoder.bridge.0.weight": torch.zeros(2)})

@@ -109,7 +109,7 @@ def test_paragraphs_and_sentences_begin_where_the_text_says(tokenizers, source):
     assert corpus.sentences.tolist() == [*sentences, at]
 
 
-def test_what_has_no_tokens_begins_nothing(tokenizers, tmp_path):
+def test_texts_without_tokens_begin_no_paragraph_and_no_sentence(tokenizers, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\u200d\na b\n\nc\n\u200d\n\n\u200d\n\nd")
     tokenizer = tokenizers["wordpiece"]

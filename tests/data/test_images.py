@@ -59,7 +59,7 @@ def test_pixels_without_a_known_white_are_an_error(tmp_path, value):
         read_image(tmp_path / "a.tiff")
 
 
-def test_what_is_transparent_is_white(tmp_path):
+def test_transparent_pixels_are_read_as_white(tmp_path):
     clear = np.zeros((4, 4, 4), dtype=np.uint8)
     Image.fromarray(clear, "RGBA").save(tmp_path / "clear.png")
     assert (read_image(tmp_path / "clear.png", side=4) == 1).all()
@@ -82,7 +82,7 @@ def test_an_image_is_turned_as_its_camera_says(tmp_path):
         ("folder", "is a folder"),
     ],
 )
-def test_what_is_no_image_is_an_error_with_its_name(tmp_path, content, told):
+def test_a_file_without_a_readable_image_raises_an_error_that_names_it(tmp_path, content, told):
     path = tmp_path / "photo.jpg"
     if content == "half":
         whole = saved(tmp_path / "whole.jpg", array=np.resize(COLOURS, (300, 300, 3))).read_bytes()

@@ -99,7 +99,7 @@ def test_quantized_models_continue_as_alone(name):
         assert [h.tokens for h in found[number]] == [h.tokens for h in alone(model, ids, method)]
 
 
-def test_what_leaves_changes_nothing_for_the_others():
+def test_a_sequence_that_leaves_changes_nothing_for_the_others():
     model, requests = model_of("gpt2"), requests_of(3)
     leaves = (1, 4, 5)
     requests = [

@@ -122,7 +122,7 @@ def test_more_gpus_than_a_machine_has_raise_an_error(cluster):
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:http"])
-def test_what_is_no_address_raises_an_error(address, monkeypatch):
+def test_a_malformed_address_or_a_missing_package_raises_an_error(address, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     if address:
         with pytest.raises((ConfigError, MissingExtra)):

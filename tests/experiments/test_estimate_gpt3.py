@@ -129,7 +129,7 @@ def test_shards_are_those_of_fsdp2(name, devices):
         assert {use: wanted[use] for use in whole} == whole
 
 
-def test_what_is_gathered_is_two_blocks_with_gradients_of_one_and_what_is_in_no_block():
+def test_gathered_bytes_are_two_blocks_the_gradients_of_one_and_parameters_in_no_block():
     kind = model_class("gpt3")
     model = kind(kind.Config(50, d_model=32, heads=4, layers=3, max_length=16))
     found = sharded(model, OPTIONS, 0, 4, 4)

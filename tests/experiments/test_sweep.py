@@ -120,7 +120,7 @@ def test_a_text_is_a_list_or_a_range(text, real, found):
         (3, "must be a range"),
     ],
 )
-def test_what_is_no_list_and_no_range_raises_an_error(given, told):
+def test_a_malformed_list_or_range_of_values_raises_an_error(given, told):
     with pytest.raises(ConfigError, match=told):
         axis_of("x", given, False)
 

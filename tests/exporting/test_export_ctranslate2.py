@@ -1,4 +1,4 @@
-"""CTranslate2 opens what is exported, and computes what we do."""
+"""CTranslate2 opens exported models, and its outputs equal those of this library."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ctranslate2_computes_what_we_do(name, tmp_path):
+def test_ctranslate2_gives_the_outputs_of_the_exported_model(name, tmp_path):
     build, options = CASES[name]
     made = regard.export(build(tmp_path / "model", **options), "ctranslate2")
     assert made.path == tmp_path / "model-ctranslate2"
@@ -45,7 +45,7 @@ def test_ctranslate2_computes_what_we_do(name, tmp_path):
     assert made.differences[0].magnitude > 0.5
 
 
-def test_eight_bit_weights_are_smaller_and_near(tmp_path):
+def test_eight_bit_weights_halve_the_file_and_keep_the_outputs_close(tmp_path):
     folder = small.gpt2(tmp_path / "model")
     wide = regard.export(folder, "ctranslate2")
     narrow = regard.export(folder, "ctranslate2", tmp_path / "small", quantize="int8")
@@ -54,12 +54,12 @@ def test_eight_bit_weights_are_smaller_and_near(tmp_path):
     assert 1e-5 < narrow.differences[0].relative < 0.05
 
 
-def test_a_quantized_folder_is_exported_as_the_numbers_that_it_holds(tmp_path):
+def test_a_quantized_folder_is_exported_with_its_dequantized_weights(tmp_path):
     folder = regard.quantize(small.transformer(tmp_path / "model"), tmp_path / "int8")
     assert regard.export(folder, "ctranslate2").differences[0].relative < 1e-5
 
 
-def test_a_generator_continues_a_text_as_we_do(tmp_path):
+def test_greedy_search_of_ctranslate2_gives_the_same_continuation(tmp_path):
     folder = small.gpt2(tmp_path / "model")
     made = regard.export(folder, "ctranslate2")
     task = regard.load(folder)
@@ -80,7 +80,7 @@ def test_a_generator_continues_a_text_as_we_do(tmp_path):
         (small.bert, {"heads": {"tags": 3}}, "has no form for the head 'tags'"),
     ],
 )
-def test_what_ctranslate2_cannot_compute_is_named_and_nothing_is_left(
+def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_written(
     build, options, said, tmp_path
 ):
     folder = build(tmp_path / "model", **options)
@@ -89,7 +89,7 @@ def test_what_ctranslate2_cannot_compute_is_named_and_nothing_is_left(
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
 
 
-def test_what_is_there_already_is_not_overwritten(tmp_path):
+def test_an_existing_folder_is_not_overwritten_and_an_unknown_runtime_is_an_error(tmp_path):
     folder = small.gpt2(tmp_path / "model")
     (tmp_path / "new").mkdir()
     with pytest.raises(CheckpointError, match="new is there already"):

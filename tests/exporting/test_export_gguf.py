@@ -1,4 +1,4 @@
-"""llama.cpp opens what is exported as GGUF, and computes what we do."""
+"""llama.cpp opens exported GGUF files, and its outputs equal those of this library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_llama_cpp_computes_what_we_do_but_for_its_gelu(name, tmp_path):
+def test_llama_cpp_gives_the_outputs_of_the_exported_model_up_to_its_gelu(name, tmp_path):
     """Its table of GELU has 16 bits."""
     build, options = CASES[name]
     made = regard.export(build(tmp_path / "model", **options), "gguf")
@@ -50,7 +50,7 @@ def test_llama_cpp_computes_what_we_do_but_for_its_gelu(name, tmp_path):
     assert f"{equal} of 7 texts get our ids from its own tokenizer" in made.notes
 
 
-def test_blocks_of_eight_bits_are_smaller_and_near(tmp_path):
+def test_eight_bit_weights_shrink_the_file_and_keep_the_outputs_close(tmp_path):
     folder = small.llama(tmp_path / "model")
     wide = regard.export(folder, "gguf", check=False)
     narrow = regard.export(folder, "gguf", tmp_path / "small.gguf", quantize="int8")
@@ -61,7 +61,7 @@ def test_blocks_of_eight_bits_are_smaller_and_near(tmp_path):
         assert 1e-5 < narrow.differences[0].relative < 0.05
 
 
-def test_the_command_prints_the_difference_and_what_the_runtime_does_otherwise(tmp_path):
+def test_the_command_prints_the_differences_and_the_notes_of_the_runtime(tmp_path):
     folder = small.bert(tmp_path / "model")
     run = CliRunner().invoke(app, ["export", str(folder), "--to", "gguf", "--json"])
     assert run.exit_code == 0, run.stderr
@@ -86,7 +86,9 @@ def test_the_command_prints_the_difference_and_what_the_runtime_does_otherwise(t
         (small.t5, {"layers": 1}, r"needs `decoder_layers` \(3\) to be at most `layers`"),
     ],
 )
-def test_what_llama_cpp_cannot_compute_is_named_and_nothing_is_left(build, options, said, tmp_path):
+def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_written(
+    build, options, said, tmp_path
+):
     folder = build(tmp_path / "model", **options)
     with pytest.raises(ConfigError, match=said):
         regard.export(folder, "gguf")

@@ -1,4 +1,4 @@
-"""ONNX Runtime opens what is exported, and computes what we do."""
+"""ONNX Runtime opens exported models, and its outputs equal those of this library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_onnx_runtime_computes_what_we_do(name, tmp_path):
+def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
     build, options = CASES[name]
     made = regard.export(build(tmp_path / "model", **options), "onnx")
     assert all(one.relative < 1e-5 and one.magnitude > 0.5 for one in made.differences), made
@@ -34,7 +34,9 @@ def test_onnx_runtime_computes_what_we_do(name, tmp_path):
         (small.bert, {"heads": {"crf": 3}}, "has no form for the head 'crf'"),
     ],
 )
-def test_what_has_no_graph_is_named_and_nothing_is_left(build, options, said, tmp_path):
+def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_written(
+    build, options, said, tmp_path
+):
     folder = build(tmp_path / "model", **options)
     with pytest.raises(ConfigError, match=said):
         regard.export(folder, "onnx")

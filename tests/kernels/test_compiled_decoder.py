@@ -487,7 +487,7 @@ def test_tables_and_gates_of_other_shapes_cannot_be_compiled():
             Program(OpList([op], widths))
 
 
-def test_what_of_distances_cannot_be_compiled_is_reported_once(use):
+def test_too_many_distances_to_compile_are_reported_once(use):
     use("fast")
     model = prepare(spread(T5(T5Config(WORDS, max_distance=2**15, **NARROW))))
     with pytest.warns(UserWarning, match="more than 16,384 distances") as told:

@@ -250,14 +250,14 @@ def test_capture_head_masks_and_training_use_the_plain_model(runs):
     fast = encode(model, read)[read.keep]
     runs.clear()
     with heads_masked(model, {1: [2]}):
-        silenced = encode(model, read)[read.keep]
+        masked = encode(model, read)[read.keep]
     with regard.look(model) as seen:
         looked_at = encode(model, read)[read.keep]
     model.train()
     encode(model, read)
     assert not runs and len(seen.passes) == 1
     torch.testing.assert_close(looked_at, fast, rtol=0, atol=3e-2)
-    assert (silenced - fast).abs().max() > 0.1
+    assert (masked - fast).abs().max() > 0.1
 
 
 def test_a_deep_copy_has_its_own_weights(runs):

@@ -88,7 +88,7 @@ def test_log_probabilities_and_losses_equal_the_formula(clusters, tied):
         torch.testing.assert_close(head.loss(hidden, targets, 0.1)[0], wanted)
 
 
-def test_it_equals_torchs_adaptive_softmax():
+def test_adaptive_softmax_equals_torchs():
     clusters = Clusters(V, D, D, (7, 15), 2)
     theirs = nn.AdaptiveLogSoftmaxWithLoss(D, V, [7, 15], div_value=2.0, head_bias=True).double()
     _, head = made(clusters)

@@ -348,6 +348,6 @@ def test_beam_search_finds_for_each_prompt_what_it_finds_alone():
         (dict(memory_start="zeros"), '`memory_start` must be "empty"'),
     ],
 )
-def test_what_a_compressed_memory_cannot_be_is_rejected_by_name(options, said):
+def test_unsupported_options_of_the_memory_raise_an_error_that_names_them(options, said):
     with pytest.raises(ConfigError, match=said):
         tiny(**options)

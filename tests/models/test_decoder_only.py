@@ -107,7 +107,7 @@ def test_a_model_that_does_not_predict_in_order_is_not_taken():
 @pytest.mark.parametrize("decoder, message", [
     ("bert", "must be a language model, but is 'bert'"), ("gpt3x", "no model 'gpt3x'"),
 ])  # fmt: skip
-def test_what_is_inside_must_be_a_language_model(decoder, message):
+def test_the_inner_model_must_be_a_language_model(decoder, message):
     with pytest.raises(CheckpointError, match=message):
         DecoderOnly(DecoderOnlyConfig(V, decoder, {}))
 

@@ -141,7 +141,7 @@ def test_three_segments_of_the_shared_fixture(shared):
         ("mem_len", -3, "`mem_len`"),
     ],
 )
-def test_what_is_not_computed_is_rejected_by_name(field, value, said):
+def test_unsupported_fields_raise_an_error_that_names_them(field, value, said):
     config, weights, _ = opened("clamped")
     with pytest.raises(ConfigError, match=said):
         from_published(config | {field: value}, weights)

@@ -311,7 +311,7 @@ def test_a_huge_row_is_one_shard_and_fails_alone(encoder, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
-def test_what_is_before_the_damage_of_a_compressed_file_is_computed(encoder, tmp_path, ending):
+def test_rows_before_the_damage_in_a_compressed_file_are_computed(encoder, tmp_path, ending):
     whole = COMPRESSED[ending]("".join(f"{one}\n" for one in sentences(2000)).encode())
     source = tmp_path / f"in.txt{ending}"
     source.write_bytes(whole[: len(whole) // 2])

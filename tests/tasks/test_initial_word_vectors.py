@@ -156,7 +156,7 @@ def test_a_resumed_run_refuses_another_file():
         ({"word_vectors": "missing.txt"}, r"missing\.txt.*does not exist"),
     ],
 )
-def test_what_cannot_be_done_is_an_error(changes, message):
+def test_unsuitable_word_vectors_and_options_raise_errors(changes, message):
     Path("other.txt").write_text("chien 1 2 3 4\n")
     model = {"name": "bilstm", **MODELS_OF_WORDS["bilstm"], **changes.pop("model", {})}
     if model["name"] == "elmo":

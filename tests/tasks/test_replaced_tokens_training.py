@@ -239,7 +239,7 @@ def test_training_learns_which_tokens_do_not_belong(here):
     assert scores["recall"] > 0.2 and scores["precision"] > 0.7 and scores["discriminator"] < 0.25
 
 
-def test_what_a_finished_run_lacks_is_written_again(here):
+def test_resuming_a_finished_run_writes_its_missing_files_again(here):
     folder, result = regard.train("electra.toml", show="none")
     generator = Path(folder) / "generator" / "model.safetensors"
     before = generator.read_bytes()
@@ -267,6 +267,6 @@ def test_the_estimate_counts_the_generator_too(here):
         (("generator_size = 0.5", "weight = 0.0"), "weight"),
     ],
 )
-def test_what_cannot_be_trained_is_an_error(here, change, message):
+def test_recipes_that_cannot_be_trained_raise_errors(here, change, message):
     with pytest.raises(ConfigError, match=message):
         planned(here / "electra.toml", change)

@@ -138,7 +138,7 @@ def test_errors_name_line_and_problem(brackets, line, problem):
         ("(S (S (S (NN a))))", "(S (S (S (NN a))))"),
     ],
 )  # fmt: skip
-def test_simplified(brackets, expected):
+def test_treebank_trees_are_simplified(brackets, expected):
     (tree,) = read_trees(brackets)
     assert str(simplified(tree)) == expected
 

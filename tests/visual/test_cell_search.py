@@ -181,7 +181,7 @@ def test_properties_of_python_source():
     assert bodies[5] == "0" * 14 + "1" * 5 + "0" and bodies[7] == "0" * 9
 
 
-def test_what_is_no_python_is_an_error():
+def test_invalid_python_raises_an_error():
     for source in ("if x\n", "x = (", "\x00", "  x\n y\n", "a = 1\rif x:\n y"):
         with pytest.raises(ConfigError, match="not valid Python"):
             python_properties(source)

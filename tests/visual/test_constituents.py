@@ -73,7 +73,7 @@ def test_the_best_trees_are_beside_each_other_and_differences_are_marked():
 
 
 @pytest.mark.parametrize("tree", ["(X (Y a)) (X (Y b))", "", "(X"])
-def test_what_is_not_one_tree_raises_an_error(tree):
+def test_text_that_is_not_one_tree_raises_an_error(tree):
     with pytest.raises(RegardError, match="one tree|not closed"):
         TreePicture.of(tree)
 

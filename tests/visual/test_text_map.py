@@ -67,7 +67,7 @@ def test_wrong_shapes_and_numbers_raise_an_error():
         (vectors(3, 1), names(3), (), "2 or more dimensions"),
         (vectors(3), names(2), (), "3 vectors, but 2 texts"),
         (vectors(3), names(3), ["a"], "1 labels"),
-        (nan, names(3), (), "not numbers"),
+        (nan, names(3), (), "infinite or NaN"),
     ):
         with pytest.raises(ConfigError, match=said):
             TextMap.of(given, texts, labels)

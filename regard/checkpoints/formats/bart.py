@@ -131,7 +131,7 @@ class BartLayout(EncoderDecoderLayout):
         """See `Layout`."""
         return super().holds(model) or self.under_head.holds(model)
 
-    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""
         return self.under_head.write(model) if _has_head(model) else super().write(model)
 
@@ -143,7 +143,7 @@ class BartLayout(EncoderDecoderLayout):
             return self.under_head.read(config, tensors)
         return super().read(config, tensors)
 
-    def names_of(self, model: Any) -> Names:
+    def names_of(self, model: nn.Module) -> Names:
         """See `Layout`."""
         return self.under_head.names_of(model) if _has_head(model) else super().names_of(model)
 

@@ -119,7 +119,7 @@ def test_the_character_layers_equal_the_published_equations(tmp_path):
         dict(filters=((1, 2), (3, 3))),  # as wide as the projection, so that there is none
     ],
 )
-def test_what_is_written_is_read_unchanged(changes, tmp_path):
+def test_a_written_model_is_read_unchanged(changes, tmp_path):
     torch.manual_seed(2)
     model = Elmo(ElmoConfig(9, **{**SIZES, **changes})).eval()
     elmo.write(tmp_path / "out", model, ["<S>", "</S>", "<UNK>", "the", "cat"])

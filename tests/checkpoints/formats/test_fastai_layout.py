@@ -69,7 +69,7 @@ def test_the_classifier_computes_what_fastai_computes(folder, expected):
     torch.testing.assert_close(found, expected["scores"], atol=1e-5, rtol=1e-5)
 
 
-def test_what_is_written_is_what_fastai_wrote(folder, tmp_path):
+def test_written_files_equal_those_of_fastai(folder, tmp_path):
     task = load(folder)
     words = [task.tokenizer.token(i) for i in range(task.tokenizer.vocab_size)]
     files = fastai.write(task.model, words, tmp_path / "again", "tiny")

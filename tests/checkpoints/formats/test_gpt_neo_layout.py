@@ -168,7 +168,7 @@ def test_exported_weights_open_in_transformers_unchanged(ending, options, tmp_pa
     ({"num_attention_heads": 4}, "`num_attention_heads` must be equal to `num_heads`"),
     ({"activation_function": "other"}, "`activation_function` must be one of"),
 ])  # fmt: skip
-def test_what_is_not_computed_is_refused_by_name(change, message):
+def test_unsupported_fields_raise_an_error_that_names_them(change, message):
     theirs = FAMILY.model("ForCausalLM")
     with pytest.raises(ConfigError, match=message):
         from_published(config_of(theirs) | change, weights(theirs))

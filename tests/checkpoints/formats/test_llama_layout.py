@@ -177,7 +177,7 @@ def test_rotary_positions_of_older_folders_are_read(old, new):
     ({"num_key_value_heads": 0}, "`num_key_value_heads`"),
     ({"hidden_act": "other"}, "`hidden_act` must be one of"),
 ])  # fmt: skip
-def test_what_is_not_computed_is_refused_by_name(change, message):
+def test_unsupported_fields_raise_an_error_that_names_them(change, message):
     theirs = FAMILY.model("ForCausalLM")
     with pytest.raises(ConfigError, match=message):
         from_published(config_of(theirs) | change, weights(theirs))
