@@ -15,10 +15,13 @@ import subprocess
 import sys
 import types
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from regard.cli import app
 from regard.models import MODELS
 from regard.tasks import TASKS
 
@@ -134,10 +137,17 @@ def test_a_command_prints_what_its_page_shows(command, tmp_path):
 def test_a_command_has_verbs_and_flags_that_exist(command):
     verbs = [word for word in command.words[1:] if re.fullmatch(r"[a-z]+", word)]
     verbs = verbs[: 2 if verbs[:1] == ["tokenizer"] else 1]
-    helped = regard(*verbs, "--help")
-    assert helped.returncode == 0, f"there is no such verb: {helped.stderr}"
+    printed = help_of(tuple(verbs))
     for flag in re.findall(r"(?<!\S)--[a-z-]+", " ".join(command.words)):
-        assert re.search(rf"(?<!\S){flag}\b", helped.stdout), f"{verbs} has no {flag}"
+        assert re.search(rf"(?<!\S){flag}\b", printed), f"{verbs} has no {flag}"
+
+
+@cache
+def help_of(verbs: tuple[str, ...]) -> str:
+    """What `regard VERB --help` prints."""
+    helped = CliRunner().invoke(app, [*verbs, "--help"])
+    assert helped.exit_code == 0, f"there is no such verb: {helped.output}"
+    return helped.stdout
 
 
 def with_line(text: str, table: str, line: str) -> str:

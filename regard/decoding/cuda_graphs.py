@@ -103,13 +103,13 @@ def _fits(model: object) -> bool:
 ops.register(generator, "cuda_graphs", Graphed, when=_fits)
 
 
-def forget(model: GeneratorModule) -> None:
+def forget(model: nn.Module) -> None:
     """Give up the memory of recorded steps, as for a training that goes on."""
     if model in _replays:
         _replays[model].buffers.clear()
 
 
-_replays: weakref.WeakKeyDictionary[GeneratorModule, CapturedSteps] = weakref.WeakKeyDictionary()
+_replays: weakref.WeakKeyDictionary[object, CapturedSteps] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from regard.decoding import cuda_graphs as cuda_graphs  # which registers a gene
 from regard.decoding.start import start
 from regard.errors import RegardError
 from regard.models.protocols import Generator
-from regard.state import State
+
+AnyState = TypeVar("AnyState")  # a `State`, or one that a draft model keeps several of
 
 
 class HasModes(Protocol):
@@ -58,19 +59,20 @@ def ends_of(eos: tuple[int, ...] | None, model: Generator) -> tuple[int, ...]:
 
 
 def log_probs_after(
-    model: Generator, fed: Tensor, state: State, tokens: Tensor
-) -> tuple[Tensor, State]:
+    model: Generator, fed: Tensor, state: AnyState, tokens: Tensor
+) -> tuple[Tensor, AnyState]:
     """Log-probabilities (R, N, V), at least float32, of what follows each of the tokens `fed`
     (R, N), in one step; tokens (R, T) are all that is written.
 
     Raises:
         NotNumbers: the model's scores are infinite or NaN.
     """
-    scores, state = model.step(fed, state)
+    after: AnyState
+    scores, after = model.step(fed, state)
     log_probs = normalized(scores)
     # One NaN makes a whole distribution NaN.
     check(log_probs[..., 0].sum(1).tolist(), tokens.size(1))
-    return log_probs, state
+    return log_probs, after
 
 
 def normalized(scores: Tensor) -> Tensor:

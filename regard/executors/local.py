@@ -8,15 +8,13 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Generator, Sequence
 from typing import IO, Any, Self
 
 from regard.errors import ConfigError
 from regard.executors.protocol import Job, JobListener, JobResult, PrintedLog
-from regard.training.interrupt import Interrupted, Interruption, Stopped
+from regard.executors.restarting import RESTARTS, Ended, results_of
 
-RESTARTS = 3  # of a job whose process has died
 POLL_INTERVAL = 0.2  # seconds between two checks whether a process has ended
 READ_BYTES = 1 << 16
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -51,26 +49,8 @@ class LocalExecutor:
         self, jobs: Sequence[Job], listener: JobListener | None = None
     ) -> Generator[JobResult, None, None]:
         """The results as jobs end; see `Executor.run`."""
-        waiting = deque((job, 0) for job in jobs)  # with the number of its restarts
-        with Interruption() as interruption, _Running(listener or PrintedLog()) as running:
-            try:
-                while waiting or running.children:
-                    while waiting and len(running.children) < self.workers:
-                        running.start(*waiting.popleft(), self.workers)
-                    with interruption.leaving_at_once():
-                        running.wait()
-                    for child in running.ended():
-                        if child.answer is not None:
-                            yield child.result()
-                        elif child.restarts < self.restarts:
-                            running.listener.log(child.job, f"{child.end}; it is started again")
-                            waiting.appendleft((child.job, child.restarts + 1))
-                        else:
-                            times = f"{child.end}, {child.restarts + 1} times"
-                            yield JobResult(child.job, error=times, lost=True)
-            except Stopped:
-                running.stop()
-                raise Interrupted("stopped: all jobs have ended", interruption.code) from None
+        with _Running(listener or PrintedLog(), self.workers) as running:
+            yield from results_of(running, jobs, self.workers, self.restarts)
 
 
 def job_variables(threads: int) -> dict[str, str]:
@@ -152,10 +132,6 @@ class _Child:
         self.unread[name] = rest
         return [line.decode(errors="backslashreplace") for line in whole], bool(block)
 
-    def result(self) -> JobResult:
-        assert self.answer is not None
-        return JobResult(self.job, self.answer.get("value"), self.answer.get("error", ""))
-
     def ask_to_stop(self) -> None:
         """End its standard input: the process then sends SIGTERM to itself."""
         if not self.stdin.closed:
@@ -168,10 +144,13 @@ class _Child:
 
 
 class _Running:
-    """The running processes; their messages and lines are passed to a listener."""
+    """The running processes, which are `RunningJobs`; a listener gets their messages and lines.
 
-    def __init__(self, listener: JobListener):
-        self.listener = listener
+    workers: the most that run at once.
+    """
+
+    def __init__(self, listener: JobListener, workers: int):
+        self.listener, self.workers = listener, workers
         self.children: list[_Child] = []
         self.selector = selectors.DefaultSelector()
 
@@ -184,9 +163,12 @@ class _Running:
         finally:
             self.selector.close()
 
-    def start(self, job: Job, restarts: int, workers: int) -> None:
-        slot = min({*range(workers)} - {child.slot for child in self.children})
-        child = _Child(job, restarts, slot, _environment(job, slot, workers))
+    def __len__(self) -> int:
+        return len(self.children)
+
+    def start(self, job: Job, restarts: int) -> None:
+        slot = min({*range(self.workers)} - {child.slot for child in self.children})
+        child = _Child(job, restarts, slot, _environment(job, slot, self.workers))
         self.children.append(child)
         for name, stream in child.outputs.items():
             os.set_blocking(stream.fileno(), False)
@@ -212,8 +194,8 @@ class _Running:
                 child.answer = answer
         return more
 
-    def ended(self) -> list[_Child]:
-        """The processes that have ended, no longer among `children`.
+    def ended(self) -> list[Ended]:
+        """The jobs whose processes have ended, no longer among `children`.
 
         Their pipes may still be open: in processes that they have started themselves.
         """
@@ -228,7 +210,7 @@ class _Running:
                     self.selector.unregister(stream)
             child.close()
             self.children.remove(child)
-        return ended
+        return [(one.job, one.restarts, one.answer or one.end) for one in ended]
 
     def stop(self) -> None:
         """Ask all processes to stop and wait for them; another Ctrl-C ends them at once."""

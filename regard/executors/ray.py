@@ -16,7 +16,6 @@ import platform
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -26,10 +25,10 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from regard.errors import ConfigError, MissingExtra
-from regard.executors.local import RESTARTS, available_cpus, job_variables
+from regard.executors.local import available_cpus, job_variables
 from regard.executors.protocol import Job, JobListener, JobResult, Json, PrintedLog, sending_to
+from regard.executors.restarting import RESTARTS, Ended, results_of
 from regard.executors.worker import call
-from regard.training.interrupt import Interrupted, Interruption
 
 MIN_VERSION = (2, 40)  # of Ray, for which this was written
 CONNECT_TIMEOUT = 10.0  # seconds to wait for a connection
@@ -170,36 +169,6 @@ class RayExecutor:
         yield from results_of(tasks, jobs, self.workers, self.restarts)
 
 
-def results_of(
-    tasks: Tasks, jobs: Sequence[Job], at_once: int, restarts: int
-) -> Generator[JobResult, None, None]:
-    """The results of jobs as they end, `at_once` at a time; those that died start again.
-
-    Raises:
-        Interrupted: after Ctrl-C or SIGTERM, when all tasks have ended.
-    """
-    waiting = deque((job, 0) for job in jobs)  # with the number of its restarts
-    with Interruption() as interruption:  # after Ray has set its own handler of SIGTERM
-        try:
-            while waiting or tasks.running:
-                while waiting and len(tasks.running) < at_once:
-                    tasks.start(*waiting.popleft())
-                for job, times, answer in tasks.ended():
-                    if isinstance(answer, dict):
-                        yield JobResult(job, answer.get("value"), answer.get("error", ""))
-                    elif times < restarts:
-                        tasks.listener.log(job, f"{answer}; it is started again")
-                        waiting.appendleft((job, times + 1))
-                    else:
-                        said = f"{answer}, {times + 1} times" if times else answer
-                        yield JobResult(job, error=said, lost=True)
-                if interruption.code:
-                    tasks.stop()
-                    raise Interrupted("stopped: all jobs have ended", interruption.code)
-        finally:
-            tasks.stop()
-
-
 @dataclass(frozen=True)
 class ClusterResources:
     """The resources of a cluster.
@@ -260,7 +229,7 @@ class Mailbox:
 
 
 class Tasks:
-    """The running tasks; their messages and lines are passed to a listener.
+    """The running tasks, which are `RunningJobs`; a listener gets their messages and lines.
 
     options: of all tasks, as in `ray.remote`.
     """
@@ -279,6 +248,9 @@ class Tasks:
         # A process for each task, which ends with it: memory and threads are those of one job.
         self.remote = ray.remote(max_calls=1, max_retries=0)(run_task)
 
+    def __len__(self) -> int:
+        return len(self.running)
+
     def start(self, job: Job, restarts: int) -> None:
         number = len(self.started)
         environment = job_variables(self.sizes.threads(job))
@@ -287,8 +259,11 @@ class Tasks:
         self.started.append(job)
         self.running[reference] = job, restarts, number
 
-    def ended(self) -> Iterator[tuple[Job, int, dict[str, Any] | str]]:
-        """The tasks that have ended: job, restarts, and its answer or how its process died."""
+    def wait(self) -> None:
+        """See `ended`, which waits: a signal must not interrupt Ray."""
+
+    def ended(self) -> Iterator[Ended]:
+        """Wait a moment for tasks that end: job, restarts, and the answer or how it died."""
         ready, _ = self.ray.wait([*self.running], timeout=POLL_INTERVAL)
         answers = [(reference, self._answer(reference)) for reference in ready]
         self.forward_messages()

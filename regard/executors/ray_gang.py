@@ -9,7 +9,8 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.executors.protocol import Job, JobListener, JobResult, Json, PrintedLog
-from regard.executors.ray import ClusterResources, Tasks, connected, results_of
+from regard.executors.ray import ClusterResources, Tasks, connected
+from regard.executors.restarting import results_of
 
 PLACEMENT_TIMEOUT = 120.0  # seconds to wait for free resources for all of them
 

@@ -14,14 +14,13 @@ import json
 import os
 import shutil
 import time
-from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from regard.errors import ConfigError, MissingExtra, RegardError
-from regard.executors.local import RESTARTS, job_variables
+from regard.executors.local import job_variables
 from regard.executors.protocol import (
     Job,
     JobListener,
@@ -30,8 +29,8 @@ from regard.executors.protocol import (
     PrintedLog,
     sending_to,
 )
+from regard.executors.restarting import RESTARTS, Ended, results_of
 from regard.executors.worker import call
-from regard.training.interrupt import Interrupted, Interruption, Stopped
 
 FOLDER = Path("slurm-jobs")
 POLL_INTERVAL = 2.0  # seconds between two checks of the jobs
@@ -79,33 +78,15 @@ class SlurmExecutor:
         self, jobs: Sequence[Job], listener: JobListener | None = None
     ) -> Generator[JobResult, None, None]:
         """The results as jobs end; see `Executor.run`."""
-        listener = listener or PrintedLog()
-        waiting = deque((job, 0) for job in jobs)  # with the number of its restarts
-        running: list[_Submitted] = []
-        with Interruption() as interruption:
-            try:
-                while waiting or running:
-                    while waiting and len(running) < self.workers:
-                        running.append(self._submit(*waiting.popleft()))
-                    with interruption.leaving_at_once():
-                        time.sleep(self.pause)
-                    for one in [one for one in running if one.ended(listener)]:
-                        running.remove(one)
-                        if one.answer is not None:
-                            answer = one.answer
-                            yield JobResult(one.job, answer.get("value"), answer.get("error", ""))
-                        elif one.restarts < self.restarts:
-                            listener.log(one.job, f"{one.end}; it is submitted again")
-                            waiting.appendleft((one.job, one.restarts + 1))
-                        else:
-                            yield JobResult(one.job, error=f"{one.end}, {one.restarts + 1} times")
-            except Stopped:
-                _stop(running, listener, self.pause)
-                raise Interrupted("stopped: all jobs have ended", interruption.code) from None
-            finally:
-                _stop(running, listener, self.pause)
+        running = _Running(listener or PrintedLog(), self.submit, self.pause)
+        yield from results_of(running, jobs, self.workers, self.restarts)
 
-    def _submit(self, job: Job, restarts: int) -> _Submitted:
+    def submit(self, job: Job, restarts: int) -> _Submitted:
+        """Submit a job.
+
+        Raises:
+            ConfigError: sbatch does not take an option.
+        """
         self.submitter.update_parameters(
             name=job.name.replace(" ", "-"),
             cpus_per_task=max(1, job.cpus),
@@ -179,14 +160,40 @@ class _Submitted:
                     listener.log(self.job, line)
 
 
-def _stop(running: list[_Submitted], listener: JobListener, pause: float) -> None:
-    """Cancel the jobs, which get SIGTERM, and wait for them; another Ctrl-C waits no longer."""
-    for one in running:
-        one.submitted.cancel(check=False)
-    while running:
-        running[:] = [one for one in running if not one.ended(listener)]
-        if running:
-            time.sleep(pause)
+class _Running:
+    """The submitted jobs that have not ended, which are `RunningJobs`.
+
+    submit: from a job and the number of its restarts.  pause: seconds between two checks.
+    """
+
+    def __init__(
+        self, listener: JobListener, submit: Callable[[Job, int], _Submitted], pause: float
+    ):
+        self.listener, self.submit, self.pause = listener, submit, pause
+        self.submitted: list[_Submitted] = []
+
+    def __len__(self) -> int:
+        return len(self.submitted)
+
+    def start(self, job: Job, restarts: int) -> None:
+        self.submitted.append(self.submit(job, restarts))
+
+    def wait(self) -> None:
+        time.sleep(self.pause)
+
+    def ended(self) -> list[Ended]:
+        ended = [one for one in self.submitted if one.ended(self.listener)]
+        self.submitted = [one for one in self.submitted if one not in ended]
+        return [(one.job, one.restarts, one.answer or one.end) for one in ended]
+
+    def stop(self) -> None:
+        """Cancel the jobs, which get SIGTERM, and wait for them; another Ctrl-C waits no longer."""
+        for one in self.submitted:
+            one.submitted.cancel(check=False)
+        while self.submitted:
+            self.ended()
+            if self.submitted:
+                time.sleep(self.pause)
 
 
 class _Tail:

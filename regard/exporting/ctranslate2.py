@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.relative_bias import RelativeBias
+from regard.attention.scores import Dot, Score
 from regard.data.batches import Sequences
 from regard.exporting.runtime import (
     Comparison,
@@ -114,8 +115,7 @@ def _self_attention(spec: Spec, attention: SelfAttention, norm: NormLayer) -> No
     _linear(spec.linear[0], attention.query_key_value)
     _linear(spec.linear[1], attention.output)
     _norm(spec.layer_norm, norm)
-    if attention.score.scale is not None:
-        spec.queries_scale = np.float32(attention.score.scale)
+    _scale(spec, attention.score)
 
 
 def _cross_attention(spec: Spec, attention: CrossAttention, norm: NormLayer) -> None:
@@ -123,8 +123,14 @@ def _cross_attention(spec: Spec, attention: CrossAttention, norm: NormLayer) -> 
     _linear(spec.linear[1], attention.key_value)
     _linear(spec.linear[2], attention.output)
     _norm(spec.layer_norm, norm)
-    if attention.score.scale is not None:
-        spec.queries_scale = np.float32(attention.score.scale)
+    _scale(spec, attention.score)
+
+
+def _scale(spec: Spec, score: Score) -> None:
+    """What queries are multiplied with, where it is not 1 / sqrt(K)."""
+    assert isinstance(score, Dot)  # as all of `WRITERS` have
+    if score.scale is not None:
+        spec.queries_scale = np.float32(score.scale)
 
 
 def _feed_forward(spec: Spec, feed: FeedForward, norm: NormLayer) -> None:
@@ -239,10 +245,10 @@ def _fill_stacks(encoder: Spec, decoder: Spec, model: Transformer) -> None:
     for layer, block in zip(encoder.layer, model.encoder, strict=True):
         _self_attention(layer.self_attention, block.attention, block.attention_norm)
         _feed_forward(layer.ffn, block.feed, block.feed_norm)
-    for layer, block in zip(decoder.layer, model.decoder, strict=True):
-        _self_attention(layer.self_attention, block.attention, block.attention_norm)
-        _cross_attention(layer.attention, block.cross, block.cross_norm)
-        _feed_forward(layer.ffn, block.feed, block.feed_norm)
+    for layer, target in zip(decoder.layer, model.decoder, strict=True):
+        _self_attention(layer.self_attention, target.attention, target.attention_norm)
+        _cross_attention(layer.attention, target.cross, target.cross_norm)
+        _feed_forward(layer.ffn, target.feed, target.feed_norm)
 
 
 def _sequence_to_sequence(

@@ -46,6 +46,8 @@ class CompiledGenerator(GeneratorAround):
     Keys and values are float16: as precise as the rest, and half as much to read.
     """
 
+    model: Any  # a `Generator` that is an `nn.Module`
+
     def __init__(self, model: Generator):
         super().__init__(model)
         self.programs = programs_of(model)

@@ -6,6 +6,8 @@ training, and where something has no compiled form.
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor
 
 from regard.data.batches import Sequences
@@ -32,7 +34,7 @@ class CausalEncoder(EncoderAround):
         """See `Encoder`."""
         hidden = None
         if batch.layout is None and batch.segments is None:
-            hidden = CompiledGenerator(self.model).whole_texts(batch.ids)
+            hidden = CompiledGenerator(cast(LanguageModel, self.model)).whole_texts(batch.ids)
         return self.model.encode(batch, tokens) if hidden is None else tokens.of(hidden)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from regard.data.batches import Sequences
@@ -23,7 +23,7 @@ from regard.kernels.products import threads_for
 from regard.kernels.program import Program
 from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
 from regard.kernels.tracer import LeafTracer
-from regard.models.protocols import Model
+from regard.models.protocols import CrossAttentionModel, Encoder
 
 
 class TextProgram(Program):
@@ -98,7 +98,7 @@ class CompiledTexts:
         method: "encode", which gives the last states, or "states", which gives those of each layer.
     """
 
-    def __init__(self, model: Model, method: str):
+    def __init__(self, model: Encoder | CrossAttentionModel, method: str):
         self.model, self.method, self.programs = model, method, programs_of(model)
 
     def last(self, batch: Sequences) -> Tensor | None:
@@ -174,9 +174,10 @@ class CompiledTexts:
             batch = Sequences(ids, lengths, given, layout=layout)  # type: ignore[arg-type]
             return [batch, tracing.symbol("subset")] if part == "first" else [batch]
 
-        graph = tracer(self.method, arguments).graph_of(self.model)
+        module = cast(nn.Module, self.model)
+        graph = tracer(self.method, arguments).graph_of(module)
         result, given = _ends(graph, part)
-        lowering = lowering_of(self.model)
+        lowering = lowering_of(module)
         if given is not None:
             lowering.widths[0] = self.model.config.d_model
         return lowering.finished(lowering.lowered(graph, result, given))

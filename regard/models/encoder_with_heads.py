@@ -15,7 +15,7 @@ from regard.errors import ConfigError
 from regard.layers.chart_head import ChartHead
 from regard.layers.task_heads import ClassificationHead, TaskHead, first_token
 from regard.models.check_config import config_of
-from regard.models.protocols import Encoder, Head, Model, Output
+from regard.models.protocols import Encoder, Head, Output
 from regard.suggest import nearest
 
 # kind -> what it computes
@@ -190,16 +190,17 @@ def deployed(model: nn.Module) -> nn.Module:
     return model.deployed if isinstance(model, EncoderWithHeads) else model
 
 
-def with_options(model: EncoderWithHeads | Model, changes: Mapping[str, Any]) -> nn.Module:
+def with_options(model: nn.Module, changes: Mapping[str, Any]) -> nn.Module:
     """The same weights in a model whose configuration differs, such as in its `dropout`.
 
     Raises:
         ConfigError: the model has no such option, or it cannot have this value.
     """
+    config: Any = model.config
     try:
-        config = replace(model.config, **changes)
+        config = replace(config, **changes)
     except TypeError:
-        known = asdict(model.config)
+        known = asdict(config)
         wrong = ", ".join(name for name in changes if name not in known)
         raise ConfigError(
             f"[model] {wrong}: no option of this model. Its options: {', '.join(known)}."
@@ -210,5 +211,5 @@ def with_options(model: EncoderWithHeads | Model, changes: Mapping[str, Any]) ->
         changed: nn.Module = assembled(kind(config), model.outputs())
     else:
         changed = type(model)(config)
-    changed.load_state_dict(cast(nn.Module, model).state_dict())
+    changed.load_state_dict(model.state_dict())
     return changed

@@ -12,7 +12,7 @@ rounding. Whole steps in one compiled call are wrappers around the model: see
 from __future__ import annotations
 
 import warnings
-from typing import get_args
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,10 @@ from regard.registry import kernel_package
 from regard.suggest import nearest
 
 GPUS = {"cuda"}
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
-def prepare(model: nn.Module, dtype: Weights = "int8") -> nn.Module:
+def prepare(model: AnyModel, dtype: Weights = "int8") -> AnyModel:
     """Quantize the weights of a model, in place.
 
     dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
@@ -82,7 +83,7 @@ def check_dtype(dtype: str, name: str = "dtype") -> None:
         )
 
 
-def halved(model: nn.Module) -> nn.Module:
+def halved(model: AnyModel) -> AnyModel:
     """A model that computes in bfloat16 by torch's own operations, in place.
 
     Norms, softmax and log-probabilities are float32 inside. The states of recurrent layers would
@@ -100,7 +101,7 @@ def halved(model: nn.Module) -> nn.Module:
     return model.to(torch.bfloat16)
 
 
-def quantize_layers(model: nn.Module, dtype: Weights) -> nn.Module:
+def quantize_layers(model: AnyModel, dtype: Weights) -> AnyModel:
     """Replace layers by quantized ones, in place; the rest becomes float32."""
     tied: dict[int, QuantizedMatrix] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]

@@ -93,7 +93,7 @@ class PermutationLanguageModeling(LanguageModeling):
         yield from differing(recipe.objective, "objective", list(LMObjective.model_fields), why)
 
     @classmethod
-    def from_recipe(
+    def from_recipe(  # type: ignore[override]
         cls, recipe: PermutationRecipe, model: Xlnet, tokenizer: Tokenizer
     ) -> PermutationLanguageModeling:
         """The task with its data, ready to be trained.

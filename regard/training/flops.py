@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from regard.models.features import Features
 from regard.models.protocols import Generator, Head
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.task import Task
+
+if TYPE_CHECKING:
+    from regard.tasks.encoding import EncoderTask
 
 
 def twin(model: nn.Module, device: str) -> Any:
@@ -75,7 +78,7 @@ def _attention_flops(counter: FlopCounterMode) -> int:
     )
 
 
-def _vocabulary_heads(task: Task) -> list[Head]:
+def _vocabulary_heads(task: Task) -> list[Any]:
     """The heads over the vocabulary that are trained."""
     if task.aux_lm is not None:
         return [task.aux_lm.head]
@@ -129,8 +132,8 @@ def _frozen_flops(task: Task, batch: Any) -> FlopCounterMode:
     features = task.model.encoder if isinstance(task.model, EncoderWithHeads) else None
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         if isinstance(features, Features):
-            texts = task.completed(batch).texts  # characters, too, where it reads them
-            features.choice(features.encoder.states(texts))
+            batch = cast("EncoderTask", task).completed(batch)  # with characters, if it reads them
+            features.choice(features.encoder.states(batch.texts))
     return counter
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from benchmarks import long_texts
 
 
-def test_the_quick_benchmark_measures_every_kind_and_prints_ratios(capsys):
+def test_the_quick_benchmark_measures_every_kind_and_prints_ratios(capsys, monkeypatch):
+    monkeypatch.setattr(long_texts, "_in_a_process", long_texts.measured)
     found = long_texts.main(
         "--quick --rounds 1 --threads 1 --layers 1 --lengths 256 512 --dense 256".split()
     )
@@ -24,3 +25,10 @@ def test_training_is_measured_with_the_backward_pass():
     for what in ("attention", "dense attention", "model", "dense model"):
         one = long_texts.Setting(what, 100, 1, True, sizes, threads=1)
         assert long_texts.measured(one).seconds > 0
+
+
+def test_a_measurement_has_a_process_of_its_own():
+    sizes = dict(d_model=16, d_ff=16, heads=2, layers=1, block_size=8, random_blocks=1)
+    one = long_texts.Setting("attention", 40, 1, False, sizes, threads=1)
+    found = long_texts._in_a_process(one)
+    assert found.setting == one and found.seconds > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from recording_listener import RecordingListener
 
 from regard.errors import ConfigError, RegardError
 from regard.executors import Job, JobResult, Json, executor
@@ -20,28 +20,13 @@ from regard.executors.local import LocalExecutor, available_cpus
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def find_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-
-
-class Heard:
-    """What a listener was told."""
-
-    def __init__(self) -> None:
-        self.messages: list[Json] = []
-        self.lines: list[str] = []
-
-    def message(self, job: Job, message: Json) -> None:
-        self.messages.append(message)
-
-    def log(self, job: Job, line: str) -> None:
-        self.lines.append(line)
+pytestmark = pytest.mark.usefixtures("importable_jobs")
 
 
 def one(function: str, **arguments: Json) -> JobResult:
-    (result,) = executor("local", 1).run([Job(f"example_jobs:{function}", arguments)], Heard())
+    (result,) = executor("local", 1).run(
+        [Job(f"example_jobs:{function}", arguments)], RecordingListener()
+    )
     return result
 
 
@@ -72,11 +57,11 @@ def test_each_job_has_one_result_whatever_the_number_of_workers():
 
 
 def test_messages_and_printed_lines_reach_the_listener():
-    heard = Heard()
+    heard = RecordingListener()
     (result,) = executor("local", 1).run([Job("example_jobs:say", {"text": "hé"})], heard)
     assert (result.value, result.error) == (None, "")
-    assert heard.messages == [{"text": "hé"}]
-    assert heard.lines == ["hé", "and so on"]
+    assert heard.messages == [("job", {"text": "hé"})]
+    assert heard.lines == [("job", "hé"), ("job", "and so on")]
 
 
 def test_an_error_of_the_function_is_its_result_and_no_reason_to_run_it_again():
@@ -86,10 +71,13 @@ def test_an_error_of_the_function_is_its_result_and_no_reason_to_run_it_again():
 
 
 def test_a_job_whose_process_is_killed_starts_again_a_bounded_number_of_times(tmp_path):
-    heard, job = Heard(), Job("example_jobs:die_at_first", {"folder": str(tmp_path), "times": 2})
+    heard, job = (
+        RecordingListener(),
+        Job("example_jobs:die_at_first", {"folder": str(tmp_path), "times": 2}),
+    )
     (result,) = LocalExecutor(1, restarts=2).run([job], heard)
     assert result.checked() == 3
-    assert heard.lines == ["its process was killed by SIGKILL; it is started again"] * 2
+    assert heard.lines == [("job", "its process was killed by SIGKILL; it is started again")] * 2
     again = tmp_path / "again"
     again.mkdir()
     job = Job("example_jobs:die_at_first", {"folder": str(again), "times": 9})
@@ -134,7 +122,7 @@ def test_closing_the_results_lets_the_running_jobs_save_and_end(tmp_path):
         Job("example_jobs:double", {"number": 1}),
         Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"}),
     ]
-    with closing(executor("local", 2).run(jobs, Heard())) as results:
+    with closing(executor("local", 2).run(jobs, RecordingListener())) as results:
         assert next(results).value == 2
         until((tmp_path / "a.pid").exists)
         time.sleep(0.05)  # it listens for signals

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recording_listener import RecordingListener
 
 import regard
 from regard.errors import ConfigError, MissingExtra
@@ -39,20 +40,6 @@ def cluster():
         ray.shutdown()
 
 
-class Heard:
-    """A `JobListener`."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, object]] = []
-        self.lines: list[str] = []
-
-    def message(self, job, message):
-        self.messages.append((job.name, message))
-
-    def log(self, job, line):
-        self.lines.append(f"{job.name}: {line}")
-
-
 def test_jobs_return_values_errors_messages_and_lines_and_lost_ones_start_again(cluster, tmp_path):
     jobs = [
         Job("example_jobs:double", {"number": 4}, "double"),
@@ -61,14 +48,14 @@ def test_jobs_return_values_errors_messages_and_lines_and_lost_ones_start_again(
         Job("example_jobs:facts", {}, "facts", cpus=3),
         Job("example_jobs:die_at_first", {"folder": str(tmp_path), "times": 1}, "die"),
     ]
-    heard = Heard()
+    heard = RecordingListener()
     found = {result.job.name: result for result in executor("ray", 2).run(jobs, heard)}
     assert found["double"].value == 8 and found["die"].value == 2
     assert found["fail"].error == "p:3: is wrong." and found["fail"].value is None
     assert found["facts"].value["OMP_NUM_THREADS"] == "3"
     assert heard.messages == [("say", {"text": "hello"})]
-    assert {"say: hello", "say: and so on"} <= {*heard.lines}
-    assert any("die: its process or machine died" in line for line in heard.lines)
+    assert {("say", "hello"), ("say", "and so on")} <= {*heard.lines}
+    assert any("its process or machine died" in line for name, line in heard.lines if name == "die")
 
 
 def test_the_cluster_listens_on_the_loopback_address_alone(cluster):

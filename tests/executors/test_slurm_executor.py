@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import builtins
-import os
-from pathlib import Path
 
 import pytest
+from recording_listener import RecordingListener
 
 from regard.errors import ConfigError, MissingExtra, RegardError
-from regard.executors import Job, Json, executor
+from regard.executors import Job, executor
 from regard.executors.slurm import SlurmExecutor, _options
 
 submitit = pytest.importorskip("submitit")
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, importable_jobs):
     monkeypatch.chdir(tmp_path)
-    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-
-
-class Heard:
-    """What a listener was told."""
-
-    def __init__(self) -> None:
-        self.messages: list[Json] = []
-        self.lines: list[str] = []
-
-    def message(self, job: Job, message: Json) -> None:
-        self.messages.append(message)
-
-    def log(self, job: Job, line: str) -> None:
-        self.lines.append(line)
 
 
 def test_results_errors_messages_lines_and_jobs_that_are_lost(tmp_path):
@@ -45,13 +27,13 @@ def test_results_errors_messages_lines_and_jobs_that_are_lost(tmp_path):
         Job("example_jobs:die_at_first", {"folder": str(tmp_path / "begun"), "times": 1}, "die"),
         Job("example_jobs:facts", {}, "facts", cpus=3),
     ]
-    heard, runner = Heard(), SlurmExecutor(4, cluster="local", pause=0.1)
+    heard, runner = RecordingListener(), SlurmExecutor(4, cluster="local", pause=0.1)
     found = {result.job.name: result for result in runner.run(jobs, heard)}
-    assert found["say it"].error == "" and heard.messages == [{"text": "hé"}]
-    assert "hé" in heard.lines
+    assert found["say it"].error == "" and heard.messages == [("say it", {"text": "hé"})]
+    assert ("say it", "hé") in heard.lines
     assert found["fail"].error == "x.csv:3: is wrong."
     assert found["die"].value == 2
-    assert any("was lost" in line and "submitted again" in line for line in heard.lines)
+    assert any("was lost" in line and "started again" in line for _, line in heard.lines)
     assert found["facts"].checked()["OMP_NUM_THREADS"] == "3"  # type: ignore[index, call-overload]
 
 

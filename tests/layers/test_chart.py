@@ -47,9 +47,9 @@ def labelled(words: int, labels: int):
             yield dict(zip(spans, names, strict=True))
 
 
-def score(tree: dict, chart: torch.Tensor) -> float:
-    """The sum over the constituents, from the chart (N, N, O) of a sentence."""
-    return sum(float(chart[i, j - i - 1, label - 1]) for (i, j), label in tree.items())
+def score(tree: dict, chart: list) -> float:
+    """The sum over the constituents, from the chart (N, N, O) of a sentence as nested lists."""
+    return sum(chart[i][j - i - 1][label - 1] for (i, j), label in tree.items())
 
 
 def drawn(seed: int, lengths: list[int], labels: int) -> torch.Tensor:
@@ -77,8 +77,9 @@ def test_best_trees_equal_the_best_of_all_trees(seed):
     best, label = scores.max(-1)
     values, chart = best_trees(best, torch.tensor(lengths))
     for row, length in enumerate(lengths):
-        top = max(labelled(length, 2), key=lambda tree: score(tree, scores[row]))
-        assert float(values[row]) == pytest.approx(score(top, scores[row]), abs=1e-12)
+        own = scores[row].tolist()
+        top = max(labelled(length, 2), key=lambda tree: score(tree, own))
+        assert float(values[row]) == pytest.approx(score(top, own), abs=1e-12)
         found = {
             (start, start + width + 1): int(label[row, start, width]) + 1
             for start, width in chart[row].nonzero().tolist()
@@ -92,11 +93,12 @@ def test_k_best_trees_equal_all_trees_sorted(k):
     scores = drawn(5, lengths, 2)
     found = k_best_trees(scores, torch.tensor(lengths), k)
     for row, length in enumerate(lengths):
-        ranked = sorted(labelled(length, 2), key=lambda tree: -score(tree, scores[row]))
+        own = scores[row].tolist()
+        ranked = sorted(labelled(length, 2), key=lambda tree: -score(tree, own))
         best = ranked[:k]
         assert len(found[row]) == len(best)
         for one, tree in zip(found[row], best, strict=True):
-            assert one.score == pytest.approx(score(tree, scores[row]), abs=1e-12)
+            assert one.score == pytest.approx(score(tree, own), abs=1e-12)
             assert {(start, stop): label + 1 for start, stop, label in one.spans} == tree
             assert len(one.spans) == len(tree)
 
@@ -139,8 +141,9 @@ def test_the_margin_equals_the_maximum_over_all_trees():
         def distance(other, tree=tree):
             return sum(other.get(span) != tree.get(span) for span in other.keys() | tree.keys())
 
-        values = [score(t, scores[row]) + distance(t) for t in labelled(length, 2)]
-        expected = max(values) - score(tree, scores[row])
+        own = scores[row].tolist()
+        values = [score(t, own) + distance(t) for t in labelled(length, 2)]
+        expected = max(values) - score(tree, own)
         assert float(loss[row]) == pytest.approx(expected, abs=1e-12) and expected >= 0
 
 

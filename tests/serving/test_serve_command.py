@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,18 +14,11 @@ from pathlib import Path
 
 import pytest
 from served import free_port, listening
+from typer.testing import CliRunner
+
+from regard.cli import app
 
 REGARD = (sys.executable, "-m", "regard", "serve")
-
-
-def run(*arguments, **environment):
-    return subprocess.run(
-        [*REGARD, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
 
 
 def ask(port, path, body=None, key="secret-key"):
@@ -65,23 +57,29 @@ def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_p
 
 
 def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_path):
-    folder = folders["tagging"]
-    (tmp_path / "empty").mkdir()
+    folder = str(folders["tagging"])
     for arguments, said in (
-        ((tmp_path / "nothing",), "nothing"),
-        ((folder, folder), "would both be served as 'tagging'"),
-        ((folder, "--host", "0.0.0.0"), "--api-key-file FILE, or set REGARD_API_KEY"),
-        ((tmp_path / "empty", "--port", free_port()), "empty"),
+        ([str(tmp_path / "nothing")], "nothing"),
+        ([folder, folder], "would both be served as 'tagging'"),
+        ([folder, "--host", "0.0.0.0"], "--api-key-file FILE, or set REGARD_API_KEY"),
     ):
-        ended = run(*arguments, REGARD_API_KEY="")
-        assert ended.returncode == 2, ended.stderr
+        ended = CliRunner().invoke(app, ["serve", *arguments], env={"REGARD_API_KEY": ""})
+        assert ended.exit_code == 2, ended.output
         assert said in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_without_the_packages_an_error_names_the_extra(folders, tmp_path):
-    (tmp_path / "starlette.py").write_text("raise ImportError('no', name='starlette')")
-    ended = run(folders["tagging"], PYTHONPATH=f"{tmp_path}{os.pathsep}{os.getcwd()}")
-    assert ended.returncode == 2
+def test_a_folder_without_a_model_ends_the_process_with_an_error(tmp_path):
+    (tmp_path / "empty").mkdir()
+    command = [*REGARD, str(tmp_path / "empty"), "--port", str(free_port())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2, ended.stderr
+    assert "empty" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_without_the_packages_an_error_names_the_extra(folders, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    ended = CliRunner().invoke(app, ["serve", str(folders["tagging"])])
+    assert ended.exit_code == 2
     assert "pip install 'regard[serve]'" in ended.stderr
 
 

@@ -28,6 +28,7 @@ from regard.models.bart_as_encoder import BartAsEncoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.mbart import MBart
 from regard.models.mbart_as_encoder import MBartAsEncoder
+from regard.models.transformer import Transformer
 
 START = "decoder_start_token_id"
 CAUSAL = "Decoders without an encoder are not supported"
@@ -131,9 +132,13 @@ class BartLayout(EncoderDecoderLayout):
         """See `Layout`."""
         return super().holds(model) or self.under_head.holds(model)
 
-    def write(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(
+        self, model: Transformer | EncoderWithHeads
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""
-        return self.under_head.write(model) if _has_head(model) else super().write(model)
+        if isinstance(model, EncoderWithHeads):
+            return self.under_head.write(model)
+        return super().write(model)
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """See `Layout`."""
@@ -145,7 +150,9 @@ class BartLayout(EncoderDecoderLayout):
 
     def names_of(self, model: nn.Module) -> Names:
         """See `Layout`."""
-        return self.under_head.names_of(model) if _has_head(model) else super().names_of(model)
+        if isinstance(model, EncoderWithHeads):
+            return self.under_head.names_of(model)
+        return super().names_of(model)
 
     def architecture_of(self, model: nn.Module) -> str:
         """See `Layout`."""
