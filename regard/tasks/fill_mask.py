@@ -138,7 +138,7 @@ class FillMask(EncoderTask):
         texts = [checked_text(text, index) for index, text in enumerate(as_list(texts))]
         inputs = self.input_format.encode([(text,) for text in texts])
         for index, (text, one) in enumerate(zip(texts, inputs, strict=True)):
-            if not one.counts[0]:
+            if not text.strip() or not one.counts[0]:
                 raise TextError(index, "is empty, or has no token.", "Leave it out.")
             if MASK in text or self.tokenizer.mask_id in one.ids:
                 raise TextError(index, f"has a mask: {text!r:.80}.", "Masks have no likelihood.")
