@@ -64,11 +64,15 @@ class Corpus:
     sentences: np.ndarray | None = None
 
     def split(self, share: float) -> tuple[Corpus, Corpus]:
-        """The corpus without its last documents, and these: a share of the documents.
+        """The corpus without its last documents, and these: a share of the documents. A single
+        document is cut, where a sentence begins if that is known.
 
         Raises:
-            ConfigError: no document would be left on one side.
+            ConfigError: no document, or no token, would be left on one side.
         """
+        if len(self.tokens) == 1:
+            bounds = np.array([0, self._cut(share), len(self.tokens.ids)])
+            return self._between(bounds[:2]), self._between(bounds[1:])
         count = len(self.tokens)
         last = max(1, round(count * share))
         if not 0 < share < 1 or last >= count:
@@ -78,17 +82,36 @@ class Corpus:
             )
         return self.part(0, count - last), self.part(count - last, count)
 
+    def _cut(self, share: float) -> int:
+        """The first token of the last `share` of the tokens, or the nearest beginning of a sentence
+        between the first token and the last.
+        """
+        count = len(self.tokens.ids)
+        at = count - max(1, round(count * share))
+        if self.sentences is not None and len(self.sentences) > 2:
+            inner = self.sentences[1:-1]
+            at = int(inner[np.abs(inner - at).argmin()])
+        if not 0 < share < 1 or not 0 < at < count:
+            raise ConfigError(
+                f"{share:g} of the only document (tokens: {count:,}) as validation data leaves "
+                "nothing to train on. Give more text, or another share."
+            )
+        return at
+
     def part(self, first: int, last: int) -> Corpus:
         """The documents from number `first` to before `last`."""
-        offsets = self.tokens.offsets[first : last + 1]
+        return self._between(self.tokens.offsets[first : last + 1])
+
+    def _between(self, offsets: np.ndarray) -> Corpus:
+        """The documents that begin and end at these tokens of the whole corpus."""
         begin, end = int(offsets[0]), int(offsets[-1])
         tokens = TokenArray(self.tokens.ids[begin:end], offsets - begin)
         if self.paragraphs is None or self.sentences is None:
             return Corpus(tokens)
 
         def inside(starts: np.ndarray) -> np.ndarray:
-            low, high = np.searchsorted(starts, [begin, end])
-            return starts[low : high + 1] - begin
+            low, high = np.searchsorted(starts, [begin + 1, end])
+            return np.concatenate([[begin], starts[low:high], [end]]) - begin
 
         return Corpus(tokens, inside(self.paragraphs), inside(self.sentences))
 

@@ -25,8 +25,9 @@ from regard.errors import ConfigError
 from regard.text import Tokenizer
 from regard.text.templates import Template
 
+BYTE_BREAKS = tuple(chr(256 + byte) for byte in b"\t\n\v\f\r")  # as byte-level tokens have them
 # kind of tokenizer -> how a token begins that begins a word, or that continues one
-BEGINNINGS = {"byte-bpe": "Ġ", "unigram": "▁", "sentencepiece": "▁"}
+BEGINNINGS = {"byte-bpe": ("Ġ", *BYTE_BREAKS), "unigram": ("▁",), "sentencepiece": ("▁",)}
 CONTINUATIONS = {"wordpiece": "##"}
 REPLACED, RANDOM = 0.8, 0.1  # shares of the chosen tokens: [MASK], a random token
 
@@ -47,12 +48,12 @@ class Masking:
 class MaskVocabulary:
     """mask: the id of [MASK].  drawn: ids of random tokens, all but special ones, (N,).
 
-    continues: (V,) bool, whether a token continues a word; None: subwords are chosen singly.
+    words: where words begin; None: subwords are chosen singly.
     """
 
     mask: int
     drawn: np.ndarray
-    continues: np.ndarray | None = None
+    words: WordStarts | None = None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, whole_words: bool) -> MaskVocabulary:
@@ -64,29 +65,51 @@ class MaskVocabulary:
         (mask,) = tokenizer.required_ids("mask")
         ids = np.arange(tokenizer.vocab_size)
         drawn = ids[~np.isin(ids, list(tokenizer.special_ids))]
-        return cls(mask, drawn, continues_words(tokenizer) if whole_words else None)
+        return cls(mask, drawn, WordStarts.of(tokenizer) if whole_words else None)
 
 
-def continues_words(tokenizer: Tokenizer) -> np.ndarray:
-    """Which tokens continue a word, (V,) bool; behind a special token any token begins one.
+@dataclass(frozen=True, eq=False)
+class WordStarts:
+    """Where words begin among tokens.
 
-    Raises:
-        ConfigError: the tokens do not show where words begin.
+    continues: (V,) bool, whether a token continues a word.
+    breaks: (V,) bool, whether the next token begins a word in any case: line breaks and tabs of
+        byte-level vocabularies, where a space alone belongs to the word behind it.
     """
-    tokens = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
-    if tokenizer.kind in CONTINUATIONS:
-        found = [token.startswith(CONTINUATIONS[tokenizer.kind]) for token in tokens]
-    elif tokenizer.kind in BEGINNINGS:
-        found = [not token.startswith(BEGINNINGS[tokenizer.kind]) for token in tokens]
-    elif tokenizer.kind == "words":
-        found = [False] * len(tokens)
-    else:
-        known = ", ".join([*CONTINUATIONS, *BEGINNINGS, "words"])
-        raise ConfigError(
-            f"[data] `whole_words` needs tokens that show where words begin: a tokenizer of kind "
-            f"{known}, but this one is of kind {tokenizer.kind}."
-        )
-    return np.array(found)
+
+    continues: np.ndarray
+    breaks: np.ndarray
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> WordStarts:
+        """Those of a tokenizer's tokens.
+
+        Raises:
+            ConfigError: the tokens do not show where words begin.
+        """
+        tokens = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
+        if tokenizer.kind in CONTINUATIONS:
+            continues = [token.startswith(CONTINUATIONS[tokenizer.kind]) for token in tokens]
+        elif tokenizer.kind in BEGINNINGS:
+            continues = [not token.startswith(BEGINNINGS[tokenizer.kind]) for token in tokens]
+        elif tokenizer.kind == "words":
+            continues = [False] * len(tokens)
+        else:
+            known = ", ".join([*CONTINUATIONS, *BEGINNINGS, "words"])
+            raise ConfigError(
+                f"[data] `whole_words` needs tokens that show where words begin: a tokenizer of "
+                f"kind {known}, but this one is of kind {tokenizer.kind}."
+            )
+        bytewise = tokenizer.kind == "byte-bpe"
+        breaks = [bytewise and token.endswith(BYTE_BREAKS) for token in tokens]
+        return cls(np.array(continues), np.array(breaks))
+
+    def among(self, ids: np.ndarray) -> np.ndarray:
+        """Whether each of the ids (T,) begins a word, (T,) bool."""
+        begins = ~self.continues[ids]
+        begins[:1] = True
+        begins[1:] |= self.breaks[ids[:-1]]
+        return begins
 
 
 class Masked(NamedTuple):
@@ -111,7 +134,7 @@ def masked(
     """
     positions = np.flatnonzero(maskable)
     count = max(1, round(share * len(positions))) if len(positions) else 0
-    chosen = _chosen(ids, positions, count, vocabulary.continues, random)
+    chosen = _chosen(ids, positions, count, vocabulary.words, random)
     labels = np.full(len(ids), IGNORE)
     labels[chosen] = ids[chosen]
     drawn, found = random.random(len(chosen)), ids.copy()
@@ -125,13 +148,16 @@ def _chosen(
     ids: np.ndarray,
     positions: np.ndarray,
     count: int,
-    continues: np.ndarray | None,
+    starts: WordStarts | None,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """`count` of the positions; of whole words as many as are at most so many, and one at least."""
-    if continues is None or not count:
+    """`count` of the positions; of whole words as many as are at most so many, and one at least.
+
+    Behind a special token any token begins a word.
+    """
+    if starts is None or not count:
         return random.choice(positions, count, replace=False)
-    begins = ~continues[ids[positions]] | (np.diff(positions, prepend=-2) > 1)
+    begins = starts.among(ids)[positions] | (np.diff(positions, prepend=-2) > 1)
     words = np.split(positions, np.flatnonzero(begins)[1:])
     found: list[np.ndarray] = []
     for number in random.permutation(len(words)):
@@ -293,7 +319,7 @@ class MaskedTexts:
 
     def identity(self) -> dict[str, Any]:
         """What the batches depend on. Checkpoints hold these names."""
-        whole = self.vocabulary.continues is not None
+        whole = self.vocabulary.words is not None
         facts = {"whole_words": whole, "masks_seed": self.seed}
         return {**self.rows.identity(), **vars(self.masking), **facts}
 

@@ -444,6 +444,29 @@ def test_a_split_takes_the_last_documents(tokenizers, source):
         corpus.split(0.99)
 
 
+def test_a_single_document_is_cut_where_a_sentence_begins(tokenizers, tmp_path):
+    parts = ["One cat. It was old.\nThe dog ran.", " It ran on. And so on."]
+
+    def corpus(document: str, structure: bool = True):
+        (tmp_path / "one.txt").write_text(document)
+        return encode_corpus(
+            read_documents(tmp_path / "one.txt"), tokenizers["bpe"], structure=structure
+        )
+
+    for found, part in zip(corpus("".join(parts)).split(0.4), parts, strict=True):
+        assert_same(found, corpus(part))
+    whole = corpus("".join(parts), structure=False)
+    train, valid = whole.split(0.1)
+    (ids,) = listed(whole)
+    assert listed(train) + listed(valid) == [
+        ids[: -len(valid.tokens.ids)],
+        ids[len(listed(train)[0]) :],
+    ]
+    assert len(valid.tokens.ids) == round(0.1 * len(ids))
+    with pytest.raises(ConfigError, match="leaves nothing to train on"):
+        whole.split(0.999)
+
+
 def test_sega_indices_run_through_the_whole_corpus(tokenizers, source):
     corpus = encode_corpus(read_documents(source), tokenizers["bpe"], end=(2,), structure=True)
     total = len(corpus.tokens.ids)

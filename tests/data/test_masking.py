@@ -18,7 +18,7 @@ from regard.data.masking import (
     MaskVocabulary,
     PairRows,
     WindowRows,
-    continues_words,
+    WordStarts,
     masked,
 )
 from regard.data.readers import read
@@ -96,9 +96,10 @@ def test_at_least_one_token_is_chosen_where_there_is_one(count, chosen):
 
 
 def test_whole_words_are_chosen_together(tokenizer):
-    continues = continues_words(tokenizer)
+    starts = WordStarts.of(tokenizer)
+    continues = starts.continues
     assert continues[tokenizer.id("##s")] and not continues[tokenizer.id("the")]
-    vocabulary = MaskVocabulary(MASK, np.arange(5, 60), continues)
+    vocabulary = MaskVocabulary(MASK, np.arange(5, 60), starts)
     text = tokenizer.encode("the storms were unbelievable while thundering cats sat on mats").ids
     ids = np.array(text * 4)
     words = np.cumsum(~continues[ids])
@@ -117,15 +118,36 @@ def test_whole_words_are_chosen_together(tokenizer):
 def test_where_words_begin_in_other_vocabularies(kind):
     lines = ["the storms were unbelievable", "the storm was thundering"] * 4
     made = train(kind, lines, 300 if kind == "byte-bpe" else 40)
-    continues = continues_words(made)
     tokens = made.encode(" the storms were").ids
-    assert sum(not continues[i] for i in tokens if made.token(i) != "▁") == 3
+    begins = WordStarts.of(made).among(np.array(tokens))
+    assert sum(b for b, i in zip(begins, tokens, strict=True) if made.token(i) != "▁") == 3
+
+
+@pytest.mark.parametrize("kind", ["byte-bpe", "unigram", "wordpiece", "words"])
+def test_no_word_goes_across_white_space_of_any_kind(kind):
+    draw = random.Random(4)
+    words = "the storms, were (unbelievable) naïve 日本語 🙂 don't".split()
+
+    def text() -> str:
+        spaces = [" ", " ", "  ", "\n", "\n\n", "\t", " \r\n"]
+        return "".join(draw.choice(words) + draw.choice(spaces) for _ in range(12)).strip()
+
+    made = train(kind, [text() for _ in range(40)], 330 if kind == "byte-bpe" else 70)
+    starts = WordStarts.of(made)
+    for _ in range(40):
+        given = text()
+        encoding = made.encode(given)
+        begins = starts.among(np.array(encoding.ids))
+        for n, (start, end) in enumerate(encoding.offsets[1:], 1):
+            before = encoding.offsets[n - 1][0]
+            if given[start:end].strip() and any(map(str.isspace, given[before:end].lstrip(" "))):
+                assert begins[n], (given[before:end], encoding.tokens[n - 1 : n + 1])
 
 
 def test_characters_do_not_show_where_words_begin():
     made = train("characters", ["the storms"] * 3, 30)
     with pytest.raises(ConfigError, match="needs tokens that show where words begin"):
-        continues_words(made)
+        WordStarts.of(made)
 
 
 # ---------------------------------------------------------------------------------- texts
