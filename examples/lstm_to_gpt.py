@@ -5,9 +5,8 @@ Of 50 reviews 48 are for training, one sentence a line. All models read the same
 of them: 1,024 an update (recipes/lstm-to-gpt.toml). XLNet and BERT are trained by their own
 objectives. The LSTM and the Transformer-XL are also trained for as many FLOPs as GPT. Each is then
 scored on the test reviews and on BLiMP's minimal pairs, and fine-tuned on SST-2 and CoLA, if `glue`
-names the folder of GLUE, and on TREC, if `trec` names NLTK's qc.zip: all but the LSTM, which is no
-encoder (AWD-LSTM is one). Interrupted, it goes on where it was stopped, and a second call shows the
-tables again.
+names the folder of GLUE, and on TREC, if `trec` names NLTK's qc.zip. Interrupted, it goes on where
+it was stopped, and a second call shows the tables again.
 
     python examples/lstm_to_gpt.py reviews.tsv.gz BLiMP.zip runs/small training.updates=100 pairs=5
     python examples/lstm_to_gpt.py reviews.tsv.gz BLiMP.zip runs/all glue=GLUE trec=qc.zip
@@ -144,8 +143,7 @@ def main(
     ]
     show(rows)
     tables = classification_data(data, settings)
-    encoders = {name: run for name, run in folders.items() if name.split("-")[0] != "lstm"}
-    show_classifiers({name: fine_tuned(run, tables) for name, run in encoders.items()})
+    show_classifiers({name: fine_tuned(run, tables) for name, run in folders.items()})
     return rows
 
 

@@ -275,12 +275,8 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
                 raise no_head(self, kind, TASK_HEADS)
 
     def template(self, tokenizer: Any) -> Template:
-        """eos A eos, and eos A eos B eos: as lines stand in the text of a language model. Where
-        there is no eos, bos A and bos A bos B.
-        """
-        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
-        begins = ends or (() if tokenizer.bos_id is None else (tokenizer.bos_id,))
-        return Template.around(begins, begins, ends)
+        """As lines stand in the text of a language model."""
+        return Template.lines(tokenizer.eos_id, tokenizer.bos_id)
 
 
 def _turned(hidden: Tensor, order: Tensor | None) -> Tensor:

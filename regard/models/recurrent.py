@@ -4,23 +4,30 @@
 
 Dropout stands on every connection that goes up (embedding to first layer, layer to layer, last
 layer to softmax) and on none that goes from step to step. The state travels from window to window,
-so that a stream is read in one go while gradients stop at a window's start.
+so that a stream is read in one go while gradients stop at a window's start. Under a head it is an
+encoder, from which classifiers and taggers are fine-tuned (Dai & Le 2015).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentLayer, Stack, cell_class
 from regard.layers.softmax import Softmax
+from regard.layers.task_heads import ClassificationHead, ConcatPooling, every_token
 from regard.models.config import InitScale, Probability, Size, TokenId
-from regard.models.protocols import LanguageModel, Output, Recurrent
+from regard.models.init import TASK_HEADS, no_head
+from regard.models.protocols import Encoder, LanguageModel, Output, Recurrent, States
 from regard.state import Cells
+from regard.text.templates import Template
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,8 @@ PUBLISHED = {
 }
 
 
-class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Recurrent):
-    """A stack of RNN, GRU or LSTM layers, a `LanguageModel`.
+class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent):
+    """A stack of RNN, GRU or LSTM layers, a `LanguageModel` and an `Encoder`.
 
     It is trained on streams in which every sentence ends with `eos` and none begins with `bos`.
     So what stands before the first word is the end of another sentence: without a prompt, or with
@@ -79,8 +86,19 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Recurrent):
         self.dropout = Dropout(config.dropout)
         tied = self.embedding if config.tied else None
         self.head = Softmax(width, words, tied=tied, bias=True)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -config.init_range, config.init_range)
+        self._init(self)
+
+    def _init(self, module: nn.Module) -> nn.Module:
+        for parameter in module.parameters():
+            nn.init.uniform_(parameter, -self.config.init_range, self.config.init_range)
+        return module
+
+    @property
+    def layer_groups(self) -> list[nn.Module]:
+        """See `Model`."""
+        return [*self.stack.layers]
+
+    # ---- a language model
 
     def forward(self, ids: Tensor, state: Cells | None = None) -> Output:
         """Hidden states (B, T, D) for predicting what follows each id (B, T), and the state.
@@ -119,3 +137,50 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Recurrent):
     def embedded(self, ids: Tensor) -> Tensor:
         """See `Recurrent`."""
         return self.dropout(self.embedding(ids))
+
+    # ---- an encoder
+
+    @property
+    def is_causal(self) -> bool:
+        """See `Encoder`."""
+        return True
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """See `Encoder`: a text is read as the language model read it, between two `eos`."""
+        return False
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """See `Encoder`; those of the layers are without dropout."""
+        hidden = self.embedded(batch.ids)
+        yield hidden
+        for n, layer in enumerate(self.stack.layers):
+            hidden = self.stack.dropout(hidden) if n else hidden
+            hidden, _ = layer(hidden, *layer.empty(len(batch), hidden))
+            yield tokens.of(hidden) if n == self.config.layers - 1 else hidden
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+
+        That for classes reads [h_T, max, mean] of the hidden states.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        width, dropout = self.config.d_model, self.config.dropout
+        match kind:
+            case "classes" | "multiple_choice":
+                options: dict[str, Any] = {"pooling": ConcatPooling(), "dropout": dropout}
+                made = ClassificationHead(3 * width, outputs, **options)
+            case "tags":
+                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
+            case "span":
+                made = ClassificationHead(width, 2, pooling=every_token, dropout=dropout)
+            case _:
+                raise no_head(self, kind, TASK_HEADS)
+        return self._init(made)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """As lines stand in the text of a language model."""
+        return Template.lines(tokenizer.eos_id, tokenizer.bos_id)

@@ -415,9 +415,8 @@ class LanguageModeling(EmbedsTexts):
         """
         if not isinstance(self.model, Encoder):
             raise ConfigError(
-                f"{type(self.model).__name__} carries a state from token to token and has no "
-                "layers of hidden states to choose from: it gives no vectors of texts. GPT and "
-                "BERT do; this model continues texts (generate)."
+                f"{type(self.model).__name__} has no hidden states, so it gives no vectors of "
+                "texts. Networks do; this model continues texts (generate)."
             )
         config = self.model.config
         template = self.tokenizer.template or self.model.template(self.tokenizer)

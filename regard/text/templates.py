@@ -89,6 +89,15 @@ class Template:
         return cls((first, last), (first, middle, last), (0, 0, 0))
 
     @classmethod
+    def lines(cls, eos: int | None, bos: int | None) -> Template:
+        """eos A eos, and eos A eos B eos: as lines stand in the text of a language model. Where
+        there is no eos, bos A and bos A bos B.
+        """
+        ends = () if eos is None else (eos,)
+        begins = ends or (() if bos is None else (bos,))
+        return cls.around(begins, begins, ends)
+
+    @classmethod
     def bert(cls, begin: int, end: int) -> Template:
         """[CLS] A [SEP], [CLS] A [SEP] B [SEP]; B and the [SEP] after it are the second segment."""
         first, middle, last = ((begin, 0),), ((end, 0),), ((end, 1),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import suppress
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from regard.data.batches import Sequences
 from regard.data.regions import REGIONS
 from regard.decoding.start import start
 from regard.errors import ConfigError, RegardError
+from regard.experiments.runs import plan, read_recipe
 from regard.layers.softmax import Softmax
 from regard.models import MODELS, model_class
 from regard.models import name_of as models_name
@@ -659,6 +661,48 @@ def test_an_encoder_embeds_the_same_from_its_folder(encoder, tmp_path):
     assert models_name(loaded.model.encoder) == models_name(encoder)
     for before, after in zip(task.embed(lines), loaded.embed(lines), strict=True):
         torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if issubclass(model_class(name), LanguageModel)]
+)
+def test_a_trained_language_model_is_fine_tuned_as_classifier_and_tagger(name, tmp_path):
+    """From its folder, with the tokenizer as it is there; texts get the same alone and in a batch,
+    before and after the result is saved.
+    """
+    lines = ["a b c d e f g h", "i j k l m n o p q r s t", "b"]
+    added = {"sep": "<sep>", "cls": "<cls>"} if name == "xlnet" else {}  # by its pre-training
+    tokenizer = train_tokenizer("words", lines, V - len(added)).with_roles(added)
+    assert tokenizer.vocab_size == V
+    language_model = task_class("language-modeling")(build((name, 0)), tokenizer, format="lines")
+    save(language_model, tmp_path / "lm")
+    tables = {"classification": "a b c\tx\ni j\ty\n", "tagging": "a\tx\nb\ty\n\ni\tx\n"}
+    for task, table in tables.items():
+        (tmp_path / f"{task}.tsv").write_text(table)
+        recipe = f'task = "{task}"\n[model]\npath = "lm"\n[data]\ntrain = "{task}.tsv"\n'
+        recipe += "entities = false\n" * (task == "tagging") + "[training]\nupdates = 1\n"
+        (tmp_path / "recipe.toml").write_text(recipe)
+        tuned = plan(read_recipe(tmp_path / "recipe.toml")).task
+        total, count = tuned.losses(next(tuned.train_batches()))[0]["loss"]
+        total.backward()
+        learning = [p.grad for p in tuned.model.parameters() if p.grad is not None]
+        assert count and learning and all(one.isfinite().all() for one in learning)
+        assert any(p.grad is not None and p.grad.any() for p in tuned.model.encoder.parameters())
+        save(tuned, tmp_path / task)
+        loaded = load(tmp_path / task)
+        texts = lines if task == "classification" else [line.split() for line in lines]
+        for text, found in zip(texts, tuned.predictions(texts), strict=True):
+            for alone in (*tuned.predictions([text]), *loaded.predictions([text])):
+                assert alone.values() == near(found.values())
+
+
+def near(value: Any) -> Any:
+    """What equals a prediction up to rounding."""
+    if isinstance(value, float):
+        return pytest.approx(value, abs=1e-5)
+    if isinstance(value, dict):
+        return {key: near(one) for key, one in value.items()}
+    return type(value)(map(near, value)) if isinstance(value, list | tuple) else value
 
 
 def test_encoders_in_bfloat16_have_finite_states_and_gradients(encoder):

@@ -20,6 +20,7 @@ from regard.experiments import runs
 from regard.layers.pooling import Pooling
 from regard.layers.scalar_mix import ScalarMix
 from regard.models import model_class
+from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.tasks.embedding import Embedding
 from regard.tasks.language_modeling import LanguageModeling
 
@@ -346,12 +347,21 @@ def test_a_classification_task_gives_vectors_too(tmp_path):
     np.testing.assert_allclose(task.embed(TEXTS[0]), states[-1][0].mean(0), atol=1e-5)
 
 
-def test_embedding_with_a_recurrent_model_raises_an_error(tasks):
-    recurrent = model_class("recurrent")
-    model = recurrent(recurrent.Config(tasks["gpt2"].tokenizer.vocab_size, d_model=8))
-    task = LanguageModeling(model, tasks["gpt2"].tokenizer)
-    with pytest.raises(ConfigError, match="it gives no vectors of texts"):
-        task.embed(TEXTS)
+def test_vectors_of_a_recurrent_model_are_the_mean_of_its_hidden_states_and_n_grams_have_none(
+    tasks,
+):
+    tokenizer, recurrent = tasks["gpt2"].tokenizer, model_class("recurrent")
+    model = recurrent(recurrent.Config(tokenizer.vocab_size, d_model=8, eos=tokenizer.eos_id))
+    vectors = LanguageModeling(model.eval(), tokenizer).embed(TEXTS)
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        ids = [tokenizer.eos_id, *tokenizer.encode(text).ids, tokenizer.eos_id]
+        hidden = model(torch.tensor([ids])).hidden[0].detach()
+        np.testing.assert_allclose(vector, hidden.mean(0), atol=1e-6)
+    counts = KneserNeyConfig(tokenizer.vocab_size, 2)
+    with pytest.warns(UserWarning, match="The n-grams of 2 tokens are too few"):
+        counted = KneserNey.fit(np.array([3, 4, 5] * 9), counts)
+    with pytest.raises(ConfigError, match="KneserNey has no hidden states, so it gives no vectors"):
+        LanguageModeling(counted, tokenizer).embed(TEXTS)
 
 
 def test_a_recipe_without_a_teacher_raises_an_error(folders, tmp_path):

@@ -27,7 +27,7 @@ def gives_vectors(task: TaskVerbs) -> bool:
         return False
     try:
         task.text_encoder()
-    except ConfigError:  # a recurrent language model
+    except ConfigError:  # n-grams
         return False
     return True
 
