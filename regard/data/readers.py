@@ -63,6 +63,13 @@ class RowReader(ABC):
     def file_of(self, field: int) -> str:
         """The name of the file that field number `field` of a row comes from."""
 
+    @property
+    def may_have_header(self) -> bool:
+        """Whether the first row may hold the names of columns, since nothing says that it does, or
+        that it does not.
+        """
+        return False
+
     def __iter__(self) -> Iterator[Row]:
         return (row for _, row in self.numbered())
 
@@ -192,6 +199,11 @@ class _TableReader(RecordFile):
 
     columns: tuple[Field, ...]
     header: bool | None = None
+
+    @property
+    def may_have_header(self) -> bool:
+        """See `RowReader`."""
+        return self.header is None and not any(isinstance(one, str) for one in self.columns)
 
     @abstractmethod
     def _table(self) -> Iterator[tuple[int, list[str]]]:

@@ -6,6 +6,7 @@ that head is kept, otherwise alphabetical.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Unpack
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from regard.data import RowReader
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
+from regard.data.header_rows import header_hint, header_remarks
 from regard.errors import ConfigError, DataError
 from regard.metrics import Score
 from regard.metrics.class_report import ClassReport
@@ -119,10 +121,12 @@ class Classification(EncoderTask):
             DataError: the data has fewer than two labels, or a label that is not known.
         """
         source = headed(model)
-        model, labels, remarks = labelled(source, cls.head, labels_of(recipe))
+        counts = label_counts(recipe)
+        model, labels, remarks = labelled(source, cls.head, sorted(counts))
         model, tokenizer = transformed(model, tokenizer, source)
         task = cls(model, tokenizer, labels=labels, **one_target_options(recipe))
-        task.remarks = remarks
+        rows = recipe.data.read(recipe.data.train, "train")
+        task.remarks = [*remarks, *header_remarks(rows, counts)]
         add_data(task, recipe, task.target)
         objective, targets = recipe.objective, task._parts().train.targets
         task.label_smoothing = objective.label_smoothing
@@ -161,8 +165,8 @@ class Classification(EncoderTask):
             DataError: the model has no such label.
         """
         if label not in self._index:
-            known = ", ".join(self.labels[:10])
-            raise DataError(file, line, f"has the label {label!r}, which is none of: {known}.")
+            problem = f"has the label {label!r}, which is none of: {', '.join(self.labels[:10])}."
+            raise DataError(file, line, problem, header_hint(file, line))
         return self._index[label]
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
@@ -271,21 +275,21 @@ def class_weights(
     return (weights / mean).float()
 
 
-def labels_of(recipe: ClassificationRecipe) -> list[str]:
-    """The labels of the training rows, in alphabetical order.
+def label_counts(recipe: ClassificationRecipe) -> Counter[str]:
+    """The labels of the training rows, and how many rows have each.
 
     Raises:
         DataError: there are fewer than two.
     """
     data = recipe.data
     rows = data.read(data.train, "train")  # of which `valid` may be a share
-    labels = sorted({row[-1] for row in rows})
+    labels = Counter(row[-1] for row in rows)
     if len(labels) < 2:
         where = f"task {data.glue}" if data.glue else f"column {data.columns[-1]}"
         raise DataError(
             rows.file_of(0),
             None,
-            f"has {len(labels)} label ({where}), {labels[0]!r:.40}.",
+            f"has {len(labels)} label ({where}), {next(iter(labels))!r:.40}.",
             "A class is one of at least two. Is it the right column?",
         )
     return labels

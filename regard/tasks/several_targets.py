@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.data import RowReader, read
+from regard.data.header_rows import OF_TARGETS, OF_TEXTS, WithoutHeader
 from regard.data.in_memory import column_names, infer_columns, infer_text_columns
 from regard.errors import ConfigError, DataError
 from regard.recipe import Options
@@ -58,6 +59,8 @@ class SeveralTargetsData(TextsData):
         """These columns of a file, those of targets as a list."""
         lists = () if self.target_columns else self.columns[-1:]
         found = read(path, columns, format=self.format, header=self.header, lists=lists)
+        if not self.target_columns and len(columns) > 1:
+            found = WithoutHeader(found, OF_TEXTS, OF_TARGETS)
         separate = self.target_columns and len(columns) > 1  # a single column is that of the groups
         return (
             MergedColumns(found, len(self.target_columns), self.make_list()) if separate else found

@@ -46,13 +46,16 @@ class TaggingData(encoding.RowsData):
     """The column of the words, from 0; below 0 from the end. As the one below, not for `.jsonl`."""
     tags: int = -1
     """The column of the tags."""
+    header: bool | None = None
+    """Whether the first line holds the names of the columns; without it, one that looks like a
+    header is an error."""
     entities: bool = True
     """Tags are of entities, in IOB1, IOB2 or IOBES: learned as IOB2, scored by whole entities. If
     not (parts of speech), tags are learned as they are and scored word by word."""
 
     def read(self, source: Any, part: str) -> RecordReader[TaggedSentence]:
         """All examples of a file."""
-        return read_conll(source, words=self.words, tags=self.tags)
+        return read_conll(source, words=self.words, tags=self.tags, header=self.header)
 
     def texts(self) -> Iterator[str]:
         """The training sentences, from which a tokenizer learns."""
@@ -147,7 +150,9 @@ class Tagging(encoding.EncoderTask):
         if data.words == data.tags:
             yield "data.tags", f"must be another column than `words`, but both are {data.tags}."
         if all(ending(file) in (".jsonl", ".ndjson") for file in data.files_of_examples()):
-            yield from differing(data, "data", ("words", "tags"), "is of files of columns")
+            yield from differing(
+                data, "data", ("words", "tags", "header"), "is of files of columns"
+            )
 
     @classmethod
     def from_recipe(cls, recipe: TaggingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Tagging:

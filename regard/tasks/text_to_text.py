@@ -24,6 +24,7 @@ from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.encoder_inputs import InputFormat
+from regard.data.header_rows import OF_OUTPUTS, OF_SOURCES, WithoutHeader
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
@@ -105,10 +106,14 @@ class TextPairsData(PairsData):
     columns: tuple[int | str, ...] = (0, 1)
     format: str | None = None
     """Of one table: tsv, csv, jsonl or parquet, where the file's ending does not say it."""
+    header: bool | None = None
+    """Of one table: whether its first line holds the names of the columns; without it, it does
+    where `columns` are names, and one that looks like a header is an error otherwise."""
 
     def read(self, source: Any, part: str) -> RowReader:
         """The pairs of two files of lines, or of one table."""
-        return pairs_of(source, self.columns, self.format)
+        rows = pairs_of(source, self.columns, self.format, self.header)
+        return WithoutHeader(rows, OF_SOURCES, OF_OUTPUTS)
 
 
 class TextToTextObjective(ReinforceObjective):
@@ -249,7 +254,7 @@ class TextToText(EmbedsTexts):
                 problem = "must be two files of lines or one table, but is given"
                 yield f"data.{name}", f"{problem} {len(files)} files."
         if all(len(files) != 1 for files in given.values()):
-            yield from differing(data, "data", ("columns", "format"), "is of a table")
+            yield from differing(data, "data", ("columns", "format", "header"), "is of a table")
         if len(data.columns) != 2:
             problem = f"must name the source and the target, but names {len(data.columns)} columns."
             yield "data.columns", problem
@@ -616,13 +621,16 @@ def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], li
 
 
 def pairs_of(
-    files: Sequence[Any], columns: Sequence[int | str], format: str | None = None
+    files: Sequence[Any],
+    columns: Sequence[int | str],
+    format: str | None = None,
+    header: bool | None = None,
 ) -> RowReader:
     """Pairs from two files of lines, or from two columns of one table."""
     if len(files) == 2:
         return read_parallel(*files)
     if len(files) == 1:
-        return read(files[0], tuple(columns), format=format)
+        return read(files[0], tuple(columns), format=format, header=header)
     raise ConfigError(
         "A task from text to text reads two files of lines (source, target) or one table, but is "
         f"given {len(files)} files."

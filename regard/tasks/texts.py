@@ -22,6 +22,7 @@ from regard.data.datasets.glue import GlueReader, read_glue
 from regard.data.datasets.sentiment_trees import read_sentiment_trees
 from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
+from regard.data.header_rows import OF_TARGETS, OF_TEXTS, WithoutHeader, header_hint
 from regard.data.in_memory import column_names, infer_columns
 from regard.data.splits import Fold, group_folds, group_split, stratified_folds, stratified_split
 from regard.data.token_arrays import ReadReport
@@ -63,6 +64,8 @@ class TextsData(EncoderData):
     format: str | None = None
     """tsv, csv, jsonl or parquet, where a file's ending does not say it."""
     header: bool | None = None
+    """Of a table: whether the first line holds the names of the columns; without it, it does where
+    `columns` are names, and a first line that looks like a header is an error otherwise."""
     group: int | str | None = None
     """Where `valid` is a share or a fold: the column of what must not be on both sides, such as an
     author."""
@@ -77,7 +80,10 @@ class TextsData(EncoderData):
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file."""
-        return read(path, columns, format=self.format, header=self.header)
+        found = read(path, columns, format=self.format, header=self.header)
+        return (
+            WithoutHeader(found, OF_TEXTS, OF_TARGETS) if len(columns) > 1 else found
+        )  # one: that of `group`
 
     def texts(self) -> Iterator[str]:
         """The training texts, from which a tokenizer learns."""
@@ -384,7 +390,8 @@ def number_in(text: str, file: str, line: int) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise DataError(file, line, f"has {text!r:.60} where a number should be.") from None
+        problem = f"has {text!r:.60} where a number should be."
+        raise DataError(file, line, problem, header_hint(file, line)) from None
     if not math.isfinite(number):
         raise DataError(file, line, f"has {text!r}, but a target must be finite.")
     return number

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from regard.data.datasets.records import RecordReader, Source, listed
 from regard.data.files import lines
+from regard.data.header_rows import OF_TAGS, OF_WORDS, header_error
 from regard.data.readers import Location, found, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
@@ -28,7 +29,11 @@ class TaggedSentence(NamedTuple):
 
 
 def read_conll(
-    data: str | PathLike[str] | Iterable[Any], *, words: int = 0, tags: int = -1
+    data: str | PathLike[str] | Iterable[Any],
+    *,
+    words: int = 0,
+    tags: int = -1,
+    header: bool | None = None,
 ) -> RecordReader[TaggedSentence]:
     """The sentences of a file of columns, or of anything to loop over that gives pairs.
 
@@ -39,19 +44,23 @@ def read_conll(
     data: a file of columns; a `.jsonl` file of objects {"words": […], "tags": […]}; or such
         mappings or pairs (words, tags) to loop over
     words, tags: the columns of both, from 0, or from the end below 0
+    header: whether the first line of a file of columns holds their names, and no word; None: it
+        does not, and one that looks like a header is an error
 
     Raises:
         DataError: when it is read, for a malformed line or item.
     """
-    return RecordReader(data, partial(_sentences, columns=(words, tags)), "sentence", unit="line")
+    return RecordReader(
+        data, partial(_sentences, columns=(words, tags), header=header), "sentence", unit="line"
+    )
 
 
 def _sentences(
-    source: Source, report: ReadReport, columns: tuple[int, int]
+    source: Source, report: ReadReport, columns: tuple[int, int], header: bool | None
 ) -> Iterator[tuple[int, TaggedSentence]]:
     items = listed(source)
     if items is None:
-        sentences = _from_columns(str(source), report, columns)
+        sentences = _from_columns(str(source), report, _Columns(str(source), columns, header))
     else:
         sentences = (
             (number or 0, _from_item(item, (name, number))) for (name, number), item in items
@@ -62,15 +71,15 @@ def _sentences(
 
 
 def _from_columns(
-    path: str, report: ReadReport, columns: tuple[int, int]
+    path: str, report: ReadReport, table: _Columns
 ) -> Iterator[tuple[int, TaggedSentence]]:
-    table, begun = _Columns(path, columns), 0
+    begun = 0
     held: list[tuple[str, str]] = []
     for number, line in enumerate(lines(path), 1):
         document = line.startswith(_DOCUMENT)
         if document:
             report.note(f"{_DOCUMENT} line left out", number)
-        if not document and line.strip(" \t"):
+        if not document and line.strip(" \t") and not table.skips(number):
             begun = begun if held else number
             held.append(table.cells(number, line))
         elif held:
@@ -83,9 +92,13 @@ def _from_columns(
 class _Columns:
     """Lines cut into columns; the first line decides the separator and the number."""
 
-    def __init__(self, path: str, wanted: tuple[int, int]):
-        self.path, self.wanted = path, wanted
+    def __init__(self, path: str, wanted: tuple[int, int], header: bool | None):
+        self.path, self.wanted, self.header = path, wanted, header
         self.separator, self.width, self.first = " ", 0, 0
+
+    def skips(self, number: int) -> bool:
+        """Whether a line is the header."""
+        return number == 1 and self.header is True
 
     def cells(self, number: int, line: str) -> tuple[str, str]:
         """The word and the tag of a line."""
@@ -100,6 +113,10 @@ class _Columns:
             hint = "Each word has its line, with as many columns; a blank line ends a sentence."
             raise DataError(self.path, number, problem, hint)
         word, tag = (fields[column] for column in self.wanted)
+        if number == 1 and self.header is None:
+            instead, known = "write header = true in [data]", (OF_WORDS, OF_TAGS)
+            if error := header_error(self.path, 1, (word, tag), known, instead):
+                raise error
         if not word.strip() or not tag.strip():
             raise DataError(self.path, number, f"its {'tag' if word.strip() else 'word'} is empty.")
         return word, tag

@@ -1,0 +1,171 @@
+"""A first line that names the columns is no example; one that is an example stays usable."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import warnings
+
+import pytest
+
+from regard.data import read, read_conll
+from regard.data.header_rows import OF_TARGETS, OF_TEXTS, WithoutHeader
+from regard.errors import DataError
+from regard.experiments.keywords import recipe_from_keywords, with_options_in_sections
+from regard.experiments.recipe_options import checked_recipe, schema_of
+from regard.experiments.runs import plan
+from regard.tasks.text_to_text import pairs_of
+
+TINY = {"name": "kim-cnn", "d_words": 4, "filters": [[1, 4]]}
+ROWS = [("a good film", "good"), ("a bad film", "bad")] * 4
+PAIRS = [("it rains", "it is wet", "yes"), ("it rains", "it is dry", "no")] * 4
+NUMBERS = [("a good film", "4.5"), ("a bad film", "1")] * 4
+
+
+def table(path, header, rows, ending):
+    text = io.StringIO()
+    delimiter = "\t" if "tsv" in ending else ","
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows([header, *rows])
+    file = path / f"rows.{ending}"
+    file.write_text(text.getvalue())
+    return file
+
+
+def planned(task, file, model=TINY, **data):
+    """The task of a recipe, which has read the data of a file."""
+    options = {
+        "task": task, "model": model, "data": {"train": str(file), **data}, "updates": 1,
+        "tokenizer": {"kind": "words", "vocab_size": 40},
+    }  # fmt: skip
+    raw = recipe_from_keywords(None, (), options)
+    return plan(checked_recipe(with_options_in_sections(raw, schema_of(raw)))).task
+
+
+@pytest.mark.parametrize(
+    ("task", "header", "rows", "columns", "ending"),
+    [
+        ("classification", ("text", "label"), ROWS, [0, 1], "tsv"),
+        ("classification", ("Label", "Text"), [row[::-1] for row in ROWS], [1, 0], "csv"),
+        ("classification", ("sentence1", "sentence2", "gold-label"), PAIRS, [0, 1, 2], "tsv.gz"),
+        ("regression", ("sentence", "score"), NUMBERS, [0, 1], "tsv"),
+        ("multi-label-classification", ("tweet", "labels"), ROWS, [0, 1], "csv"),
+    ],
+)
+def test_a_header_is_an_error_until_the_recipe_says_what_it_is(
+    tmp_path, task, header, rows, columns, ending
+):
+    file = table(tmp_path, header, rows, ending.removesuffix(".gz"))
+    if ending.endswith(".gz"):
+        file = file.rename(tmp_path / f"rows.{ending}")
+        file.write_bytes(gzip.compress(file.read_bytes()))
+    more = {"separator": ";"} if task.startswith("multi") else {}
+    with pytest.raises(DataError, match=f"rows.{ending}:1: looks like a header") as error:
+        planned(task, file, columns=columns, **more)
+    # By name, as the error says, it is a header; so it is with `header`.
+    (named,) = re.findall(r"write columns = (\[.*?\]) in \[data\]", str(error.value))
+    assert json.loads(named) == [header[n] for n in columns]
+    for choice in ({"columns": json.loads(named)}, {"header": True}):
+        made = planned(task, file, **{"columns": columns, **more, **choice})
+        assert len(made.parts.train.targets) == len(rows)
+        assert task == "regression" or {*made.labels} == {row[columns[-1]] for row in rows}
+
+
+def test_an_example_that_looks_like_a_header_is_usable(tmp_path):
+    words = [("text", "label"), ("question", "title"), ("label", "noun"), ("see", "verb")] * 2
+    file = table(tmp_path, words[0], words[1:], "tsv")
+    assert {*planned("classification", file, header=False).labels} == {
+        "label",
+        "title",
+        "noun",
+        "verb",
+    }
+
+
+@pytest.mark.parametrize(
+    "first", [("a text", "label"), ("text", "good"), ("label", "label"), ("text", "positive")]
+)
+def test_examples_with_common_words_are_no_header(tmp_path, first):
+    file = table(tmp_path, first, ROWS, "tsv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert first[1] in planned("classification", file, header=False).labels
+    list(WithoutHeader(read(file, (0, 1)), OF_TEXTS, OF_TARGETS))
+
+
+def test_a_first_line_whose_label_is_of_no_other_row_is_a_warning(tmp_path):
+    file = table(tmp_path, ("Frage", "Art"), ROWS, "tsv")
+    with pytest.warns(UserWarning, match=r"rows.tsv:1: no other row has the label 'Art'. If this"):
+        planned("classification", file)
+
+
+def test_records_with_names_have_no_header(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    rows = [("text", "label"), *ROWS]
+    file.write_text("".join(json.dumps({"t": text, "l": label}) + "\n" for text, label in rows))
+    made = planned("classification", file, columns=["t", "l"])
+    assert {*made.labels} == {"label", "good", "bad"}
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "rows", "said"),
+    [
+        ("regression", "x.tsv", [("Satz", "Wert"), *NUMBERS], "has 'Wert' where a number"),
+        ("regression", "x.jsonl", [("Satz", "Wert"), *NUMBERS], "has 'Wert' where a number"),
+    ],
+)
+def test_a_target_that_is_no_number_says_that_it_may_be_a_header(tmp_path, task, file, rows, said):
+    path = tmp_path / file
+    if file.endswith(".jsonl"):
+        path.write_text("".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in rows))
+    else:
+        path.write_text("".join(f"{a}\t{b}\n" for a, b in rows))
+    columns = ["a", "b"] if file.endswith(".jsonl") else [0, 1]
+    with pytest.raises(DataError, match=rf"{file}:1: {said}") as error:
+        planned(task, path, columns=columns)
+    assert ("If this line is a header" in str(error.value)) == file.endswith(".tsv")
+
+
+def test_the_header_of_a_file_to_evaluate_is_an_error_with_what_to_do(tmp_path):
+    file = table(tmp_path, ("text", "label"), ROWS, "tsv")
+    task = planned("classification", file, header=True)
+    with pytest.raises(DataError, match="rows.tsv:1: has the label 'label'.* give the columns by"):
+        task.evaluate(task.rows_to_evaluate([file], ()))
+    (score,) = task.evaluate(task.rows_to_evaluate([file], ("text", "label")))
+    assert score.count == len(ROWS)
+
+
+# ----------------------------------------------------------------------------------- other tasks
+
+
+def test_the_header_of_a_file_of_tags(tmp_path):
+    path = tmp_path / "x.conll"
+    path.write_text("Token\tPOS\tNER_tag\nEU\tNNP\tB-ORG\nvotes\tVBZ\tO\n\nYes\tUH\tO\n")
+    with pytest.raises(DataError, match=r"x.conll:1: looks like a header: .*'Token', 'NER_tag'"):
+        list(read_conll(path))
+    with pytest.raises(DataError, match="If it is one, write header = true in .data.; if not"):
+        planned("tagging", path)
+    found = read_conll(path, header=True)
+    assert [words for words, _ in found] == [("EU", "votes"), ("Yes",)]
+    ((words, tags), _) = read_conll(path, header=False)
+    assert (words[0], tags[0]) == ("Token", "NER_tag")
+    assert {*planned("tagging", path, header=True).labels} == {"B-ORG", "O"}
+
+
+def test_words_that_name_columns_are_words_elsewhere(tmp_path):
+    path = tmp_path / "x.conll"
+    path.write_text("word NN\ntag NN\n\nToken POS\n")
+    assert [words for words, _ in read_conll(path)] == [("word", "tag"), ("Token",)]
+
+
+def test_the_header_of_pairs_to_translate(tmp_path):
+    file = table(tmp_path, ("German", "English"), [("eins", "one"), ("zwei", "two")] * 4, "tsv")
+    model = {"name": "seq2seq", "d_model": 4, "layers": 1}
+    parts = {"train": [str(file)], "valid": [str(file)]}
+    with pytest.raises(DataError, match=r'rows.tsv:1: .*write columns = \["German", "English"\]'):
+        planned("translation", file, model, **parts)
+    planned("translation", file, model, **parts, header=True)
+    assert len([*pairs_of([str(file)], (0, 1), None, True)]) == 8
+    assert [*pairs_of([str(file)], (0, 1), None, False)][0] == ("German", "English")
