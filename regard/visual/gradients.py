@@ -88,21 +88,23 @@ def gradient_curves(norms: Mapping[str, Tensor]) -> Illustration:
         norms: of each model (L, T), from `gradient_norms`.
 
     Returns:
-        The first layers of all models in one chart, then a chart for each model with all its
-        layers; `numbers` are the norms. A norm of 0 has no logarithm and no point.
+        The last layers of all models in one chart, then a chart for each model with all its
+        layers; `numbers` are the norms. A norm of 0 has no logarithm and no point. In the last
+        layer a gradient goes back through time alone; from the others it also goes up at every
+        step, to a layer that reaches further.
 
     Raises:
         ConfigError: there are none.
     """
     if not norms:
         raise ConfigError("`norms` must have those of at least one model.")
-    first = tuple(_series(name, one[0]) for name, one in norms.items())
+    last = tuple(_series(name, one[-1]) for name, one in norms.items())
     charts = tuple(
         _chart([_series(f"layer {n}", row) for n, row in enumerate(one, 1)], name)
         for name, one in norms.items()
     )
     title = "Gradient of the last loss by the hidden state of each step"
-    together = (_chart(first, "layer 1"),) if len(norms) > 1 else ()
+    together = (_chart(last, "last layer"),) if len(norms) > 1 else ()
     return Illustration((*together, PictureRow(charts)), title, numbers=dict(norms))
 
 

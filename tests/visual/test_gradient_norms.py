@@ -106,13 +106,30 @@ def test_a_contracting_rnn_vanishes_at_the_rate_of_its_matrix():
     torch.testing.assert_close(rates, torch.full_like(rates, 0.5))
 
 
+def test_models_are_compared_in_their_last_layers_as_naive_autograd_has_them():
+    models = {"rnn": model_of("rnn"), "lstm": model_of("lstm", layers=3)}
+    norms = {name: gradient_norms(one, TOKENIZER, TEXT) for name, one in models.items()}
+    together, _ = gradient_curves(norms).parts
+    assert together.title == "last layer"
+    ids = TOKENIZER.encode(TEXT).ids
+    for series, (name, step) in zip(
+        together.series, {"rnn": rnn, "lstm": lstm}.items(), strict=True
+    ):
+        layers = models[name].stack.layers
+        expected = naive(models[name], layers, step, ids, [5] * len(layers))[-1].log10()
+        assert [value for _, value in series.points] == pytest.approx(expected.tolist(), rel=1e-9)
+
+
 def test_curves_show_models_side_by_side(tmp_path):
     norms = {cell: gradient_norms(model_of(cell), TOKENIZER, TEXT) for cell in ("rnn", "lstm")}
     picture = gradient_curves(norms)
     assert picture.numbers == norms
     together, row = picture.parts
     assert [series.name for series in together.series] == ["rnn", "lstm"]
-    assert together.series[0].points[-1] == (0.0, pytest.approx(float(norms["rnn"][0, -1].log10())))
+    assert together.series[0].points[-1] == (
+        0.0,
+        pytest.approx(float(norms["rnn"][-1, -1].log10())),
+    )
     assert together.series[0].points[0][0] == 1 - norms["rnn"].size(1)
     assert [chart.title for chart in row.parts] == ["rnn", "lstm"]
     assert picture.save(tmp_path / "g.png").stat().st_size and "rnn" in picture.text()
