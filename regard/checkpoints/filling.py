@@ -175,13 +175,17 @@ class SkipInit(TorchFunctionMode):
 
     weights: those that the model is for. A model with far more parameters than they have raises a
         CheckpointError before its memory is allocated.
+    described_by: the file that has the sizes of the model, for this error.
     """
 
     HEADROOM = 2**20  # numbers: 4 MB
     PRUNED = 4  # a model is built with all its heads, and its weights may have a few of them
 
-    def __init__(self, weights: Mapping[str, Tensor] | None = None):
+    def __init__(
+        self, weights: Mapping[str, Tensor] | None = None, described_by: str = "config.json"
+    ):
         super().__init__()
+        self.described_by = described_by
         self.limit = math.inf
         if weights is not None:
             self.numbers = sum(tensor.numel() for tensor in weights.values())
@@ -202,7 +206,7 @@ class SkipInit(TorchFunctionMode):
         self.allocated += math.prod(shape)
         if self.allocated > self.limit:
             raise CheckpointError(
-                f"config.json asks for a tensor of shape {tuple(shape)} and with it for "
+                f"{self.described_by} asks for a tensor of shape {tuple(shape)} and with it for "
                 f"{self.allocated:,} parameters, but the weights have only {self.numbers:,}. "
-                "Correct its sizes, or use the config.json that was saved with these weights."
+                "Correct its sizes, or use the file that was saved with these weights."
             )

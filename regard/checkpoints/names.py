@@ -77,18 +77,23 @@ class Names:
         self.zero = [_pattern(name) for name in zero]
 
     def read(
-        self, published: Mapping[str, Tensor], ours: Mapping[str, Tensor]
+        self,
+        published: Mapping[str, Tensor],
+        ours: Mapping[str, Tensor],
+        described_by: str = "config.json",
     ) -> dict[str, Tensor]:
         """Published tensors under our names; a warning names those that the model does not read.
 
         ours: the state dict of the model to fill; gives the names and shapes to expect (tensors on
             the meta device will do).
+        described_by: the file that says what model it is, for errors.
 
         Raises:
             CheckpointError: tensors are missing, not finite, or of a wrong type or shape; or they
                 belong to a layer of the model that does not read them. All of them are named.
         """
-        problems = Problems("published weights do not fit the model that config.json describes")
+        title = f"published weights do not fit the model that {described_by} describes"
+        problems = Problems(title)
         alone = {o: published[name] for name, o in self.duplicates.items() if name in published}
         published = {**alone, **published}
         result: dict[str, Tensor] = {}

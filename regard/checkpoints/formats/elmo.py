@@ -27,6 +27,7 @@ from regard.checkpoints.transforms import Tensors, Transform, reorder, transpose
 from regard.errors import CheckpointError, ConfigError, MissingExtra
 from regard.file_writing import replacing, write_text
 from regard.layers.scalar_mix import ScalarMix
+from regard.models.check_config import check_sizes
 from regard.models.config import Count, Filters, Limit, Size
 from regard.models.elmo import Elmo, ElmoConfig
 from regard.schema import Fields, read_json
@@ -37,6 +38,7 @@ from regard.text.normalize import Preprocessing
 from regard.text.vocab_files import read_vocab_txt
 
 OPTIONS, WEIGHTS, VOCABULARY = "*options.json", "*weights.hdf5", "*vocab*.txt"
+_NAMES_OF_SIZES = {"layers": "lstm.n_layers", "d_model": "lstm.projection_dim, twice"}
 ROLES = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
 # Of their training; they do not change what a published model computes.
 SILENT = {
@@ -276,14 +278,16 @@ def read(folder: str | Path) -> Elmo:
     """
     folder = Path(folder)
     vocabulary = read_tokenizer(folder)
-    config = read_options(_only(folder, OPTIONS), vocabulary.vocab_size)
+    options = _only(folder, OPTIONS)
+    config = read_options(options, vocabulary.vocab_size)
     ids = {role: getattr(vocabulary, f"{role}_id") for role in ("bos", "eos")}
     config = ElmoConfig(**{**vars(config), **ids})
     tensors = read_hdf5(_only(folder, WEIGHTS))
-    with SkipInit(tensors):
+    check_sizes(config, tensors, options, names=_NAMES_OF_SIZES)
+    with SkipInit(tensors, str(options)):
         model = Elmo(config)
     model.mix = ScalarMix(config.layers)
-    found = names_of(config).read(tensors, _published_tensors(model))
+    found = names_of(config).read(tensors, _published_tensors(model), str(options))
     ours = {name: tensor.contiguous() for name, tensor in found.items()}
     model.load_state_dict({**ours, **_mix_of(model)}, assign=True)
     return model
