@@ -171,10 +171,10 @@ def tree_writer() -> Any:
     return task_class("sequence-parsing")(model, tokenizer)
 
 
-def captioner(kind: type = ShowAttendTell) -> Any:
+def captioner(kind: type = ShowAttendTell, **options: Any) -> Any:
     """A captioner of small images."""
     tokenizer = train("words", lines(), 60)
-    config = _config(kind, tokenizer, d_region=PATCH_FEATURES)
+    config = _config(kind, tokenizer, d_region=PATCH_FEATURES, **options)
     return task_class("captioning")(kind(config), tokenizer, regions="patches")
 
 

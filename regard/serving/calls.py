@@ -12,19 +12,22 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from regard.decoding.hypothesis import values_of
 from regard.errors import TextError
 from regard.visual.attention_of_text import attention_of_text, mean_weights
+from regard.visual.image_regions import AttendedRegions, attended_regions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from regard.decoding.hypothesis import Hypothesis
     from regard.serving.generation import Continued
+    from regard.tasks.captioning import Captioning
     from regard.tasks.verbs import TaskVerbs
 
+_IMAGE_HINT = "Give the bytes of a PNG or JPEG file in base64."
 Call = Callable[["TaskVerbs", list[Any], dict[str, Any]], Sequence[Any]]
 
 
@@ -95,13 +98,41 @@ def _attention(
 
 def caption(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The hypotheses for each image, given as the bytes of a file in base64."""
+    with _files(items) as names, _without_names():
+        return decode(task, names, options)
+
+
+def regions_of(
+    task: TaskVerbs, items: list[Any], options: dict[str, Any]
+) -> Iterator[AttendedRegions]:
+    """The caption of each image, and where each of its words looked."""
     with _files(items) as names:
-        try:
-            return decode(task, names, options)
-        except TextError as error:  # the message must not name the temporary file
-            hint = "Give the bytes of a PNG or JPEG file in base64."
-            problem = "is no image that can be read."
-            raise TextError(error.index, problem, hint, what="Image") from None
+        for index, name in enumerate(names):
+            with _without_names(index):
+                found = attended_regions(cast("Captioning", task), name, **options)
+            yield found
+
+
+def region_weights(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The same as numbers, as `regard look --regions --json` prints it."""
+    return [
+        {"answer": one.title, "words": list(one.words), "weights": one.weights.tolist()}
+        for one in regions_of(task, items, options)
+    ]
+
+
+@contextmanager
+def _without_names(first: int = 0) -> Iterator[None]:
+    """Errors of images without the names of their temporary files.
+
+    Args:
+        first: the number of the first image.
+    """
+    try:
+        yield
+    except TextError as error:
+        hint, problem = _IMAGE_HINT, "is no image that can be read."
+        raise TextError(first + error.index, problem, hint, what="Image") from None
 
 
 @contextmanager
@@ -118,7 +149,6 @@ def _files(images: Sequence[str]) -> Iterator[list[str]]:
             try:
                 path.write_bytes(base64.b64decode(image, validate=True))
             except (binascii.Error, ValueError):
-                hint = "Give the bytes of a PNG or JPEG file in base64."
-                raise TextError(index, "is not base64.", hint, what="Image") from None
+                raise TextError(index, "is not base64.", _IMAGE_HINT, what="Image") from None
             names.append(str(path))
         yield names

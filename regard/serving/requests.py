@@ -261,6 +261,13 @@ class Caption(Decoding):
     """One image, or a list of them: the bytes of a file (PNG, JPEG) in base64."""
 
 
+class Regions(Caption):
+    """As the options of `regard look --regions`."""
+
+    layer: str | None = None
+    """The attention to the regions that is shown, by its name; the last where not given."""
+
+
 class StreamOptions(BaseModel):
     """What a stream has beside the text."""
 

@@ -25,6 +25,11 @@ def any_task(task: TaskVerbs) -> bool:
     return True
 
 
+def reads_images(task: TaskVerbs) -> bool:
+    """Whether a task is on images."""
+    return task.reads_images
+
+
 @dataclass(frozen=True)
 class Route:
     """A route that is asked by POST and answered by a model.
@@ -46,7 +51,7 @@ class Route:
 
     def available_for(self, task: TaskVerbs) -> bool:
         """Whether a model of this task has the route. Tasks on images read names of files, which
-        clients must not give: they have `/caption` alone.
+        clients must not give: they have those to which images are sent.
         """
         images = task.reads_images == (self.method == "caption")
         return self.condition(task) and (not self.method or (images and task.has(self.method)))
@@ -161,6 +166,15 @@ ROUTES = {
             requests.Caption,
             work_maker(calls.caption),
             {"images": ["iVBORw0KGgo="]},
+        ),
+        Route(
+            "/regions",
+            "Descriptions of images, and the attention of each word to the regions.",
+            "",
+            requests.Regions,
+            work_maker(calls.region_weights),
+            {"images": ["iVBORw0KGgo="]},
+            reads_images,
         ),
         Route(
             "/look",

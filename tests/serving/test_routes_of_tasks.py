@@ -8,6 +8,7 @@ import re
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from served import ask, ask_together, near
 
@@ -15,6 +16,7 @@ from regard.serving.openapi import openapi
 from regard.serving.routes import GETS, ROUTES
 from regard.tasks.verbs import METHODS
 from regard.visual.attention_of_text import attention_of_text
+from regard.visual.image_regions import attended_regions
 
 TEXTS = ["the cat sat", "a warm mat in the sun", "who"]
 PAIRS = [("who sat", "the cat sat on a mat"), ("where", "in the sun")]
@@ -179,6 +181,22 @@ def test_images_are_given_as_bytes_and_never_by_name(service):
         assert answered.status == 404
 
 
+def test_where_words_of_a_caption_looked_equals_python_and_names_no_file(service):
+    pytest.importorskip("PIL")
+    image = base64.b64encode(STRIPES.read_bytes()).decode()
+    expected = attended_regions(task_of(service, "captioning"), STRIPES, beams=2)
+    body = {"model": "captioning", "images": [image, image], "beams": 2}
+    for found in result(service, "/regions", body)["results"]:
+        assert found["answer"] == expected.title and found["words"] == list(expected.words)
+        np.testing.assert_allclose(found["weights"], expected.weights, atol=1e-6)
+    for wrong in (str(STRIPES), base64.b64encode(b"no image").decode()):
+        answered = ask(service, "/regions", {**body, "images": [image, wrong]})
+        assert answered.status == 400
+        assert answered.message.startswith("Image 2 is no") and "regard-" not in answered.message
+    answered = ask(service, "/regions", {**body, "layer": "encoder"})
+    assert answered.status == 400 and "`layer` must be one of" in answered.message
+
+
 def test_tokens_of_a_text(service):
     tokenizer = task_of(service, "tagging").tokenizer
     encoded = tokenizer.encode(TEXTS[1])
@@ -202,7 +220,7 @@ def test_each_model_lists_the_routes_that_it_answers(service):
         "/tokenize",
         "/v1/embeddings",
     ]
-    assert data["captioning"]["routes"] == ["/caption", "/tokenize"]
+    assert data["captioning"]["routes"] == ["/caption", "/regions", "/tokenize"]
     for name, one in data.items():
         for path, route in ROUTES.items():
             answered = ask(service, path, {**route.example, "model": name})

@@ -21,6 +21,7 @@ from regard.serving.studio.routes import studio_page
 from regard.serving.studio.runs import RunFolders
 from regard.serving.studio.sources import StudioSources
 from regard.training.metrics_log import METRICS, MetricsLog
+from regard.visual.image_regions import attended_regions
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("uvicorn")
@@ -33,7 +34,12 @@ pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium on thi
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 TEXT = f"the old cat sat {SCRIPT}"
 RUNS: list[Path] = []  # of the studio
-NAMED = {"translation": "translation", SCRIPT.replace("/", "|"): "language-modeling"}
+NAMED = {
+    "translation": "translation",
+    SCRIPT.replace("/", "|"): "language-modeling",
+    "captioning": "captioning",
+}
+STRIPES = Path(__file__).parents[1] / "stripes.png"
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +181,17 @@ def test_every_view_has_names_for_its_controls_and_works_by_keyboard(page, addre
     page.keyboard.press("Enter")
     page.wait_for_selector('.head[aria-label="layer 1, head 2"][aria-pressed=true]')
     assert before == "layer 1, head 1" and "layer=1&head=2" in page.url
+
+
+def test_an_image_is_drawn_once_for_each_word_of_its_description(page, address, service):
+    task = service.models.all["captioning"].task
+    open_view(page, address, "#captions?model=captioning")
+    page.set_input_files("input[type=file]", STRIPES)
+    page.wait_for_selector(".view svg image")
+    drawn(page)
+    words = attended_regions(task, STRIPES).words
+    assert len(page.query_selector_all(".view svg image")) == 1 + len(words)
+    assert "stripes.png" in page.inner_text(".view h2") and "stripes" not in page.url
 
 
 def test_the_address_of_a_view_shows_the_same_again(page, address):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from served import ask, ask_together, near, service_of, start
 
 import regard
@@ -32,9 +35,11 @@ from regard.visual import (
     cell_activation,
     find_cells,
 )
+from regard.visual.image_regions import SIDE, AttendedRegions, attended_regions
 from regard.visual.report import training_curves
 
 SCRIPT = "<script>alert(1)</script>"
+STRIPES = Path(__file__).parents[1] / "stripes.png"
 LINES = ["the cat sat", f"the warm mat {SCRIPT}", "sleeping in the sun", "who was old", "a cat"]
 LABELS = ["animal", "<b>", "sun", "<b>", "animal"]
 QUOTED = f'the cat: "the old cat (in the sun)" {SCRIPT} and "a mat" ' * 3
@@ -85,7 +90,7 @@ def comparison(folder):
 def studio(folders, texts, runs):
     """A running service with models, texts and runs."""
     sources = StudioSources(RunFolders([runs]), TextMaps(texts, "kind"))
-    names = ("embedding", "language-modeling", "translation")
+    names = ("embedding", "language-modeling", "translation", "captioning")
     made = service_of({name: folders[name] for name in names}, page=studio_page(sources))
     sources.prepare(made.models, lambda message: None)
     thread = start(made)
@@ -130,11 +135,35 @@ def test_a_drawing_has_the_shapes_of_its_svg():
         assert json.loads(json.dumps(plain, allow_nan=False)) == plain
 
 
+def test_pixels_are_the_bytes_of_their_colours():
+    weights = torch.full((1, 7, 7), 0.1)
+    photograph = np.arange(SIDE * SIDE * 3, dtype=np.uint8).reshape(SIDE, SIDE, 3)
+    plain = plain_picture(AttendedRegions(photograph, ("</s>",), weights))
+    whole, _ = (shape for shape in plain["shapes"] if shape["kind"] == "pixels")
+    found = np.frombuffer(base64.b64decode(whole["data"]), np.uint8)
+    found = found.reshape(-1, whole["columns"], 4)
+    assert (found[..., :3] == photograph).all() and (found[..., 3] == 255).all()
+    assert not {"values", "colours"} & {*whole}
+
+
 def test_a_large_heatmap_is_a_raster_with_its_values():
     weights = [[(i * j) % 7 / 7 for j in range(60)] for i in range(50)]
     (raster,) = (s for s in plain_picture(Heatmap.of(weights))["shapes"] if s["kind"] == "raster")
     assert raster["columns"] == 60 and len(raster["values"]) == 3000
     assert raster["values"][61] == pytest.approx(weights[1][1] / (6 / 7), abs=0.001)
+
+
+# ------------------------------------------------------------------------------ images
+
+
+def test_the_picture_of_a_description_equals_that_of_python(studio):
+    pytest.importorskip("PIL")
+    image = base64.b64encode(STRIPES.read_bytes()).decode()
+    found = answer(studio, "/studio/regions", model="captioning", images=image, beams=2)["result"]
+    expected = attended_regions(task_of(studio, "captioning"), STRIPES, beams=2)
+    assert found["picture"] == near(plain_picture(expected))
+    answered = ask(studio, "/studio/regions", {"model": "captioning", "images": [image]})
+    assert answered.status == 400  # one image, since a page draws one
 
 
 # ------------------------------------------------------------------------------- cells
@@ -181,7 +210,7 @@ def test_models_without_cells_lack_the_routes(studio):
 
 def test_a_map_has_the_points_of_python_and_hostile_labels_as_text(studio):
     assert answer(studio, "/studio/maps") == {
-        "models": ["embedding", "translation"],
+        "models": ["embedding", "language-modeling", "translation"],
         "texts": 5,
     }
     found = answer(studio, "/studio/map", model="embedding")

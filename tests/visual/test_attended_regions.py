@@ -51,3 +51,14 @@ def test_a_caption_is_drawn_from_its_image(tmp_path, kind):
         assert picture.save(tmp_path / name).stat().st_size > 100
     with pytest.raises(ConfigError, match="`layer` must be one of"):
         attended_regions(task, tmp_path / "red.png", layer="none")
+
+
+@pytest.mark.parametrize("attention", ["hard", "hard-expected", "mean"])
+def test_hard_attention_shows_the_one_region_that_a_word_chose_and_the_mean_all(
+    tmp_path, attention
+):
+    task = every_task.captioner(attention=attention)
+    Image.new("RGB", (30, 20), (250, 10, 10)).save(tmp_path / "red.png")
+    weights = attended_regions(task, tmp_path / "red.png", max_tokens=4).weights.flatten(1)
+    one = torch.full((49,), 1 / 49) if attention == "mean" else torch.eye(49)[-1]
+    torch.testing.assert_close(weights.sort(1).values, one.expand(len(weights), -1))

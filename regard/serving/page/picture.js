@@ -1,6 +1,6 @@
 // A picture of the library, as regard/serving/studio/pictures.py sends it: tables, texts, shapes.
 
-import { color, h, svg } from "./dom.js";
+import { bytesOf, color, h, svg } from "./dom.js";
 import { choice } from "./controls.js";
 import { table } from "./tables.js";
 
@@ -74,6 +74,10 @@ const paint = (role, otherwise) => (role === "none" ? "none" : `var(--${role ?? 
 const tip = (title) => (title ? svg("title", {}, title) : null);
 const pairs = (points) => points.map((point) => point.join(",")).join(" ");
 
+function imageOf(canvas, { x, y, width, height }, kind) {
+  return svg("image", { x, y, width, height, preserveAspectRatio: "none", href: canvas.toDataURL(), class: kind });
+}
+
 const SHAPES = {
   rect: (one) => {
     const box = { x: one.x, y: one.y, width: one.width, height: one.height, rx: one.radius };
@@ -107,7 +111,12 @@ const SHAPES = {
       context.fillStyle = color(value < 0 ? "warm" : "accent");
       context.fillRect(index % one.columns, Math.floor(index / one.columns), 1, 1);
     });
-    const box = { x: one.x, y: one.y, width: one.width, height: one.height, preserveAspectRatio: "none" };
-    return svg("image", { ...box, href: canvas.toDataURL(), class: "raster" });
+    return imageOf(canvas, one, "raster");
+  },
+  pixels: (one) => {
+    const bytes = new Uint8ClampedArray(bytesOf(one.data).buffer);
+    const canvas = h("canvas", { width: one.columns, height: bytes.length / 4 / one.columns });
+    canvas.getContext("2d").putImageData(new ImageData(bytes, one.columns), 0, 0);
+    return imageOf(canvas, one, null);
   },
 };

@@ -6,13 +6,14 @@ shapes, with the roles of its colours: `regard.visual.drawing`.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from functools import singledispatch
 from typing import Any
 
 from regard.visual.cell_text import CellText
-from regard.visual.drawing import Raster, Shape, visible
+from regard.visual.drawing import Pixels, Raster, Shape, visible
 from regard.visual.picture import Note, Picture, PictureChoice, PictureColumn, PictureRow
 from regard.visual.table import Table
 
@@ -77,14 +78,19 @@ def _several(kind: str, picture: PictureColumn) -> dict[str, Any]:
 def _plain_shape(shape: Shape) -> dict[str, Any]:
     """The fields of a shape that differ from their defaults, and its kind.
 
-    Of a raster the opacities of its cells, row after row, the sign being the colour.
+    Of a raster the opacities of its cells, row after row, the sign being the colour; of pixels
+    their RGBA bytes in base64.
     """
     found: dict[str, Any] = {"kind": type(shape).__name__.lower()}
     for field in fields(shape):
         value = getattr(shape, field.name)
         if field.default is MISSING or value != field.default:
             found[field.name] = _plain(value)
-    if isinstance(shape, Raster):
+    if isinstance(shape, Pixels):
+        found = {name: one for name, one in found.items() if name not in ("values", "colours")}
+        found["columns"] = len(shape.values[0])
+        found["data"] = base64.b64encode(shape.colours).decode()
+    elif isinstance(shape, Raster):
         found["columns"] = len(shape.values[0])
         found["values"] = [round(value, 3) for row in shape.values for value in row]
     return found

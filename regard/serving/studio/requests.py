@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
@@ -112,3 +112,14 @@ class CellSearch(ShownTexts):
     def options(self) -> dict[str, Any]:
         """See `Request`."""
         return {"properties": self.properties, "best": self.best}
+
+
+class OneImage(Request):
+    """An image that is described."""
+
+    ITEMS: ClassVar[str] = "images"
+
+    images: str
+    """The bytes of a file (PNG, JPEG) in base64."""
+    beams: Count | None = None
+    """Beam search with this many beams."""

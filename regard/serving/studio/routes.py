@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
-from regard.serving.routes import CAT, ROUTES, Route
+from regard.serving.routes import CAT, ROUTES, Route, reads_images
 from regard.serving.served_page import ServedPage
-from regard.serving.studio import attention, cells, decoding_steps, requests, tokenization
+from regard.serving.studio import attention, cells, decoding_steps, regions, requests, tokenization
 from regard.serving.studio.sources import StudioSources
 from regard.serving.work import work_maker
 from regard.visual.attention_maps import has_attention
@@ -84,6 +84,15 @@ STUDIO_ROUTES = {
             work_maker(cells.found_cells),
             {"texts": 'The cat said: "I sat on the mat (in the sun)."', "properties": "text"},
             cells.has_cells,
+        ),
+        Route(
+            "/studio/regions",
+            "Where each word of the description of an image looked, over the image.",
+            "",
+            requests.OneImage,
+            work_maker(regions.pictures_of_regions),
+            {"images": "iVBORw0KGgo="},
+            reads_images,
         ),
     )
 }

@@ -14,6 +14,7 @@
 
 import * as attention from "./attention.js";
 import * as beam from "./beam.js";
+import * as captions from "./captions.js";
 import * as cells from "./cells.js";
 import * as lessons from "./lessons.js";
 import * as map from "./map.js";
@@ -25,5 +26,5 @@ import * as masked_heads from "./masked_heads.js";
 import * as tokens from "./tokens.js";
 
 export const views = new Map(
-  Object.entries({ models, lessons, attention, side_by_side, masked_heads, next, beam, tokens, cells, map, runs }),
+  Object.entries({ models, lessons, attention, side_by_side, masked_heads, next, beam, tokens, captions, cells, map, runs }),
 );
