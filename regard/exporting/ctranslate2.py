@@ -74,6 +74,7 @@ class CTranslate2:
                 f"cannot run the architecture {type(source.body).__name__} as it is written here",
                 f"These can be exported: {known}.",
             )
+        source.check_layers(NAME)
         spec = writer(source, specs)
         spec.validate()
         spec.optimize(quantization=weights or "float32")

@@ -60,6 +60,7 @@ class GGUF:
                 f"cannot run the architecture {kind.__name__} as it is written here",
                 f"These can be exported: {known}.",
             )
+        source.check_layers(NAME)
         family, check, describe = FAMILIES[kind]
         source.check_heads(NAME, HEADS.get(kind, ()))
         check(source)

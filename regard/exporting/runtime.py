@@ -165,6 +165,15 @@ class ExportSource:
             listed = ", ".join(map(repr, known))
             raise self.unsupported(runtime, f"needs `{name}` to be {listed}, but it is {value!r}")
 
+    def check_layers(self, runtime: str) -> None:
+        """Check that a model has layers, which most runtimes need.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        if asdict(self.body.config).get("layers") == 0:
+            raise self.unsupported(runtime, "needs `layers` to be at least 1, but it is 0")
+
 
 class Runtime(Protocol):
     """One file of this folder, one line in its table.

@@ -122,7 +122,8 @@ class Generation:
         new_text: Callable[[list[int]], GeneratedText],
     ):
         self.batch, self.sources, self.prompts, self.method = batch, sources, prompts, method
-        self.texts = [[new_text(ids) for _ in range(method.copies)] for ids in prompts]
+        self.new_text = new_text
+        self.texts: list[list[GeneratedText]] = []  # of the prompts that have joined the batch
         self.listener: Listener | None = None
         self.joined: list[Continuation] = []
         self.error: Exception | None = None
@@ -132,8 +133,11 @@ class Generation:
         """Continue as many of the prompts as there is room for."""
         while self._waiting and self.error is None:
             try:
-                if not self.batch.join(self, self._waiting[0]):
+                number = self._waiting[0]
+                if not self.batch.join(self, number):
                     return
+                ids = self.prompts[number]
+                self.texts.append([self.new_text(ids) for _ in range(self.method.copies)])
             except Exception as error:
                 self.error = error
             self._waiting.popleft()

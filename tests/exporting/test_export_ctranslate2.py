@@ -78,6 +78,7 @@ def test_greedy_search_of_ctranslate2_gives_the_same_continuation(tmp_path):
         (small.gpt2, {"activation": "mish"}, "needs `activation` to be 'gelu', 'gelu-tanh'"),
         (small.gpt2, {"positions": "shaw"}, "needs `positions` to be 'learned', 'sinusoidal'"),
         (small.bert, {"heads": {"tags": 3}}, "has no form for the head 'tags'"),
+        (small.bert, {"layers": 0}, "needs `layers` to be at least 1, but it is 0"),
     ],
 )
 def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_written(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 
 import pytest
 from served import KEYED, ask, body_of, exchange, service_of
@@ -95,6 +96,20 @@ def test_ten_thousand_texts_in_one_list(service):
     assert [one["index"] for one in data] == [*range(10_000)]
     assert data[0]["embedding"] != data[1]["embedding"]
     assert len({one["embedding"] for one in data}) < 50  # rounding alone differs
+
+
+def test_what_the_queue_never_takes_is_rejected_before_memory_is_taken_for_it(folders):
+    """More texts are asked for than would fit into memory."""
+    small = service_of({"gpt": folders["language-modeling-gpt2"]}, most=1000)
+    tracemalloc.start()
+    try:
+        body = {"prompt": ["the cat"] * 2_000, "n": 128, "temperature": 1, "max_tokens": 2}
+        answered = ask(small, "/v1/completions", body)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answered.status == 413 and "about 516,000 tokens" in answered.message
+    assert most < 30 * 2**20
 
 
 def test_empty_lists_have_empty_answers(service):
