@@ -124,7 +124,10 @@ class ParquetPart(ShardPart):
             for row, one in zip(rows, results, strict=True)
         ]
         try:
-            self.tables.append(pyarrow.Table.from_pylist(records, self.schema))
+            try:
+                self.tables.append(pyarrow.Table.from_pylist(records, self.schema))
+            except UnicodeEncodeError:
+                self.tables.append(pyarrow.Table.from_pylist(_in_utf8(records), self.schema))
         except (pyarrow.ArrowException, TypeError, OverflowError) as error:
             problem = f"a value has another type than in the first rows: {error}."
             raise DataError("the input", rows[0].line, problem, "Write jsonl instead.") from None
@@ -162,11 +165,10 @@ def parquet_schema(rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], 
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra("pyarrow", "data", "Writing Parquet") from error
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if both := set(names) & set(added):
-        problem = f"has a column {min(both)!r}, which is the name of a column of the results."
-        raise DataError(path, None, problem, "Rename it.")
-    columns = {name: pyarrow.array([row.get(name) for row in rows]).type for name in names}
+    columns = {
+        name: _type_of(name, [row.get(name) for row in rows], path)
+        for name in dict.fromkeys(name for row in rows for name in row)
+    }
     if path.lower().endswith(".parquet"):
         columns |= {field.name: field.type for field in parquet.read_schema(path)}
     for name, value in added.items():
@@ -174,6 +176,43 @@ def parquet_schema(rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], 
         columns[name] = value if is_type else pyarrow.array([value]).type
     plain = {n: pyarrow.string() if k == pyarrow.null() else k for n, k in columns.items()}
     return pyarrow.schema(list(plain.items()))
+
+
+def _type_of(name: str, values: Sequence[Any], path: str) -> Any:
+    """The type of a column with these values.
+
+    Raises:
+        DataError: no type has all of them.
+    """
+    import pyarrow
+
+    try:
+        return pyarrow.array(_in_utf8(values)).type
+    except (pyarrow.ArrowException, TypeError, OverflowError) as error:
+        problem = f"field {name!r} has values of several types in the first rows: {error}."
+        raise DataError(path, None, problem, "Write jsonl instead.") from None
+
+
+def _in_utf8(value: Any) -> Any:
+    """A value with halves of surrogate pairs, which UTF-8 does not have, as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_in_utf8(name): _in_utf8(one) for name, one in value.items()}
+    return [*map(_in_utf8, value)] if isinstance(value, list) else value
+
+
+def check_new_columns(
+    rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], path: str
+) -> None:
+    """Check that no column of the input has the name of a column of the results.
+
+    Raises:
+        DataError: one has.
+    """
+    if both := {name for row in rows for name in row} & set(added):
+        problem = f"has a column {min(both)!r}, which is the name of a column of the results."
+        raise DataError(path, None, problem, "Rename it.")
 
 
 def write_bytes(path: Path, content: bytes) -> None:

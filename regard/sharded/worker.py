@@ -42,6 +42,7 @@ from regard.sharded.parts import (
     ParquetPart,
     ShardPart,
     VectorPart,
+    check_new_columns,
     json_line,
     parquet_schema,
     text_line,
@@ -247,11 +248,15 @@ class _Worker:
         task = self.manifest.task
         if isinstance(self.computer, VectorComputer) and task.format == "safetensors":
             return partial(VectorPart, self.computer.embedder.width)
-        if task.format != "parquet":
-            return partial(LinePart, json_line if task.format == "jsonl" else text_line)
-        records = [row.record for row in first]
-        added = added_columns(self.computer, first, self.columns)
-        path = self.manifest.files[0].path
+        if task.format == "txt":
+            return partial(LinePart, text_line)
+        records, file = [row.record for row in first], self.manifest.files[0]
+        if task.format == "jsonl" and file.format == "lines":  # a line has no other columns
+            return partial(LinePart, json_line)
+        added, path = added_columns(self.computer, first, self.columns), file.path
+        check_new_columns(records, added, path)
+        if task.format == "jsonl":
+            return partial(LinePart, json_line)
         return partial(ParquetPart, parquet_schema(records, added, path))
 
 

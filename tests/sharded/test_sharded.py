@@ -437,6 +437,23 @@ def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classif
             compute(model, source, out=tmp_path / str(number), **predict_or)  # type: ignore[arg-type]
 
 
+def test_values_that_a_parquet_column_cannot_hold_and_columns_of_results_are_named(
+    encoder, classifier, tmp_path
+):
+    mixed = written(tmp_path / "mixed.jsonl", ['{"text": "a", "n": 1}', '{"text": "b", "n": "x"}'])
+    with pytest.raises(RegardError, match=r"mixed.jsonl: field 'n' has values of several types"):
+        embed(encoder, mixed, tmp_path / "mixed", format="parquet")
+    halves = written(tmp_path / "halves.jsonl", ['{"text": "a cat"}', r'{"text": "\ud800"}'])
+    found = embed(encoder, halves, tmp_path / "halves", format="parquet")
+    assert [row["vector"] is None for row in found] == [False, True]
+    assert list(found)[1]["text"] == r"\ud800"
+    mine = written(tmp_path / "mine.jsonl", ['{"text": "a cat", "prediction": "mine"}'])
+    for format in ("jsonl", "parquet"):
+        with pytest.raises(RegardError, match="has a column 'prediction', which is the name of"):
+            predict(classifier, mine, tmp_path / f"mine-{format}", format=format)
+    assert len(list(predict(classifier, mine, tmp_path / "mine-txt", format="txt"))) == 1
+
+
 # ---------------------------------------------------------------------------------- leases
 
 
