@@ -33,7 +33,7 @@ def sweep(
     ] = None,
     rungs: Annotated[
         int, Option(help="How often successive halving stops the worse half of the trials.")
-    ] = 3,
+    ] = 2,
     seeds: Annotated[str, Option(help="One run of each trial for each seed: 1,2,3.")] = "1",
     draw_seed: Annotated[int, Option(help="The seed of the random combinations.")] = 1,
     out: Annotated[Path | None, Option(help="The folder; default: runs/NAME-sweep.")] = None,

@@ -24,7 +24,7 @@ from io import TextIOBase
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from regard.errors import ConfigError, MissingExtra
+from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.executors.local import available_cpus, job_variables
 from regard.executors.protocol import Job, JobListener, JobResult, Json, PrintedLog, sending_to
 from regard.executors.restarting import RESTARTS, Ended, results_of
@@ -33,6 +33,7 @@ from regard.executors.worker import call
 MIN_VERSION = (2, 40)  # of Ray, for which this was written
 CONNECT_TIMEOUT = 10.0  # seconds to wait for a connection
 POLL_INTERVAL = 0.2  # seconds between two checks of the tasks
+CHECK_INTERVAL = 2.0  # seconds between two checks whether a machine is alive
 STOP_TIMEOUT = 60.0  # seconds for tasks to save and end
 OBJECT_STORE_BYTES = 2**28  # of a cluster that is started here; jobs need few
 AUTO = "auto"
@@ -58,6 +59,17 @@ def connected(address: str = "") -> ModuleType:
     """
     ray = _connected_to_existing(address)
     if not ray.is_initialized():
+        _start(ray)
+    return ray
+
+
+def _start(ray: ModuleType) -> None:
+    """Start a cluster on this machine, on the loopback address, and connect to it.
+
+    Raises:
+        RegardError: it could not be started.
+    """
+    try:
         ray.init(
             "local",
             num_cpus=available_cpus(),
@@ -66,7 +78,11 @@ def connected(address: str = "") -> ModuleType:
             _node_ip_address="127.0.0.1",
             **QUIET,
         )
-    return ray
+    except Exception as error:  # of several types: a process of it has died, a full disk
+        raise RegardError(
+            f"a Ray cluster could not be started on this machine: {error} Run the command again, "
+            "or use --on local."
+        ) from None
 
 
 def _connected_to_existing(address: str) -> ModuleType:
@@ -94,10 +110,25 @@ def _connected_to_existing(address: str) -> ModuleType:
     except Exception as error:  # of several types: no cluster, another version of Python or Ray
         said = str(error).strip().split("\n")[0]
         raise ConfigError(
-            f"cannot connect to a Ray cluster at {given}: {said} All machines need the same "
-            f"versions of Python and Ray; this one has Ray {ray.__version__}."
+            f"cannot connect to a Ray cluster at {given}: {said.rstrip('.')}. {_token_hint()}All "
+            "machines need the same versions of Python and Ray; this one has Ray "
+            f"{ray.__version__}."
         ) from None
     return ray
+
+
+def _token_hint() -> str:
+    """What to do where a cluster may require a token that was not sent; "" where it was.
+
+    Ray Client then says that the time is over. Ray sends a token to an address only if it is told
+    to: the token allows to run programs on the clusters that have it.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        return ""
+    return (
+        "If the cluster requires a token, which newer versions of Ray do by default, set "
+        "RAY_AUTH_MODE=token, and copy the cluster's token to ~/.ray/auth_token of this machine. "
+    )
 
 
 def _imported() -> ModuleType:
@@ -161,12 +192,36 @@ class RayExecutor:
     def run(
         self, jobs: Sequence[Job], listener: JobListener | None = None
     ) -> Generator[JobResult, None, None]:
-        """The results as jobs end; see `Executor.run`."""
-        if not jobs:
-            return
-        ray = connected(self.address)
-        tasks = Tasks(ray, listener or PrintedLog(), ClusterResources.of(ray, self.workers))
-        yield from results_of(tasks, jobs, self.workers, self.restarts)
+        """The results as jobs end; see `Executor.run`.
+
+        A cluster of this machine whose processes die is started again, like a job.
+
+        Raises:
+            ClusterLost: that was in vain, or all machines of another cluster are lost.
+        """
+        left, listener, restarts = list(jobs), listener or PrintedLog(), 0
+        while left:
+            ray = connected(self.address)
+            tasks = Tasks(ray, listener, ClusterResources.of(ray, self.workers))
+            try:
+                for result in results_of(tasks, left, self.workers, self.restarts):
+                    left.remove(result.job)
+                    yield result
+            except ClusterLost as lost:
+                if restarts == self.restarts or self.address or os.environ.get("RAY_ADDRESS"):
+                    raise
+                restarts += 1
+                listener.log(left[0], f"{lost.problem}; it is started again")
+                ray.shutdown()
+
+
+class ClusterLost(RegardError):
+    """No machine of a cluster is alive."""
+
+    problem = "no machine of the Ray cluster is alive"
+
+    def __init__(self) -> None:
+        super().__init__(f"{self.problem}. Run the same command again: it continues.")
 
 
 @dataclass(frozen=True)
@@ -244,6 +299,7 @@ class Tasks:
         self.ray, self.listener, self.sizes, self.options = ray, listener, sizes, options
         self.running: dict[Any, tuple[Job, int, int]] = {}  # reference -> job, restarts, number
         self.started: list[Job] = []
+        self._checked = time.monotonic()
         self.mailbox = ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1).remote()
         # A process for each task, which ends with it: memory and threads are those of one job.
         self.remote = ray.remote(max_calls=1, max_retries=0)(run_task)
@@ -263,13 +319,27 @@ class Tasks:
         """See `ended`, which waits: a signal must not interrupt Ray."""
 
     def ended(self) -> Iterator[Ended]:
-        """Wait a moment for tasks that end: job, restarts, and the answer or how it died."""
+        """Wait a moment for tasks that end: job, restarts, and the answer or how it died.
+
+        Raises:
+            ClusterLost: no machine is alive.
+        """
+        self._check_cluster()
         ready, _ = self.ray.wait([*self.running], timeout=POLL_INTERVAL)
         answers = [(reference, self._answer(reference)) for reference in ready]
         self.forward_messages()
         for reference, answer in answers:
             job, restarts, _ = self.running.pop(reference)
             yield job, restarts, answer
+
+    def _check_cluster(self) -> None:
+        """Raises ClusterLost where no machine is alive: no task would ever end or start."""
+        if time.monotonic() - self._checked < CHECK_INTERVAL:
+            return
+        self._checked = time.monotonic()
+        if not any(node["Alive"] for node in self.ray.nodes()):
+            self.running = {}
+            raise ClusterLost
 
     def _answer(self, reference: Any) -> dict[str, Any] | str:
         """The answer of a task, or how its process died."""
@@ -278,6 +348,8 @@ class Tasks:
             answer: dict[str, Any] = self.ray.get(reference)
         except errors.OutOfMemoryError:
             return "its machine had no memory left, and Ray ended its process"
+        except errors.RayActorError:  # its mailbox
+            return "the machine with its messages died"
         except (errors.RayTaskError, errors.RaySystemError) as error:  # it has not begun
             return {"error": str(error).strip().split("\n")[-1]}
         except errors.RayError as error:
@@ -307,6 +379,8 @@ class Tasks:
             while self.running and time.monotonic() < end:
                 for _ in self.ended():
                     pass
+        except ClusterLost:  # nothing runs any more
+            pass
         finally:
             for reference in self.running:
                 self.ray.cancel(reference, force=True)

@@ -164,14 +164,15 @@ def _line_ends(stream: BinaryIO, format: str) -> Iterator[RowEnd]:
 
 
 class CsvLines:
-    """The lines of a table as the csv module reads them, and how many bytes of them it has read.
+    """The lines of a table as the csv module reads them; how many bytes, lines and quotes it has
+    read.
 
     Bytes that are not UTF-8 become lone surrogates.
     """
 
     def __init__(self, stream: BinaryIO, stop: int | None = None):
         self.stream, self.stop = stream, stop
-        self.bytes = self.lines = 0
+        self.bytes = self.lines = self.quotes = 0
 
     def __iter__(self) -> CsvLines:
         return self
@@ -184,6 +185,7 @@ class CsvLines:
             raise StopIteration
         self.bytes += len(raw)
         self.lines += 1
+        self.quotes += raw.count(b'"')
         return raw.decode("utf-8", "surrogateescape")
 
 
@@ -198,13 +200,21 @@ def _table_ends(stream: BinaryIO) -> Iterator[RowEnd]:
 
 
 def csv_rows(lines: CsvLines) -> Iterator[list[str] | csv.Error]:
-    """The rows of a table; of one that is not CSV the error, and reading goes on after its line."""
+    """The rows of a table; of one that is not CSV the error, and reading goes on after its line.
+
+    After a field that is too long, it goes on where the quotes of the row are closed: lines inside
+    them are no rows.
+    """
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     table = csv.reader(lines, strict=True)
     while True:
+        before = lines.quotes
         try:
             yield next(table)
         except csv.Error as error:
+            if "field larger than" in str(error):
+                while (lines.quotes - before) % 2 and next(lines, ""):
+                    pass
             yield error
         except StopIteration:
             return

@@ -10,14 +10,15 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from recording_listener import RecordingListener
 
 import regard
-from regard.errors import ConfigError, MissingExtra
-from regard.executors import Job, executor
+from regard.errors import ConfigError, MissingExtra, RegardError
+from regard.executors import Job, JobResult, executor
 from regard.executors import ray as on_ray
 from regard.training import Interrupted
 
@@ -145,3 +146,46 @@ def test_a_version_that_is_too_old_raises_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", old)
     with pytest.raises(ConfigError, match=r"Ray 2.9.3 is too old: it must be at least 2.40"):
         on_ray.connected()
+
+
+def test_a_lost_cluster_of_this_machine_is_started_again_and_another_one_is_named(monkeypatch):
+    jobs = [Job("a:b", {}, name) for name in "xyz"]
+    begun: list[list[str]] = []
+
+    def results_until_lost(tasks, left, workers, restarts):
+        begun.append([job.name for job in left])
+        lost = len(left) > 1
+        yield JobResult(left[0], 1)
+        if lost:
+            raise on_ray.ClusterLost
+
+    stopped: list[bool] = []
+    cluster = SimpleNamespace(shutdown=lambda: stopped.append(True))
+    for name in ("connected", "_connected_to_existing"):
+        monkeypatch.setattr(on_ray, name, lambda address="": cluster)
+    monkeypatch.setattr(on_ray, "Tasks", lambda *given: None)
+    monkeypatch.setattr(on_ray.ClusterResources, "of", lambda *given: None)
+    monkeypatch.setattr(on_ray, "results_of", results_until_lost)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    heard = Heard()
+    assert [one.job.name for one in executor("ray", 1).run(jobs, heard)] == ["x", "y", "z"]
+    assert begun == [["x", "y", "z"], ["y", "z"], ["z"]] and len(stopped) == 2
+    assert "no machine of the Ray cluster is alive; it is started again" in heard.lines[0]
+    with pytest.raises(RegardError, match="Run the same command again: it continues"):
+        list(executor("ray://auto", 1).run(jobs, heard))
+
+
+def test_no_machine_that_is_alive_is_a_lost_cluster(monkeypatch):
+    monkeypatch.setattr(on_ray, "CHECK_INTERVAL", 0.0)
+    alive = True
+    actor = SimpleNamespace(remote=lambda: None)
+    remote = SimpleNamespace(options=lambda **given: actor)
+    ray = SimpleNamespace(
+        nodes=lambda: [{"Alive": False}, {"Alive": alive}],
+        remote=lambda *given, **options: remote if given else lambda function: None,
+    )
+    tasks = on_ray.Tasks(ray, Heard(), None)  # type: ignore[arg-type]
+    tasks._check_cluster()
+    alive = False
+    with pytest.raises(on_ray.ClusterLost):
+        tasks._check_cluster()

@@ -157,10 +157,10 @@ def test_draws_depend_on_the_seed_alone_and_never_repeat_a_configuration():
 
 
 @pytest.mark.parametrize(
-    ("count", "rungs", "spent"), [(16, 3, 5), (16, 4, 3), (4, 1, 3), (1, 3, 1)]
+    ("count", "rungs", "spent"), [(16, 2, 6), (16, 3, 3.5), (4, 1, 2.5), (1, 3, 1)]
 )
 def test_halving_spends_what_its_definition_says(count, rungs, spent):
-    """16 to 1/8, 8 to 1/4, 4 to 1/2, 2 to the end: 2 + 1 + 1 + 1 budgets."""
+    """16 to 1/8, 8 to 1/4, 4 to the end: 2 + 1 + 3 budgets."""
     method = SuccessiveHalving(numbered([{"x": n} for n in range(count)]), rungs)
     assert budgets(method.plan()) == spent
 
@@ -172,7 +172,7 @@ def test_halving_promotes_the_better_half_of_those_that_have_not_failed():
     while (stage := method.next(finished)) is not None:
         scores = {name: draw.random() if draw.random() < 0.8 else None for name in stage.trials}
         finished.append(FinishedStage(stage, scores, "max"))
-    assert [one.stage.until for one in finished] == [Fraction(1, 4), Fraction(1, 2), 1]
+    assert [one.stage.until for one in finished] == [Fraction(1, 8), Fraction(1, 4), 1]
     for before, after in zip(finished, finished[1:], strict=False):
         left = {name: score for name, score in before.scores.items() if score is not None}
         most = (len(before.scores) + 1) // 2
@@ -180,7 +180,7 @@ def test_halving_promotes_the_better_half_of_those_that_have_not_failed():
 
 
 def test_a_promoted_run_equals_one_that_was_never_stopped(halved, folder, tmp_path):
-    assert [float(one.until) for one in halved.trials] == [1, 1, 0.5, 0.5]
+    assert [float(one.until) for one in halved.trials] == [1, 1, 0.25, 0.25]
     best = halved.best
     given = [f"{name}={value}" for name, value in best.values.items()]
     given.append(f'tokenizer={{path="{halved.folder / "tokenizer"}"}}')
@@ -197,7 +197,7 @@ def test_results_have_the_spread_over_seeds_and_what_was_spent(halved):
     assert facts["best"] == first["trial"] and facts["better"] == "min"
     assert first["valid"]["mean"] == pytest.approx(mean(first["valid"]["seeds"]))
     assert len(first["valid"]["seeds"]) == len(first["test"]["seeds"]) == 2
-    budget = 2 * (4 / 2 + 2 / 2) * 320  # with two seeds, up to whole updates
+    budget = 2 * (4 / 4 + 2 * 3 / 4) * 320  # with two seeds, up to whole updates
     assert budget <= facts["tokens"] <= budget + 20 * 2 * 4
     page = (halved.folder / "report.html").read_text()
     for told in ("±", "trial-01", "learning_rate", "successive-halving"):
@@ -356,9 +356,9 @@ def test_the_command_line_says_the_plan_before_it_starts_and_prints_json(folder,
     for told in (
         f"{RATE}: 0.001 to 0.1 on a logarithmic scale",
         "model.dropout: 0 to 1 on a linear scale",
-        "3 trials are trained to 1/2 of the budget: 160 tokens each",
+        "3 trials are trained to 1/4 of the budget: 80 tokens each",
         "the best 2 trials continue to the end: 320 tokens each",
-        "in total at most 800 tokens, 83% of training all trials to the end",
+        "in total at most 720 tokens, 75% of training all trials to the end",
     ):
         assert told in done.stderr
     wrong = CliRunner().invoke(app, ["sweep", str(folder / "lm.toml"), "--over", "model.d_model"])

@@ -310,6 +310,24 @@ def test_a_huge_row_is_one_shard_and_fails_alone(encoder, tmp_path, monkeypatch)
     assert len(vectors) == 6
 
 
+def test_a_huge_row_of_many_lines_is_one_row_that_fails(classifier, tmp_path, monkeypatch):
+    from regard.sharded import shards
+
+    monkeypatch.setattr(shards, "LONGEST_LINE", 5000)
+    limit = csv.field_size_limit(5000)
+    try:
+        texts = ["a cat", 'the "dog"\n' * 2000, "a dog"]
+        source = tmp_path / "in.csv"
+        pandas.DataFrame({"text": texts, "number": range(3)}).to_csv(source, index=False)
+        found = predict(classifier, source, tmp_path / "out")
+    finally:
+        csv.field_size_limit(limit)
+    assert [row["prediction"] is None for row in found] == [False, True, False]
+    assert list(found)[2]["text"] == "a dog"
+    (failed,) = found.failed()
+    assert failed["line"] == 3 and "field larger than field limit (5000)" in failed["reason"]
+
+
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
 def test_rows_before_the_damage_in_a_compressed_file_are_computed(encoder, tmp_path, ending):
     whole = COMPRESSED[ending]("".join(f"{one}\n" for one in sentences(2000)).encode())

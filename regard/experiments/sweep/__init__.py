@@ -57,7 +57,7 @@ def sweep(
     over: Mapping[str, Any],
     by: str = "grid",
     trials: int | None = None,
-    rungs: int = 3,
+    rungs: int = 2,
     seeds: Sequence[int] = (1,),
     draw_seed: int = 1,
     out: str | Path | None = None,
@@ -77,7 +77,8 @@ def sweep(
             either as the command line has it, "1e-4..1e-2" (see `regard.experiments.sweep.space`).
         by: "grid", "random", "successive-halving" or "ray-tune:SEARCHER".
         trials: how many configurations are drawn; None: 16, or all where there are fewer.
-        rungs: how often successive halving stops the worse half; first at 2^-rungs of the budget.
+        rungs: how often successive halving stops the worse half; the last time at 1/4 of the
+            budget, before that at 1/8, and so on.
         seeds: each is a run of every trial; trials are compared by the mean of their scores.
         draw_seed: the seed of the random configurations.
         out: the folder; None: runs/NAME-sweep.

@@ -72,9 +72,11 @@ class SuccessiveHalving:
     """Successive halving (Jamieson and Talwalkar 2016): after each rung the better half
     continues.
 
-    With 3 rungs all trials are trained to 1/8 of the budget, the better half (rounded up) to 1/4,
-    the better half of these to 1/2, and so on to the end. If one trial is left, it is trained
-    to the end.
+    With 2 rungs all trials are trained to 1/8 of the budget, the better half (rounded up) to 1/4,
+    and the better half of these to the end. If one trial is left, it is trained to the end.
+
+    The last rung is at 1/4: later, and until the learning rate has decayed, scores say little about
+    those at the end. At 1/2, a trial with a high rate is often behind those that it overtakes.
     """
 
     trials: Mapping[str, Values]
@@ -102,7 +104,7 @@ class SuccessiveHalving:
         return found
 
     def _until(self, rung: int) -> Fraction:
-        return Fraction(1, 2 ** (self.rungs - rung))
+        return Fraction(1, 2 ** (self.rungs + 1 - rung)) if rung < self.rungs else WHOLE
 
 
 def budgets(plan: Sequence[tuple[Fraction, int]]) -> Fraction:
