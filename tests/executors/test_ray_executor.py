@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,13 +62,11 @@ def test_jobs_return_values_errors_messages_and_lines_and_lost_ones_start_again(
 
 def test_the_cluster_listens_on_the_loopback_address_alone(cluster):
     psutil = pytest.importorskip("psutil")
-    children = psutil.Process().children(recursive=True)
-    listening = [
-        connection.laddr.ip
-        for child in children
-        for connection in child.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    connections = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            connections += child.net_connections("inet")
+    listening = [one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN]
     assert listening and {one.removeprefix("::ffff:") for one in listening} == {"127.0.0.1"}
 
 
@@ -167,10 +166,10 @@ def test_a_lost_cluster_of_this_machine_is_started_again_and_another_one_is_name
     monkeypatch.setattr(on_ray.ClusterResources, "of", lambda *given: None)
     monkeypatch.setattr(on_ray, "results_of", results_until_lost)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    heard = Heard()
+    heard = RecordingListener()
     assert [one.job.name for one in executor("ray", 1).run(jobs, heard)] == ["x", "y", "z"]
     assert begun == [["x", "y", "z"], ["y", "z"], ["z"]] and len(stopped) == 2
-    assert "no machine of the Ray cluster is alive; it is started again" in heard.lines[0]
+    assert "no machine of the Ray cluster is alive; it is started again" in heard.lines[0][1]
     with pytest.raises(RegardError, match="Run the same command again: it continues"):
         list(executor("ray://auto", 1).run(jobs, heard))
 
@@ -184,7 +183,7 @@ def test_no_machine_that_is_alive_is_a_lost_cluster(monkeypatch):
         nodes=lambda: [{"Alive": False}, {"Alive": alive}],
         remote=lambda *given, **options: remote if given else lambda function: None,
     )
-    tasks = on_ray.Tasks(ray, Heard(), None)  # type: ignore[arg-type]
+    tasks = on_ray.Tasks(ray, RecordingListener(), None)  # type: ignore[arg-type]
     tasks._check_cluster()
     alive = False
     with pytest.raises(on_ray.ClusterLost):
