@@ -28,15 +28,15 @@ def export(
         Literal["int8"] | None, Option(help="8-bit weights: gguf (Q8_0) and ctranslate2.")
     ] = None,
     check: Annotated[
-        bool, Option(help="Open it with its runtime and compare the outputs with ours.")
+        bool, Option(help="Open it with its runtime and compare the outputs with Regard's.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Write a model for another runtime, with its tokenizer.
 
-    The largest difference between the runtime's outputs and ours is printed, where it is installed.
-    What the runtime cannot compute is an error that names it: the architecture, an option, the
-    tokenizer or a head.
+    Where the runtime is installed, the largest difference between its outputs and Regard's is
+    printed. What the runtime cannot compute is an error that names it: the architecture, an option,
+    the tokenizer or a head.
     """
     from regard.exporting import export as exported
 

@@ -175,8 +175,7 @@ def test_replayed_steps_take_sequences_of_different_lengths(model, replays, monk
 
 
 @pytest.mark.parametrize("orders", [
-    [(2, 0, 1), (0, 0, 1), (1, 1, 1)],  # a search that reorders
-    [(0, 2), (1,)],  # rows that end
+    [(2, 0, 1), (0, 0, 1), (1, 1, 1), (0, 2), (1,)],  # a search that reorders, and rows that end
     [(0, 0, 1, 1, 2, 2), (1, 0, 3, 2, 5, 5), (0, 1, 4, 5), (3, 2, 1, 1)],  # and beams of sentences
 ], ids=str)  # fmt: skip
 def test_replayed_steps_take_selected_states(model, replays, monkeypatch, orders):

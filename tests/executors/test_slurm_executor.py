@@ -19,7 +19,9 @@ def folder(tmp_path, monkeypatch, importable_jobs):
     monkeypatch.chdir(tmp_path)
 
 
-def test_results_errors_messages_lines_and_jobs_that_are_lost(tmp_path):
+def test_results_errors_messages_lines_and_jobs_that_are_lost(tmp_path, monkeypatch):
+    # submitit waits so long for the file of a result; a killed job has none.
+    monkeypatch.setattr(submitit.core.core.Job, "_results_timeout_s", 1)
     (tmp_path / "begun").mkdir()
     jobs = [
         Job("example_jobs:say", {"text": "hé"}, "say it"),

@@ -34,6 +34,15 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def thirds(tmp_path_factory):
+    """The folder of a cross-validation with three folds, and its result; no test changes them."""
+    folder = tmp_path_factory.mktemp("thirds")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        return folder, regard.cross_validate(**OPTIONS, folds=3)
+
+
 def validated(run) -> list[str]:
     """The texts of the validation data of a run."""
     return [row[0] for row in read_recipe(run.folder / "recipe.toml").data.records("valid")]
@@ -43,8 +52,9 @@ def trained(run) -> list[str]:
     return [row[0] for row in read_recipe(run.folder / "recipe.toml").data.records("train")]
 
 
-def test_every_row_is_validated_once_and_trained_on_in_all_other_folds():
-    found = regard.cross_validate(**OPTIONS, folds=3)
+def test_every_row_is_validated_once_and_trained_on_in_all_other_folds(thirds, monkeypatch):
+    folder, found = thirds
+    monkeypatch.chdir(folder)
     assert found.folder == Path("runs/classification-folds")
     assert [run.folder.name for run in found.runs] == ["fold-1", "fold-2", "fold-3"]
     assert sorted(text for run in found.runs for text in validated(run)) == sorted(TEXTS)
@@ -78,12 +88,13 @@ def test_mean_and_standard_deviation_equal_numpy_s():
         assert "<table" in page and f"{found.mean['loss']:.4g}" in page and "fold 3" in page
 
 
-def test_a_fold_is_the_training_with_that_fold_in_its_recipe():
-    found = regard.cross_validate(**OPTIONS, folds=3)
+def test_a_fold_is_the_training_with_that_fold_in_its_recipe(thirds):
+    folder, found = thirds
     alone = regard.train(**OPTIONS, valid={"fold": 2, "of": 3})
     assert alone.scores == found.runs[1].scores
     weights = "model/model.safetensors"
-    assert (alone.folder / weights).read_bytes() == (found.runs[1].folder / weights).read_bytes()
+    of_fold = folder / found.runs[1].folder / weights
+    assert (alone.folder / weights).read_bytes() == of_fold.read_bytes()
     assert "[data.valid]\nfold = 2\nof = 3" in (alone.folder / "recipe.toml").read_text()
 
 
@@ -120,8 +131,8 @@ def test_folds_of_running_text_are_consecutive_lines():
 
 
 @pytest.mark.parametrize("stop", [2, 5])
-def test_a_stopped_cross_validation_goes_on_to_the_same_scores(stop):
-    whole = regard.cross_validate(**OPTIONS, folds=3, out="whole")
+def test_a_stopped_cross_validation_goes_on_to_the_same_scores(stop, thirds):
+    whole = thirds[1]
 
     class Stop(Callback):
         left = stop * 4
@@ -148,8 +159,9 @@ def test_a_stopped_cross_validation_goes_on_to_the_same_scores(stop):
     assert third.scores == whole.scores
 
 
-def test_a_folder_of_other_options_or_data_raises_an_error_and_stays_as_it_is():
-    found = regard.cross_validate(**OPTIONS, folds=3)
+def test_a_folder_of_other_options_or_data_raises_an_error_and_stays_as_it_is(thirds, monkeypatch):
+    folder, found = thirds
+    monkeypatch.chdir(folder)
     before = (found.folder / "data/train.jsonl").read_bytes()
     for changed, said in (
         ({"folds": 4}, "data.valid.of: was 3, is 4"),

@@ -67,7 +67,7 @@ def undisturbed(tmp_path_factory):
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path, undisturbed, kind):
     """Accumulation, dropout, carried LSTM state, the middle of an epoch, best or mean weights."""
     folder, toy = tmp_path / "run", Path(__file__).parent / "toy.py"
-    command = [sys.executable, str(toy), kind, "10", str(os.getpid()), str(folder)]
+    command = [sys.executable, str(toy), kind, "6", str(os.getpid()), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     runs = list(folder.iterdir())
