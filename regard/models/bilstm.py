@@ -21,10 +21,9 @@ from regard.data.word_characters import with_characters
 from regard.layers.character_convolution import CharacterConvolution
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import LSTM, BidirectionalStack
-from regard.layers.task_heads import ClassificationHead, ConcatPooling, every_token
 from regard.layers.word_characters import CharacterLSTM, vectors_of_words
 from regard.models.config import Probability, Size, TokenId
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.init import init_weights, recurrent_head
 from regard.models.protocols import Encoder, States
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
@@ -126,23 +125,12 @@ class BiLSTM(nn.Module, Encoder):
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
-        That for classes reads [h_T, max, mean] of the hidden states.
+        See `recurrent_head`.
 
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        width, dropout = self.config.d_model, self.config.dropout
-        match kind:
-            case "classes" | "multiple_choice":
-                options: dict[str, Any] = {"pooling": ConcatPooling(), "dropout": dropout}
-                made = ClassificationHead(3 * width, outputs, **options)
-            case "tags":
-                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
-            case "span":
-                made = ClassificationHead(width, 2, pooling=every_token, dropout=dropout)
-            case _:
-                raise no_head(self, kind, TASK_HEADS)
-        return init_weights(made, HEAD_INIT)
+        return init_weights(recurrent_head(self, kind, outputs), HEAD_INIT)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

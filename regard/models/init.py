@@ -1,4 +1,4 @@
-"""Initialization of weights, and the error for a missing head."""
+"""Initialization of weights, heads that several models have, and the error for a missing head."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from regard.errors import ConfigError
+from regard.layers.task_heads import ClassificationHead, ConcatPooling, every_token
+from regard.models.protocols import Encoder
 from regard.suggest import nearest
 
 TASK_HEADS = ("classes", "tags", "span", "multiple_choice")  # the heads that every encoder has
@@ -22,6 +24,26 @@ def init_weights(module: nn.Module, std: float) -> nn.Module:
     return module
 
 
-def no_head(encoder: nn.Module, kind: str, known: Sequence[str]) -> ConfigError:
+def recurrent_head(encoder: Encoder, kind: str, outputs: int) -> nn.Module:
+    """A new head of an encoder whose hidden states are those of recurrent layers.
+
+    That for classes reads [h_T, max, mean] of the hidden states.
+
+    Raises:
+        ConfigError: there is no head of that kind.
+    """
+    width, dropout = encoder.config.d_model, encoder.config.dropout
+    match kind:
+        case "classes" | "multiple_choice":
+            return ClassificationHead(3 * width, outputs, pooling=ConcatPooling(), dropout=dropout)
+        case "tags":
+            return ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
+        case "span":
+            return ClassificationHead(width, 2, pooling=every_token, dropout=dropout)
+        case _:
+            raise no_head(encoder, kind, TASK_HEADS)
+
+
+def no_head(encoder: object, kind: str, known: Sequence[str]) -> ConfigError:
     """The error for a head that a family does not have; `known` are those that it has."""
     return ConfigError(f"{type(encoder).__name__} has no head {kind!r}. {nearest(kind, known)}")

@@ -22,9 +22,8 @@ from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentLayer, Stack, cell_class
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import ClassificationHead, ConcatPooling, every_token
 from regard.models.config import InitScale, Probability, Size, TokenId
-from regard.models.init import TASK_HEADS, no_head
+from regard.models.init import recurrent_head
 from regard.models.protocols import Encoder, LanguageModel, Output, Recurrent, States
 from regard.state import Cells
 from regard.text.templates import Template
@@ -162,23 +161,12 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
-        That for classes reads [h_T, max, mean] of the hidden states.
+        See `recurrent_head`.
 
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        width, dropout = self.config.d_model, self.config.dropout
-        match kind:
-            case "classes" | "multiple_choice":
-                options: dict[str, Any] = {"pooling": ConcatPooling(), "dropout": dropout}
-                made = ClassificationHead(3 * width, outputs, **options)
-            case "tags":
-                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
-            case "span":
-                made = ClassificationHead(width, 2, pooling=every_token, dropout=dropout)
-            case _:
-                raise no_head(self, kind, TASK_HEADS)
-        return self._init(made)
+        return self._init(recurrent_head(self, kind, outputs))
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

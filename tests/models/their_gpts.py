@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.checkpoints.formats import from_published
 from regard.checkpoints.formats.gpt import GPT2_LAYOUT, GPT_LAYOUT, GPTLayout
 from regard.data.batches import Sequences
+from regard.models.encoder_with_heads import EncoderWithHeads
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -18,6 +21,7 @@ transformers.logging.disable_progress_bar()
 
 V, T = 31, 10  # words, and the longest row
 PAD = 30
+SAME = dict(atol=1e-5, rtol=0)
 BODY = dict(
     vocab_size=V, n_embd=12, n_layer=3, n_head=3, n_positions=T, resid_pdrop=0.0, embd_pdrop=0.0,
     attn_pdrop=0.0, bos_token_id=1, eos_token_id=2, pad_token_id=PAD, num_labels=3,
@@ -104,3 +108,47 @@ def answers(output: Any, kind: str) -> Tensor:
     if kind == "span":
         return torch.stack([output.start_logits, output.end_logits], -1)
     return output.mc_logits[:, None] if kind == "multiple_choice" else output.logits
+
+
+def config_of(model: nn.Module) -> dict[str, Any]:
+    found = json.loads(model.config.to_json_string(use_diff=False))
+    return found | {"architectures": [type(model).__name__]}
+
+
+def ours_of(model: nn.Module) -> Any:
+    return from_published(config_of(model), weights(model)).eval()
+
+
+def encoder_of(model: nn.Module) -> Any:
+    return model.encoder if isinstance(model, EncoderWithHeads) else model
+
+
+@torch.no_grad()
+def compare(
+    theirs: nn.Module,
+    ours: Any,
+    texts: Sequences,
+    kind: str | None,
+    *,
+    predicts: bool,
+    left: bool,
+) -> None:
+    """The states of each layer, the scores of a head and, where the model `predicts` tokens, the
+    logits; `left`: theirs have padding on the left.
+    """
+    expected = ask(theirs, texts, left)
+    found = list(encoder_of(ours).states(texts))
+    assert len(found) == len(expected.hidden_states)
+    for one, other in zip(found, expected.hidden_states, strict=True):
+        other = on_the_right(other, texts) if left else other
+        torch.testing.assert_close(one[texts.keep], other[texts.keep], **SAME)
+    if kind is not None:
+        said, wanted = ours.scores(kind, texts), answers(expected, kind)
+        if kind in ("tags", "span"):
+            wanted = on_the_right(wanted, texts) if left else wanted
+            said, wanted = said[texts.keep], wanted[texts.keep]
+        torch.testing.assert_close(said, wanted, **SAME)
+    if predicts:
+        logits = encoder_of(ours).head.logits(found[-1])
+        wanted = on_the_right(expected.logits, texts) if left else expected.logits
+        torch.testing.assert_close(logits[texts.keep], wanted[texts.keep], **SAME)

@@ -10,12 +10,16 @@ from their_gpts import (
     CASES,
     ENDINGS,
     FAMILIES,
+    SAME,
     T,
     V,
     answers,
     ask,
     batch,
-    on_the_right,
+    compare,
+    config_of,
+    encoder_of,
+    ours_of,
     weights,
 )
 from torch.nn import functional as F
@@ -27,7 +31,6 @@ from regard.decoding import generate
 from regard.errors import CheckpointError, ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 
-SAME = dict(atol=1e-5, rtol=0)
 UNUSUAL = {
     "gpt": [
         dict(tie_word_embeddings=False, afn="relu", layer_norm_epsilon=0.1),
@@ -46,19 +49,6 @@ VARIANTS = [
 ]
 
 
-def config_of(model) -> dict:
-    found = json.loads(model.config.to_json_string(use_diff=False))
-    return found | {"architectures": [type(model).__name__]}
-
-
-def ours_of(model):
-    return from_published(config_of(model), weights(model)).eval()
-
-
-def encoder_of(model):
-    return model.encoder if isinstance(model, EncoderWithHeads) else model
-
-
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize("family, ending, options", VARIANTS, ids=str)
 def test_layers_and_heads_equal_those_of_transformers(family, ending, options, left):
@@ -66,22 +56,8 @@ def test_layers_and_heads_equal_those_of_transformers(family, ending, options, l
     ours, texts, kind = ours_of(theirs), batch(), ENDINGS[ending]
     if kind == "classes" and options.get("pad_token_id", 0) is None:
         theirs.config.pad_token_id = 30  # else theirs takes no batch
-    with torch.no_grad():
-        expected = ask(theirs, texts, left)
-        found = list(encoder_of(ours).states(texts))
-        for one, other in zip(found, expected.hidden_states, strict=True):
-            other = on_the_right(other, texts) if left else other
-            torch.testing.assert_close(one[texts.keep], other[texts.keep], **SAME)
-        if kind is not None:
-            said, wanted = ours.scores(kind, texts), answers(expected, kind)
-            if kind in ("tags", "span"):
-                wanted = on_the_right(wanted, texts) if left else wanted
-                said, wanted = said[texts.keep], wanted[texts.keep]
-            torch.testing.assert_close(said, wanted, **SAME)
-        if ending in ("LMHeadModel", "DoubleHeadsModel"):
-            logits = encoder_of(ours).head.logits(found[-1])
-            wanted = on_the_right(expected.logits, texts) if left else expected.logits
-            torch.testing.assert_close(logits[texts.keep], wanted[texts.keep], **SAME)
+    predicts = ending in ("LMHeadModel", "DoubleHeadsModel")
+    compare(theirs, ours, texts, kind, predicts=predicts, left=left)
 
 
 @pytest.mark.parametrize("family, ending", CASES, ids=str)

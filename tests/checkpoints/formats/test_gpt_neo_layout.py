@@ -10,13 +10,14 @@ import torch
 from their_gpts import (
     ENDINGS,
     PAD,
+    SAME,
     Family,
     T,
     V,
-    answers,
-    ask,
     batch,
-    on_the_right,
+    compare,
+    config_of,
+    ours_of,
     transformers,
     weights,
 )
@@ -28,10 +29,8 @@ from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
 from regard.decoding import generate
 from regard.errors import ConfigError
-from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt3 import GPT3, GPT3Config
 
-SAME = dict(atol=1e-5, rtol=0)
 TYPES = [[["global", "local"], 1], [["local"], 1]]
 BODY = dict(
     vocab_size=V, hidden_size=24, num_layers=3, num_heads=3, max_position_embeddings=T,
@@ -61,41 +60,13 @@ class NeoFamily(Family):
 FAMILY = NeoFamily("GPTNeo", GPT_NEO)
 
 
-def config_of(model) -> dict:
-    found = json.loads(model.config.to_json_string(use_diff=False))
-    return found | {"architectures": [type(model).__name__]}
-
-
-def ours_of(model):
-    return from_published(config_of(model), weights(model)).eval()
-
-
-def encoder_of(model):
-    return model.encoder if isinstance(model, EncoderWithHeads) else model
-
-
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize("ending, options", CASES, ids=str)
 def test_layers_and_heads_equal_those_of_transformers(ending, options, left):
     theirs = FAMILY.model(ending, **options)
     ours, texts, kind = ours_of(theirs), batch(), KINDS[ending]
-    with torch.no_grad():
-        expected = ask(theirs, texts, left)
-        found = list(encoder_of(ours).states(texts))
-        assert len(found) == len(expected.hidden_states)
-        for one, other in zip(found, expected.hidden_states, strict=True):
-            other = on_the_right(other, texts) if left else other
-            torch.testing.assert_close(one[texts.keep], other[texts.keep], **SAME)
-        if kind is not None:
-            said, wanted = ours.scores(kind, texts), answers(expected, kind)
-            if kind in ("tags", "span"):
-                wanted = on_the_right(wanted, texts) if left else wanted
-                said, wanted = said[texts.keep], wanted[texts.keep]
-            torch.testing.assert_close(said, wanted, **SAME)
-        if ending == "ForCausalLM":
-            logits = ours.head.logits(found[-1])
-            wanted = on_the_right(expected.logits, texts) if left else expected.logits
-            torch.testing.assert_close(logits[texts.keep], wanted[texts.keep], **SAME)
+    predicts = ending == "ForCausalLM"
+    compare(theirs, ours, texts, kind, predicts=predicts, left=left)
 
 
 def gradients(theirs, ours, texts):
