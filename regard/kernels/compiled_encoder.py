@@ -30,6 +30,11 @@ def compiled_encoder(model: Encoder) -> Encoder:
 class CausalEncoder(EncoderAround):
     """Around a language model, in which each token sees those before it."""
 
+    @property
+    def unpadded(self) -> bool:  # type: ignore[override]
+        """No: the kernels take the padding out of a padded batch."""
+        return False
+
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         """See `Encoder`."""
         hidden = None
@@ -44,6 +49,11 @@ class CompiledEncoder(EncoderAround):
     def __init__(self, model: Encoder):
         super().__init__(model)
         self.texts = CompiledTexts(model, "states")
+
+    @property
+    def unpadded(self) -> bool:  # type: ignore[override]
+        """No: the kernels take the padding out of a padded batch."""
+        return False
 
     @property
     def tokens_per_pass(self) -> int:  # type: ignore[override]

@@ -239,6 +239,10 @@ class EncoderTask(EmbedsTexts):
         """What the head reads of a batch; see `EncoderWithHeads.read`."""
         return self.model.read(self.head, texts, self.encoder)
 
+    def as_read(self, texts: Sequences) -> Sequences:
+        """A batch of texts as the encoder reads it: unpadded where that is faster."""
+        return without_padding(self.model.encoder, texts)
+
     def scores_of(self, read: Tensor, batch: Any) -> Tensor:
         """The head's scores of a batch: (B, O), or (B, T, O) of a head that reads every token."""
         scores = self.model.scores_from(self.head, self.order.combine(read, batch))
@@ -266,7 +270,7 @@ class EncoderTask(EmbedsTexts):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = self.completed(batch)
-                here = replace(here, texts=without_padding(self.encoder, here.texts))
+                here = replace(here, texts=self.as_read(here.texts))
                 scores = (scores_of or self.scores_of)(self.read(here.texts), here)
                 scores = scores.float().cpu()
                 numbers = batch.numbers.tolist()
@@ -398,7 +402,7 @@ class EncoderTask(EmbedsTexts):
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The loss of the head's scores; and that of the auxiliary objective."""
         here = self.completed(batch)
-        texts = without_padding(self.model.encoder, here.texts)
+        texts = self.as_read(here.texts)
         here = replace(here, texts=texts)
         hidden = None if self.aux_lm is None else self.model.encoder.encode(texts)
         read = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)

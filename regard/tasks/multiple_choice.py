@@ -214,6 +214,12 @@ class MultipleChoice(encoding.EncoderTask):
 
     # ---- training
 
+    def as_read(self, texts: Sequences) -> Sequences:
+        """See `EncoderTask`; prefixes that choices share are found in padded batches."""
+        encoder = self.model.encoder
+        shares = isinstance(encoder, GPT) and not encoder.training
+        return texts if shares else super().as_read(texts)
+
     def read(self, texts: Sequences) -> Tensor:
         """What the head reads; of a causal model the prefix that choices share is read once."""
         encoder = self.model.encoder
