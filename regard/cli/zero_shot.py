@@ -118,17 +118,31 @@ class ZeroShotOptions:
         model = _language_model(task, PROMPTS)
         assert self.template is not None and self.answer is not None
         # A shell gives \n as two characters.
-        template = PromptTemplate(self.template.replace("\\n", "\n"), self.answer, self._choices())
+        template = PromptTemplate(self.template.replace("\\n", "\n"), self.answer, self.texts_of_choices())
         given: Any = {"shots": self.shots or 0, "pool": self.examples, **self._options()}
         return [
             score for file in files for score in few_shot_scores(model, file, template, **given)
         ]
 
-    def _choices(self) -> dict[str, str] | str | None:
+    def texts_of_choices(self) -> dict[str, str] | str | None:
+        """The text of each label; or the field with the choices of each row.
+
+        Raises:
+            ConfigError: a part is no label with its text, or repeats one.
+        """
         if self.choices is None or "=" not in self.choices:
             return self.choices
-        pairs = (part.partition("=") for part in self.choices.split(","))
-        return {label.strip(): text.strip() for label, _, text in pairs}
+        found: dict[str, str] = {}
+        for part in self.choices.split(","):
+            label, is_pair, text = (one.strip() for one in part.partition("="))
+            if not is_pair or not text or label in found:
+                problem = "repeats a label" if label in found else "is no label with its text"
+                raise ConfigError(
+                    f"--choices: {part!r} {problem}. Write labels with texts, such as "
+                    "0=bad,1=good; texts with commas are those of a field of each row."
+                )
+            found[label] = text
+        return found
 
 
 def _language_model(task: TaskVerbs, flag: str) -> LanguageModeling:

@@ -12,6 +12,7 @@ from test_cli import done, refused
 from tiny_folders import folder
 
 import regard
+from regard.cli.zero_shot import ZeroShotOptions
 from regard.data import Sequences
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, TextError
@@ -253,6 +254,12 @@ def test_wrong_templates_and_pools_are_errors(model):
     with pytest.raises(TextError, match="Question 1 has an empty prompt"):
         few_shot_scores(task, [{"text": "", "label": "x", "options": ["x", "y"]}],
                         PromptTemplate("{text}", "label", "options"))  # fmt: skip
+
+
+@pytest.mark.parametrize("choices", ["0=bad,good", "0=bad,1=", "0=bad,1=good,0=fair", "0=a, b,1=c"])
+def test_choices_that_are_not_labels_with_texts_are_errors(choices):
+    with pytest.raises(ConfigError, match="--choices: .* Write labels with texts"):
+        ZeroShotOptions(template="{text}", answer="label", choices=choices).texts_of_choices()
 
 
 def test_questions_are_answered_from_the_command_line(model, tmp_path):
