@@ -118,7 +118,9 @@ class ZeroShotOptions:
         model = _language_model(task, PROMPTS)
         assert self.template is not None and self.answer is not None
         # A shell gives \n as two characters.
-        template = PromptTemplate(self.template.replace("\\n", "\n"), self.answer, self.texts_of_choices())
+        template = PromptTemplate(
+            self.template.replace("\\n", "\n"), self.answer, self.texts_of_choices()
+        )
         given: Any = {"shots": self.shots or 0, "pool": self.examples, **self._options()}
         return [
             score for file in files for score in few_shot_scores(model, file, template, **given)
