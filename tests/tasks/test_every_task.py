@@ -197,11 +197,9 @@ def test_a_verb_that_a_task_lacks_raises_an_error_with_the_right_one(quick, fold
         task = loaded[name]
         for verb in ("generate", "embed", "evaluate"):
             words = (verb, folder, *(["the cat"] if verb != "evaluate" else []))
-            if verb in task.verbs and (verb != "embed" or name != "language-modeling"):
-                continue
-            said = run(*words).stderr
-            wanted = "texts (generate)" if verb in task.verbs else "Use: regard"
-            assert wanted in said, (name, verb, said)
+            if verb not in task.verbs:
+                said = run(*words).stderr
+                assert "Use: regard" in said, (name, verb, said)
         for verb in ("fill", "generate", "embed", "translate", "summarize", "predictions"):
             if not hasattr(task, verb):
                 with pytest.raises(
