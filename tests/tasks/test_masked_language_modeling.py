@@ -121,7 +121,7 @@ def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
     ]
     assert "[MASK]" not in task.fill("the old [MASK] sat.").text
     assert 0 < task.follows("the cat sat.", "a mat was warm.") < 1
-    (here / "classes.tsv").write_text("text\tlabel\n" + "the cat\tyes\nthe sun\tno\n" * 8)
+    (here / "classes.tsv").write_text("the cat\tyes\nthe sun\tno\n" * 8)
     run = regard.train(
         task="classification",
         model=str(Path(folder) / "model"),

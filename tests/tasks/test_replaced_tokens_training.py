@@ -187,7 +187,7 @@ def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
     assert task.predictions(["the cat sat"])[0].words == ("the", "cat", "sat")
     assert task.companions() == {}
-    (here / "classes.tsv").write_text("text\tlabel\n" + "the cat\tyes\nthe sun\tno\n" * 8)
+    (here / "classes.tsv").write_text("the cat\tyes\nthe sun\tno\n" * 8)
     run = regard.train(
         task="classification", model=str(Path(folder) / "model"), train="classes.tsv",
         valid="classes.tsv", updates=2, show="none",
