@@ -4,6 +4,7 @@
     python -m benchmarks.sharded overhead   what a shard costs beside its rows
     python -m benchmarks.sharded memory     the peak of a worker and of the driver
     python -m benchmarks.sharded kills      SIGKILL of worker or driver at drawn moments
+    python -m benchmarks.sharded kills --on ray    also of the node process of a local Ray cluster
 
 `speed` compares whole commands, starts included: `regard embed --workers 2` with one thread each,
 and `regard embed` with two threads. `overhead`, `memory` and `kills` take a random BERT of two
@@ -179,41 +180,63 @@ def peak_of(pid: int) -> float:
         return 0.0
 
 
-def kills(folder: Path, rows: int, times: int, seed: int, pause: float) -> None:
-    """Kill a worker or the driver at drawn moments until all is done; compare with a calm run.
+def victims(driver: int) -> dict[str, list[int]]:
+    """The processes that a driver has started: its workers, and Ray's node process."""
+    found: dict[str, list[int]] = {"worker": [], "node": []}
+    waiting = children(driver)
+    while waiting:
+        pid = waiting.pop()
+        waiting += children(pid)
+        name = program_of(pid)
+        if "regard.executors.worker" in name or name.startswith("ray::worker "):
+            found["worker"].append(pid)
+        elif "raylet/raylet" in name:
+            found["node"].append(pid)
+    return found
 
+
+def program_of(pid: int) -> str:
+    """The command line of a process."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def kills(folder: Path, rows: int, times: int, seed: int, pause: float, on: str) -> None:
+    """Kill processes at drawn moments until all is done; compare with a calm run.
+
+    on: "local", where workers and drivers are killed, or "ray": node processes, too.
     pause: seconds between two kills, on average. Where the work is done before all kills, it begins
     again in another folder.
     """
     model, source = small_model(folder / "model"), texts(rows, folder / "in.txt")
-    words = ("embed", model, source, "--workers", 2, "--shard-bytes", 4000, "--out")
-    seconds(command(*words, folder / "calm"))
+    words = ("embed", model, source, "--workers", 2, "--shard-bytes", 4000)
+    seconds(command(*words, "--out", folder / "calm"))
     calm, drawn = contents(folder / "calm"), random.Random(seed)
-    killed, runs = {"worker": 0, "driver": 0}, 0
+    killed, runs = {"worker": 0, "node": 0, "driver": 0}, 0
     while sum(killed.values()) < times:
         out, runs = folder / f"out{runs}", runs + 1
         while True:
-            driver = command(*words, out)
-            alive = True
-            while alive and sum(killed.values()) < times:
-                while driver.poll() is None and not children(driver.pid):
+            driver = command(*words, "--on", on, "--out", out)
+            while sum(killed.values()) < times:
+                while driver.poll() is None and not victims(driver.pid)["worker"]:
                     time.sleep(0.05)
-                alive = not ends_within(driver, drawn.expovariate(1 / pause))
-                workers = children(driver.pid) if alive else []
-                if alive and workers and drawn.random() < 0.7:
-                    os.kill(drawn.choice(workers), signal.SIGKILL)
-                    killed["worker"] += 1
-                elif alive:
-                    driver.kill()
-                    killed["driver"] += 1
-                    alive = False
+                if ends_within(driver, drawn.expovariate(1 / pause)):
+                    break
+                found = victims(driver.pid) | {"driver": [driver.pid]}
+                kind = drawn.choices([*found], [len(one) for one in found.values()])[0]
+                os.kill(drawn.choice(found[kind]), signal.SIGKILL)
+                killed[kind] += 1
+                if kind == "driver":
+                    break
             driver.communicate()
             if driver.returncode == 0:
                 break
         if contents(out) != calm:
             raise SystemExit(f"{out} differs from the calm run in {folder / 'calm'}")
-        said = f"{killed['worker']} workers and {killed['driver']} drivers killed: the same bytes"
-        print(said, flush=True)
+        said = ", ".join(f"{count} {kind}s" for kind, count in killed.items())
+        print(f"killed: {said}: the same bytes", flush=True)
 
 
 def ends_within(process: subprocess.Popen[str], wait: float) -> bool:
@@ -243,6 +266,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=int, default=50, help="kills")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--on", choices=["local", "ray"], default="local", help="kills")
     parser.add_argument("--pause", type=float, default=6.0, help="seconds between two kills")
     given: Any = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -254,7 +278,7 @@ def main() -> None:
         elif given.what == "memory":
             memory(folder, [given.rows] if given.rows else [10_000, 100_000, 1_000_000])
         else:
-            kills(folder, given.rows or 40_000, given.times, given.seed, given.pause)
+            kills(folder, given.rows or 40_000, given.times, given.seed, given.pause, given.on)
 
 
 if __name__ == "__main__":
