@@ -25,7 +25,8 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
 from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import TextEncoder, as_text
-from regard.tasks.encoding import SAMPLES, EncoderTask, Part, Parts, headed
+from regard.tasks.encoder_sections import SAMPLES
+from regard.tasks.encoding import EncoderTask, Part, Parts, headed
 from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
 from regard.tasks.vector_distillation import VectorsRecipe, VectorTeacher, student_vectors

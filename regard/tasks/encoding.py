@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from regard.attention.capture import Labels, label, listening
@@ -31,9 +29,10 @@ from regard.models import as_encoder, is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
-from regard.recipe import Recipe, RecipePath
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import Latest, TooLong, device_of, watched, without_padding
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
+from regard.tasks.encoder_sections import EncoderData, RowsData, word_vector_problems
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
 from regard.tasks.inputs import (
     as_list,
@@ -47,75 +46,12 @@ from regard.tasks.inputs import (
 )
 from regard.tasks.pair_order import BothOrders, GivenOrder, PairOrder
 from regard.tasks.predictions import Prediction
-from regard.tasks.sections import (
-    DataSection,
-    FoldOption,
-    Share,
-    TokenizerSection,
-    differing,
-    starts_from_folder,
-)
 from regard.tasks.word_vectors import put, vectors_for
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
 PICTURED = 24  # words of a long text in a report's picture
-SAMPLES = 12  # rows that the report of a run shows
 SEPARATOR = " | "  # between the two texts of a pair there
-
-
-class RowsData(DataSection):
-    """[data] of tasks that read texts of any length, in windows."""
-
-    train: RecipePath
-    valid: RecipePath | Share | FoldOption | None = None
-    """A file, or a share or a fold of the training data."""
-    test: RecipePath | None = None
-    max_length: int = Field(default=128, ge=4)
-    """Tokens of one example, special tokens included; never more than the model reads."""
-    batch_size: int = Field(default=32, ge=1)
-    max_tokens_per_batch: int = Field(default=16384, ge=1)
-    """Tokens in a batch, padding included; a batch of long examples has fewer than `batch_size`."""
-    word_vectors: RecipePath | None = None
-    """A file of GloVe or word2vec: the initial vectors of the words that it has."""
-    freeze_word_vectors: bool = False
-    """The vectors of all words stay as they are initialized."""
-
-    def files(self) -> list[str]:
-        """See `DataSection`."""
-        return [*super().files(), *([str(self.word_vectors)] if self.word_vectors else [])]
-
-    @abstractmethod
-    def texts(self) -> Iterator[str]:
-        """The training texts, from which a tokenizer learns."""
-
-    def samples(self, count: int = SAMPLES) -> list[Any]:
-        """The first validation examples, or training examples where there are none."""
-        return list(islice(self.records("train" if self.valid is None else "valid"), count))
-
-
-class EncoderData(RowsData):
-    """[data] of tasks that read texts within the limit of the model."""
-
-    too_long: Literal["error", "truncate", "skip"] = "truncate"
-    """What happens to examples beyond `max_length`; truncated and skipped ones are counted."""
-
-
-class MarkingTokenizer(TokenizerSection):
-    """[tokenizer]: one that is trained gets the special tokens [CLS] and [SEP]."""
-
-    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-        """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        made = super().build(texts)
-        return made if self.path is not None else made.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
-
-
-class EncoderRecipe(Recipe):
-    """A recipe's sections besides [model] and [training]."""
-
-    data: RowsData
-    tokenizer: MarkingTokenizer | None = None
-    """Where the model is started from a folder: that of the folder."""
 
 
 @dataclass(frozen=True)
@@ -493,52 +429,6 @@ class EncoderTask(EmbedsTexts):
         return self.parts
 
 
-@dataclass(frozen=True)
-class AuxiliaryLM:
-    """The auxiliary objective of fine-tuning: lambda L_1 of equation 5 (Radford et al. 2018).
-
-    head: the model's own over the vocabulary.  weight: lambda, included in the reported loss.
-    """
-
-    head: Any
-    weight: float
-
-    @classmethod
-    def of(cls, model: EncoderWithHeads, weight: float) -> AuxiliaryLM | None:
-        """The objective of a model; None where the weight is 0.
-
-        Raises:
-            ConfigError: the model does not predict the next token.
-        """
-        if not weight:
-            return None
-        encoder: Any = model.encoder
-        if not encoder.is_causal:
-            raise ConfigError(
-                "[objective] `aux_lm_weight` needs a model that predicts the next token, such "
-                f"as gpt2, but {type(encoder).__name__} does not. Leave it out."
-            )
-        any_state = next(encoder.parameters()).new_zeros(1, encoder.config.d_model)
-        encoder.head.logits(any_state)  # raises an error without a head
-        return cls(encoder.head, weight)
-
-    @staticmethod
-    def count(texts: Sequences) -> int:
-        """The predicted tokens: all but the first of each sequence."""
-        return int((texts.lengths - 1).clamp(min=0).sum())
-
-    def loss(
-        self, hidden: Tensor, texts: Sequences, count: int | None = None
-    ) -> tuple[Tensor, int]:
-        """The weighted sum of -log p(next token) in nats, and the number of predicted tokens.
-
-        count: of these tokens, where it is known.
-        """
-        targets = texts.next_ids().flatten()
-        total, counted = self.head.loss(hidden.flatten(0, 1), targets, count=count)
-        return self.weight * total, counted
-
-
 def input_format_of(
     model: EncoderWithHeads,
     tokenizer: Tokenizer,
@@ -603,22 +493,6 @@ def headed(model: nn.Module) -> EncoderWithHeads:
             "Choose a model such as bert, or start from a folder that holds one."
         )
     return EncoderWithHeads(model, {})
-
-
-def word_vector_problems(recipe: Any) -> Iterator[tuple[str, str]]:
-    """Options of word vectors that cannot have an effect."""
-    data = recipe.data
-    if data.word_vectors is None:
-        why = "is for `word_vectors`"
-        yield from differing(data, "data", ("freeze_word_vectors",), why)
-    elif starts_from_folder(recipe) and not (
-        recipe.model.features and recipe.model.features.d_words
-    ):
-        yield (
-            "data.word_vectors",
-            "would replace what the model of a folder has learned. Leave it out, or set `d_words` "
-            "in [model.features]: then the vectors stand beside the features.",
-        )
 
 
 def no_columns(columns: Sequence[Any]) -> None:

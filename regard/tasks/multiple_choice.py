@@ -28,7 +28,9 @@ from regard.models.gpt import GPT
 from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks import encoding
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import TooLong
+from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
 from regard.tasks.inputs import as_list, too_long_error
 from regard.tasks.predictions import Prediction
 from regard.tasks.shared_prefix import encode_with_shared_prefixes
@@ -40,7 +42,7 @@ SHOWN = 80  # characters of a context there
 ASSUMED_CHOICES = 4  # of a question, in estimates
 
 
-class ChoiceData(encoding.EncoderData):
+class ChoiceData(EncoderData):
     """[data]: files of DREAM or SWAG, or JSON lines; `batch_size` counts questions.
 
     What is too long loses the end of its context. Question and choice are truncated only where they
@@ -64,7 +66,7 @@ class ChoiceObjective(Options):
     """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
 
 
-class ChoiceRecipe(encoding.EncoderRecipe):
+class ChoiceRecipe(EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: ChoiceData
@@ -123,7 +125,7 @@ class MultipleChoice(encoding.EncoderTask):
         data, source = recipe.data, encoding.headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
         task = cls(model, tokenizer, max_length=data.max_length)
-        task.aux_lm = encoding.AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
+        task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         train = task._part(data.records("train"), data)
         valid = None if data.valid is None else task._part(data.records("valid"), data)
         task.parts = encoding.Parts(train, valid, data, recipe.seed)

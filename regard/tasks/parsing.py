@@ -37,6 +37,7 @@ from regard.metrics import Accuracy, Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, device_of
+from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
@@ -57,7 +58,7 @@ from regard.text.trees import WORD, ConstituencyTree, Span, chains, tree_of, unc
 SPANS_AT_ONCE = 40_000  # of a batch of charts
 
 
-class ParsingData(encoding.RowsData):
+class ParsingData(RowsData):
     """[data]: files of trees in brackets, or `.jsonl` with `tree`."""
 
     inputs: Literal["words", "tags"] = "words"
@@ -75,7 +76,7 @@ class ParsingData(encoding.RowsData):
         return map(shown_words, trees)
 
 
-class ParsingRecipe(encoding.EncoderRecipe):
+class ParsingRecipe(EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: ParsingData

@@ -31,6 +31,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong
+from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.inputs import as_list, as_strings, checked_text
 from regard.tasks.span_heads import AnswerHead, SpanSearch, answer_head
@@ -46,7 +47,7 @@ from regard.text import Tokenizer
 CHUNK = 256  # windows, about, whose ids are held at once in evaluation
 
 
-class QuestionsData(encoding.RowsData):
+class QuestionsData(RowsData):
     """[data]: files in SQuAD's format."""
 
     max_length: int = Field(default=384, ge=16)
@@ -86,7 +87,7 @@ class AnswersSection(Options):
     F1 on the validation data, and 0.5 where there are none."""
 
 
-class QuestionsRecipe(encoding.EncoderRecipe):
+class QuestionsRecipe(EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: QuestionsData

@@ -30,6 +30,7 @@ from regard.metrics.tags import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong
+from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import differing
@@ -39,7 +40,7 @@ from regard.text.word_spans import WordSpans
 SCHEME = "IOB2"  # of the tags that are learned: none depends on what precedes its entity
 
 
-class TaggingData(encoding.RowsData):
+class TaggingData(RowsData):
     """[data]: files of columns, one word a line, or `.jsonl` with `words` and `tags`."""
 
     words: int = 0
@@ -62,7 +63,7 @@ class TaggingData(encoding.RowsData):
         return (" ".join(words) for words, _ in self.records("train"))
 
 
-class TaggingRecipe(encoding.EncoderRecipe):
+class TaggingRecipe(EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: TaggingData

@@ -32,12 +32,11 @@ from regard.metrics.glue import TASKS as GLUE
 from regard.metrics.glue import metrics as glue_metrics
 from regard.recipe import Options
 from regard.suggest import nearest
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import device_of
 from regard.tasks.distillation import ScoresTeacherSection, SoftTargets, Teacher
+from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
 from regard.tasks.encoding import (
-    AuxiliaryLM,
-    EncoderData,
-    EncoderRecipe,
     EncoderTask,
     Part,
     Parts,

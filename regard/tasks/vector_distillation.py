@@ -22,7 +22,8 @@ from regard.models.protocols import Encoder
 from regard.tasks.batching import device_of, without_padding
 from regard.tasks.distillation import Teacher, VectorsTeacherSection, hidden_loss, tokens_of
 from regard.tasks.embedder import Embedder, TextEncoder
-from regard.tasks.encoding import EncoderData, EncoderRecipe, Part, input_format_of, keep_short
+from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
+from regard.tasks.encoding import Part, input_format_of, keep_short
 from regard.text import Tokenizer
 
 

@@ -16,7 +16,7 @@ from toy import Toy, options
 from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch, moved
 from regard.data.grouped_inputs import GroupBatch
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.tasks.encoding import AuxiliaryLM
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.training import ValidationOptions, train
 from regard.training.loop import Loop
 

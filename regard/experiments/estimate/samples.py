@@ -27,8 +27,9 @@ from regard.experiments.lora import adapt
 from regard.experiments.recipe_options import FineTuneSection
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import device_of
-from regard.tasks.encoding import AuxiliaryLM, EncoderTask, headed
+from regard.tasks.encoding import EncoderTask, headed
 from regard.text import Tokenizer
 from regard.training import Task
 from regard.training.flops import twin

@@ -1,0 +1,93 @@
+"""Sections of recipes of tasks on encoders: their data, their tokenizer, their word vectors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal
+
+from pydantic import Field
+
+from regard.recipe import Recipe, RecipePath
+from regard.tasks.sections import (
+    DataSection,
+    FoldOption,
+    Share,
+    TokenizerSection,
+    differing,
+    starts_from_folder,
+)
+from regard.text import Tokenizer
+
+SAMPLES = 12  # rows that the report of a run shows
+
+
+class RowsData(DataSection):
+    """[data] of tasks that read texts of any length, in windows."""
+
+    train: RecipePath
+    valid: RecipePath | Share | FoldOption | None = None
+    """A file, or a share or a fold of the training data."""
+    test: RecipePath | None = None
+    max_length: int = Field(default=128, ge=4)
+    """Tokens of one example, special tokens included; never more than the model reads."""
+    batch_size: int = Field(default=32, ge=1)
+    max_tokens_per_batch: int = Field(default=16384, ge=1)
+    """Tokens in a batch, padding included; a batch of long examples has fewer than `batch_size`."""
+    word_vectors: RecipePath | None = None
+    """A file of GloVe or word2vec: the initial vectors of the words that it has."""
+    freeze_word_vectors: bool = False
+    """The vectors of all words stay as they are initialized."""
+
+    def files(self) -> list[str]:
+        """See `DataSection`."""
+        return [*super().files(), *([str(self.word_vectors)] if self.word_vectors else [])]
+
+    @abstractmethod
+    def texts(self) -> Iterator[str]:
+        """The training texts, from which a tokenizer learns."""
+
+    def samples(self, count: int = SAMPLES) -> list[Any]:
+        """The first validation examples, or training examples where there are none."""
+        return list(islice(self.records("train" if self.valid is None else "valid"), count))
+
+
+class EncoderData(RowsData):
+    """[data] of tasks that read texts within the limit of the model."""
+
+    too_long: Literal["error", "truncate", "skip"] = "truncate"
+    """What happens to examples beyond `max_length`; truncated and skipped ones are counted."""
+
+
+class MarkingTokenizer(TokenizerSection):
+    """[tokenizer]: one that is trained gets the special tokens [CLS] and [SEP]."""
+
+    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        """Read the tokenizer that `path` names, or learn one from `texts()`."""
+        made = super().build(texts)
+        return made if self.path is not None else made.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
+
+
+class EncoderRecipe(Recipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: RowsData
+    tokenizer: MarkingTokenizer | None = None
+    """Where the model is started from a folder: that of the folder."""
+
+
+def word_vector_problems(recipe: Any) -> Iterator[tuple[str, str]]:
+    """Options of word vectors that cannot have an effect."""
+    data = recipe.data
+    if data.word_vectors is None:
+        why = "is for `word_vectors`"
+        yield from differing(data, "data", ("freeze_word_vectors",), why)
+    elif starts_from_folder(recipe) and not (
+        recipe.model.features and recipe.model.features.d_words
+    ):
+        yield (
+            "data.word_vectors",
+            "would replace what the model of a folder has learned. Leave it out, or set `d_words` "
+            "in [model.features]: then the vectors stand beside the features.",
+        )
