@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from regard.checkpoints.formats import to_published
+from regard.checkpoints.formats import layout_for, to_published
 from regard.exporting.gguf_tokenizers import write_tokenizer
 from regard.exporting.runtime import Comparison, ExportSource, WeightsInFile, array, package
 from regard.models.bert import Bert
@@ -64,6 +64,9 @@ class GGUF:
         family, check, describe = FAMILIES[kind]
         source.check_heads(NAME, HEADS.get(kind, ()))
         check(source)
+        if layout_for(source.body) is None:
+            what = f"reads published layouts, which have no form for this {kind.__name__}'s options"
+            raise source.unsupported(NAME, what)
         writer = gguf.GGUFWriter(out, family)
         try:
             _write_sizes(writer, source)
@@ -145,6 +148,7 @@ def _check_t5(source: ExportSource) -> None:
         what = f"`decoder_layers` ({config.decoder_layers}) to be at most `layers`"
         raise source.unsupported(NAME, f"needs {what}, but they are {config.layers}")
     source.check_field(NAME, "activation", ("gelu-tanh", "gelu") if config.gated else ("relu",))
+    source.check_field(NAME, "max_length", (None,))
 
 
 def _describe_t5(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
@@ -197,7 +201,7 @@ def _tensors(gguf: ModuleType, source: ExportSource, family: str) -> Tensors:
     """Their names, and the values in their shapes."""
     body = source.body
     published = to_published(body)
-    assert published is not None  # every class of `FAMILIES` is published
+    assert published is not None  # `write` has checked it
     architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == family)
     layers = max(source.body.config.layers, _decoder_layers(source))
     names = gguf.get_tensor_name_map(architecture, layers)

@@ -3,8 +3,8 @@
 `torch.onnx` writes the graphs from the models' own `forward` and `step`, of their definitions in
 plain PyTorch:
 
-    model.onnx      an encoder: hidden states, or what its heads give; or a decoder: logits, and
-                    keys and values of all tokens, which are inputs of the next call
+    model.onnx      an encoder: hidden states, or what its task heads give; or a decoder: logits,
+                    and keys and values of all tokens, which are inputs of the next call
     encoder.onnx    of an encoder-decoder: the keys and values that its decoder reads
     decoder.onnx    its logits, and keys and values of all targets
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,10 +126,18 @@ def _graphs(source: ExportSource) -> list[Graph]:
     )
 
 
-class EncoderOutputs(nn.Module):
-    """Hidden states, or the outputs of all heads, of ids padded on the right."""
+class HiddenStates(nn.Module):
+    """The hidden states themselves, as a head."""
 
-    def __init__(self, body: Encoder, heads: Sequence[nn.Module]):
+    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
+        return hidden
+
+
+class EncoderOutputs(nn.Module):
+    """The outputs of heads, of ids padded on the right."""
+
+    def __init__(self, body: Encoder, heads: Iterable[nn.Module]):
         super().__init__()
         self.body, self.heads = body, nn.ModuleList(heads)
 
@@ -138,7 +146,7 @@ class EncoderOutputs(nn.Module):
     ) -> tuple[Tensor, ...]:
         batch = Sequences(ids, mask.sum(1), segments)
         hidden = self.body.encode(batch)
-        return tuple(head(hidden, batch) for head in self.heads) or (hidden,)
+        return tuple(head(hidden, batch) for head in self.heads)
 
 
 def _encoder_graph(source: ExportSource) -> Graph:
@@ -147,20 +155,21 @@ def _encoder_graph(source: ExportSource) -> Graph:
         names.append("token_type_ids")
     ids = torch.zeros(2, 3, dtype=torch.long)
     inputs = (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(names)]
-    module = EncoderOutputs(body, list(source.heads.values()))
-    return Graph("model", module, inputs, names, (TARGETS,) * len(names), _output_names(source))
+    outputs = _outputs(source)
+    module = EncoderOutputs(body, outputs.values())
+    return Graph("model", module, inputs, names, (TARGETS,) * len(names), [*outputs])
 
 
-def _output_names(source: ExportSource) -> list[str]:
-    """Of an encoder: as other libraries call them."""
-    kinds = list(source.heads)
-    if not kinds:
-        return ["last_hidden_state"]
-    several = len([kind for kind in kinds if kind != "pooler"]) > 1
-    return [
-        "pooler_output" if kind == "pooler" else f"{kind}_logits" if several else "logits"
-        for kind in kinds
-    ]
+def _outputs(source: ExportSource) -> dict[str, nn.Module]:
+    """What gives each output of an encoder, by the names that other libraries have for them: hidden
+    states where no head of a task reads them.
+    """
+    of_task = [kind for kind in source.heads if kind != "pooler"]
+    named: dict[str, nn.Module] = {} if of_task else {"last_hidden_state": HiddenStates()}
+    for kind, head in source.heads.items():
+        logits = f"{kind}_logits" if len(of_task) > 1 else "logits"
+        named["pooler_output" if kind == "pooler" else logits] = head
+    return named
 
 
 class DecoderStep(nn.Module):
@@ -349,9 +358,9 @@ def _compare_encoder(source: ExportSource, session: Session) -> tuple[Difference
     batch = Sequences(batch.ids, batch.lengths, segments)
     given = [batch.ids, batch.keep.long(), *([] if segments is None else [segments])]
     hidden = source.body.encode(batch)
-    ours = [head(hidden, batch) for head in source.heads.values()] or [hidden]
     found = []
-    for name, own, their in zip(_output_names(source), ours, session.run(*given), strict=True):
+    for (name, head), their in zip(_outputs(source).items(), session.run(*given), strict=True):
+        own = head(hidden, batch)
         of_tokens = own.shape[:2] == batch.ids.shape
         kept = batch.keep if of_tokens else torch.ones(len(own), dtype=torch.bool)
         found.append(Difference.between(name, own[kept], torch.from_numpy(their)[kept]))

@@ -7,6 +7,9 @@ import small_models as small
 
 import regard
 from regard.errors import ConfigError
+from regard.exporting import onnx
+from regard.exporting.runtime import ExportSource
+from regard.tasks.folders import load_float32
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
@@ -24,7 +27,7 @@ def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
     build, options = CASES[name]
     made = regard.export(build(tmp_path / "model", **options), "onnx")
     assert all(one.relative < 1e-5 and one.magnitude > 0.5 for one in made.differences), made
-    assert (made.path / "tokenizer.json").exists()
+    assert (made.path / "tokenizer.json").exists() and (made.path / "README.md").exists()
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,20 @@ def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_writ
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
     with pytest.raises(ConfigError, match="`quantize` is for: gguf, ctranslate2"):
         regard.export(folder, "onnx", quantize="int8")
+
+
+@pytest.mark.parametrize(
+    ("heads", "names"),
+    [
+        ({}, ["last_hidden_state"]),
+        ({"pooler": 1}, ["last_hidden_state", "pooler_output"]),
+        ({"pooler": 1, "tags": 3}, ["pooler_output", "logits"]),
+        ({"tags": 3, "masked_lm": 1}, ["tags_logits", "masked_lm_logits"]),
+    ],
+)
+def test_an_encoder_gives_hidden_states_unless_a_head_of_a_task_reads_them(heads, names, tmp_path):
+    folder = small.bert(tmp_path / "model", heads=heads, layers=1)
+    (graph,) = onnx._graphs(ExportSource(folder, load_float32(folder)))
+    assert graph.outputs == names
+    found = graph.module(*graph.inputs)
+    assert len(found) == len(names) and found[0].shape[0] == 2
