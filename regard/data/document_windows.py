@@ -56,7 +56,10 @@ class DocumentWindows:
         self._ends = np.cumsum(sizes, out=sizes)  # the number of windows up to each
         self.count = int(self._ends[-1]) if len(sizes) else 0
         if not self.count:
-            raise ConfigError(f"no document has {smallest} tokens, which a window needs at least.")
+            raise ConfigError(
+                f"no document has as many tokens as a window needs, {smallest}. Give longer "
+                "documents, or a tokenizer that keeps their characters."
+            )
 
     def epoch(self, number: int) -> WindowEpoch:
         """The batches of epoch `number`, in order."""

@@ -426,7 +426,7 @@ def test_windows_run_across_documents_of_joined_tokens():
 
 
 def test_windows_of_documents_that_are_too_short_are_an_error():
-    with pytest.raises(ConfigError, match="no document has 3 tokens"):
+    with pytest.raises(ConfigError, match="no document has as many tokens as a window needs, 3"):
         DocumentWindows(TokenArray.of([[1, 2], []]), length=4, batch_size=1, seed=1, smallest=3)
 
 
