@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard import ops
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
 from regard.attention.cross_step import CrossAttentionStep
@@ -110,15 +109,11 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
         """The input t_i of the output layer (R, T, l), and the state after these words."""
         attend, hidden = self.cross_attention(state.source, self.score, self.capture), state.hidden
         words = self.dropout(self.embedding(ids))  # (R, T) -> (R, T, m)
-        of_word, of_context = self.gru.input.weight.split([words.size(2), 2 * hidden.size(1)], 1)
-        below = ops.linear(words, of_word, self.gru.input.bias)  # (R, T, 3D), for all words at once
-        states, contexts = [], []
-        for below_word in below.unbind(1):
+        read = []
+        for word in words.unbind(1):
             context = attend(hidden)  # (R, 2D)
-            states.append(hidden)
-            contexts.append(context)
-            gates = (below_word + ops.linear(context, of_context, None)).to(hidden.dtype)
-            hidden = reset_first_gru_step(gates, hidden, self.gru.recurrent.weight)
-        read = torch.cat([torch.stack(states, 1), words, torch.stack(contexts, 1)], 2)
-        pairs = self.readout(read).unflatten(2, (-1, 2))  # (R, T, l, 2)
+            read.append(torch.cat([hidden, word, context], 1))
+            below = self.gru.input(torch.cat([word, context], 1)).to(hidden.dtype)
+            hidden = reset_first_gru_step(below, hidden, self.gru.recurrent.weight)
+        pairs = self.readout(torch.stack(read, 1)).unflatten(2, (-1, 2))  # (R, T, l, 2)
         return self.dropout(pairs.amax(-1)), SearchState(hidden, state.source)
