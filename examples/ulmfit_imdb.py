@@ -51,7 +51,7 @@ def write_data(imdb: Path, folder: Path, words: int, labels: list[int]) -> None:
 
 def epochs(count: int) -> int:
     """Of a classifier with so many labels: fewer where there are more."""
-    return 20 if count < 1000 else 6 if count < 5000 else 2
+    return 20 if count < 1000 else 6 if count < 5000 else 5
 
 
 def main(imdb: str, out: str, words: str = WORDS, *labels: str) -> None:
