@@ -150,8 +150,8 @@ class KeyValueCache(State):
         parts, room = (replace(self), replace(other)), max(self.keys.size(3), other.keys.size(3))
         for part in parts:
             part.materialize()
-        keys = torch.cat([part._wider(part.keys, room) for part in parts])
-        values = torch.cat([part._wider(part.values, room) for part in parts])
+        keys = _one_under_the_other([(part.keys, part.longest) for part in parts], room)
+        values = _one_under_the_other([(part.values, part.longest) for part in parts], room)
         even = self.even and other.even and self.longest == other.longest
         lengths = torch.cat([self.lengths, other.lengths])
         return replace(
@@ -307,6 +307,20 @@ class SourceMemory(State):
     def rewind(self, count: int | Tensor) -> SourceMemory:
         """The source is all there before the first token, and stays."""
         return self
+
+
+def _one_under_the_other(parts: Sequence[tuple[Tensor, int]], room: int) -> Tensor:
+    """The first positions of each, (B, L, H, C, K) and how many, with room for as many: only what
+    is stored is copied."""
+    rows = sum(tensor.size(0) for tensor, _ in parts)
+    first = parts[0][0]
+    found = ops.zeros((rows, *first.shape[1:3], room, first.size(4)), first)
+    start = 0
+    for tensor, count in parts:
+        end = start + tensor.size(0)
+        found[start:end, :, :, :count] = tensor[:, :, :, :count]
+        start = end
+    return found
 
 
 def _stacked(layers: list[Tensor], dtype: torch.dtype | None) -> Tensor:

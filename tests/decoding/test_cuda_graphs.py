@@ -14,6 +14,7 @@ import recording
 import torch
 
 import regard
+from regard.attention.cache import KeyValueCache
 from regard.attention.masks import Padding
 from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
@@ -30,7 +31,6 @@ from regard.decoding import (
 from regard.decoding.start import start
 from regard.decoding.steps import evaluating
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.protocols import Encoder
 from regard.models.quantize import halved
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.wrappers import generator
@@ -146,7 +146,11 @@ def test_replayed_steps_give_the_scores_of_plain_ones(model, replays, monkeypatc
     tokens = ids(3, sum(counts))
     assert_same_as_plain(model, lambda: start_decoding(model)[0], tokens, monkeypatch, counts)
     own = 1 if len(set(counts)) == 1 else 2  # the first of each shape
-    joined = reads_source(model) and model.joins_source and isinstance(model.decoder, Encoder)
+    joined = (
+        reads_source(model)
+        and model.joins_source
+        and isinstance(model.decoder.empty(1), KeyValueCache)
+    )
     own += joined  # its cache has positions of the source, too, and grows beyond 16
     assert len([one for one in replays if one != "recorded"]) == len(counts) - own
     assert {one[0] for one in replays if one != "recorded"} == {4}  # three rows, and one idle

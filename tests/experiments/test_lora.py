@@ -92,7 +92,7 @@ def test_both_folders_of_a_run_give_the_same_answers(place):
     base()
     runs.train("lora.toml", out="run", show="none")
     assert sorted(path.name for path in Path("run/adapter").iterdir()) == [
-        *("adapter_config.json", "adapter_model.safetensors", "regard.json"),
+        *("README.md", "adapter_config.json", "adapter_model.safetensors", "regard.json"),
         *("tokenizer.json", "tokenizer_config.json"),
     ]
     whole, adapter = runs.load("run"), runs.load("run/adapter")
