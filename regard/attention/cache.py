@@ -147,9 +147,13 @@ class KeyValueCache(State):
         """See `State.joined`; both are copied."""
         self.check_unused()
         other.check_unused()
-        parts, room = (replace(self), replace(other)), max(self.keys.size(3), other.keys.size(3))
+        parts = replace(self), replace(other)
         for part in parts:
             part.materialize()
+        # With room for what is expected, or the next token would copy all of it again.
+        most = 2 * max(part.longest for part in parts) + HEADROOM
+        expected = min(most, max(part.expected for part in parts))
+        room = max(expected, *(part.keys.size(3) for part in parts))
         keys = _one_under_the_other([(part.keys, part.longest) for part in parts], room)
         values = _one_under_the_other([(part.values, part.longest) for part in parts], room)
         even = self.even and other.even and self.longest == other.longest
