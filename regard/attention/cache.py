@@ -67,20 +67,12 @@ class KeyValueCache(State):
         if needed <= room:
             return self
         room = max(room + max(16, room // 4), needed, min(self.expected, 2 * needed + HEADROOM))
-        keys, values = (self._wider(old, room) for old in (self.keys, self.values))
+        keys, values = (_with_room([(old, self.longest)], room) for old in (self.keys, self.values))
         return replace(self, keys=keys, values=values)._through(self.origin)
 
     def expect_tokens(self, count: int) -> KeyValueCache:
         """See `State.expect_tokens`."""
         return replace(self, expected=self.longest + count)
-
-    def _wider(self, old: Tensor, room: int) -> Tensor:
-        """The same with so many positions."""
-        if old.size(3) == room:
-            return old
-        wide = ops.zeros((*old.shape[:3], room, old.size(4)), old)
-        wide[:, :, :, : self.longest] = old[:, :, :, : self.longest]
-        return wide
 
     def positions(self, count: int) -> Tensor:
         """Where the next `count` tokens of each row stand: (B, T)."""
@@ -154,8 +146,8 @@ class KeyValueCache(State):
         most = 2 * max(part.longest for part in parts) + HEADROOM
         expected = min(most, max(part.expected for part in parts))
         room = max(expected, *(part.keys.size(3) for part in parts))
-        keys = _one_under_the_other([(part.keys, part.longest) for part in parts], room)
-        values = _one_under_the_other([(part.values, part.longest) for part in parts], room)
+        keys = _with_room([(part.keys, part.longest) for part in parts], room)
+        values = _with_room([(part.values, part.longest) for part in parts], room)
         even = self.even and other.even and self.longest == other.longest
         lengths = torch.cat([self.lengths, other.lengths])
         return replace(
@@ -313,9 +305,10 @@ class SourceMemory(State):
         return self
 
 
-def _one_under_the_other(parts: Sequence[tuple[Tensor, int]], room: int) -> Tensor:
-    """The first positions of each, (B, L, H, C, K) and how many, with room for as many: only what
-    is stored is copied."""
+def _with_room(parts: Sequence[tuple[Tensor, int]], room: int) -> Tensor:
+    """Rows of all parts in memory for `room` positions: (B, L, H, C, K) each and how many of its
+    positions are stored, which alone are copied.
+    """
     rows = sum(tensor.size(0) for tensor, _ in parts)
     first = parts[0][0]
     found = ops.zeros((rows, *first.shape[1:3], room, first.size(4)), first)

@@ -36,6 +36,7 @@ from regard.decoding.loop import (
     forces_end,
 )
 from regard.decoding.prefix_cache import PrefixCache
+from regard.decoding.start import start
 from regard.decoding.steps import NotNumbers, check, ends_of, evaluating
 from regard.models.protocols import Generator
 
@@ -187,14 +188,9 @@ class ContinuousBatch:
 
     def _read_together(self, together: list[Continuation]) -> None:
         """Read whole prompts in one batch."""
-        lengths = [len(one.prompt) - 1 for one in together]
-        new_tokens = max(min(one.limit, CHUNK) for one in together)
-        state = self.model.empty(len(together)).expect_tokens(max(lengths) + new_tokens)
-        if any(lengths):
-            device = next(iter(state.tensors().values())).device
-            prompts = Sequences.of([one.prompt[:-1] for one in together], self.model.config.pad)
-            read = torch.tensor(lengths, device=device)
-            state = self.model.prefill(prompts.ids.to(device), state, read)
+        prompts = Sequences.of([one.prompt for one in together], self.model.config.pad)
+        device = next(iter(self.model.empty(1).tensors().values())).device
+        state, _ = start(self.model, prompts.to(device))
         self._join(together, state)
 
     def _read_chunk(self, one: Continuation) -> None:
