@@ -22,12 +22,14 @@ from textwrap import dedent
 from types import ModuleType
 from typing import get_type_hints
 
+from regard.registry import Operation
+
 STATIONS = (
-    "text data layers attention models checkpoints decoding metrics tasks training executors "
+    "ops text data layers attention models checkpoints decoding metrics tasks training executors "
     "visual experiments exporting sharded"
 ).split()
 MODULES = [
-    *("regard", "regard.recipe", "regard.ops", "regard.state"),
+    *("regard", "regard.recipe", "regard.state"),
     *(f"regard.{station}" for station in STATIONS),
 ]
 TABLES = {  # packages whose modules are many: the table, and what its classes have in common
@@ -72,7 +74,7 @@ def directive(module: ModuleType, name: str) -> str:
     if inspect.isclass(value):
         bases = "" if value.__bases__ == (object,) else "   :show-inheritance:\n"
         return f".. autoclass:: {address}\n   :members:\n{bases}"
-    if inspect.isroutine(value):
+    if inspect.isroutine(value) or isinstance(value, Operation):
         return f".. autofunction:: {address}\n"
     said = ", ".join(f"``{key}``" for key in value) if isinstance(value, Mapping) else repr(value)
     return f".. py:data:: {address}\n\n   {said}\n"

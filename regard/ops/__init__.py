@@ -1,0 +1,145 @@
+"""The operations that models are made of, and faster implementations of them.
+
+    context = ops.attention(query, key, value, mask)
+
+definitions.py     each equation once, in plain PyTorch
+key_mask.py        masks as attention takes them
+random_numbers.py  which elements a dropout sets to zero
+precision.py       types under autocast, and low-precision copies of parameters
+
+A definition runs where nothing faster applies. A faster implementation registers under the
+operation with a condition on the arguments:
+
+    ops.register(ops.attention, "compiled", run, when=fits)
+
+`ops.reference()` turns all implementations off, `ops.without("attention.compiled")` one of them, as
+does the environment variable REGARD_WITHOUT, a list with commas. Operations never compile anything:
+`load_kernels` loads the optional package of compiled implementations before a model is built, and
+raises an error for a name in REGARD_WITHOUT that no implementation has.
+"""
+
+from __future__ import annotations
+
+from regard.ops.definitions import (
+    AdamUpdate,
+    RecurrentWeights,
+    TopKTokens,
+    adam,
+    add_norm,
+    argmax,
+    attention,
+    attention_weights,
+    cross_entropy,
+    cross_entropy_gradient,
+    dropout,
+    gelu,
+    gradient_norm,
+    gru,
+    gru_step,
+    large_empty,
+    linear,
+    lstm,
+    lstm_step,
+    negative_log_likelihood,
+    qkv_attention,
+    rnn,
+    rnn_step,
+    sum_rows,
+    topk,
+    unstack_qkv,
+    zeros,
+)
+from regard.ops.key_mask import (
+    ALL_KEYS,
+    BlockRows,
+    KeyMask,
+    SequenceOffsets,
+    SparseMask,
+    UnpaddedMask,
+)
+from regard.ops.precision import (
+    WeightCopies,
+    at_least_float32,
+    autocast_dtype,
+    autocasts_to_bfloat16,
+    cached_copy,
+    cast,
+    nothing_like,
+    weight_copies,
+)
+from regard.ops.random_numbers import (
+    DRAWS,
+    NO_DROP,
+    Drop,
+    hashed,
+    keep_at,
+    keep_mask,
+    uniform,
+)
+from regard.registry import (
+    OPERATIONS,
+    is_disabled,
+    load_kernels,
+    operation,
+    reference,
+    register,
+    without,
+)
+
+__all__ = [
+    "ALL_KEYS",
+    "AdamUpdate",
+    "BlockRows",
+    "DRAWS",
+    "Drop",
+    "KeyMask",
+    "NO_DROP",
+    "OPERATIONS",
+    "RecurrentWeights",
+    "SequenceOffsets",
+    "SparseMask",
+    "TopKTokens",
+    "UnpaddedMask",
+    "WeightCopies",
+    "adam",
+    "add_norm",
+    "argmax",
+    "at_least_float32",
+    "attention",
+    "attention_weights",
+    "autocast_dtype",
+    "autocasts_to_bfloat16",
+    "cached_copy",
+    "cast",
+    "cross_entropy",
+    "cross_entropy_gradient",
+    "dropout",
+    "gelu",
+    "gradient_norm",
+    "gru",
+    "gru_step",
+    "hashed",
+    "is_disabled",
+    "keep_at",
+    "keep_mask",
+    "large_empty",
+    "linear",
+    "load_kernels",
+    "lstm",
+    "lstm_step",
+    "negative_log_likelihood",
+    "nothing_like",
+    "operation",
+    "qkv_attention",
+    "reference",
+    "register",
+    "rnn",
+    "rnn_step",
+    "sum_rows",
+    "topk",
+    "uniform",
+    "unstack_qkv",
+    "weight_copies",
+    "without",
+    "zeros",
+]

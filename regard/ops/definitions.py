@@ -1,0 +1,380 @@
+"""The operations that models are made of: each equation once, in plain PyTorch.
+
+A function marked `@operation` defines an operation. It is short and deterministic: a mask is a
+tensor, a dropout is a seed and a threshold. It runs where nothing faster applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.ops.key_mask import ALL_KEYS, KeyMask
+from regard.ops.precision import at_least_float32
+from regard.ops.random_numbers import NO_DROP, Drop, keep_mask
+from regard.registry import operation
+
+# ---------------------------------------------------------------------------------- memory
+
+
+@operation
+def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Zeros with the type and device of `like`."""
+    return like.new_zeros(shape)
+
+
+@operation
+def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Uninitialized memory on the CPU, for a matrix that every decoding step reads."""
+    return torch.empty(tuple(shape), dtype=dtype)
+
+
+# ------------------------------------------------------------ linear, activations, dropout
+
+
+@operation
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b: (..., K), (N, K) and (N,) -> (..., N)."""
+    return F.linear(x, weight, bias)
+
+
+@operation
+def sum_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum over the rows, such as the gradient of a bias: (M, N) -> (N,)."""
+    return x.sum(0, dtype=dtype)
+
+
+@operation
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x Phi(x), Phi being the standard normal distribution function (Hendrycks & Gimpel 2016).
+
+    approximate: "none", or "tanh" for the paper's approximation.
+    """
+    return F.gelu(x, approximate=approximate)
+
+
+@operation
+def dropout(x: Tensor, drop: Drop) -> Tensor:
+    """Zero for the dropped elements, the others times 1 / (1 - p): (..., D) -> (..., D)."""
+    if not drop.threshold:
+        return x
+    return torch.where(keep_mask(x.shape, drop, x.device), x * drop.scale, 0)
+
+
+@operation
+def add_norm(
+    hidden: Tensor, update: Tensor, weight: Tensor, bias: Tensor, eps: float, drop: Drop = NO_DROP
+) -> Tensor:
+    """LayerNorm(hidden + dropout(update)), (..., D) and (..., D) -> (..., D).
+
+    The box "Add & Norm" in figure 1 of Vaswani et al. 2017, with the dropout of section 5.4.
+    """
+    return F.layer_norm(hidden + dropout(update, drop), weight.shape, weight, bias, eps)
+
+
+# ------------------------------------------------------------------------------- attention
+
+
+def attention_weights(
+    scores: Tensor, mask: KeyMask = ALL_KEYS, bias: Tensor | None = None
+) -> Tensor:
+    """softmax(scores + bias) over the keys that the mask allows: (..., T, S) -> (..., T, S).
+
+    A row sums to one, or is all zero where a query may see no key. The softmax is taken in float32
+    at least, whatever the type of the scores: bfloat16 has only 8 bits of precision.
+    """
+    dtype = scores.dtype
+    if bias is not None:
+        scores = scores + bias
+    if mask.blocked is not None:
+        # The lowest finite number and not -inf: the gradient of a row of only -inf would be NaN.
+        scores = scores.masked_fill(mask.blocked, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1, dtype=at_least_float32(scores.dtype)).to(dtype)
+    return weights if mask.idle is None else weights.masked_fill(mask.idle, 0.0)
+
+
+@operation
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: KeyMask = ALL_KEYS,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    drop: Drop = NO_DROP,
+) -> Tensor:
+    """Attention(Q, K, V) = softmax(scale Q K^T + bias) V          (Vaswani et al. 2017, eq. 1)
+
+    Args:
+        query, key, value: (..., T, K), (..., S, K), (..., S, V).
+        mask: which keys each query may see; a query that may see none gets zeros.
+        bias: (..., T, S), added to the scores.
+        scale: of the scores; None: 1 / sqrt(K).
+        drop: which weights are dropped after the softmax.
+
+    Returns:
+        The context, (..., T, V).
+    """
+    if (rows := mask.unpadded) is not None:
+        padded = rows.queries.pad(query), rows.keys.pad(key), rows.keys.pad(value)
+        context = attention(*padded, rows.padded, bias, scale, drop)
+        return rows.queries.unpad(context, query.size(2))
+    if mask.sparse is not None:
+        mask = mask.sparse.dense
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    weights = attention_weights((query * scale) @ key.mT, mask, bias)
+    return dropout(weights, drop) @ value
+
+
+@operation
+def qkv_attention(
+    projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
+) -> Tensor:
+    """`attention`, its queries, keys and values in one tensor: (B, T, 3, H, K) -> (B, H, T, K)."""
+    return attention(*unstack_qkv(projected), mask, scale=scale, drop=drop)
+
+
+def unstack_qkv(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of one projection: (B, T, 3, H, K) -> 3 times (B, H, T, K)."""
+    query, key, value = projected.transpose(1, 3).unbind(2)
+    return query, key, value
+
+
+# ------------------------------------------------------------------- vocabulary and losses
+
+
+@operation
+def cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """Sum of the cross-entropies, in nats, of softmax(hidden W^T + b).
+
+    loss = (1 - e) * -log p(target) + e * mean(-log p)      (Szegedy et al. 2016, section 7)
+
+    Args:
+        hidden: (N, D).
+        weight, bias: (V, D), and (V,) or None.
+        targets: (N,) int64, from 0 to V - 1.
+        smoothing: e.
+
+    Returns:
+        (), float32 at least.
+    """
+    logits = linear(hidden, weight, bias)
+    logits = logits.to(at_least_float32(logits.dtype))
+    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+
+
+@operation
+def cross_entropy_gradient(
+    logits: Tensor, targets: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Sum of the cross-entropies of logits (N, V), float64, and its gradient (N, V).
+
+    d/dz of (1 - e) * (lse z - z_t) + e * (lse z - mean z) is softmax z - (1 - e) * onehot - e / V.
+    An implementation may write the gradient over the logits.
+    """
+    gradient = logits.softmax(-1, dtype=at_least_float32(logits.dtype))
+    # log sum exp z = max z - log max p: the softmax has already computed the sum.
+    log_sum = logits.amax(-1).double() - gradient.amax(-1).double().log()  # (N,)
+    loss = log_sum - (1 - smoothing) * logits.gather(1, targets[:, None])[:, 0].double()
+    gradient[torch.arange(targets.numel(), device=targets.device), targets] -= 1 - smoothing
+    if smoothing:
+        loss -= smoothing * logits.mean(-1, dtype=gradient.dtype).double()
+        gradient -= smoothing / logits.size(-1)
+    return loss.sum(), gradient
+
+
+@operation
+def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
+    """-log softmax(logits)[target] of each row: (N, V) and (N,) int64 -> (N,) float64."""
+    wide = logits.to(at_least_float32(logits.dtype))
+    return F.cross_entropy(wide, targets, reduction="none").double()
+
+
+class TopKTokens(NamedTuple):
+    """The most probable tokens of each row, best first, and their log-probabilities: (R, N).
+
+    vocab_size: V.
+    """
+
+    tokens: Tensor
+    log_probs: Tensor
+    vocab_size: int
+
+
+@operation
+def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable token of each row and its log-probability: (R, V) -> 2 times (R,).
+
+    Of tokens with equal log-probabilities it is the first. NaN in a row gives NaN.
+    """
+    log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
+    token = log_probs.argmax(-1, keepdim=True)
+    return token[:, 0], log_probs.gather(1, token)[:, 0]
+
+
+@operation
+def topk(logits: Tensor, count: int) -> TopKTokens:
+    """The `count` most probable tokens of each row: (R, V) -> 2 times (R, `count`).
+
+    Of tokens with equal log-probabilities the first comes first. NaN in a row gives NaN.
+    """
+    log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
+    best = log_probs.sort(dim=-1, descending=True, stable=True)
+    return TopKTokens(best.indices[:, :count], best.values[:, :count], logits.size(1))
+
+
+# ------------------------------------------------------------------------------ recurrence
+
+
+@operation
+def rnn_step(below: Tensor, recurrent: Tensor) -> Tensor:
+    """h' = tanh(W x + U h)                                                     (Elman 1990)
+
+    Args:
+        below, recurrent: W x + b and U h + c, (B, D).
+    """
+    return torch.tanh(below + recurrent)
+
+
+@operation
+def gru_step(below: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
+    """h' = (1 - z) n + z h,  n = tanh(W x + r (U h + c))                  (Cho et al. 2014)
+
+    The reset r multiplies U h + c, as in cuDNN, and not h.
+
+    Args:
+        below, recurrent: W x + b and U h + c of the gates r, z, n, (B, 3D).
+        hidden: h, (B, D).
+    """
+    (reset, update, new), (u_reset, u_update, u_new) = below.chunk(3, 1), recurrent.chunk(3, 1)
+    candidate = torch.tanh(new + torch.sigmoid(reset + u_reset) * u_new)
+    return torch.lerp(candidate, hidden, torch.sigmoid(update + u_update))
+
+
+@operation
+def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """c' = f c + i g,  h' = o tanh(c')                                   (Gers et al. 2000)
+
+    i, f and o are sigmoids of their gates, g is the tanh of its gate.
+
+    Args:
+        below, recurrent: W x + b and U h + c of the gates i, f, g, o, (B, 4D).
+        cell: c, (B, D).
+
+    Returns:
+        h' and c', (B, D).
+    """
+    i, f, g, o = (below + recurrent).chunk(4, 1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+class RecurrentWeights(NamedTuple):
+    """W (G D, D_in), U (G D, D), and biases (G D,) or None; the G gates as in `torch.nn.LSTM`."""
+
+    input: Tensor
+    recurrent: Tensor
+    input_bias: Tensor | None
+    recurrent_bias: Tensor | None
+
+
+@operation
+def rnn(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> tuple[Tensor, Tensor]:
+    """`rnn_step` over sequences: every hidden state (B, T, D), and the last (B, D).
+
+    Args:
+        x: (B, T, D_in), T > 0.
+        hidden: before the first step, (B, D).
+    """
+    below, outputs = linear(x, weights.input, weights.input_bias).to(hidden.dtype), []
+    for t in range(x.size(1)):
+        recurrent = linear(hidden, weights.recurrent, weights.recurrent_bias)
+        hidden = rnn_step(below[:, t], recurrent.to(hidden.dtype))
+        outputs.append(hidden)
+    return torch.stack(outputs, 1), hidden
+
+
+@operation
+def gru(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> tuple[Tensor, Tensor]:
+    """`gru_step` over sequences; see `rnn`."""
+    below, outputs = linear(x, weights.input, weights.input_bias).to(hidden.dtype), []
+    for t in range(x.size(1)):
+        recurrent = linear(hidden, weights.recurrent, weights.recurrent_bias)
+        hidden = gru_step(below[:, t], recurrent.to(hidden.dtype), hidden)
+        outputs.append(hidden)
+    return torch.stack(outputs, 1), hidden
+
+
+@operation
+def lstm(
+    x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`lstm_step` over sequences: every hidden state (B, T, D), the last (B, D), the last cell.
+
+    Args:
+        x: (B, T, D_in), T > 0.
+        hidden, cell: before the first step, (B, D).
+    """
+    below, outputs = linear(x, weights.input, weights.input_bias).to(hidden.dtype), []
+    for t in range(x.size(1)):
+        recurrent = linear(hidden, weights.recurrent, weights.recurrent_bias)
+        hidden, cell = lstm_step(below[:, t], recurrent.to(hidden.dtype), cell)
+        outputs.append(hidden)
+    return torch.stack(outputs, 1), hidden, cell
+
+
+# --------------------------------------------------------------------------------- updates
+
+
+class AdamUpdate(NamedTuple):
+    """A parameter, its gradient, the running means m and v of Adam, and what its update takes.
+
+    step: (), how many updates there have been; the next one adds 1.
+    copy: the low-precision copy of the parameter, for implementations that write both at once.
+    decay_factor: 1 - learning rate * weight decay where the decay is decoupled, else 1.
+    l2: the weight decay where it is added to the gradient, else 0.
+    """
+
+    parameter: Tensor
+    gradient: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step: Tensor
+    copy: Tensor | None
+    decay_factor: float
+    l2: float
+    learning_rate: float
+
+
+@operation
+def adam(
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
+) -> None:
+    """The next update of Adam or AdamW, in place, by gradients times `scale`.
+
+        g = scale * gradient + l2 * x,  m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,
+        x = decay_factor * x - learning_rate * m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+
+    (Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019)
+    """
+    first, second = betas
+    for one in updates:
+        gradient = one.gradient * scale + one.l2 * one.parameter
+        one.exp_avg.lerp_(gradient, 1 - first)
+        one.exp_avg_sq.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        one.step.add_(1)
+        root = (one.exp_avg_sq / (1 - second**one.step)).sqrt() + eps
+        change = one.learning_rate * one.exp_avg / (1 - first**one.step) / root
+        one.parameter.mul_(one.decay_factor).sub_(change)
+
+
+@operation
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of all gradients together: (), on their device."""
+    return torch.nn.utils.get_total_norm(list(gradients))
