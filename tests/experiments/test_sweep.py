@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import mean
@@ -112,10 +113,14 @@ def test_a_text_is_a_list_or_a_range(text, real, found):
     ("given", "told"),
     [
         ("2..1", "from a lower to a higher"),
-        ("1.5..3", "must be an integer, but the range has 1.5"),
-        ("1,1", "has the value 1 twice"),
-        ("a,,b", "has an empty value"),
-        ("1..2:1", "at least 2 points"),
+        ("1.5..3", "must be an integer, not 1.5"),
+        ("1,1", "must have different values, not 1 twice"),
+        ("a,,b", "a value on each side of each comma"),
+        ("", "a value on each side of each comma"),
+        (",", "a value on each side of each comma"),
+        ("1..2:1", "must have 2 to 10,000 points"),
+        ("1..2:2000000000", "must have 2 to 10,000 points"),
+        ("[1,2", "must close each bracket"),
         ([], "must be a range"),
         (3, "must be a range"),
     ],
@@ -123,6 +128,29 @@ def test_a_text_is_a_list_or_a_range(text, real, found):
 def test_a_malformed_list_or_range_of_values_raises_an_error(given, told):
     with pytest.raises(ConfigError, match=told):
         axis_of("x", given, False)
+
+
+NUMBERS = ["1", "0.5", "1e-4", "-2", "", "x", "inf", "nan", "true", "1_0_", "'a'", "9" * 400]
+POINTS = ["", ":", ":x", ":0", ":-3", ":2.5", ":5:6", ":" + "9" * 5000, ",3", ";3", "..3"]
+
+
+def test_a_text_with_two_dots_is_a_range_of_two_numbers_a_path_or_an_error_with_an_example():
+    """Without an error, both ends are numbers, as `float` reads them, in order."""
+    refused = 0
+    for low, dots, high, points in product(NUMBERS, ("..", "...", " .. "), NUMBERS, POINTS):
+        text = low + dots + high + points
+        try:
+            found = axis_of("model.dropout", text, True)
+        except ConfigError as error:
+            refused += 1
+            assert "`over` model.dropout" in str(error) and repr(text)[:50] in str(error)
+            assert "1e-4..1e-2 (any value between the two)" in str(error)
+        else:
+            assert not points and isinstance(found, Range)
+            assert (found.low, found.high) == (float(low), float(high)) and found.low < found.high
+    assert refused > 4000
+    for paths in ("../a.txt,../b.txt", "data/../a.txt", "'a..b',c"):
+        assert isinstance(axis_of("data.train", paths, False), ValueList)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,14 @@ from regard.executors import Json
 LOGARITHMIC = 10  # a range with ends that differ by this factor is searched on a logarithmic scale
 DIGITS = 4  # significant digits of values that are drawn
 TRIES = 1000  # to draw a configuration that was not drawn before
-_RANGE = re.compile(r"(?P<low>[^.:]*(?:\.\d[^.:]*)?)\.\.(?P<high>[^:]+)(?::(?P<points>\d+))?")
+MOST_POINTS = 10_000  # of a range
+OPENING, CLOSING = "[{\"'", "]}\"'"  # what a value without quotation marks does not begin or end with
+EXAMPLES = (
+    "Examples: 128,256 (these values); 1e-4..1e-2 (any value between the two); 1e-4..1e-2:5 (five "
+    "values from end to end)."
+)
+_RANGE = re.compile(r"(?P<low>[^.:]*(?:\.\d[^.:]*)?)\.\.(?P<high>[^:]+)(?::(?P<points>\d{1,18}))?")
+_RANGE_DOTS = re.compile(r"(?<![/\\.])\.\.(?![/\\])|^\.\.$")  # not those of ../a/file
 
 Values = dict[str, Json]  # of the swept options, by their dotted names
 
@@ -153,34 +161,49 @@ def axis_of(name: str, given: Any, real: bool) -> Axis:
     if isinstance(given, str):
         return _from_text(name, given, real)
     if isinstance(given, tuple) and len(given) == 2 and all(map(_is_number, given)):
-        return _range(name, given[0], given[1], real)
+        return _range(name, given[0], given[1], real, given)
     if isinstance(given, Sequence) and given:
-        return _choices(name, given)
-    raise ConfigError(
-        f"`over` {name} must be a range, (low, high), or a list of values, but is {given!r:.80}."
-    )
+        return _choices(name, given, given)
+    raise _malformed(name, given, "must be a range, (low, high), or a list of values")
 
 
 def _from_text(name: str, text: str, real: bool) -> Axis:
     match = _RANGE.fullmatch(text.strip())
     ends = [_value(match[end]) for end in ("low", "high")] if match else []
     if match and all(map(_is_number, ends)):
-        found = _range(name, ends[0], ends[1], real)
+        found = _range(name, ends[0], ends[1], real, text)
         if match["points"] is None:
             return found
-        if int(match["points"]) < 2:
-            raise ConfigError(f"`over` {name} must have at least 2 points, but is {text!r}.")
-        return found.points(int(match["points"]))
-    return _choices(name, list(_listed(text)))
+        count = int(match["points"])
+        if not 2 <= count <= MOST_POINTS:
+            raise _malformed(name, text, f"must have 2 to {MOST_POINTS:,} points")
+        return found.points(count)
+    return _choices(name, list(_listed(name, text)), text)
 
 
-def _listed(text: str) -> Iterator[Any]:
-    """The values of a list; commas inside brackets and quotes separate nothing."""
+def _listed(name: str, text: str) -> Iterator[Any]:
+    """The values of a list; commas inside brackets and quotes separate nothing.
+
+    Raises:
+        ConfigError: a value looks like a range, or like part of a bracket or quotation.
+    """
     try:
         yield from tomllib.loads(f"values = [{text}]")["values"]
+        return
     except ValueError:
-        for part in text.split(","):
-            yield _value(part.strip())
+        pass
+    for part in map(str.strip, text.split(",")):
+        value = _value(part)
+        if value == part and _RANGE_DOTS.search(part):
+            raise _malformed(
+                name,
+                text,
+                "must have a finite number on each side of `..`, a whole number behind `:` if there "
+                "is one, and no other values",
+            )
+        if value == part and part and (part[0] in OPENING or part[-1] in CLOSING):
+            raise _malformed(name, text, "must close each bracket and quotation mark")
+        yield value
 
 
 def _value(text: str) -> Any:
@@ -191,26 +214,29 @@ def _value(text: str) -> Any:
         return text
 
 
-def _choices(name: str, values: Sequence[Any]) -> ValueList:
-    if "" in values:
-        raise ConfigError(f"`over` {name} has an empty value. Values are separated by one comma.")
+def _choices(name: str, values: Sequence[Any], given: object) -> ValueList:
+    if not values or "" in values:
+        raise _malformed(name, given, "must have a value on each side of each comma")
     twice = [one for index, one in enumerate(values) if one in values[:index]]
     if twice:
-        raise ConfigError(f"`over` {name} has the value {twice[0]!r} twice.")
+        raise _malformed(name, given, f"must have different values, not {twice[0]!r} twice")
     return ValueList(tuple(values))
 
 
-def _range(name: str, low: Any, high: Any, real: bool) -> Range:
+def _malformed(name: str, given: object, expected: str) -> ConfigError:
+    return ConfigError(f"`over` {name} {expected}, but is {given!r:.80}. {EXAMPLES}")
+
+
+def _range(name: str, low: Any, high: Any, real: bool, given: object) -> Range:
     if not low < high:
-        raise ConfigError(
-            f"`over` {name} must be a range from a lower to a higher number, but is "
-            f"{low!r}..{high!r}."
-        )
+        raise _malformed(name, given, "must be a range from a lower to a higher number")
     fractions = [end for end in (low, high) if end != int(end)]
     if not real and fractions:
-        raise ConfigError(f"`over` {name} must be an integer, but the range has {fractions[0]!r}.")
+        raise _malformed(name, given, f"must be an integer, not {fractions[0]!r}")
     return Range(low, high, whole=not real)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
