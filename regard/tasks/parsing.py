@@ -44,6 +44,7 @@ from regard.tasks.predictions import Prediction
 from regard.tasks.tagging import at_positions
 from regard.tasks.trees import (
     METRIC_NAMES,
+    KnownLabels,
     LearnedTrees,
     Sentence,
     bracket_score,
@@ -305,7 +306,7 @@ class Parsing(encoding.EncoderTask):
             raise RegardError(f"`n_best` must be at least 1, but is {n_best}.")
         sentences = []
         for index, text in enumerate(self.checked(texts)):
-            sentence = self._sentence(text)
+            sentence = self._sentence(text, index)
             if not sentence.words:
                 raise TextError(index, "has no word, so it has no tree.")
             sentences.append(sentence)
@@ -314,9 +315,9 @@ class Parsing(encoding.EncoderTask):
             for several in self._parses(sentences, n_best)
         ]
 
-    def _sentence(self, text: str | Sequence[str]) -> Sentence:
+    def _sentence(self, text: str | Sequence[str], index: int) -> Sentence:
         """The words of a text; for a model that reads tags the tags of a tree, or those given."""
-        found = Sentence.of(text)
+        found = Sentence.of(text, KnownLabels.of(self.labels, self.tags), index)
         if self.inputs == "words" or found.tags is not None:
             return found
         tags = tuple(text.split() if isinstance(text, str) else text)

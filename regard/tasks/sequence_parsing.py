@@ -35,6 +35,7 @@ from regard.tasks.sections import (
     TokenizerSection,
 )
 from regard.tasks.text_to_text import (
+    SAMPLES,
     Files,
     TextToText,
     TextToTextEvaluation,
@@ -44,6 +45,7 @@ from regard.tasks.text_to_text import (
 )
 from regard.tasks.trees import (
     METRIC_NAMES,
+    KnownLabels,
     Sentence,
     bracket_score,
     bracket_values,
@@ -134,7 +136,7 @@ class SequenceParsingRecipe(DecodingRecipe):
 
 @dataclass(frozen=True)
 class SentenceTokens:
-    """Encodes the words of sentences, given as texts or as trees in brackets."""
+    """Encodes the words of sentences, given as trees in brackets."""
 
     tokenizer: Tokenizer
 
@@ -144,7 +146,7 @@ class SentenceTokens:
         return self.tokenizer.vocab_size
 
     def encode_many(self, texts: list[str]) -> list[list[int]]:
-        """The ids of the words of each text."""
+        """The ids of the words of each tree."""
         return self.tokenizer.encode_many(list(map(_source_text, texts)))
 
 
@@ -270,7 +272,7 @@ class SequenceParsing(TextToText):
         """The scores of the predicted trees, and the cross-entropy of the gold ones per token."""
         data = self._data()
         try:
-            found = self._parsed(data.references)
+            found = self._parsed(list(map(_without_labels, data.references)))
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
         gold = [read_trees(text)[0] for text in data.references]
@@ -326,7 +328,7 @@ class SequenceParsing(TextToText):
         if long and too_long == "error":
             raise too_long_error(*min(long.items()), self.model.config.max_length)
         method = self._decoding_method(self._language_tokens(), **options)
-        read = [self._words_read(text) for text in texts]
+        read = list(map(self._words_read, self._words(texts)))
         found = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
         with muted():
             for count, numbers in _by_length(read).items():
@@ -342,14 +344,19 @@ class SequenceParsing(TextToText):
         the tokens of the longer one of both.
         """
         limit = self.model.config.max_length
-        sentences = [Sentence.of(text).words for text in checked_texts(texts)]
+        sentences = self._words(checked_texts(texts))
         lengths = self._sources(sentences).lengths.tolist()
         longer = [max(n, len(s) + LEAST) for n, s in zip(lengths, sentences, strict=True)]
         return {i: n for i, n in enumerate(longer) if limit is not None and n > limit}
 
-    def _words_read(self, text: str) -> tuple[str, ...]:
+    def _words(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
+        """The words of each text, or of each tree in brackets."""
+        known = KnownLabels(frozenset(self.trees.vocabulary.opening))
+        return [Sentence.of(text, known, index).words for index, text in enumerate(texts)]
+
+    def _words_read(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """The first words of a sentence, those that the model can read and write."""
-        words, limit = Sentence.of(text).words, self.model.config.max_length
+        limit = self.model.config.max_length
         words = words if limit is None else words[: limit - LEAST]
         while limit is not None and len(words) > 1 and len(self._sources([words])[0]) > limit:
             words = words[:-1]
@@ -357,7 +364,7 @@ class SequenceParsing(TextToText):
 
     def _sources(self, sentences: Sequence[Sequence[str]]) -> TokenArray:
         """Sentences as the encoder reads them."""
-        texts = [_as_text(list(words), i) for i, words in enumerate(sentences)]
+        texts = list(map(_bracketed, sentences))
         return TokenArray.of(self._source_encoder(self._language_tokens()).encode_many(texts))
 
     def _constrained(self, method: Any, words: int) -> Any:
@@ -377,19 +384,25 @@ class SequenceParsing(TextToText):
             TextError: the limit on the length allows no tree.
         """
         return [
-            [self._spelled(index, text, one) for one in several]
-            for index, (text, several) in enumerate(zip(texts, found, strict=True))
+            [self._spelled(index, words, one) for one in several]
+            for index, (words, several) in enumerate(zip(self._words(texts), found, strict=True))
         ]
 
-    def _spelled(self, index: int, text: str, found: Hypothesis) -> str:
-        if not text.strip():
+    def _spelled(self, index: int, words: Sequence[str], found: Hypothesis) -> str:
+        if not words:
             return ""
-        words = Sentence.of(text).words[: found.tokens.count(self.trees.ids[WORD])]
+        words = words[: found.tokens.count(self.trees.ids[WORD])]
         if not found.finished:
             problem = "has more words than `max_tokens` has tokens, so it has no tree."
             raise TextError(index, problem, "Raise `max_tokens`, or give a shorter text.")
         tokens = self.trees.tokens(found.tokens)
         return str(from_linearized(tokens, words, [WORD] * len(words)))
+
+    def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
+        """The first rows: (tree, predicted tree, tree)."""
+        trees = [pair[1] for pair in islice(rows, SAMPLES)]
+        found = self._parsed(list(map(_without_labels, trees)))
+        return [(tree, str(one), tree) for tree, one in zip(trees, found, strict=True)]
 
     # ---- scores
 
@@ -409,7 +422,8 @@ class SequenceParsing(TextToText):
         known = isinstance(pairs, TreePairs)
         sources, references = fields_of(pairs if known else TreePairs(read_treebank(pairs)))
         self._warn_if_truncated(sources)
-        texts = self.generate(sources, too_long="truncate", **options)
+        given = list(map(_without_labels, sources))
+        texts = self.generate(given, too_long="truncate", **options)
         return self.scores(texts, references), texts
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> TreePairs:
@@ -428,16 +442,24 @@ def _most_open(tree: ConstituencyTree) -> int:
 
 
 def _source_text(text: str) -> str:
-    """The words of a text, or of a tree in brackets, as the encoder reads them."""
-    return " ".join(map(escaped, Sentence.of(text).words))
+    """The words of a tree in brackets, as the encoder reads them; of an empty text none."""
+    return " ".join(escaped(word) for tree in read_trees(text) for word in tree.words)
 
 
 def _as_text(given: Any, index: int) -> str:
     """A text as it is; a list of words as a tree that has them."""
     given = sentence_or_words(given, index)
-    if isinstance(given, str):
-        return given
-    return f"({WORD} {' '.join(f'({WORD} {escaped(word)})' for word in given)})" if given else ""
+    return given if isinstance(given, str) else _bracketed(given)
+
+
+def _bracketed(words: Sequence[str]) -> str:
+    """A tree without labels that has these words; "" of none."""
+    return f"({WORD} {' '.join(f'({WORD} {escaped(word)})' for word in words)})" if words else ""
+
+
+def _without_labels(tree: str) -> str:
+    """The words of a tree in brackets as another one."""
+    return _bracketed(read_trees(tree)[0].words)
 
 
 def _by_length(sentences: Sequence[Sequence[str]]) -> dict[int, list[int]]:

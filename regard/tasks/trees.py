@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,16 @@ from regard.errors import TextError
 from regard.metrics.brackets import BracketF1, BracketScore
 from regard.tasks.inputs import text_or_words
 from regard.text.trees import (
+    CHAIN,
+    ROOT,
     UNESCAPED,
+    WORD,
     ConstituencyTree,
     TreeError,
     read_trees,
     simplified,
     tree_of,
+    walk,
 )
 from regard.text.word_spans import WordSpans
 
@@ -36,6 +40,71 @@ def treebank_words(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class KnownLabels:
+    """The labels of a parser, which tell a tree from running text in parentheses.
+
+    constituents: without functions.  tags: of words; empty where the parser has none.
+    """
+
+    constituents: frozenset[str]
+    tags: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, chains: Iterable[str], tags: Iterable[str] = ()) -> KnownLabels:
+        """Those of the labels of spans, which may be chains."""
+        return cls(
+            frozenset(one for chain in chains for one in chain.split(CHAIN)), frozenset(tags)
+        )
+
+    def tree_of(self, text: str, index: int) -> ConstituencyTree | None:
+        """The tree of a text in brackets; None of running text.
+
+        Behind each opening bracket of a tree stands another one or a label, so that nearly no
+        running text can be read as a tree. Of one that can, such as "(He (came late))", the labels
+        decide: those of the parser are a tree; where all are others, some with lower-case letters,
+        it is running text.
+
+        Raises:
+            TextError: the labels do not decide, or there are several trees.
+        """
+        try:
+            found = read_trees(text) if text.lstrip().startswith("(") else []
+        except TreeError:
+            return None
+        tree = simplified(ConstituencyTree("", tuple(found)))
+        if (
+            tree is None
+            or not all(one.children for one in found)
+            or not self._has_labels(tree, index)
+        ):
+            return None
+        if len(found) > 1:
+            raise TextError(index, f"must be one tree, but is {len(found)}.", "Give each alone.")
+        return tree
+
+    def _has_labels(self, tree: ConstituencyTree, index: int) -> bool:
+        """Whether these are labels of a tree."""
+        nodes = [node for node, ended in walk(tree) if not ended]
+        labels = {node.label for node in nodes if not node.word and node.label != ROOT}
+        tags = {node.label for node in nodes if node.word}
+        compared = labels | tags if self.tags or not labels else labels
+        unknown = compared - self.constituents - self.tags - {WORD}
+        as_words = sorted(one for one in labels | tags if not one.isascii() or one != one.upper())
+        if not unknown or (unknown < compared and not as_words):
+            return True
+        if unknown == compared and as_words:
+            return False
+        shown = ", ".join(map(repr, sorted(unknown)[:3]))
+        raise TextError(
+            index,
+            "can be read as running text in parentheses and as a tree in brackets, "
+            f"some of whose labels this parser does not know: {shown}.",
+            'Give its words as a list, such as ["(", "He", "came", ")"], or a tree with labels '
+            f"such as {', '.join(sorted(self.constituents)[:3])}.",
+        )
+
+
+@dataclass(frozen=True)
 class Sentence:
     """What is parsed: words, and their tags where they are known."""
 
@@ -43,28 +112,23 @@ class Sentence:
     tags: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, given: str | Sequence[str]) -> Sentence:
-        """Of a running text; of a list of words; or of a tree in brackets, its words and tags."""
+    def of(cls, given: str | Sequence[str], known: KnownLabels, index: int) -> Sentence:
+        """Of a running text; of a list of words; or of a tree in brackets, its words and tags.
+
+        known: the labels of the parser.  index: of the text, for errors.
+
+        Raises:
+            TextError: see `KnownLabels.tree_of`.
+        """
         if not isinstance(given, str):
             return cls(tuple(given))
-        tree = _tree_of(given)
+        tree = known.tree_of(given, index)
         return cls(treebank_words(given)) if tree is None else cls.of_tree(tree)
 
     @classmethod
     def of_tree(cls, tree: ConstituencyTree) -> Sentence:
         """The words of a gold tree with its tags."""
         return cls(tuple(tree.words), tuple(tree.tags))
-
-
-def _tree_of(text: str) -> ConstituencyTree | None:
-    """The tree of a text in brackets; None where it is running text."""
-    if not text.lstrip().startswith("("):
-        return None
-    try:
-        found = read_trees(text)
-    except TreeError:
-        return None
-    return simplified(found[0]) if len(found) == 1 and found[0].children else None
 
 
 def sentence_or_words(given: Any, index: int) -> str | list[str]:

@@ -167,7 +167,11 @@ class _Reader:
         if token == "(":
             self._open(line)
         elif not self.stack:
-            raise TreeError(line, f"{token!r} stands outside of all brackets.")
+            raise TreeError(
+                line,
+                f"{token!r} stands outside of all brackets. Trees are written as "
+                "(S (NP (PRP It)) (VP (VBZ works))), without other text.",
+            )
         elif token == ")":
             return self._close(line)
         else:

@@ -28,7 +28,10 @@ LOGARITHMIC = 10  # a range with ends that differ by this factor is searched on 
 DIGITS = 4  # significant digits of values that are drawn
 TRIES = 1000  # to draw a configuration that was not drawn before
 MOST_POINTS = 10_000  # of a range
-OPENING, CLOSING = "[{\"'", "]}\"'"  # what a value without quotation marks does not begin or end with
+OPENING, CLOSING = (
+    "[{\"'",
+    "]}\"'",
+)  # what a value without quotation marks does not begin or end with
 EXAMPLES = (
     "Examples: 128,256 (these values); 1e-4..1e-2 (any value between the two); 1e-4..1e-2:5 (five "
     "values from end to end)."
@@ -198,8 +201,8 @@ def _listed(name: str, text: str) -> Iterator[Any]:
             raise _malformed(
                 name,
                 text,
-                "must have a finite number on each side of `..`, a whole number behind `:` if there "
-                "is one, and no other values",
+                "must have a finite number on each side of `..`, a whole number behind `:`, if any, "
+                "and no other values",
             )
         if value == part and part and (part[0] in OPENING or part[-1] in CLOSING):
             raise _malformed(name, text, "must close each bracket and quotation mark")
