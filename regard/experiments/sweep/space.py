@@ -201,7 +201,7 @@ def _listed(name: str, text: str) -> Iterator[Any]:
             raise _malformed(
                 name,
                 text,
-                "must have a finite number on each side of `..`, a whole number behind `:`, if any, "
+                "must have a finite number on each side of `..`, a whole number behind any `:`, "
                 "and no other values",
             )
         if value == part and part and (part[0] in OPENING or part[-1] in CLOSING):
