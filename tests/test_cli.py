@@ -560,6 +560,34 @@ def test_list_and_help_commands_import_nothing_heavy():
     assert not {"torch", "numpy", "tokenizers", "sacrebleu"} & set(run.stdout.split())
 
 
+NOISY = """
+import os, subprocess, sys, threading
+from regard.cli import app, main
+from regard.cli.console import show
+from regard.cli.options import AsJson
+
+@app.command("noisy")
+def noisy(as_json: AsJson = False) -> None:
+    thread = threading.Thread(target=print, args=["(raylet) a thread"])
+    thread.start(), thread.join()
+    os.write(1, b"compiled code\\n")
+    subprocess.run(["echo", "a process"], check=True)
+    show({"n": "\u00e9"}, "one", as_json)
+
+main()
+"""
+
+
+def test_with_json_nothing_but_the_result_is_on_stdout_whatever_libraries_print():
+    """Threads, compiled code and other processes print in the middle of a command."""
+    noise = {"(raylet) a thread", "compiled code", "a process"}
+    for flags, on_stdout in ([], noise | {"one"}), (["--json"], {'{"n": "\u00e9"}'}):
+        called = [sys.executable, "-c", NOISY, "noisy", *flags]
+        run = subprocess.run(called, capture_output=True, text=True, encoding="utf-8")
+        assert run.returncode == 0 and {*run.stdout.splitlines()} == on_stdout
+        assert {*run.stderr.splitlines()} == (noise if flags else set())
+
+
 def test_debugging_shows_where_an_error_comes_from(tmp_path, monkeypatch):
     monkeypatch.setitem(os.environ, "REGARD_DEBUG", "1")
     run = regard("resume", tmp_path)

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -39,6 +39,8 @@ ONE_PROCESS = (  # commands that torchrun must not start several times
 )
 WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare", "sweep")
 WORDS = "regard.words"  # of the command line, in the context of a command
+
+_results: IO[str] | None = None  # where `emit` writes while `json_alone` holds; None: sys.stdout
 
 
 class Drawable(Protocol):
@@ -177,8 +179,54 @@ def say_acceptance(acceptance: AcceptanceStats) -> None:
 
 def emit(text: str) -> None:
     """Write a part of the result and flush it."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    out = _results or sys.stdout
+    out.write(text)
+    out.flush()
+
+
+def json_alone(context: typer.Context, as_json: bool) -> bool:
+    """The callback of --json: what others than `emit` print goes to stderr until the command ends.
+
+    Libraries print on stdout in their own threads, as Ray does when a machine dies.
+    """
+    if as_json and _results is None:
+        context.with_resource(_results_apart())
+    return as_json
+
+
+@contextmanager
+def _results_apart() -> Iterator[None]:
+    """Within it, `emit` alone writes to stdout: `sys.stdout` is stderr, and so is its descriptor,
+    to which compiled libraries and other processes write.
+    """
+    global _results
+    stdout = sys.stdout
+    stdout.flush()
+    with ExitStack() as ended:
+        _results = stdout
+        if (descriptor := _descriptor_of(stdout)) is not None:
+            kept = os.dup(descriptor)
+            ended.callback(os.close, kept)
+            ended.callback(os.dup2, kept, descriptor)
+            os.dup2(sys.stderr.fileno(), descriptor)
+            _results = ended.enter_context(
+                open(kept, "w", encoding=stdout.encoding, errors=stdout.errors, closefd=False)
+            )
+        sys.stdout = sys.stderr
+        try:
+            yield
+        finally:
+            _results, sys.stdout = None, stdout
+
+
+def _descriptor_of(stdout: IO[str]) -> int | None:
+    """The descriptor of this process's stdout; None where others have replaced it by an object."""
+    try:
+        return (
+            stdout.fileno() if stdout is sys.__stdout__ and sys.stderr is sys.__stderr__ else None
+        )
+    except (OSError, ValueError):
+        return None
 
 
 def show(facts: Any, text: str, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from typer import Argument, Option
 
+from regard.cli.console import json_alone
 from regard.errors import ConfigError
 
 
@@ -29,7 +30,10 @@ ModelFolder = Annotated[
 Quantize = Annotated[Literal["int8", "bfloat16"] | None, Option(help="Quantize the weights.")]
 Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: a GPU, if there is one.")]
 TooLong = Annotated[Literal["error", "truncate"], Option(help="Texts beyond the limit.")]
-AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
+AsJson = Annotated[
+    bool,
+    Option("--json", help="Print JSON, and nothing else, on stdout.", callback=json_alone),
+]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings only, no progress.")]
 On = Annotated[str, Option(help="Where runs are computed: local, slurm, ray or ray://ADDRESS.")]
 Texts = Annotated[list[str] | None, Argument(metavar="TEXT", help="- reads standard input.")]
