@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.cache import KeyValueCache
+from regard.attention.paged_cache import paged
 from regard.data.batches import Sequences
 from regard.decoding.filters import Prefix
 from regard.decoding.greedy import Greedy
@@ -41,7 +42,7 @@ from regard.decoding.steps import NotNumbers, check, ends_of, evaluating
 from regard.models.protocols import Generator
 
 CHUNK = 128  # tokens of prompts that are read between two steps
-FIRST_CHUNK = 512  # where no sequence waits for its next token meanwhile
+FIRST_CHUNK = 512  # where fewer sequences wait for their next token than prompts to be read
 
 
 @dataclass(eq=False)
@@ -170,7 +171,7 @@ class ContinuousBatch:
 
     def _read(self) -> None:
         """Read a chunk of the first prompt, or all of the first prompts if they fit into it."""
-        together = self._short_prompts(CHUNK if self.writing else FIRST_CHUNK)
+        together = self._short_prompts(CHUNK if self.rows > len(self.reading) else FIRST_CHUNK)
         if len(together) > 1:
             self._read_together(together)
         else:
@@ -226,7 +227,7 @@ class ContinuousBatch:
                 one.tokens = torch.tensor([one.prompt] * len(one.rows), device=device)
             self.reading.remove(one)
         self.writing += ready
-        self._state = state if self._state is None else self._state.joined(state)
+        self._state = paged(state) if self._state is None else self._state.joined(state)
         self._fed = last if self._fed is None else torch.cat([self._fed, last])
         left = max(each.limit - each.count for each in self.writing)
         self._state = self._state.expect_tokens(min(left, CHUNK))

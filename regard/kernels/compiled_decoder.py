@@ -205,7 +205,8 @@ class CompiledGenerator(GeneratorAround):
 
     def _program(self, tokens: Tensor, state: State) -> Program | None:
         """Of a step from a state of this kind."""
-        key = type(state), *(part.shape[1:] for part in _tensors(state))
+        kind = KeyValueCache if isinstance(state, KeyValueCache) else type(state)
+        key = kind, *(part.shape[1:] for part in _tensors(state))
         return self.programs.of(
             self.model,
             key,
@@ -275,7 +276,7 @@ def _step_ops(model: nn.Module, method: str, state: State) -> OpList:
 
 def _memories(state: State) -> tuple[Any, Any]:
     """The cache and the source of a state; nothing where it is of another kind."""
-    if type(state) is KeyValueCache:
+    if isinstance(state, KeyValueCache):
         return state, None
     parts = state.parts()
     cache, source = parts.get("cache"), parts.get("source")
@@ -295,7 +296,7 @@ def _source(state: State) -> SourceMemory | None:
 
 def _tensors(state: State) -> Iterator[Tensor]:
     """The parts of a recurrent state in their order, without its source and without empty ones."""
-    if type(state) is KeyValueCache:
+    if isinstance(state, KeyValueCache):
         return
     for value in state.parts().values():
         if isinstance(value, Tensor):

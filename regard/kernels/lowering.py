@@ -468,7 +468,7 @@ def is_part(value: Any, name: str, of: Symbol) -> TypeGuard[Symbol]:
 
 def _follows(after: Any, state: State) -> bool:
     """Whether a symbol stands for the state that follows this one."""
-    if type(state) is KeyValueCache:
+    if isinstance(state, KeyValueCache):
         return after == ADVANCED
     if type(state) is SourceMemory:
         return after == SOURCE

@@ -57,13 +57,17 @@ def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _block_with(size: int) -> _Block | None:
-    """A block with `size` bytes left: the last one, if it has them, or a new one."""
+    """A block with `size` bytes left: the last one, if it has them, or a new one; one of its own
+    for a tensor that would fill it, which is freed with the tensor.
+    """
     global _last
-    if _last is None or len(_last.memory) - _last.used < size:
-        try:
-            _last = _reserve(max(size, BLOCK) + PAGE)
-        except (AttributeError, OSError):  # the system has no such pages
-            return None
+    try:
+        if size >= BLOCK:
+            return _reserve(size + PAGE)
+        if _last is None or len(_last.memory) - _last.used < size:
+            _last = _reserve(BLOCK + PAGE)
+    except (AttributeError, OSError):  # the system has no such pages
+        return None
     return _last
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.cache import KeyValueCache, SourceMemory
+from regard.attention.paged_cache import PAGE, PagedCache
 from regard.errors import RegardError
 from regard.kernels import signatures
 from regard.kernels.arguments import (
@@ -47,6 +48,7 @@ from regard.ops import TopKTokens
 
 NO_TOKEN = "a token is not in the vocabulary"
 NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values
+ALL_BITS = -1  # of a position: it is the same in its slot
 
 
 class Program:
@@ -215,7 +217,8 @@ def _positions(op: Op) -> int:
 
 def readable(state: KeyValueCache | SourceMemory) -> bool:
     """Whether the kernels can read these keys and values: (·, L, H, S, K)."""
-    keys, values, lengths, origin = state.keys, state.values, state.lengths, state.origin
+    keys, values, lengths = state.keys, state.values, state.lengths
+    table = state.pages if isinstance(state, PagedCache) else state.origin
     kind, strides = keys.dtype, keys.stride()
     return (
         kind in NUMBERS
@@ -230,7 +233,7 @@ def readable(state: KeyValueCache | SourceMemory) -> bool:
         and values.shape == keys.shape
         and lengths.dim() == 1
         and lengths.is_contiguous()
-        and (origin is None or is_cpu_strided(origin, torch.int64))
+        and (table is None or is_cpu_strided(table, torch.int64))
     )
 
 
@@ -240,14 +243,22 @@ def _memory(
     """What is `readable` as kernels take it, which look at `lengths` and `origin` themselves: who
     calls a program has asked for that, since others may go on without one.
     """
-    keys, origin, shape, rows = state.keys, state.origin, state.keys.shape, state.lengths.size(0)
-    read: tuple[Any, ...] = (None, 0, 0)
-    if origin is not None:  # of each position of a cache, or of a whole source
-        table = (rows, shape[3]) if isinstance(state, KeyValueCache) else (rows,)
-        read = strided_address("origin", origin, torch.int64, table), *(*origin.stride(), 0)[:2]
+    keys, rows = state.keys, state.lengths.size(0)
+    slots, layers, heads, capacity, width = keys.shape
+    read: tuple[Any, ...] = (None, 0, 0, 0, ALL_BITS)
+    if isinstance(state, PagedCache):
+        pages = state.pages
+        at = strided_address("pages", pages, torch.int64, (rows, pages.size(1)))
+        read = at, *pages.stride(), PAGE.bit_length() - 1, PAGE - 1
+        capacity = PAGE * pages.size(1)
+    elif (origin := state.origin) is not None:  # of each position of a cache, or of a whole source
+        table = (rows, capacity) if isinstance(state, KeyValueCache) else (rows,)
+        at = strided_address("origin", origin, torch.int64, table)
+        read = at, *(*origin.stride(), 0)[:2], 0, ALL_BITS
     return signatures.MemoryStruct(
         *(raw_address(keys), raw_address(state.values), NUMBERS[keys.dtype], *keys.stride()[:4]),
-        *(raw_address(state.lengths), sharing, longest, *read, rows, *shape),
+        *(raw_address(state.lengths), sharing, longest, *read),
+        *(rows, slots, layers, heads, capacity, width),
     )
 
 

@@ -46,8 +46,8 @@ class MemoryStruct(ctypes.Structure):
         ("lengths", pointer),
         *_fields_of(int64, "sharing longest"),
         ("origin", pointer),
-        *_fields_of(int64, "origin_row_stride origin_position_stride"),
-        *_fields_of(int64, "rows slots layers heads positions width"),
+        *_fields_of(int64, "origin_row_stride origin_stride origin_shift slot_mask"),
+        *_fields_of(int64, "rows slots layers heads capacity width"),
     ]
 
 

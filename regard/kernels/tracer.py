@@ -185,7 +185,7 @@ def state_symbols(tracer: LeafTracer, state: State) -> Any:
     count = iter(range(sys.maxsize))
 
     def symbols(value: Any) -> Any:
-        if type(value) is KeyValueCache:
+        if isinstance(value, KeyValueCache):
             return tracer.symbol("cache")
         if type(value) is SourceMemory:
             return tracer.symbol("source")

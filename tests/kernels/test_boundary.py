@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from regard import ops
+from regard.attention.paged_cache import PagedCache
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import RegardError
@@ -210,6 +211,25 @@ def test_kernels_raise_an_error_for_a_malformed_state(use, monkeypatch):
         worse = MALFORMED_CACHES[change](state)
         with pytest.raises(RegardError, match=told):
             Program.step(program, build.kernels(), tokens, worse, None)
+
+
+def test_kernels_raise_an_error_for_pages_that_are_not_there(use):
+    use("fast")
+    model = decoder("gpt2")
+    state, tokens = started(model)
+    program, cache = model._program(tokens, state), PagedCache.of(state)
+    from regard.kernels import build
+
+    for change, told in [
+        ({"pages": torch.full_like(cache.pages, 10**6)}, "origins of the cache must be from 0 to"),
+        ({"pages": torch.full_like(cache.pages, -1)}, "but one is -1"),
+        ({"pages": cache.pages[:, :0]}, "cache must have a capacity of"),
+        ({"pages": cache.pages[:1]}, "`pages` must be"),
+        ({"pages": cache.pages.int()}, "`pages` must be"),
+        ({"lengths": cache.lengths + 10**6}, "lengths of the cache must be from 0"),
+    ]:
+        with pytest.raises(RegardError, match=told):
+            Program.step(program, build.kernels(), tokens, replace(cache, **change), None)
 
 
 def test_tokens_of_another_batch_size_cause_no_read_out_of_bounds(use):

@@ -24,10 +24,12 @@ struct Memory {
   const int64_t* lengths;  // positions of each row; of a cache, those before the new tokens
   int64_t sharing;         // rows that read the same memory
   int64_t longest;         // the greatest length
-  const int64_t* origin;   // the slot that holds each position of a row; null: slot i holds row i
-  int64_t origin_row_stride, origin_position_stride;
-  // How many rows have a length, and the shape of keys and values.
-  int64_t rows, slots, layers, heads, positions, width;
+  // Position s of a row lies in slot origin[row * origin_row_stride + (s >> origin_shift) *
+  // origin_stride], at its position s & slot_mask. Null: slot i holds row i.
+  const int64_t* origin;
+  int64_t origin_row_stride, origin_stride, origin_shift, slot_mask;
+  // How many rows have a length, the shape of keys and values, and the positions of a row.
+  int64_t rows, slots, layers, heads, capacity, width;
 };
 }
 
@@ -64,27 +66,23 @@ struct RowsView {
 template <class T>
 struct KVView {
   const T* first;  // of slot 0
-  int64_t slot_stride, position_stride, row;
+  int64_t slot_stride, position_stride, row, begin;
   const int64_t* origin;
-  int64_t origin_stride;
+  int64_t origin_stride, origin_shift, slot_mask;
 
-  KVView(const Memory& memory, const void* data, HeadIndex index)
+  KVView(const Memory& memory, const void* data, HeadIndex index, int64_t begin)
       : first((const T*)data + index.layer * memory.layer_stride + index.head * memory.head_stride),
         slot_stride(memory.slot_stride), position_stride(memory.position_stride), row(index.row),
+        begin(begin),
         origin(memory.origin ? memory.origin + index.row * memory.origin_row_stride : nullptr),
-        origin_stride(memory.origin_position_stride) {}
+        origin_stride(memory.origin_stride), origin_shift(memory.origin_shift),
+        slot_mask(memory.slot_mask) {}
 
-  const T* at(int64_t s) const {
-    const int64_t slot = origin ? origin[s * origin_stride] : row;
-    return first + slot * slot_stride + s * position_stride;
-  }
-
-  // The same without the positions before `begin`.
-  KVView from(int64_t begin) const {
-    KVView later = *this;
-    later.first += begin * position_stride;
-    if (origin) later.origin += begin * origin_stride;
-    return later;
+  // Counted from `begin` on.
+  INLINE const T* at(int64_t s) const {
+    s += begin;
+    const int64_t slot = origin ? origin[(s >> origin_shift) * origin_stride] : row;
+    return first + slot * slot_stride + (s & slot_mask) * position_stride;
   }
 
   // Positions `begin` to before `end`.
@@ -330,9 +328,9 @@ void attend_block(const AttentionCall& call) {
   const int64_t total = call.keys + (Q - 1) * call.more_keys - begin;
   float inverse[Q];
   const Memory& memory = call.memory;
-  const KVView<T> keys = KVView<T>(memory, memory.keys, call.index).from(begin);
-  const KVView<T> values = KVView<T>(memory, memory.values, call.index).from(begin);
-  const KVView<T> next = KVView<T>(memory, memory.keys, call.next).from(begin);
+  const KVView<T> keys(memory, memory.keys, call.index, begin);
+  const KVView<T> values(memory, memory.values, call.index, begin);
+  const KVView<T> next(memory, memory.keys, call.next, begin);
   const Stream<T> key_stream{keys, values, total, call.width};
   compute_scores<Q>(call.queries, key_stream, call.weights, capacity);
   for (int q = 0; q < Q; q++) {
@@ -375,11 +373,16 @@ void attend(const AttentionCall& call) {
   }
 }
 
-// Stores a key and a value in the row's own slot.
+// Stores a key and a value where the position of the row lies.
 void store_kv(const Memory& memory, const HeadIndex& index, int64_t position, const float* key,
               const float* value, int64_t width) {
-  const int64_t at = index.row * memory.slot_stride + index.layer * memory.layer_stride +
-                     index.head * memory.head_stride + position * memory.position_stride;
+  const int64_t* origin = memory.origin;
+  const int64_t slot = origin ? origin[index.row * memory.origin_row_stride +
+                                       (position >> memory.origin_shift) * memory.origin_stride]
+                              : index.row;
+  const int64_t at = slot * memory.slot_stride + index.layer * memory.layer_stride +
+                     index.head * memory.head_stride +
+                     (position & memory.slot_mask) * memory.position_stride;
   if (memory.dtype == FLOAT16) {
     copy_numbers(key, (uint16_t*)memory.keys + at, width);
     copy_numbers(value, (uint16_t*)memory.values + at, width);

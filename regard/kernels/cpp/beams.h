@@ -100,7 +100,7 @@ class Cache {
     for (int64_t row = 0; row < rows; row++) origin[row * capacity + length] = row;
     const int64_t position = heads * width, slot = capacity * position;
     return {keys.get(), values.get(), dtype, slot, slots * slot, width, position,
-            lengths.data(), 1, length, origin.data(), capacity, 1,
+            lengths.data(), 1, length, origin.data(), capacity, 1, 0, -1,
             rows, slots, layers, heads, capacity, width};
   }
 
@@ -207,7 +207,7 @@ class Search {
     Memory read = source;
     read.lengths = active.lengths.data(), read.sharing = width;
     read.origin = active.slots.data();
-    read.origin_row_stride = 1, read.origin_position_stride = 0;
+    read.origin_row_stride = 1, read.origin_stride = 0;
     read.rows = active.lengths.size();
     Call call{&inner, active.last.data(), rows, 1, &own, &read, {}, {}, nullptr, 0, nullptr};
     check(call);

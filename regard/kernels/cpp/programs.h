@@ -356,11 +356,11 @@ void check_memory(const char* name, const Memory& memory, int64_t rows, int64_t 
     raise_error("the %s must have %lld rows, but has %lld, each read by %lld", name,
                 (long long)rows, (long long)memory.rows, (long long)memory.sharing);
   }
-  if (memory.longest < 0 || memory.longest + added > memory.positions) {
+  if (memory.longest < 0 || memory.longest + added > memory.capacity) {
     raise_error("the %s must have a capacity of %lld positions, but has %lld", name,
-                (long long)(memory.longest + added), (long long)memory.positions);
+                (long long)(memory.longest + added), (long long)memory.capacity);
   }
-  if ((!memory.origin || added) && memory.slots < memory.rows) {
+  if (!memory.origin && memory.slots < memory.rows) {
     raise_error("the %s must have %lld slots, but has %lld", name, (long long)memory.rows,
                 (long long)memory.slots);
   }
@@ -372,8 +372,9 @@ void check_memory(const char* name, const Memory& memory, int64_t rows, int64_t 
     }
     const int64_t* origin =
         memory.origin ? memory.origin + row * memory.origin_row_stride : nullptr;
-    for (int64_t s = 0; origin && s < (memory.origin_position_stride ? length + added : 1); s++) {
-      const int64_t slot = origin[s * memory.origin_position_stride];
+    const int64_t last = (length + added - 1) >> memory.origin_shift;
+    for (int64_t at = 0; origin && at <= (memory.origin_stride ? last : 0); at++) {
+      const int64_t slot = origin[at * memory.origin_stride];
       if (slot < 0 || slot >= memory.slots) {
         raise_error("the origins of the %s must be from 0 to %lld, but one is %lld", name,
                     (long long)memory.slots - 1, (long long)slot);
