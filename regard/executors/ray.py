@@ -66,23 +66,31 @@ def connected(address: str = "") -> ModuleType:
 def _start(ray: ModuleType) -> None:
     """Start a cluster on this machine, on the loopback address, and connect to it.
 
+    Where one of its processes dies meanwhile, it is started once more.
+
     Raises:
         RegardError: it could not be started.
     """
-    try:
-        ray.init(
-            "local",
-            num_cpus=available_cpus(),
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            **QUIET,
-        )
-    except Exception as error:  # of several types: a process of it has died, a full disk
-        raise RegardError(
-            f"a Ray cluster could not be started on this machine: {error} Run the command again, "
-            "or use --on local."
-        ) from None
+    for last in (False, True):
+        try:
+            ray.init(
+                "local",
+                num_cpus=available_cpus(),
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                **QUIET,
+            )
+        except Exception as error:  # of several types: a process of it has died, a full disk
+            ray.shutdown()  # what has been started
+            if last:
+                raise RegardError(
+                    f"a Ray cluster could not be started on this machine, twice: {error} Look for "
+                    "what ended its processes (memory: `free -h`, the disk of /tmp: `df -h /tmp`); "
+                    "then run the same command again, which continues, or use --on local."
+                ) from None
+        else:
+            return
 
 
 def _connected_to_existing(address: str) -> ModuleType:
@@ -202,8 +210,8 @@ class RayExecutor:
         left, listener, restarts = list(jobs), listener or PrintedLog(), 0
         while left:
             ray = connected(self.address)
-            tasks = Tasks(ray, listener, ClusterResources.of(ray, self.workers))
             try:
+                tasks = Tasks(ray, listener, ClusterResources.of(ray, self.workers))
                 for result in results_of(tasks, left, self.workers, self.restarts):
                     left.remove(result.job)
                     yield result
@@ -237,8 +245,14 @@ class ClusterResources:
 
     @classmethod
     def of(cls, ray: ModuleType, workers: int) -> ClusterResources:
-        """Of the largest machine."""
+        """Of the largest machine.
+
+        Raises:
+            ClusterLost: no machine is alive.
+        """
         found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not found:
+            raise ClusterLost
         cpus = [one.get("CPU", 0.0) for one in found]
         share = sum(cpus) / workers
         largest = max(cpus)

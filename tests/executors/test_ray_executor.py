@@ -174,6 +174,29 @@ def test_a_lost_cluster_of_this_machine_is_started_again_and_another_one_is_name
         list(executor("ray://auto", 1).run(jobs, heard))
 
 
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_a_cluster_whose_process_dies_while_it_starts_is_started_once_more(deaths, monkeypatch):
+    """As Ray does: `init` raises an error, and leaves what runs until `shutdown`."""
+    calls: list[str] = []
+
+    def init(address, **options):
+        assert calls[-1:] != ["init"], "processes of the first start were left"
+        calls.append("init")
+        if calls.count("init") <= deaths:
+            raise RuntimeError("The current node timed out during startup.")
+
+    cluster = SimpleNamespace(
+        init=init, shutdown=lambda: calls.append("shutdown"), is_initialized=lambda: False
+    )
+    monkeypatch.setattr(on_ray, "_connected_to_existing", lambda address: cluster)
+    if deaths < 2:
+        assert on_ray.connected() is cluster
+        assert calls == ["init", "shutdown"] * deaths + ["init"]
+    else:
+        with pytest.raises(RegardError, match=r"timed out.*same command again, which continues"):
+            on_ray.connected()
+
+
 def test_no_machine_that_is_alive_is_a_lost_cluster(monkeypatch):
     monkeypatch.setattr(on_ray, "CHECK_INTERVAL", 0.0)
     alive = True
@@ -188,3 +211,5 @@ def test_no_machine_that_is_alive_is_a_lost_cluster(monkeypatch):
     alive = False
     with pytest.raises(on_ray.ClusterLost):
         tasks._check_cluster()
+    with pytest.raises(on_ray.ClusterLost):
+        on_ray.ClusterResources.of(SimpleNamespace(nodes=lambda: [{"Alive": False}]), 1)  # type: ignore[arg-type]
