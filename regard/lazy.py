@@ -38,6 +38,15 @@ def entry(table: Mapping[str, Any], name: str, what: str, package: str = "") -> 
     return imported(found, package) if isinstance(found, str) else found
 
 
+def on_first_call(address: str) -> Callable[..., Any]:
+    """A function that imports the one at "module:name" when it is called, and calls it."""
+
+    def call(*given: Any) -> Any:
+        return imported(address)(*given)
+
+    return call
+
+
 def imported(address: str, package: str = "") -> Any:
     """The object at "module:Name", the module counted from a package."""
     module, _, name = address.partition(":")

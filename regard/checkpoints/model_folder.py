@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from pydantic import create_model
@@ -31,7 +31,6 @@ from regard.checkpoints.adapters import (
     read_adapter_tensors,
 )
 from regard.checkpoints.filling import SkipInit, load_strict, unique_tensors
-from regard.checkpoints.formats import elmo as elmo_format
 from regard.checkpoints.formats import (
     from_published,
     infer_model_type,
@@ -39,8 +38,6 @@ from regard.checkpoints.formats import (
     to_published,
 )
 from regard.checkpoints.formats.config_table import label_names
-from regard.checkpoints.formats.fastai import FastaiFiles, read_words, roles
-from regard.checkpoints.formats.fastai import read_model as read_fastai
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
 from regard.checkpoints.store import write_tensors
@@ -61,6 +58,9 @@ from regard.text import Tokenizer
 from regard.text.compatibility import check_tokenizer
 from regard.text.special_tokens import ROLES
 from regard.text.word_level import closed_vocabulary
+
+if TYPE_CHECKING:
+    from regard.checkpoints.formats.fastai import FastaiFiles
 
 WEIGHTS, GENERATION = "model.safetensors", "generation_config.json"
 ADAPTED = "regard.json"  # beside an adapter of ours: config.json of the adapted model
@@ -271,11 +271,15 @@ class ElmoFolder(ModelFolder):
 
     def model(self) -> nn.Module:
         """The model with its weights, and a mix of its layers with equal weights."""
-        return EncoderWithHeads(elmo_format.read(self.path), {})
+        from regard.checkpoints.formats import elmo
+
+        return EncoderWithHeads(elmo.read(self.path), {})
 
     def tokenizer(self) -> Tokenizer:
         """Words between white space."""
-        return elmo_format.read_tokenizer(self.path)
+        from regard.checkpoints.formats import elmo
+
+        return elmo.read_tokenizer(self.path)
 
     def half_precision(self) -> torch.dtype | None:
         """None: the weights are float32."""
@@ -295,8 +299,10 @@ class FastaiFolder(ModelFolder):
     @classmethod
     def of(cls, folder: Path, files: FastaiFiles) -> FastaiFolder:
         """The model of these files, which are in the folder."""
-        words = read_words(files.words)
-        made = read_fastai(files, words)
+        from regard.checkpoints.formats import fastai
+
+        words = fastai.read_words(files.words)
+        made = fastai.read_model(files, words)
         about = {"task": "language-modeling", **model_section(made)}
         return cls(folder, own_config(made) | {"regard": about}, None, made, tuple(words))
 
@@ -310,7 +316,9 @@ class FastaiFolder(ModelFolder):
 
     def tokenizer(self) -> Tokenizer:
         """Words between spaces; those that are not among the model's are unknown."""
-        return closed_vocabulary(self.words, roles(list(self.words)))
+        from regard.checkpoints.formats import fastai
+
+        return closed_vocabulary(self.words, fastai.roles(list(self.words)))
 
 
 def open_folder(path: str | Path) -> ModelFolder:
@@ -324,10 +332,8 @@ def open_folder(path: str | Path) -> ModelFolder:
     folder = folder_of(path)
     if holds_adapter(folder) and not holds_weights(folder):
         return _open_adapter(folder)
-    if elmo_format.holds_elmo(folder) and not (folder / CONFIG).exists():
-        return ElmoFolder(folder, {"model_type": "elmo"}, None)
-    if (files := FastaiFiles.find(folder)) is not None:
-        return FastaiFolder.of(folder, files)
+    if not (folder / CONFIG).exists() and (found := _without_config(folder)) is not None:
+        return found
     config = _read_config(folder)
     found = ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG))
     if config.get("model_type") is None:
@@ -339,6 +345,16 @@ def open_folder(path: str | Path) -> ModelFolder:
             stacklevel=2,
         )
     return found
+
+
+def _without_config(folder: Path) -> ModelFolder | None:
+    """A folder in a layout that has no config.json; None: it has none of these."""
+    from regard.checkpoints.formats import elmo, fastai
+
+    if elmo.holds_elmo(folder):
+        return ElmoFolder(folder, {"model_type": "elmo"}, None)
+    files = fastai.FastaiFiles.find(folder)
+    return FastaiFolder.of(folder, files) if files is not None else None
 
 
 def _open_adapter(folder: Path) -> AdapterFolder:

@@ -133,23 +133,29 @@ def _exit(error: BaseException, message: str, code: int) -> None:
     raise typer.Exit(code) from None
 
 
-def load_task(model: str | Path, quantize: Any = None, device: str | None = None) -> Any:
-    """The task of a folder; see `regard.load`.
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Inside, modules are imported without garbage collection, which would free nothing.
 
-    Garbage collection is off meanwhile: it would take an eighth of the time that torch needs to be
-    imported, and would free nothing.
+    It would take an eighth of the time that torch needs to be imported.
     """
     gc.disable()
     try:
-        from regard.malloc import keep_freed_blocks
-        from regard.tasks.folders import load
-
-        task = load(model, quantize=quantize, device=device)
-        keep_freed_blocks()
-        return task
+        yield
     finally:
         gc.enable()
         gc.freeze()
+
+
+@no_garbage_collection()
+def load_task(model: str | Path, quantize: Any = None, device: str | None = None) -> Any:
+    """The task of a folder; see `regard.load`."""
+    from regard.malloc import keep_freed_blocks
+    from regard.tasks.folders import load
+
+    task = load(model, quantize=quantize, device=device)
+    keep_freed_blocks()
+    return task
 
 
 def say(message: str) -> None:

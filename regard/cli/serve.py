@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from regard.cli.console import load_task, say
+from regard.cli.console import load_task, no_garbage_collection, say
 from regard.cli.options import Device, Quantize, existing, with_flags
 from regard.errors import ConfigError, MissingExtra
 
@@ -66,7 +66,8 @@ def serve(folders: Folders, flags: ServerFlags) -> None:
     asked, then ends.
     """
     _check_extra("serve")
-    from regard.serving.served_page import ServedPage
+    with no_garbage_collection():
+        from regard.serving.served_page import ServedPage  # imports torch
 
     _run(folders, flags, ServedPage())
 
@@ -98,10 +99,11 @@ def studio(
     if labels is not None and texts is None:
         raise ConfigError("--labels names a column of --texts FILE, which is not given.")
     _check_extra("studio")
-    from regard.serving.studio.maps import TextMaps
-    from regard.serving.studio.routes import studio_page
-    from regard.serving.studio.runs import RunFolders
-    from regard.serving.studio.sources import StudioSources
+    with no_garbage_collection():
+        from regard.serving.studio.maps import TextMaps
+        from regard.serving.studio.routes import studio_page
+        from regard.serving.studio.runs import RunFolders
+        from regard.serving.studio.sources import StudioSources
 
     sources = StudioSources(RunFolders(runs or ()), TextMaps(texts, labels))
     _run(folders or [], flags, studio_page(sources))
@@ -134,7 +136,8 @@ def _run(folders: list[Path], flags: ServerFlags, page: ServedPage) -> None:
         flags.deadline,
         flags.prefix_cache * 2**20,
     )
-    from regard.serving.server import serve as run  # imports torch
+    with no_garbage_collection():
+        from regard.serving.server import serve as run
 
     load = partial(load_task, quantize=flags.quantize, device=flags.device)
     run(named, load, options, say, page)

@@ -1,6 +1,7 @@
 """What answers requests: functions of a task, items and options, with one plain value an item.
 
-They call the same methods as the command line, so that the answers are the same.
+They call the same methods as the command line, so that the answers are the same. What some of them
+alone need is imported by their first request: a server starts without it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from regard.decoding.hypothesis import values_of
 from regard.errors import TextError
-from regard.visual.attention_of_text import attention_of_text, mean_weights
-from regard.visual.image_regions import AttendedRegions, attended_regions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from regard.serving.generation import Continued
     from regard.tasks.captioning import Captioning
     from regard.tasks.verbs import TaskVerbs
+    from regard.visual.image_regions import AttendedRegions
 
 _IMAGE_HINT = "Give the bytes of a PNG or JPEG file in base64."
 Call = Callable[["TaskVerbs", list[Any], dict[str, Any]], Sequence[Any]]
@@ -49,6 +48,8 @@ def continuations(task: TaskVerbs, items: list[Continued]) -> list[Any]:
 
 
 def _with_texts(task: TaskVerbs, items: list[Any], found: list[list[Hypothesis]]) -> list[Any]:
+    from regard.decoding.hypothesis import values_of
+
     return [
         {"text": texts[0], "hypotheses": values_of(hypotheses, texts)}
         for hypotheses, texts in zip(found, task.spelled(items, found), strict=True)
@@ -91,6 +92,8 @@ def _attention(
     head: int | None = None,
     tokens: bool = False,
 ) -> dict[str, Any]:
+    from regard.visual.attention_of_text import attention_of_text, mean_weights
+
     record, answer = attention_of_text(task, item)
     heads = replace(record.heads(), tokens=tokens)
     return {"source": item, "answer": answer, **mean_weights(heads, kind, layer, head)[1]}
@@ -106,6 +109,8 @@ def regions_of(
     task: TaskVerbs, items: list[Any], options: dict[str, Any]
 ) -> Iterator[AttendedRegions]:
     """The caption of each image, and where each of its words looked."""
+    from regard.visual.image_regions import attended_regions
+
     with _files(items) as names:
         for index, name in enumerate(names):
             with _without_names(index):

@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import TextError
 from regard.serving.counters import RequestCounters
-from regard.serving.generation import Generation
 from regard.serving.problems import Problem
+
+if TYPE_CHECKING:
+    from regard.serving.generation import Generation
 
 TURN_TOKENS = 4096  # of the items of a call, estimated
 TURN_BESIDE = 1024  # of a call while texts are generated, which wait meanwhile

@@ -6,9 +6,7 @@ from contextlib import suppress
 
 from regard.errors import ConfigError
 from regard.serving.counters import RequestCounters
-from regard.serving.generation import ServedBatch
 from regard.serving.models import ServedModel
-from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.verbs import TaskVerbs
 
 
@@ -19,8 +17,10 @@ def served_model(
 
     prefix_bytes: of keys and values of prompts that are kept for prompts that begin as they do.
     """
-    if not isinstance(task, LanguageModeling) or task.model.reads_backward:
+    if not task.has("cache_prefixes") or task.model.reads_backward:
         return ServedModel(name, task)
+    from regard.serving.generation import ServedBatch
+
     if prefix_bytes:
         with suppress(ConfigError):  # a model without keys and values
             task.cache_prefixes(prefix_bytes)

@@ -27,6 +27,7 @@ class Request(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
         use_attribute_docstrings=True,
+        defer_build=True,  # validators are built by the first request, not by the import
     )
     ITEMS: ClassVar[str] = "texts"
 

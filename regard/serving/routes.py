@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from regard.serving import calls, chat, openai, requests, tokens
+from regard.lazy import on_first_call
+from regard.serving import calls, requests, tokens
 from regard.serving.work import work_maker
-from regard.visual.attention_maps import has_attention
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
@@ -28,6 +28,9 @@ def any_task(task: TaskVerbs) -> bool:
 def reads_images(task: TaskVerbs) -> bool:
     """Whether a task is on images."""
     return task.reads_images
+
+
+has_attention = on_first_call("regard.visual.attention_maps:has_attention")
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ ROUTES = {
             "OpenAI's completions.",
             "generate",
             requests.Completion,
-            openai.completion,
+            on_first_call("regard.serving.openai:completion"),
             {"model": "gpt2", "prompt": CAT, "max_tokens": 8, "temperature": 0},
         ),
         Route(
@@ -206,7 +209,7 @@ ROUTES = {
             "OpenAI's chat completions, of models of dialogues.",
             "reply",
             requests.Chat,
-            chat.chat,
+            on_first_call("regard.serving.chat:chat"),
             {"model": "dialogue", "messages": [{"role": "user", "content": CAT}]},
         ),
         Route(
@@ -214,7 +217,7 @@ ROUTES = {
             "OpenAI's embeddings.",
             "embed",
             requests.OpenAIEmbedding,
-            openai.embeddings,
+            on_first_call("regard.serving.openai:embeddings"),
             {"model": "minilm", "input": [CAT]},
         ),
     )

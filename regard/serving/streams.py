@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
 from regard.plain_json import to_json
 from regard.serving.engine import QueuedRequest
-from regard.serving.generated_text import GeneratedText
 from regard.serving.problems import problem_of
 from regard.serving.work import Work
+
+if TYPE_CHECKING:
+    from regard.serving.generated_text import GeneratedText
 
 Event = tuple[int, int, str, str | None]  # prompt, its sequence, what is new of its text, its end
 

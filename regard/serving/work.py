@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
-from regard.decoding import RelativeLimit, TotalLimit
 from regard.serving.calls import Call, continuations, decode
-from regard.serving.generation import Generation
 from regard.serving.requests import Decoding, Request
-from regard.tasks.inputs import checked_texts
-from regard.tasks.language_modeling import LanguageModeling
-from regard.tasks.prompts import fitted_prompts
 
 if TYPE_CHECKING:
+    from regard.serving.generation import Generation
     from regard.serving.models import ServedModel
+    from regard.tasks.language_modeling import LanguageModeling
     from regard.tasks.verbs import TaskVerbs
 
 Chunk = Callable[[int, int, str, str | None], Any]
@@ -84,7 +81,11 @@ def continued(
     """
     if served.batch is None:
         return None
-    task = cast(LanguageModeling, served.task)
+    from regard.serving.generation import Generation
+    from regard.tasks.inputs import checked_texts
+    from regard.tasks.prompts import fitted_prompts
+
+    task = cast("LanguageModeling", served.task)
     named = {name: value for name, value in options.items() if name != "too_long"}
     method = decoding.with_options(task.method, **named)
     ids = task.prompt_ids(checked_texts(items))
@@ -108,6 +109,8 @@ def costs_of(task: TaskVerbs, items: Sequence[Any], options: Mapping[str, Any]) 
 
 def most_generated(task: TaskVerbs, method: Any, read: int) -> int:
     """The most tokens that are generated for a source or prompt of so many tokens."""
+    from regard.decoding import RelativeLimit, TotalLimit
+
     limit = method.max_tokens
     if isinstance(limit, RelativeLimit):
         most = int(limit.ratio * read) + limit.plus

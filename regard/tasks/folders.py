@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +142,24 @@ def device_for(wanted: str | None, dtype: Weights | None = None) -> torch.device
     return found
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Inside, torch computes with one thread: weights are read by many small operations, between
+    which the other threads would wait actively, as much processor time again.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _model_on(folder: ModelFolder, target: torch.device) -> nn.Module:
     """The model of a folder; stored 8-bit and bfloat16 weights stay quantized on the CPU alone."""
     if folder.dtype is None:
-        return folder.model()
+        with _one_thread():
+            return folder.model()
     return folder.quantized_model() if target.type == "cpu" else folder.dequantized_model()
 
 

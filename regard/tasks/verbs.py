@@ -126,6 +126,7 @@ class TaskVerbs:
     parse: Callable[..., Any]
     # of tasks with a probability of a text
     log_likelihoods: Callable[[Sequence[str]], list[float]]
+    cache_prefixes: Callable[..., Any]
     # of tasks on an encoder
     reads_pairs: ClassVar[bool]
     prediction_type: ClassVar[type[Prediction]]

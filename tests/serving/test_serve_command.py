@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,36 @@ def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_p
     finally:
         process.kill()
         process.stderr.close()
+
+
+# What requests import when they need it, and what training, pictures and other models use.
+NOT_AT_START = (
+    *("regard.decoding.continuous", "regard.decoding.sampling", "regard.decoding.speculative"),
+    *("regard.serving.openai", "regard.serving.chat", "regard.serving.generation"),
+    *("regard.serving.studio", "regard.visual", "regard.training", "regard.experiments"),
+    *("regard.tasks.language_modeling", "regard.tasks.text_to_text", "regard.tasks.dialogue"),
+    *("regard.checkpoints.formats.elmo", "regard.checkpoints.formats.fastai", "regard.models.elmo"),
+    *("regard.executors", "regard.exporting", "regard.sharded", "regard.models.gpt"),
+    *("torch._dynamo", "torch._inductor", "torch.onnx", "sympy", "scipy", "pandas", "matplotlib"),
+    *("transformers", "datasets", "huggingface_hub", "PIL", "rich", "jinja2", "openai"),
+)
+
+
+def test_a_server_of_an_encoder_starts_without_what_other_models_and_routes_need(folders):
+    command = [sys.executable, "-X", "importtime", *REGARD[1:], folders["embedding"]]
+    process = subprocess.Popen(
+        [*map(str, command), "--port", str(free_port())], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        lines = [*takewhile(lambda line: not line.startswith("serving "), process.stderr)]
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
+    assert "regard.tasks.embedding" in loaded
+    assert not {one for one in loaded for name in NOT_AT_START if f"{one}.".startswith(f"{name}.")}
+    assert len({one for one in loaded if one.startswith("regard.")}) <= 240
 
 
 def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_path):

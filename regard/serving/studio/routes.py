@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
-from regard.serving.routes import CAT, ROUTES, Route, reads_images
+from regard.serving.routes import CAT, ROUTES, Route, has_attention, reads_images
 from regard.serving.served_page import ServedPage
 from regard.serving.studio import attention, cells, decoding_steps, regions, requests, tokenization
 from regard.serving.studio.sources import StudioSources
 from regard.serving.work import work_maker
-from regard.visual.attention_maps import has_attention
 
 STUDIO_ROUTES = {
     route.path: route
