@@ -91,10 +91,13 @@ def _scores(result: Result) -> dict[str, float]:
 def _attention(
     task: TaskVerbs, recipe: Any, rows: Sequence[tuple[str, ...]]
 ) -> list[tuple[str, Picture]]:
-    """What the model looks at over the first sample, where it looks at anything."""
+    """What the model attends to over the first sample that it can read whole, or over an excerpt of
+    one; nothing, if it has no attention.
+    """
     if not rows or not any(isinstance(module, CapturePoint) for module in task.model.modules()):
         return []
-    inputs = task.attention_inputs(rows[0])
+    possible = (task.attention_inputs(row) for row in rows)
+    inputs = next((one for one in possible if one is not None), None)
     with look(task) as seen, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the sample ends with the context is no matter here
         if inputs is not None:

@@ -59,13 +59,19 @@ class DecoderOnlyConfig:
         """The configuration of the language model.
 
         Raises:
-            CheckpointError: `inside` is none, or `decoder` names no language model.
+            CheckpointError: `inside` is none, or has a field of this configuration; `decoder` names
+                no language model.
         """
         kind = _language_model(self.decoder)
         known = asdict(self)
         own = {name: known[name] for name in ("vocab_size", *SPECIAL)}
         names = {one.name for one in fields(kind.Config)}
         own = {name: value for name, value in own.items() if name in names}
+        if twice := [name for name in own if name in self.inside]:
+            raise CheckpointError(
+                f"config.json: `inside.{twice[0]}` would have no effect: it is that of the whole "
+                f"model, {own[twice[0]]}. Leave it out."
+            )
         return config_of(kind.Config, {**self.inside, **own}, "config.json", section="inside")
 
 

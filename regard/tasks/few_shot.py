@@ -24,6 +24,7 @@ from regard.tasks.finite_checks import check_finite
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.log_likelihoods import ending_log_likelihoods
 from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, Rows, drawn_examples
+from regard.tasks.prompts import prompt_capacity
 from regard.text.templates import EncoderInput
 
 ANSWER_TOKENS = 32  # of a generated answer, at most
@@ -132,8 +133,7 @@ def _fitted(
     question does and it is truncated, its end.
     """
     endings = [space + choice for choice in question.choices] or [""]
-    room = 0 if question.choices else ANSWER_TOKENS
-    most, truncated = None if task.context is None else task.context + 1 - room, False
+    most, truncated = _prompt_limit(task, question), False
     for dropped in range(len(solved) + 1):
         prompt = "".join(solved[dropped:]) + question.prompt
         rows = task.prompt_ids([prompt + ending for ending in endings])
@@ -143,20 +143,52 @@ def _fitted(
     else:
         assert most is not None
         if too_long == "error":
-            problem = f"has {longest:,} tokens, but {most:,} fit into the context of this model."
+            beside = "" if question.choices else f" beside an answer of up to {ANSWER_TOKENS}"
+            problem = f"has {longest:,} tokens, but {most:,} fit into the context of this model"
             hint = "Shorten it, leave it out, or cut its beginning with too_long='truncate'."
-            raise TextError(number, problem, hint, what="Question")
+            raise TextError(number, f"{problem}{beside}.", hint, what="Question")
         rows, truncated = [ids[-most:] for ids in rows], True
     counts = [_count(task, prompt, one) for one in endings]
+    _check_counts(question, number, counts, [len(ids) for ids in rows], truncated)
+    return Fitted(prompt, rows, counts, dropped, truncated)
+
+
+def _prompt_limit(task: LanguageModeling, question: PromptQuestion) -> int | None:
+    """The most tokens of a prompt: with its longest choice, or before a generated answer."""
+    if question.choices:
+        return None if task.context is None else task.context + 1  # the last one is not read
+    return prompt_capacity(task.context, {"max_tokens": ANSWER_TOKENS})
+
+
+def _check_counts(
+    question: PromptQuestion,
+    number: int,
+    counts: Sequence[int],
+    lengths: Sequence[int],
+    truncated: bool,
+) -> None:
+    """Check that each choice has tokens, and that tokens of the prompt are before them.
+
+    Args:
+        counts, lengths: of each choice its tokens, and those of the prompt with it.
+
+    Raises:
+        TextError: one has none.
+    """
     for choice, count in zip(question.choices, counts, strict=False):
         if not count:
             problem = f"has the choice {choice!r}, of which this tokenizer keeps no token."
             raise TextError(number, problem, "Write it otherwise.", what="Question")
-    if any(count >= len(ids) for count, ids in zip(counts, rows, strict=True)):
-        raise TextError(
-            number, "has an empty prompt.", "Write text in the template.", what="Question"
-        )
-    return Fitted(prompt, rows, counts, dropped, truncated)
+    for count, length in zip(counts, lengths, strict=True):
+        if count < length:
+            continue
+        problem, hint = "has an empty prompt.", "Write text in the template."
+        if truncated:
+            problem = (
+                f"has a choice of {count:,} tokens, but with the prompt before it {length:,} fit"
+            )
+            problem, hint = f"{problem} into the context of this model.", "Leave it out."
+        raise TextError(number, problem, hint, what="Question")
 
 
 def _count(task: LanguageModeling, prompt: str, ending: str) -> int:

@@ -545,8 +545,11 @@ class LanguageModeling(EmbedsTexts):
         if self.context is not None:  # half of it for the prompt at most
             most = max(1, min(30, self.context // 2))
             encoded = self.tokenizer.encode_many(prompts)
-            prompts = self.tokenizer.decode_many(ids[: self.context - most] for ids in encoded)
-        return list(zip(prompts, self.generate(prompts, max_tokens=most), strict=True))
+            cut = self.tokenizer.decode_many(ids[: self.context - most] for ids in encoded)
+            # A part of a character is decoded as U+FFFD, which may have more tokens than the part.
+            prompts = [prompt.rstrip("\ufffd") for prompt in cut]
+        found = self.generate(prompts, max_tokens=most, too_long="truncate")
+        return list(zip(prompts, found, strict=True))
 
     def line_end(self) -> list[int]:
         """The ids at the end of each line of the text: none where line breaks are tokens."""

@@ -41,8 +41,9 @@ class PromptTemplate:
     template: names fields in braces, also `{question.stem}`; `{{` is a brace.
     answer: the field with the right answer: a label of `choices`, the number of a choice from 0, or
         a choice itself.
-    choices: the texts of all labels; or the field with the list of the choices of each row; None:
-        the answer is generated, and the field `answer` has its text.
+    choices: the texts of all labels, which may be numbers or truth values as in the rows; or the
+        field with the list of the choices of each row; None: the answer is generated, and the field
+        `answer` has its text.
     separator: between examples.
 
     Raises:
@@ -51,7 +52,7 @@ class PromptTemplate:
 
     template: str
     answer: str
-    choices: Mapping[str, str] | str | None = None
+    choices: Mapping[Any, str] | str | None = None
     separator: str = "\n\n"
 
     def __post_init__(self) -> None:
@@ -89,11 +90,12 @@ class PromptTemplate:
         Raises:
             DataError: a row lacks a field, or its answer is none of its choices; there is no row.
         """
+        located: list[tuple[Location, Mapping[str, Any]]]
         if isinstance(rows, str | PathLike):
             file = read_records(rows)
             located = [((str(rows), number), row) for number, row in file.records()]
         else:
-            located = [(("rows", number), dict(row)) for number, row in enumerate(rows, 1)]
+            located = [_located(row, ("rows", number)) for number, row in enumerate(rows, 1)]
         if not located:
             raise DataError("rows", None, "are none.")
         return [self.question(row, location) for location, row in located]
@@ -109,7 +111,7 @@ class PromptTemplate:
         if self.choices is None:
             return PromptQuestion(prompt, (), answer)
         if isinstance(self.choices, Mapping):
-            labels, choices = tuple(self.choices), tuple(self.choices.values())
+            labels, choices = tuple(map(_shown, self.choices)), tuple(self.choices.values())
         else:
             choices = _list(found(row, self.choices, location), self.choices, location)
             labels = tuple(map(str, range(len(choices))))
@@ -118,7 +120,7 @@ class PromptTemplate:
         known = dict(zip(labels, choices, strict=True))
         right = known.get(answer, answer)
         if right not in choices:
-            names = ", ".join(map(repr, known if isinstance(self.choices, Mapping) else choices))
+            names = ", ".join(map(repr, labels if isinstance(self.choices, Mapping) else choices))
             raise DataError(*location, f"has the answer {answer!r}, but the choices are {names}.")
         return PromptQuestion(prompt, choices, right)
 
@@ -154,10 +156,21 @@ def drawn_examples(
     return chosen
 
 
+def _located(row: object, location: Location) -> tuple[Location, dict[str, Any]]:
+    if not isinstance(row, Mapping):
+        raise DataError(*location, f"must be a mapping, but is a {type(row).__name__}.")
+    return location, dict(row)
+
+
 def _text(row: Mapping[str, Any], name: str, location: Location) -> str:
     """A field as text; of true and false their words."""
     value = found(row, name, location)
-    return str(value).lower() if isinstance(value, bool) else text_of(name, value, location)
+    return _shown(value) if isinstance(value, bool) else text_of(name, value, location)
+
+
+def _shown(label: object) -> str:
+    """A label as text: JSON's words for true and false."""
+    return str(label).lower() if isinstance(label, bool) else str(label)
 
 
 def _list(value: Any, name: str, location: Location) -> tuple[str, ...]:

@@ -207,8 +207,10 @@ class TaskVerbs:
         return {}
 
     def attention_inputs(self, sample: Sequence[str]) -> Any:
-        """What to predict to draw attention over a sample; None: it is too large for a page."""
-        return [sample[0]]
+        """What to predict to draw attention over a sample; None: it is too large for a page, or the
+        model cannot read it whole.
+        """
+        return None if self.over_limit([sample[0]]) else [sample[0]]
 
     def attention_excerpt(self, recipe: Any) -> tuple[str, ...] | None:
         """The beginning of a sample that is too large as a whole; None: there is none."""

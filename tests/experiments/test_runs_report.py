@@ -47,6 +47,16 @@ def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_pa
         assert f"{result.scores['loss']:.4g}" in page
 
 
+def test_a_run_whose_first_validation_text_is_too_long_has_the_attention_of_the_next(tmp_path):
+    (tmp_path / "pairs.tsv").write_text(f"{'one ' * 40}\teins\ntwo\tzwei\none two\teins\n")
+    recipe = tmp_path / "recipe.toml"
+    limits = "d_model = 16\nheads = 2\nd_ff = 16\nmax_length = 9\n"
+    recipe.write_text(RECIPE.format(model="transformer").replace("d_model = 16\n", limits))
+    with pytest.warns(UserWarning, match="longer than 9 tokens"):
+        folder, _ = runs.train(recipe, out=tmp_path / "run", show="none")
+    assert "What it looks at" in (folder / "report.html").read_text()
+
+
 TEXTS = ["a dog runs after a red ball .", "the old cat sleeps on a warm mat ."]
 QUESTIONS = ["what runs ?", "who sleeps ?"]
 

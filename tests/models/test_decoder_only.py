@@ -112,6 +112,12 @@ def test_the_inner_model_must_be_a_language_model(decoder, message):
         DecoderOnly(DecoderOnlyConfig(V, decoder, {}))
 
 
+@pytest.mark.parametrize("name", ["vocab_size", "pad", "bos", "eos"])
+def test_what_the_whole_model_says_is_not_said_inside(name):
+    with pytest.raises(CheckpointError, match=rf"`inside\.{name}` would have no effect"):
+        DecoderOnly(DecoderOnlyConfig(20, inside={**SIZES, name: 5}))
+
+
 def test_an_unknown_option_inside_is_named():
     with pytest.raises(CheckpointError, match="width"):
         DecoderOnly(DecoderOnlyConfig(V, "gpt2", {"width": 3}))

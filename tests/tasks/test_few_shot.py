@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from regard.cli.zero_shot import ZeroShotOptions
 from regard.data import Sequences
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, TextError
+from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.few_shot import few_shot_scores
 from regard.tasks.language_modeling import LanguageModeling
@@ -192,6 +194,36 @@ def test_models_with_a_state_answer_too():
     assert all(0 <= one.value <= 1 for one in found)
 
 
+@pytest.mark.parametrize("limit", [1, 8, 31, 32, 33, 34])
+def test_contexts_around_the_length_of_an_answer_are_errors_or_truncate(limit):
+    tokenizer = train("byte-bpe", [str(row) for row in ROWS], 300)
+    torch.manual_seed(0)
+    config = GPT2.Config(tokenizer.vocab_size, d_model=8, heads=2, layers=1, max_length=limit)
+    task = LanguageModeling(GPT2(config).eval(), tokenizer)
+    rows = [{"text": "the", "answer": "a"}, {"text": "the ball is red", "answer": "b"}]
+    read, fit = list(map(len, task.prompt_ids([row["text"] for row in rows]))), max(1, limit - 31)
+    template = PromptTemplate("{text}", answer="answer")
+    long = [number for number, count in enumerate(read) if count > fit]
+    number = long[0]
+    message = f"Question {number + 1} has {read[number]} tokens, but {fit} fit .* up to 32"
+    with pytest.raises(TextError, match=message):
+        few_shot_scores(task, rows, template)
+    with warnings.catch_warnings(action="ignore"):  # texts stop where the context does
+        (found,) = few_shot_scores(task, rows, template, too_long="truncate")
+    assert found.signature.endswith(f"|count:2|truncated:{len(long)}")
+    row = {"text": "the ball", "label": 0, "options": ["is red " * limit, "a"]}
+    with pytest.raises(TextError, match=rf"a choice of .* before it {limit + 1} fit into"):
+        few_shot_scores(task, [row], LISTED, too_long="truncate")
+
+
+def test_labels_may_be_numbers_and_truth_values():
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": "0"}, {"text": "c", "label": True}]
+    numbered = PromptTemplate("{text}", "label", {0: "bad", 1: "good"})
+    assert [one.answer for one in numbered.questions(rows[:2])] == ["good", "bad"]
+    truths = PromptTemplate("{text}", "label", {True: "yes", False: "no"})
+    assert truths.questions(rows[2:])[0].answer == "yes"
+
+
 def test_labels_indices_and_texts_are_answers():
     rows = [
         {"text": "a", "label": True, "options": ["x", "y"]}, {"text": "b", "label": "y"},
@@ -216,6 +248,7 @@ def test_labels_indices_and_texts_are_answers():
         (LABELS, [{"text": "a", "label": 7}], "has the answer '7', but the choices are '0', '1'"),
         (LABELS, [{"text": None, "label": 0}], "must be text, but is missing"),
         (LABELS, [], "are none"),
+        (LABELS, ["abc"], "rows:1: must be a mapping, but is a str"),
         (LISTED, [{"text": "a", "label": 0, "options": ["x"]}], "at least two choices"),
         (LISTED, [{"text": "a", "label": 0, "options": ["x", " "]}], "has an empty choice"),
     ],

@@ -11,6 +11,7 @@ import re
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tokenizers
@@ -583,3 +584,16 @@ def test_a_cache_of_a_text_that_has_changed_is_an_error(tmp_path):
     (tmp_path / "train.txt").write_text("another text\n" * 50)
     with pytest.raises(ConfigError, match=r"train\.txt has changed"):
         trained(recipe, tmp_path / "second")
+
+
+@pytest.mark.parametrize("limit", [2, 3, 7, 10, 21])
+def test_samples_whose_prompts_end_inside_a_character_are_continued(tokenizer, limit):
+    task = made(tokenizer, max_length=limit)
+    lines = ["東京は日本の首都です。", "a 東京", "😀😃😄😁😆 あ い", "ab東京", ""]
+    reader = SimpleNamespace(texts=lambda: iter(lines))
+    recipe = SimpleNamespace(data=SimpleNamespace(records=lambda part: reader))
+    with warnings.catch_warnings(action="error"):
+        warnings.filterwarnings("ignore", "[^ ]* of [^ ]* texts stop where")
+        samples = task.samples(recipe)
+    prompts = [prompt for prompt, _ in samples]
+    assert all(map(str.startswith, lines, prompts)) and "\ufffd" not in "".join(prompts)
