@@ -111,10 +111,10 @@ def test_the_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatc
     monkeypatch.chdir(start)
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)  # where dataclasses look for their module
-    for block in blocks("python"):
-        if block.page == page and not block.marks:
-            code = compile("\n" * block.line + block.text, str(page), "exec")
-            exec(code, module.__dict__)
+    runnable = [one for one in blocks("python") if one.page == page and not one.marks]
+    assert runnable  # the blocks assert what they show
+    for block in runnable:
+        exec(compile("\n" * block.line + block.text, str(page), "exec"), module.__dict__)
 
 
 def regard(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

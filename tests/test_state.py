@@ -136,7 +136,7 @@ def test_the_cache_equals_lists_of_keys_and_values(steps, room):
             for layer in range(layers):
                 keys, values = write(cache, layer, new + layer, -new)
                 assert keys.shape == values.shape == (rows, 2, cache.longest + argument, 3)
-                compare(naive, keys - layer, values)
+                assert_same_lists(naive, keys - layer, values)
             assert at[:, -1].tolist() == [len(row) - 1 for row in naive.keys]
             cache = cache.advance(argument)
         elif verb in ("select", "reorder"):
@@ -162,7 +162,7 @@ def test_the_cache_equals_lists_of_keys_and_values(steps, room):
         assert cache.origin is None or cache.even
 
 
-def compare(naive: Lists, keys: Tensor, values: Tensor) -> None:
+def assert_same_lists(naive: Lists, keys: Tensor, values: Tensor) -> None:
     for row, expected in enumerate(naive.keys):
         if expected:
             together = torch.stack(expected, 1)  # (H, T, K)

@@ -185,5 +185,7 @@ def test_attention_functions_have_the_documented_shapes():
     for lead in ((2, 3), (5,), (2, 3, 4)):
         made = (torch.randn(*lead, 4, 6), torch.randn(*lead, 7, 6), torch.randn(*lead, 7, 3))
         checked_attend(*made)
-    checked_read(CrossAttention(8, 2), torch.randn(3, 5, 8), 2, 4)
-    checked_self(SelfAttention(8, 2, kind="encoder"), torch.randn(3, 5, 8))
+    keys, values = checked_read(CrossAttention(8, 2), torch.randn(3, 5, 8), 2, 4)
+    assert keys.shape == values.shape == (3, 2, 5, 4)
+    attended = checked_self(SelfAttention(8, 2, kind="encoder"), torch.randn(3, 5, 8))
+    assert attended.shape == (3, 5, 8)

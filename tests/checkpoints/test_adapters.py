@@ -103,7 +103,7 @@ class Case:
         hidden = encoder.encode(self.batch())
         return encoder.head.logits(hidden) if self.ending == "LMHeadModel" else hidden
 
-    def same(self, found: Tensor, expected: Tensor) -> None:
+    def assert_close(self, found: Tensor, expected: Tensor) -> None:
         """Padding left out, where there is an answer for each token."""
         assert expected.std() > 0.05  # there was something to compare
         if found.dim() == 3 and self.family != "marian":
@@ -200,7 +200,7 @@ def test_peft_opens_our_folder_with_equal_outputs_and_gradients(case, tmp_path):
     write_adapter(tmp_path / "adapter", ours, options, str(tmp_path / "base"))
     theirs = opened_by_peft(case, tmp_path / "base", tmp_path / "adapter").train()
     found, expected = case.scores(ours), case.their_scores(theirs)
-    case.same(found, expected)
+    case.assert_close(found, expected)
     weigh = torch.randn(found.shape, generator=torch.Generator().manual_seed(3))
     if found.dim() == 3 and case.family != "marian":
         weigh = weigh * case.batch().keep[..., None]
@@ -224,7 +224,7 @@ def test_we_open_the_folder_of_peft_with_equal_outputs(case, tmp_path):
     theirs = their_adapted(case, saved_base(case, tmp_path / "base"))
     theirs.save_pretrained(tmp_path / "adapter")
     with torch.no_grad():
-        case.same(
+        case.assert_close(
             case.scores(open_folder(tmp_path / "adapter").model().eval()),
             case.their_scores(theirs),
         )
@@ -237,7 +237,7 @@ def test_we_open_other_kinds_of_adapters_of_peft(options, tmp_path):
     theirs.save_pretrained(tmp_path / "adapter")
     with torch.no_grad():
         ours = open_folder(tmp_path / "adapter").model().eval()
-        case.same(case.scores(ours), case.their_scores(theirs))
+        case.assert_close(case.scores(ours), case.their_scores(theirs))
 
 
 def test_a_new_head_comes_from_the_adapter(tmp_path):
@@ -252,7 +252,7 @@ def test_a_new_head_comes_from_the_adapter(tmp_path):
     ours = open_folder(tmp_path / "adapter").model().eval()
     assert ours.outputs() == {"classes": 3}
     with torch.no_grad():
-        case.same(case.scores(ours), case.their_scores(theirs))
+        case.assert_close(case.scores(ours), case.their_scores(theirs))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -263,7 +263,7 @@ def test_merged_is_unmerged(case, tmp_path):
     assert adapted_layers(model) and not adapted_layers(plain)
     assert not any(isinstance(module, LowRankLinear) for module in plain.modules())
     with torch.no_grad():
-        case.same(case.scores(plain), case.scores(model))
+        case.assert_close(case.scores(plain), case.scores(model))
 
 
 def test_adapters_change_nothing_at_the_start(tmp_path):

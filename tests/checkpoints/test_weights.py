@@ -23,7 +23,7 @@ TENSORS = {
 FORMS = ["zip", "legacy", "bare"]
 
 
-def same(found, wanted=TENSORS):
+def assert_equal_tensors(found, wanted=TENSORS):
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
         assert found[name].dtype == tensor.dtype
@@ -52,7 +52,7 @@ def test_safetensors_and_pickles_whole_or_sharded_keep_their_types(tmp_path):
     torch.save(TENSORS, folders["bin"] / "pytorch_model.bin")
     sharded(folders["bin-shards"], "pytorch_model", ".bin", torch.save)
     for path in folders.values():
-        same(read_weights(path))
+        assert_equal_tensors(read_weights(path))
 
 
 def test_shards_written_by_transformers_are_read(tmp_path):
@@ -64,13 +64,13 @@ def test_shards_written_by_transformers_are_read(tmp_path):
     model = transformers.BertModel(config)
     model.save_pretrained(tmp_path, max_shard_size="2KB")
     assert not (tmp_path / "model.safetensors").exists()
-    same(read_weights(tmp_path), model.state_dict())
+    assert_equal_tensors(read_weights(tmp_path), model.state_dict())
 
 
 def test_safetensors_are_preferred_to_a_pickle(tmp_path):
     save_file(TENSORS, tmp_path / "model.safetensors")
     torch.save({"other": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
-    same(read_weights(tmp_path))
+    assert_equal_tensors(read_weights(tmp_path))
 
 
 def test_pickles_in_the_old_format_with_shared_parameters_are_read(tmp_path):
@@ -78,7 +78,7 @@ def test_pickles_in_the_old_format_with_shared_parameters_are_read(tmp_path):
     weight = torch.nn.Parameter(torch.randn(3, 2))
     torch.save({"a": weight, "b": weight}, path, _use_new_zipfile_serialization=False)
     found = read_weights(tmp_path)
-    same(found, {"a": weight.detach(), "b": weight.detach()})
+    assert_equal_tensors(found, {"a": weight.detach(), "b": weight.detach()})
     assert not found["a"].requires_grad
 
 

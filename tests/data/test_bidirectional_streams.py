@@ -72,7 +72,7 @@ def test_separate_sentences_hold_each_sentence_once():
     assert len(found[0]) == max(map(len, expected))
 
 
-def test_drawn_sentences_in_drawn_sizes():
+def test_streams_of_any_size_hold_every_sentence_once_and_in_order():
     draw = np.random.default_rng(0)
     for _ in range(40):
         lengths = draw.integers(0, 7, draw.integers(1, 9))

@@ -51,7 +51,7 @@ def test_lengths_follow_the_closed_formula(density, mean, source):
     assert tuple(len(one) + 1 for one in found) == noise.lengths(window)
 
 
-def test_the_figure_of_the_paper():
+def test_corrupted_spans_equal_the_figure_of_the_paper():
     """Raffel et al. 2020, figure 2."""
     words = "Thank you for inviting me to your party last week .".split()
     dropped = np.array([word in ("for", "inviting", "last") for word in words])

@@ -140,7 +140,7 @@ def test_the_header_of_a_file_to_evaluate_is_an_error_with_what_to_do(tmp_path):
 # ----------------------------------------------------------------------------------- other tasks
 
 
-def test_the_header_of_a_file_of_tags(tmp_path):
+def test_a_header_of_a_file_of_tags_is_read_or_raises_an_error(tmp_path):
     path = tmp_path / "x.conll"
     path.write_text("Token\tPOS\tNER_tag\nEU\tNNP\tB-ORG\nvotes\tVBZ\tO\n\nYes\tUH\tO\n")
     with pytest.raises(DataError, match=r"x.conll:1: looks like a header: .*'Token', 'NER_tag'"):

@@ -76,7 +76,7 @@ def passed(module, hidden: Tensor, grad: Tensor, low_precision: bool, run) -> li
     return [out.detach(), *found]
 
 
-def near(found: list[Tensor], wanted: list[Tensor], kind: torch.dtype) -> None:
+def assert_close(found: list[Tensor], wanted: list[Tensor], kind: torch.dtype) -> None:
     torch.testing.assert_close(found[0], wanted[0], atol=KINDS[kind], rtol=0)
     for one, other in zip(found[1:], wanted[1:], strict=True):
         torch.testing.assert_close(one, other, atol=2e-6 * float(other.abs().max()) + 1e-9, rtol=0)
@@ -98,7 +98,7 @@ def test_unpadded_self_attention_equals_the_padded_one(kind, is_causal, probabil
         out = attention(packing.unpad(x), unpadded_mask(packing, causal=is_causal))
         return packing.pad(out) * keep
 
-    near(passed(attention, hidden, grad, low_precision, run), wanted, kind)
+    assert_close(passed(attention, hidden, grad, low_precision, run), wanted, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,7 +117,7 @@ def test_unpadded_attention_from_first_tokens_equals_the_padded_one(kind, probab
             packing.unpad(x), unpadded_mask(packing), tokens=packing.first_tokens()
         ).transpose(0, 1)
 
-    near(passed(attention, hidden, grad, low_precision, run), wanted, kind)
+    assert_close(passed(attention, hidden, grad, low_precision, run), wanted, kind)
     flat = packing.unpad(hidden)
     assert torch.equal(packing.first_tokens().of(flat)[0], FirstTokens().of(hidden)[:, 0])
 
@@ -175,7 +175,7 @@ def test_unpadded_cross_attention_equals_the_padded_one(kind, probability, sourc
         )
         return rows.pad(out) * keep
 
-    near(
+    assert_close(
         passed(cross, hidden, grad, low_precision, run),
         passed(cross, hidden, grad, low_precision, apart),
         kind,

@@ -228,7 +228,7 @@ def test_a_pair_that_is_not_cut_joins_at_a_sentence(tokenizer, monkeypatch):
         assert not follows or a_end == b
 
 
-def test_segments_and_labels_of_pairs(tokenizer):
+def test_pairs_have_two_segments_and_a_label(tokenizer):
     corpus = corpus_of(documents(60), tokenizer)
     rows = PairRows(SentencePairs(corpus, length=29, seed=1), 4)
     template = Template.bert(tokenizer.cls_id, tokenizer.sep_id)

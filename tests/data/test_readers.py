@@ -203,7 +203,7 @@ def test_tsv_keeps_quotes_and_odd_characters(tmp_path):
     assert [number for number, _ in read(path, (0,)).numbered()] == [1, 3]
 
 
-def test_columns_by_name_or_by_number_under_a_header(tmp_path):
+def test_columns_are_chosen_by_name_or_by_number_under_a_header(tmp_path):
     path = write(tmp_path / "x.tsv", "id\tde\ten\n1\teins\tone\n")
     assert list(read(path, ("en", "de"))) == [("one", "eins")]
     assert list(read(path, (2,), header=True)) == [("one",)]
@@ -251,7 +251,7 @@ def test_csv_gives_back_what_python_wrote(tmp_path_factory, table):
     assert list(read(path, ("a", "b"))) == table
 
 
-def test_csv_quotes_newlines_and_line_numbers(tmp_path):
+def test_csv_rows_keep_quotes_and_newlines_and_have_line_numbers(tmp_path):
     path = write(tmp_path / "x.csv", '"two\nlines","say ""hi"""\r\nb,c\r\n\n"broken,d\n')
     rows = read(path, (0, 1)).numbered()
     assert next(rows) == (1, ("two\nlines", 'say "hi"'))
@@ -260,7 +260,7 @@ def test_csv_quotes_newlines_and_line_numbers(tmp_path):
         next(rows)
 
 
-def test_csv_with_another_delimiter(tmp_path):
+def test_csv_is_read_with_another_delimiter(tmp_path):
     path = write(tmp_path / "x.csv", 'de;en\n"a;b";c\n')
     assert list(CsvReader(path, ("en", "de"), header=True, delimiter=";")) == [("c", "a;b")]
 

@@ -37,7 +37,7 @@ def drawn(draw: random.Random, depth: int = 0) -> tuple[str, list[tuple[str, str
     return f"({label} {' '.join(tree for tree, _ in parts)})", [*inside, (text, label)]
 
 
-def test_sentences_and_phrases_of_the_published_form(tmp_path):
+def test_published_trees_are_read_as_sentences_or_as_phrases(tmp_path):
     file = written(tmp_path, EXAMPLE, "", "(1 (2 It) (0 (1 (2 is) (1 bad)) (2 .)))")
     assert list(read_sentiment_trees(file)) == [("It 's lovely .", "3"), ("It is bad .", "1")]
     phrases = list(read_sentiment_trees(file, phrases=True).numbered())

@@ -36,7 +36,7 @@ def markov(count=3, vocabulary=4, seed=1):
     return Markov((torch.randn(count, vocabulary, vocabulary, generator=random) * 1.5).softmax(-1))
 
 
-def same(found, expected):
+def assert_same(found, expected):
     assert found.tokens == expected[1]
     assert found.finished == expected[2]
     assert found.score == pytest.approx(expected[0], abs=1e-9)
@@ -51,7 +51,7 @@ def test_a_beam_as_wide_as_all_sequences_finds_the_best_sequence(penalty):
         for hypothesis, expected in zip(
             hypotheses, enumerate_all(model, [which], longest, penalty), strict=False
         ):
-            same(hypothesis, expected)
+            assert_same(hypothesis, expected)
         assert len(hypotheses) == 9
 
 
@@ -83,7 +83,7 @@ def test_a_batch_equals_a_naive_search_of_each_sentence(rule, size, penalty):
         expected = naive_beam(model, row, size, longest, penalty, enough)[:n_best]
         assert len(hypotheses) == len(expected)
         for hypothesis, other in zip(hypotheses, expected, strict=True):
-            same(hypothesis, other)
+            assert_same(hypothesis, other)
             assert hypothesis.log_prob == pytest.approx(other[3], abs=1e-9)
 
 
@@ -206,7 +206,7 @@ def test_a_vocabulary_that_no_chunk_size_divides_is_searched_exactly():
         for one, other in zip(
             hypotheses, naive_beam(model, row, 4, 8, Power(1.0), enough), strict=True
         ):
-            same(one, other)
+            assert_same(one, other)
 
 
 def test_nan_scores_raise_an_error():

@@ -53,7 +53,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
     return OTHERS[kind]() if kind in OTHERS else text.train(kind, LINES, 400)
 
 
-def check(tokenizer: Tokenizer, before: list[int], tokens: list[int]) -> list[str]:
+def assert_parts_join(tokenizer: Tokenizer, before: list[int], tokens: list[int]) -> list[str]:
     spelling = IncrementalDetokenizer(tokenizer, before)
     parts = [spelling.add(token) for token in tokens]
     parts.append(spelling.rest())
@@ -71,7 +71,7 @@ def test_the_joined_parts_are_the_decoded_text(kind, data):
     tokens = data.draw(st.lists(st.sampled_from(some), max_size=90))  # some come again and again
     # What is said of a prompt stays: a byte behind its last ones may turn them into no character.
     assume(tokenizer.decode(before + tokens).startswith(tokenizer.decode(before)))
-    check(tokenizer, before, tokens)
+    assert_parts_join(tokenizer, before, tokens)
 
 
 @pytest.mark.parametrize("kind", [*text.KINDS, *OTHERS])
@@ -80,14 +80,14 @@ def test_the_joined_parts_are_the_decoded_text(kind, data):
 def test_an_encoded_text_is_detokenized_to_itself(kind, data):
     tokenizer = tokenizer_of(kind)
     lines = data.draw(st.lists(st.sampled_from(LINES), max_size=4))
-    check(tokenizer, [], tokenizer.encode(" ".join(lines)).ids)
+    assert_parts_join(tokenizer, [], tokenizer.encode(" ".join(lines)).ids)
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
 def test_text_is_returned_as_soon_as_it_is_certain(kind):
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("the cat sat, the cat").ids
-    parts = check(tokenizer, ids[:1], ids[1:])
+    parts = assert_parts_join(tokenizer, ids[:1], ids[1:])
     assert all(parts[:-1]) and parts[-1] == ""
 
 
@@ -95,9 +95,9 @@ def test_characters_of_several_tokens_are_returned_whole():
     tokenizer = tokenizer_of("byte-bpe")
     ids = tokenizer.encode("𝔘").ids
     assert len(ids) == 4
-    assert check(tokenizer, [], ids) == ["", "", "", "𝔘", ""]
-    assert check(tokenizer, [], ids[:3]) == ["", "", "", "\ufffd"]
-    assert check(tokenizer, [], [*ids[:2], *ids]) == ["", "", "\ufffd", "", "", "𝔘", ""]
+    assert assert_parts_join(tokenizer, [], ids) == ["", "", "", "𝔘", ""]
+    assert assert_parts_join(tokenizer, [], ids[:3]) == ["", "", "", "\ufffd"]
+    assert assert_parts_join(tokenizer, [], [*ids[:2], *ids]) == ["", "", "\ufffd", "", "", "𝔘", ""]
 
 
 @pytest.mark.parametrize("kind", [*text.KINDS, *OTHERS])

@@ -103,7 +103,7 @@ def theirs(model, source, beams, n_best, **options):
     return [rows[at : at + n_best] for at in range(0, len(rows), n_best)]
 
 
-def check(ours, expected):
+def assert_same(ours, expected):
     for hypotheses, others in zip(ours, expected, strict=True):
         for one, (tokens, finished, score) in zip(hypotheses, others, strict=True):
             assert one.tokens == tokens and one.finished == finished
@@ -119,13 +119,13 @@ def test_beam_search_finds_the_tokens_and_scores_of_transformers(
     source = batch(sources(6, VOCABULARY, seed=beams), PAD)
     expected = theirs(marian, source, beams, n_best, length_penalty=alpha, early_stopping=early)
     beam = Beam(beams, n_best, Power(alpha), STOPPING[early], max_tokens=20)
-    check(beam.run(Wrapped(marian), source), expected)
+    assert_same(beam.run(Wrapped(marian), source), expected)
 
 
 def test_greedy_search_finds_the_tokens_of_transformers(marian):
     source = batch(sources(12, VOCABULARY, seed=8), PAD)
     ours = Greedy(max_tokens=20).run(Wrapped(marian), source)
-    check(ours, theirs(marian, source, 1, 1))
+    assert_same(ours, theirs(marian, source, 1, 1))
     assert any(h.finished for (h,) in ours)
 
 
@@ -138,7 +138,7 @@ def test_constraints_give_the_tokens_of_transformers(marian):
         (4, Beam(4, 4, filters=filters, max_tokens=20)),
     ]:
         expected = theirs(marian, source, beams, beams, **named)
-        check(method.run(Wrapped(marian), source), expected)
+        assert_same(method.run(Wrapped(marian), source), expected)
 
 
 def test_batch_order_and_padding_do_not_change_results(marian):

@@ -68,7 +68,7 @@ def near(model, seed=0, noise=0.03):
     return small
 
 
-def same(results, expected):
+def assert_same(results, expected):
     assert len(results) == len(expected)
     for several, wanted in zip(results, expected, strict=True):
         for one, two in zip(several, wanted, strict=True):
@@ -88,7 +88,7 @@ def test_greedy_search_gives_the_same_tokens_with_a_draft(name):
         drafts = [(NGrams(2), 5), (SmallModel(near(model)), 4), (SmallModel(build(name, 99)), 1)]
         for draft, ahead in drafts:
             with count_acceptance() as stats:
-                same(Speculative(method, draft, ahead).run(model, rows), expected)
+                assert_same(Speculative(method, draft, ahead).run(model, rows), expected)
             assert stats.tokens == sum(len(h.tokens) + h.finished for (h,) in expected)
             assert 1 <= stats.tokens_per_step <= 1 + ahead
             assert 0 <= stats.accepted <= stats.drafted
@@ -104,7 +104,7 @@ def test_samples_with_ngrams_equal_those_without_a_draft(name):
     method = Sampling(filters, samples=3, seed=5, max_tokens=20)
     expected = method.run(model, rows)
     with count_acceptance() as stats:
-        same(Speculative(method, NGrams(2), 4).run(model, rows), expected)
+        assert_same(Speculative(method, NGrams(2), 4).run(model, rows), expected)
     assert stats.accepted > 0
 
 
@@ -118,8 +118,8 @@ def test_a_sample_with_a_small_model_does_not_depend_on_the_batch(limit):
     )
     together = plan.run(model, batch(rows))
     for at, row in enumerate(rows):
-        same(plan.run(model, batch([row])), [together[at]])
-    same(plan.run(model, batch(rows[::-1], extra=3))[::-1], together)
+        assert_same(plan.run(model, batch([row])), [together[at]])
+    assert_same(plan.run(model, batch(rows[::-1], extra=3))[::-1], together)
 
 
 def test_a_recurrent_draft_may_overwrite_states_that_it_has_read():
@@ -135,7 +135,7 @@ def test_a_recurrent_draft_may_overwrite_states_that_it_has_read():
         return found
 
     small.step = overwriting
-    same(plan.run(model, rows), expected)
+    assert_same(plan.run(model, rows), expected)
 
 
 def test_drafts_reach_the_last_position_of_the_context():
@@ -144,7 +144,7 @@ def test_drafts_reach_the_last_position_of_the_context():
     expected = Greedy().run(model, rows)
     assert {int(n) + len(h.tokens) for n, (h,) in zip(rows.lengths, expected, strict=True)} == {49}
     for draft in (NGrams(2), SmallModel(near(model))):
-        same(Speculative(draft=draft, tokens=6).run(model, rows), expected)
+        assert_same(Speculative(draft=draft, tokens=6).run(model, rows), expected)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_short_limits_and_prompts_of_all_lengths_give_the_same_tokens(rows):
             method = Greedy(filters=filters, max_tokens=limit)
             expected = method.run(model, source)
             for draft in (NGrams(2), SmallModel(build("gpt", 2))):
-                same(Speculative(method, draft, 5).run(model, source), expected)
+                assert_same(Speculative(method, draft, 5).run(model, source), expected)
 
 
 # ------------------------------------------------------------------------ distributions
@@ -296,11 +296,11 @@ def test_a_small_model_drafts_the_same_as_without_its_state(name, sampled):
         with count_acceptance() as stats:
             results.append(Speculative(method, SmallModel(draft), 4).run(Afresh(one), rows))
         paces.append(stats)
-    same(*results)
+    assert_same(*results)
     assert paces[0] == paces[1]
     assert 0.1 * paces[0].drafted < paces[0].accepted < 0.95 * paces[0].drafted
     if not sampled:
-        same(results[0], method.run(one, rows))
+        assert_same(results[0], method.run(one, rows))
 
 
 def test_an_lstm_drafts_for_a_transformer():
@@ -309,10 +309,10 @@ def test_an_lstm_drafts_for_a_transformer():
     small = kind(kind.Config(vocab_size=VOCABULARY, d_model=8, layers=1)).double()
     model, rows = build("transformer", 2), batch(sources(4, VOCABULARY, 1))
     expected = Greedy(max_tokens=15).run(model, rows)
-    same(Speculative(Greedy(max_tokens=15), SmallModel(small), 3).run(model, rows), expected)
+    assert_same(Speculative(Greedy(max_tokens=15), SmallModel(small), 3).run(model, rows), expected)
     drawn = Speculative(Sampling(samples=3, max_tokens=15), SmallModel(small), 3)
     together = drawn.run(model, rows)
-    same(drawn.run(model, rows.select(torch.tensor([2]))), together[2:3])
+    assert_same(drawn.run(model, rows.select(torch.tensor([2]))), together[2:3])
 
 
 # ----------------------------------------------------------------------------- n-grams

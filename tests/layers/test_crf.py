@@ -113,7 +113,7 @@ def test_very_unlike_scores_neither_overflow_nor_give_nan():
     torch.testing.assert_close(shares.sum(-1), keep.float())
 
 
-def test_words_without_tags_and_sentences_without_words():
+def test_empty_sentences_and_empty_batches_have_empty_results():
     crf = field()
     scores, keep = torch.zeros(2, 0, 3, dtype=torch.float64), torch.zeros(2, 0, dtype=torch.bool)
     assert crf.best(scores, keep).shape == (2, 0)

@@ -32,7 +32,7 @@ def judge(head: Softmax, hidden: Tensor, targets: Tensor, smoothing: float) -> T
     return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
 
 
-def compare(head: Softmax, hidden: Tensor, targets: Tensor, smoothing: float) -> None:
+def assert_equals_judge(head: Softmax, hidden: Tensor, targets: Tensor, smoothing: float) -> None:
     wanted = [hidden, *head.parameters()]
     total, count = head.loss(hidden, targets, smoothing)
     expected = judge(head, hidden, targets, smoothing)
@@ -54,10 +54,10 @@ def test_the_sliced_loss_and_its_gradients_equal_cross_entropy(
     monkeypatch.setattr(output, "TRAINING_SLICE", rows_a_slice * V)
     for n in (1, 7, 8, 20):
         head, _, hidden, targets = case(n, bias=bias)
-        compare(head, hidden, targets, smoothing)
+        assert_equals_judge(head, hidden, targets, smoothing)
         targets[::3] = -100
         if n > 1:
-            compare(head, hidden, targets, smoothing)
+            assert_equals_judge(head, hidden, targets, smoothing)
 
 
 @pytest.mark.parametrize("n", [0, 5])
@@ -94,7 +94,9 @@ def test_the_loss_equals_that_of_the_logits():
 
 def test_extreme_logits_give_a_finite_loss():
     head, _, hidden, targets = case(6, bias=False, dtype=torch.float32)
-    compare(head.double(), (hidden * 3000).double().detach().requires_grad_(), targets, 0.1)
+    assert_equals_judge(
+        head.double(), (hidden * 3000).double().detach().requires_grad_(), targets, 0.1
+    )
     total, _ = head.float().loss(hidden * 1e4, targets)
     assert total.isfinite() and torch.autograd.grad(total, hidden)[0].isfinite().all()
 
@@ -233,4 +235,4 @@ def test_a_slice_has_at_least_one_token(monkeypatch):
     monkeypatch.setattr(output, "TRAINING_SLICE", 1)
     for n, bias in itertools.product((1, 4), (False, True)):
         head, _, hidden, targets = case(n, bias=bias)
-        compare(head, hidden, targets, 0.1)
+        assert_equals_judge(head, hidden, targets, 0.1)

@@ -92,7 +92,7 @@ def evalb(folder: Path, tmp: Path, pairs: list[tuple[str, str]]) -> dict[str, li
     return {"rows": rows, "summary": [named[name] for name in SUMMARY]}
 
 
-def check_equal(pairs: list[tuple[str, str]], expected: dict[str, list]) -> None:
+def assert_equal_scores(pairs: list[tuple[str, str]], expected: dict[str, list]) -> None:
     """Sentence by sentence, and all together."""
     together = BracketF1()
     for (gold, predicted), row in zip(pairs, expected["rows"], strict=True):
@@ -121,7 +121,7 @@ def check_equal(pairs: list[tuple[str, str]], expected: dict[str, list]) -> None
 
 def test_scores_equal_those_that_evalb_printed():
     stored = json.loads((HERE / "evalb.json").read_text())
-    check_equal(stored["pairs"], stored["printed"])
+    assert_equal_scores(stored["pairs"], stored["printed"])
 
 
 def test_scores_equal_those_of_the_program(tmp_path):
@@ -130,10 +130,10 @@ def test_scores_equal_those_of_the_program(tmp_path):
         pytest.skip("the source of EVALB is not on this machine (set EVALB to its folder)")
     for seed in range(3):
         pairs = random_pairs(seed, 400)
-        check_equal(pairs, evalb(folder, tmp_path, pairs))
+        assert_equal_scores(pairs, evalb(folder, tmp_path, pairs))
 
 
-def test_an_example_by_hand():
+def test_bracket_scores_equal_those_computed_by_hand():
     gold = read_trees(
         "( (S (NP-SBJ (PRP I)) (VP (VBD shot) (PRT (RP up)) (, ,) (NP (NN x))) (. .)))"
     )

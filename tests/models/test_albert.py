@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from their_encoders import BODY, T, batch, compare, ours_of, randomized, transformers
+from their_encoders import BODY, T, assert_same_outputs, batch, ours_of, randomized, transformers
 
 import regard
 from regard.attention.pruning import heads_masked, prune_heads
@@ -45,7 +45,7 @@ def test_any_groups_of_layers_equal_transformers_and_are_written_back(layers, gr
     ours = ours_of(model)
     assert ours.config.layers == layers * inner
     if layers:
-        compare(model, ours, batch(2))
+        assert_same_outputs(model, ours, batch(2))
     published, tensors = to_published(ours)
     for name in ("num_hidden_layers", "num_hidden_groups", "inner_group_num"):
         assert published[name] == getattr(config, name)

@@ -193,7 +193,7 @@ def test_at_the_start_words_and_columns_are_of_one_size(sets):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_it_learns_to_copy_and_to_reverse(reverse):
+def test_bytenet_learns_to_copy_and_to_reverse(reverse):
     torch.manual_seed(1)
     model = ByteNet(ByteNetConfig(9, 64, dilations=(1, 2, 4), sets=1))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

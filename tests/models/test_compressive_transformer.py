@@ -253,7 +253,7 @@ def test_the_auxiliary_loss_reaches_the_compression_alone_and_prediction_does_no
         assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_nothing_is_lost_in_bfloat16_and_the_weights_keep_their_gradients():
+def test_under_bfloat16_autocast_the_auxiliary_loss_reaches_the_compressions_alone():
     model, ids = (
         tiny(memory_length=4, compressed_length=4, compression_rate=2).float(),
         drawn(2, 12),

@@ -139,7 +139,7 @@ def trained(tmp_path_factory):
     )  # fmt: skip
 
 
-def test_it_learns_to_translate_and_is_loaded_as_it_was_saved(trained, tmp_path):
+def test_a_decoder_only_model_learns_to_translate_and_is_saved_and_loaded(trained, tmp_path):
     task = trained.model
     assert task.evaluate(ROWS)[0][0].value > 80
     texts = [text for text, _ in ROWS]

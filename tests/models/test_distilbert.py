@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from their_encoders import FAMILIES, T, batch, compare, ours_of, transformers
+from their_encoders import FAMILIES, T, assert_same_outputs, batch, ours_of, transformers
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
@@ -39,7 +39,7 @@ def test_sinusoidal_positions_start_as_in_transformers_and_are_read_from_files()
     read = ours_of(trained)
     assert read.config.sinusoidal
     assert not torch.allclose(read.encoder.positions.vectors.weight, theirs)
-    compare(trained, read, batch(0))
+    assert_same_outputs(trained, read, batch(0))
 
 
 def test_sinusoids_of_an_odd_width_raise_an_error():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from their_encoders import FAMILIES, SAME, T, V, compare, ours_of, transformers
+from their_encoders import FAMILIES, SAME, T, V, assert_same_outputs, ours_of, transformers
 
 from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
@@ -47,7 +47,7 @@ def test_positions_start_after_the_padding_id(pad):
     assert ours.config.max_length == T and ours.config.pad == pad
     assert to_published(ours)[0]["max_position_embeddings"] == rows
     rows = [[9] * T, [5, pad, 6, pad, pad, 7], [pad, 8], [pad]]  # padding stands inside too
-    compare(model, ours, wide(Sequences.of(rows, pad)))
+    assert_same_outputs(model, ours, wide(Sequences.of(rows, pad)))
     # Whatever stands behind a row's end, and wherever padding is, a row is read the same.
     texts = Sequences.of([[5, 6, 7], [8] * T], pad)
     other = Sequences(torch.where(texts.keep, texts.ids, 11), texts.lengths)

@@ -293,7 +293,9 @@ def test_a_folder_predicts_embeds_and_shows_attention(folder, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "question-answering"])
-def test_every_kind_of_task_fine_tunes_it(folder, tmp_path, task, monkeypatch):
+def test_every_kind_of_task_fine_tunes_it_with_sentence_indices(
+    folder, tmp_path, task, monkeypatch
+):
     data = {
         "classification": [{"text": line, "label": str(i % 2)} for i, line in enumerate(LINES)],
         "tagging": [{"words": ["she", "smiled", "."], "tags": ["O", "B-X", "O"]}] * 3,

@@ -48,7 +48,7 @@ def sources(rows=SOURCES):
     return Sequences.of(rows, pad=0)
 
 
-def close(found, expected, tolerance=1e-5):
+def assert_close(found, expected, tolerance=1e-5):
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
 
@@ -185,7 +185,7 @@ def test_the_model_equals_its_formulas(attention):
     naive, found = Naive(model), model(sources(), Sequences.full(TARGETS)).hidden
     for row, source in enumerate(SOURCES):
         expected, _ = naive.hidden(source, TARGETS[row].tolist())
-        close(found[row].double(), expected)
+        assert_close(found[row].double(), expected)
 
 
 @pytest.mark.parametrize("attention", LOOKING)
@@ -196,13 +196,13 @@ def test_captured_attention_equals_the_formulas(attention):
         looked = model(sources(), Sequences.full(TARGETS)).hidden
     finally:
         listening.reset(token)
-    close(looked, model(sources(), Sequences.full(TARGETS)).hidden)
+    assert_close(looked, model(sources(), Sequences.full(TARGETS)).hidden)
     assert all(kind == "cross" for kind, _ in recorder.seen)
     weights = torch.cat([weights for _, weights in recorder.seen], 2)
     assert weights.shape == (3, 1, 5, 6)  # (B, H, T, S)
     for row, source in enumerate(SOURCES):
         _, expected = Naive(model).hidden(source, TARGETS[row].tolist())
-        close(weights[row, 0, :, : len(source)].double(), torch.stack(expected))
+        assert_close(weights[row, 0, :, : len(source)].double(), torch.stack(expected))
         assert not weights[row, :, :, len(source) :].any()
 
 
@@ -219,10 +219,10 @@ def test_steps_equal_the_full_pass(attention):
     assert tokens.tolist() == [[1], [1], [1]]
     for at in range(TARGETS.size(1)):
         scores, state = model.step(TARGETS[:, at : at + 1], state)
-        close(scores[:, 0], expected[:, at])
+        assert_close(scores[:, 0], expected[:, at])
     state, _ = start(model, sources())
     several, _ = model.step(TARGETS, state)
-    close(several, expected)
+    assert_close(several, expected)
 
 
 @pytest.mark.parametrize("attention", KINDS)
@@ -234,11 +234,13 @@ def test_hypotheses_that_share_a_source_equal_separate_sequences(attention):
     for rows in ([0, 0, 1, 1, 2, 2], [2, 0, 1, 1]):
         chosen = torch.tensor(rows)
         many, wide = model.step(tokens[chosen], state.select(chosen))
-        close(many, scores[chosen])
+        assert_close(many, scores[chosen])
         following = torch.arange(3, 3 + len(rows))[:, None]
-        close(model.step(following, wide.copy())[0], model.step(following, after.select(chosen))[0])
+        assert_close(
+            model.step(following, wide.copy())[0], model.step(following, after.select(chosen))[0]
+        )
         shuffled = torch.arange(len(rows)).flip(0)
-        close(
+        assert_close(
             model.step(following[shuffled], wide.select(shuffled))[0],
             model.step(following, wide.copy())[0][shuffled],
         )
@@ -250,14 +252,14 @@ def test_padding_and_batch_do_not_change_states(attention):
     expected = model(sources(), Sequences.full(TARGETS)).hidden
     noise = torch.randint(3, WORDS, (3, 4))
     wider = Sequences(torch.cat([sources().ids, noise], 1), sources().lengths)
-    close(model(wider, Sequences.full(TARGETS)).hidden, expected, 1e-6)
+    assert_close(model(wider, Sequences.full(TARGETS)).hidden, expected, 1e-6)
     order = torch.tensor([1, 2, 0])
-    close(
+    assert_close(
         model(sources().select(order), Sequences.full(TARGETS[order])).hidden, expected[order], 1e-6
     )
     for row, source in enumerate(SOURCES):
         alone = model(sources([source]), Sequences.full(TARGETS[row : row + 1])).hidden
-        close(alone[0], expected[row], 1e-6)
+        assert_close(alone[0], expected[row], 1e-6)
 
 
 @pytest.mark.parametrize("attention", KINDS)
@@ -298,7 +300,7 @@ def test_gradients_equal_finite_differences(attention):
 def test_an_empty_source_gives_the_same_alone_and_in_a_batch(attention):
     model = tiny(attention)
     mixed = model(sources([[5, 6], []]), Sequences.full(TARGETS[:2])).hidden
-    close(model(sources([[]]), Sequences.full(TARGETS[1:2])).hidden[0], mixed[1])
+    assert_close(model(sources([[]]), Sequences.full(TARGETS[1:2])).hidden[0], mixed[1])
     assert mixed.isfinite().all()
 
 
@@ -365,7 +367,7 @@ def test_unknown_forms_and_options_without_effect_raise_an_error(options, messag
 def test_other_names_of_a_score_give_the_same_model(name, alias):
     one, other = tiny(name), tiny(alias)
     assert other.load_state_dict(one.state_dict())
-    close(*(model(sources(), Sequences.full(TARGETS)).hidden for model in (one, other)), 0.0)
+    assert_close(*(model(sources(), Sequences.full(TARGETS)).hidden for model in (one, other)), 0.0)
 
 
 def test_seq2seq_is_registered():

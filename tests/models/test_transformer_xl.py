@@ -113,7 +113,7 @@ def test_a_published_classifier_reads_the_last_token():
     torch.testing.assert_close(model.scores("classes", batch), found["logits"], **CLOSE)
 
 
-def test_three_segments_of_the_shared_fixture(shared):
+def test_three_segments_of_the_fixture_have_its_log_probabilities_and_memory(shared):
     folder = shared("fixtures/transformer_xl_tiny")
     config = json.loads((folder / "config.json").read_text())
     with safe_open(folder / "model.safetensors", "pt") as file:
@@ -279,7 +279,7 @@ def test_a_memory_cannot_be_rewound():
 
 
 @torch.no_grad()
-def test_another_memory_and_clamp_for_the_same_weights():
+def test_with_memory_shares_the_weights_and_changes_memory_and_clamp():
     model, ids = tiny(memory_length=4), drawn(1, 30)
     longer = model.with_memory(30, max_distance=10)
     assert (longer.config.memory_length, longer.config.max_distance) == (30, 10)

@@ -62,7 +62,7 @@ def passed(model, run, low_precision: bool):
     return out.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
-def alike(found, wanted, low_precision) -> None:
+def assert_close(found, wanted, low_precision) -> None:
     (out, grads), (expected, others) = found, wanted
     torch.testing.assert_close(out, expected, atol=2e-2 if low_precision else 2e-6, rtol=0)
     assert grads.keys() == others.keys()
@@ -88,7 +88,7 @@ def test_an_encoder_computes_the_same_without_padding(name, lengths, low_precisi
     keep, unpadded = given.keep[..., None], given.unpadded()
     found = passed(model, lambda: unpadded.pad(model.encode(unpadded)) * keep, low_precision)
     wanted = passed(model, lambda: model.encode(given) * keep, low_precision)
-    alike(found, wanted, low_precision)
+    assert_close(found, wanted, low_precision)
 
 
 @BOTH
@@ -107,7 +107,7 @@ def test_scores_from_first_tokens_alone_equal_those_from_all_tokens(name, length
     wanted = passed(model, whole, low_precision)
     assert wanted[0].shape == (len(given), 3)
     for batch in (given, *([given.unpadded()] if given.lengths.all() else [])):
-        alike(
+        assert_close(
             passed(model, lambda batch=batch: model.scores("classes", batch), low_precision),
             wanted,
             low_precision,
@@ -138,7 +138,7 @@ def test_the_masked_lm_loss_from_masked_tokens_alone_equals_that_from_all(
 
     found, wanted = passed(model, few, low_precision), passed(model, all_tokens, low_precision)
     torch.testing.assert_close(found[0], wanted[0], rtol=2e-3 if low_precision else 1e-6, atol=0)
-    alike((found[0] * 0, found[1]), (wanted[0] * 0, wanted[1]), low_precision)
+    assert_close((found[0] * 0, found[1]), (wanted[0] * 0, wanted[1]), low_precision)
     model.eval()
     with torch.no_grad():
         batch, states = given.unpadded(), model.encoder.encode(given)[masked]
@@ -243,7 +243,7 @@ def test_a_decoder_computes_the_same_without_padding(name, sources, low_precisio
 
     found = passed(model, lambda: run(source.unpadded(), target.unpadded()), low_precision)
     wanted = passed(model, lambda: run(source, target), low_precision)
-    alike(found, wanted, low_precision)
+    assert_close(found, wanted, low_precision)
 
 
 def test_targets_of_one_length_are_read_beside_unpadded_sources():
@@ -252,7 +252,7 @@ def test_targets_of_one_length_are_read_beside_unpadded_sources():
     wanted = passed(model, lambda: model(source, target).hidden, False)
     beside, unpadded = source.unpadded(), target.unpadded()
     found = passed(model, lambda: unpadded.pad(model(beside, unpadded).hidden), False)
-    alike(found, wanted, False)
+    assert_close(found, wanted, False)
 
 
 @BOTH
@@ -265,7 +265,7 @@ def test_a_causal_encoder_computes_the_same_without_padding(kind, lengths, low_p
     keep, unpadded = given.keep[..., None], given.unpadded()
     found = passed(model, lambda: unpadded.pad(model.encode(unpadded)) * keep, low_precision)
     wanted = passed(model, lambda: model.encode(given) * keep, low_precision)
-    alike(found, wanted, low_precision)
+    assert_close(found, wanted, low_precision)
     *_, last = model.eval().states(given)
     torch.testing.assert_close(model.encode(given), last)
 

@@ -166,10 +166,10 @@ def test_both_streams_and_their_gradients_equal_those_of_transformers(variant, s
     targets = torch.randint(0, V, (4, 3))
     ours.head.loss(found.hidden.flatten(0, 1), targets.flatten())[0].backward()
     (nn.functional.cross_entropy(expected.logits.flatten(0, 1), targets.flatten()) * 12).backward()
-    compare_gradients(ours, model)
+    assert_same_gradients(ours, model)
 
 
-def compare_gradients(ours: Any, model: nn.Module) -> None:
+def assert_same_gradients(ours: Any, model: nn.Module) -> None:
     gradients = {
         name: torch.zeros_like(p) if p.grad is None else p.grad
         for name, p in model.named_parameters()
@@ -215,7 +215,7 @@ def test_gradients_with_memory_equal_those_of_transformers():
     mix = torch.randn_like(expected)
     (ours.head.logits(found.hidden) * mix).sum().backward()
     (expected * mix).sum().backward()
-    compare_gradients(ours, model)
+    assert_same_gradients(ours, model)
 
 
 def test_memory_of_padded_segments_raises_an_error_and_a_memory_is_used_once():

@@ -192,7 +192,9 @@ def ours_of(model, **changes) -> EncoderWithHeads:
     return from_published(config, weights(model)).eval()
 
 
-def compare(model, ours: EncoderWithHeads, texts: Sequences, *, left: bool = False) -> None:
+def assert_same_outputs(
+    model, ours: EncoderWithHeads, texts: Sequences, *, left: bool = False
+) -> None:
     """Hidden states of every layer, and what every head says."""
     theirs = ask(model, texts, left, ours.config.pad or 0)
     turned = (lambda values: on_the_right(values, texts)) if left else (lambda values: values)

@@ -124,7 +124,7 @@ def encoder_of(model: nn.Module) -> Any:
 
 
 @torch.no_grad()
-def compare(
+def assert_same_outputs(
     theirs: nn.Module,
     ours: Any,
     texts: Sequences,

@@ -76,7 +76,7 @@ def test_log_probabilities_of_an_echo_add_up_to_the_log_likelihood(service, name
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_log_probabilities_of_generated_tokens(service, name):
+def test_log_probabilities_of_generated_tokens_equal_those_of_the_task(service, name):
     task = task_of(service, name)
     found = complete(
         service, name, prompt="the cat", max_tokens=5, temperature=0, logprobs=1, echo=True
@@ -133,7 +133,7 @@ def chat_of(turns):
     return [{"role": roles[n % 2], "content": turn} for n, turn in enumerate(turns)]
 
 
-def test_a_model_of_dialogues_replies(service):
+def test_replies_in_a_chat_equal_those_of_the_dialogue_task(service):
     task = task_of(service, "dialogue")
     body = {"model": "dialogue", "messages": chat_of(TURNS), "max_tokens": 7}
     answered = ask(service, "/v1/chat/completions", body).json()

@@ -134,7 +134,7 @@ def test_a_stopped_engine_tells_those_who_wait():
     assert [queued.error.status for queued in ended] == [503]
 
 
-def test_health_before_and_after_loading_and_while_stopping(folders):
+def test_health_is_503_while_models_load_and_while_the_server_stops(folders):
     service = service_of({"tagging": folders["tagging"]})
     models, service.models = service.models, None
     for path, body in (("/health", None), ("/v1/models", None), ("/tag", {"texts": "a"})):

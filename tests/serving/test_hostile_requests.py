@@ -64,7 +64,7 @@ def test_a_model_that_is_not_served_is_not_looked_for(service, folders):
         assert "Its models: classification" in answered.message
 
 
-def test_paths_and_methods_that_there_are_not(service):
+def test_an_unknown_path_is_404_and_a_wrong_method_405(service):
     answered = ask(service, "/tags", TAG)
     assert answered.status == 404 and "/tag, /answer" in answered.message
     answered = ask(service, "/tag")
@@ -89,7 +89,7 @@ def test_texts_that_are_too_long_are_errors_of_the_library(service):
     assert answered.message.startswith("Text 2 has 250004 tokens, but this model reads at most 24.")
 
 
-def test_ten_thousand_texts_in_one_list(service):
+def test_ten_thousand_texts_in_one_request_are_embedded_in_order(service):
     texts = ["the cat", "a warm mat"] * 5_000
     body = {"model": "embedding", "input": texts, "encoding_format": "base64"}
     data = ask(service, "/v1/embeddings", body).json()["data"]
@@ -98,7 +98,7 @@ def test_ten_thousand_texts_in_one_list(service):
     assert len({one["embedding"] for one in data}) < 50  # rounding alone differs
 
 
-def test_what_the_queue_never_takes_is_rejected_before_memory_is_taken_for_it(folders):
+def test_a_request_larger_than_the_queue_is_rejected_before_memory_is_allocated(folders):
     """More texts are asked for than would fit into memory."""
     small = service_of({"gpt": folders["language-modeling-gpt2"]}, most=1000)
     tracemalloc.start()

@@ -49,7 +49,7 @@ def test_pairs_are_lists_of_two_texts(service):
     assert [one["label"] for one in result(service, "/classify", body)["results"]] == expected
 
 
-def test_tags_of_texts_and_of_words(service):
+def test_tags_of_texts_and_of_words_equal_those_of_the_task(service):
     task = task_of(service, "tagging")
     found = result(service, "/tag", {"model": "tagging", "texts": [TEXTS[0], TEXTS[1].split()]})
     tags = [one["tags"] for one in found["results"]]
@@ -70,7 +70,7 @@ def test_attention_is_what_was_captured(service, name):
     assert wrong.status == 400 and "layer" in wrong.message
 
 
-def test_answers_of_several_questions_and_of_one(service):
+def test_answers_to_several_questions_and_to_one_equal_those_of_the_task(service):
     task = task_of(service, "question-answering")
     body = {"model": "question-answering", "n_best": 3}
     question, context = ([pair[side] for pair in PAIRS] for side in (0, 1))
@@ -83,7 +83,7 @@ def test_answers_of_several_questions_and_of_one(service):
     assert wrong.status == 400 and "`context` must be one text or 2" in wrong.message
 
 
-def test_the_best_choice_and_its_probabilities(service):
+def test_the_best_choice_and_its_probabilities_equal_those_of_the_task(service):
     question = {"context": "the cat sat", "question": "who", "choices": ["the cat", "a mat"]}
     (expected,) = task_of(service, "multiple-choice").predictions([question])
     body = {"model": "multiple-choice", "questions": question}
@@ -129,7 +129,7 @@ def test_vectors_of_words_come_with_them(service):
     assert found["vectors"] == near(expected.tolist())
 
 
-def test_vectors_for_the_clients_of_openai(service):
+def test_embeddings_equal_those_of_the_task_as_numbers_and_as_base64(service):
     expected = task_of(service, "embedding").embed(TEXTS)
     body = {"model": "embedding", "input": TEXTS}
     found = result(service, "/v1/embeddings", body)
@@ -159,7 +159,7 @@ def test_log_likelihoods_equal_those_of_python(service, name):
     assert [one["log_likelihood"] for one in found] == pytest.approx(expected, rel=1e-6)
 
 
-def test_trees_of_sentences(service):
+def test_trees_of_sentences_equal_those_of_the_task(service):
     expected = task_of(service, "parsing").parse(TEXTS)
     found = result(service, "/parse", {"model": "parsing", "texts": TEXTS})["results"]
     assert [one["tree"] for one in found] == [str(tree) for tree in expected]
@@ -197,7 +197,7 @@ def test_where_words_of_a_caption_looked_equals_python_and_names_no_file(service
     assert answered.status == 400 and "`layer` must be one of" in answered.message
 
 
-def test_tokens_of_a_text(service):
+def test_tokens_of_a_text_equal_those_of_the_tokenizer(service):
     tokenizer = task_of(service, "tagging").tokenizer
     encoded = tokenizer.encode(TEXTS[1])
     found = result(service, "/tokenize", {"model": "tagging", "texts": TEXTS[1]})["result"]

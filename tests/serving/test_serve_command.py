@@ -127,7 +127,7 @@ def test_the_library_itself_imports_no_server():
     assert importing == ["cli/serve.py"]
 
 
-def test_the_client_of_openai(folders, service):
+def test_the_openai_client_receives_what_the_tasks_compute(folders, service):
     openai = pytest.importorskip("openai")
     with listening(service) as address:
         client = openai.OpenAI(base_url=f"{address}v1", api_key="x", max_retries=0)

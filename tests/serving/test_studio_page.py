@@ -144,6 +144,7 @@ def test_a_page_that_is_opened_early_waits_for_the_models(browser, service, addr
     finally:
         service.models = models
     opened.wait_for_selector("td >> text=translation")
+    assert "translation" in opened.inner_text("#main")
     opened.close()
 
 

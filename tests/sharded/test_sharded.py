@@ -194,7 +194,7 @@ def test_a_language_model_continues_prompts_and_texts_are_lines(language_model, 
     assert list(found) == [" ".join(one[0].splitlines()) for one in known]
 
 
-def test_data_in_memory_and_several_files(encoder, tmp_path):
+def test_data_in_memory_and_several_files_give_the_vectors_of_one_process(encoder, tmp_path):
     texts = sentences(30)
     known = regard.load(encoder).embed(texts)
     frame = pandas.DataFrame({"text": texts})

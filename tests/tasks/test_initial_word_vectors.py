@@ -167,7 +167,7 @@ def test_unsuitable_word_vectors_and_options_raise_errors(changes, message):
     assert not Path("runs").exists()
 
 
-def test_an_option_of_every_task_on_an_encoder(tmp_path):
+def test_word_vectors_are_files_of_the_data_but_not_of_examples(tmp_path):
     Path("r.toml").write_text(
         'task = "crf-tagging"\n[data]\ntrain = "a.conll"\nword_vectors = "v/glove.txt"\n'
         '[model]\nname = "bilstm"\n[tokenizer]\nkind = "words"\n[training]\nupdates = 1\n'

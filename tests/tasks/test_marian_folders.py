@@ -51,7 +51,7 @@ def marian(folder, start=PAD, seed=3):
     return model, theirs
 
 
-def same_translations(folder, model, theirs):
+def assert_same_translations(folder, model, theirs):
     task = regard.load(folder, device="cpu")
     assert task.tokenizer.bos_id is None
     for beams in (1, 4):
@@ -65,7 +65,7 @@ def same_translations(folder, model, theirs):
 
 @pytest.mark.parametrize("start", [PAD, 0, 5])
 def test_translations_equal_transformers(tmp_path, start):
-    same_translations(tmp_path, *marian(tmp_path, start))
+    assert_same_translations(tmp_path, *marian(tmp_path, start))
 
 
 def test_generation_config_overrides_the_decoder_start_token(tmp_path):
@@ -75,7 +75,7 @@ def test_generation_config_overrides_the_decoder_start_token(tmp_path):
     for stated in ({}, {"decoder_start_token_id": 3}):  # generation_config.json has the last word
         config.pop("decoder_start_token_id", None)
         path.write_text(json.dumps(config | stated))
-        same_translations(tmp_path, model, theirs)
+        assert_same_translations(tmp_path, model, theirs)
     generation = tmp_path / "generation_config.json"
     values = json.loads(generation.read_text())
     generation.write_text(json.dumps(values | {"decoder_start_token_id": "3"}))

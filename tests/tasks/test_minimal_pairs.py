@@ -199,7 +199,7 @@ def test_a_classifier_gives_no_likelihood_and_says_so(tmp_path):
         minimal_pair_scores(task, PAIRS)
 
 
-def test_pairs_of_files_folders_and_archives(tmp_path):
+def test_minimal_pairs_are_read_from_files_folders_and_archives(tmp_path):
     lines = {name: [{"good": f"{name} {n}", "bad": "x"} for n in range(3)] for name in "ba"}
     for name, rows in lines.items():
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))

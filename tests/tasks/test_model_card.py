@@ -67,7 +67,7 @@ def test_a_card_that_a_person_has_written_or_changed_is_not_overwritten(tmp_path
     assert "my GPT-2" in path.read_text()
 
 
-def test_what_is_made_of_a_run_has_a_card_with_the_run_s_scores_and_data(run, tmp_path):
+def test_a_quantized_run_has_a_card_with_the_scores_and_data_of_the_run(run, tmp_path):
     whole = (run.folder / "model" / "README.md").read_text()
     history = whole[whole.index("## Scores") : whole.index("\n<!-- ")]
     regard.quantize(run.folder, tmp_path / "small")
@@ -91,7 +91,7 @@ def test_adapters_have_a_card_that_names_their_model(run, tmp_path):
     assert str(run.folder.parent) not in card.content
 
 
-def test_a_card_of_a_person_gives_its_licence_to_what_is_made_of_the_folder(tmp_path):
+def test_a_quantized_folder_takes_the_licence_of_a_card_but_not_its_text(tmp_path):
     words = train("characters", ["a dog"], 20)
     task = LanguageModeling(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
     for text, license in (

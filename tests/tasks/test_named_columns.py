@@ -56,7 +56,7 @@ def test_named_columns_score_as_rows_do(tasks, name, order):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_named_columns_of_pairs_to_embed(tasks):
+def test_pairs_are_read_from_named_columns_in_any_order(tasks):
     rows = [(a, b, n) for n, (a, b) in enumerate(zip(TEXTS, TEXTS[1:], strict=False))]
     frame = pandas.DataFrame(rows, columns=["a", "b", "c"])[["c", "a", "b"]]
     task = tasks["embedding"]

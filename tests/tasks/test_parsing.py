@@ -197,7 +197,7 @@ TREE, RUNNING, UNCLEAR = "the words of the tree", "running text", "an error"
         ("", ""),
     ],
 )
-def test_words_of_texts(text, words):
+def test_sentences_have_the_words_of_the_treebank(text, words):
     assert " ".join(Sentence.of(text, KNOWN, 0).words) == words
     if not text.startswith("(S (NN a) "):
         assert treebank_words(text) == Sentence.of(text, KNOWN, 0).words

@@ -46,7 +46,7 @@ def test_the_first_sentence_of_the_treebank_has_the_heads_found_by_hand():
         ("(S (NP-SBJ (-NONE- *-1)) (VP (VB go) (ADVP|PRT (RB up))))", {"go": "go", "up": "go"}),
     ],
 )
-def test_rules_for_constituents(brackets, expected):
+def test_head_rules_choose_the_governor_of_each_word(brackets, expected):
     assert governors(brackets) == expected
 
 

@@ -114,7 +114,7 @@ def both(folder, tokenizer: Tokenizer, config: dict):
         )
 
 
-def compare(theirs, ours) -> None:
+def assert_same(theirs, ours) -> None:
     for text in TEXTS:
         plain = theirs(text, add_special_tokens=False).input_ids
         assert list(ours.encode(text).ids) == plain, text
@@ -129,13 +129,13 @@ def compare(theirs, ours) -> None:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_folders_of_byte_level_members_of_the_family(name, tmp_path):
+def test_byte_level_folders_of_the_family_give_the_ids_of_transformers(name, tmp_path):
     make, config = FOLDERS[name]
-    compare(*both(tmp_path, make(), config))
+    assert_same(*both(tmp_path, make(), config))
 
 
 @pytest.mark.parametrize("values", DRAWN, ids=str)
-def test_folders_of_llama_tokenizers(values, tmp_path):
+def test_llama_tokenizer_folders_give_the_ids_of_transformers(values, tmp_path):
     roles = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     config = {name: value for name, value in zip(CHOICES, values, strict=True) if value is not None}
-    compare(*both(tmp_path, byte_fallback(), config | roles))
+    assert_same(*both(tmp_path, byte_fallback(), config | roles))

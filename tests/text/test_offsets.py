@@ -23,7 +23,7 @@ def trained(kind, **options):
     return text_.train(kind, LINES, 1500, **options)
 
 
-def check_bytes(tokenizer, text):
+def assert_bytes_covered(tokenizer, text):
     """Each byte knows its character; a token covers the characters of its bytes."""
     owner = [i for i, char in enumerate(text) for _ in char.encode()]
     byte_of, at = _bytes_of_characters(), 0
@@ -35,7 +35,7 @@ def check_bytes(tokenizer, text):
     assert at == len(owner)  # nothing of the text is left over
 
 
-def check_pieces(tokenizer, text, prefix="", suffix=""):
+def assert_tokens_at_offsets(tokenizer, text, prefix="", suffix=""):
     """Without normalization a token is the text at its offsets."""
     encoding = tokenizer.encode(text)
     for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
@@ -101,13 +101,13 @@ def naive_wordpiece(text, pieces, lowercase, longest=100):
 @PROPERTY
 @given(text=texts)
 def test_byte_level_offsets_cover_the_text(text):
-    check_bytes(trained("byte-bpe"), text)
+    assert_bytes_covered(trained("byte-bpe"), text)
 
 
 def test_byte_level_offsets_of_gpt2_cover_hard_text(shared):
     gpt2 = text_.Tokenizer.load(shared("vocab/gpt2"))
     for text in HARD:
-        check_bytes(gpt2, text)
+        assert_bytes_covered(gpt2, text)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters"])
@@ -115,9 +115,9 @@ def test_byte_level_offsets_of_gpt2_cover_hard_text(shared):
 @given(text=texts)
 def test_offsets_of_kinds_without_normalization_give_the_tokens(kind, text):
     if kind == "bpe":  # a literal </w> cannot be told from the mark
-        check_pieces(trained(kind), text.replace("</w>", ""), suffix="</w>")
+        assert_tokens_at_offsets(trained(kind), text.replace("</w>", ""), suffix="</w>")
     else:
-        check_pieces(trained(kind), text)
+        assert_tokens_at_offsets(trained(kind), text)
 
 
 @PROPERTY
@@ -126,7 +126,7 @@ def test_offsets_of_wordpiece_without_normalization_give_the_tokens(text):
     # A word that starts with ## cannot be told from a continuing piece: that is WordPiece's own.
     text = text.replace("##", "#")
     plain = trained("wordpiece", clean=False, isolate_cjk=False, split="whitespace")
-    check_pieces(plain, text, prefix="##")
+    assert_tokens_at_offsets(plain, text, prefix="##")
 
 
 BERT = [("bert-base-cased-vocab.txt", False), ("bert-base-uncased-vocab.txt", True)]

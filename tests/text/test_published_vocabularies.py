@@ -31,7 +31,7 @@ def load(path, merges=None):
     return Tokenizer.load(path, merges=merges)
 
 
-def same_ids(ours, theirs, text):
+def assert_same_ids(ours, theirs, text):
     want = theirs(text, add_special_tokens=False)["input_ids"]
     assert ours.encode(text).ids == want, text
 
@@ -65,7 +65,7 @@ def test_bert_ids_equal_transformers(shared, name):
     ours, theirs = load(shared(path)), bert_reference(shared(path), lowercase)
     assert ours.vocab_size == len(theirs)
     for text in CORPUS:
-        same_ids(ours, theirs, text)
+        assert_same_ids(ours, theirs, text)
     assert (ours.pad_id, ours.unk_id, ours.mask_id) == (
         theirs.pad_token_id,
         theirs.unk_token_id,
@@ -78,7 +78,7 @@ def test_bert_ids_equal_transformers(shared, name):
 @given(text=texts)
 def test_bert_ids_equal_transformers_on_any_text(shared, name, text):
     path, lowercase = BERT[name]
-    same_ids(load(shared(path)), bert_reference(shared(path), lowercase), text)
+    assert_same_ids(load(shared(path)), bert_reference(shared(path), lowercase), text)
 
 
 def test_bert_ids_equal_the_slow_python_tokenizer(shared):
@@ -159,7 +159,7 @@ def test_gpt2_ids_equal_transformers(shared):
     ours, theirs = load(folder), gpt2_reference(folder)
     assert ours.vocab_size == 50257 and ours.eos_id == ours.bos_id == 50256
     for text in CORPUS:
-        same_ids(ours, theirs, text)
+        assert_same_ids(ours, theirs, text)
     assert ours.encode("Hello world").ids == [15496, 995]
 
 
@@ -170,7 +170,7 @@ def test_gpt2_ids_equal_transformers_on_any_text(shared, text):
     """Equal to transformers and to the naive encoder; and nothing is lost."""
     folder = shared("vocab/gpt2")
     ours = load(folder)
-    same_ids(ours, gpt2_reference(folder), text)
+    assert_same_ids(ours, gpt2_reference(folder), text)
     vocab, merges = gpt2_files(folder)
     # The library's and Python's tables may know other letters; the naive encoder gets old ones.
     if names_special_token(ours, text):
@@ -225,14 +225,14 @@ def test_gpt_merges_are_the_published_ones(shared):
 def test_gpt_ids_equal_transformers(shared):
     folder = shared("vocab/openai-gpt")
     for text in CORPUS:
-        same_ids(load(folder), gpt_reference(folder), text)
+        assert_same_ids(load(folder), gpt_reference(folder), text)
 
 
 @PROPERTY
 @given(text=texts)
 def test_gpt_ids_equal_transformers_on_any_text(shared, text):
     folder = shared("vocab/openai-gpt")
-    same_ids(load(folder), gpt_reference(folder), text)
+    assert_same_ids(load(folder), gpt_reference(folder), text)
 
 
 def test_gpt_ids_equal_a_naive_encoder(shared):
@@ -290,7 +290,7 @@ def test_roberta_ids_equal_published_examples(shared):
 def test_roberta_ids_equal_transformers_on_any_text(shared, text):
     ours = roberta(shared)
     reference = roberta_reference(ours, shared("vocab/gpt2"))
-    same_ids(ours, reference, text)
+    assert_same_ids(ours, reference, text)
     assert names_special_token(ours, text) or ours.decode(ours.encode(text).ids) == text
 
 
@@ -298,7 +298,7 @@ def test_roberta_ids_equal_transformers(shared):
     ours = roberta(shared)
     reference = roberta_reference(ours, shared("vocab/gpt2"))
     for text in HARD + ["<s>a</s>", "a<mask>b"]:
-        same_ids(ours, reference, text)
+        assert_same_ids(ours, reference, text)
 
 
 def test_saved_roberta_adds_its_special_tokens_in_transformers(shared, tmp_path):

@@ -37,7 +37,7 @@ def auto(folder):
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def same(ours, theirs, about):
+def assert_same(ours, theirs, about):
     for text in [*HARD[::4], *TEXTS]:
         wanted = theirs(text, add_special_tokens=False)["input_ids"]
         assert ours.encode(text).ids == wanted, (text, about)
@@ -63,9 +63,9 @@ def test_drawn_settings_give_the_ids_of_transformers(tmp_path, seed):
             assert "must have the next free id" in str(error), files
             continue
         about = {k: v for k, v in files.items() if k not in ("tokenizer.json", "vocab.json")}
-        same(ours, theirs, about)
+        assert_same(ours, theirs, about)
         ours.save(tmp_path / "saved")
-        same(opened(tmp_path / "saved"), theirs, about)
+        assert_same(opened(tmp_path / "saved"), theirs, about)
         equal += 1
     assert equal > 10
 
@@ -80,7 +80,7 @@ def test_published_vocabularies_with_drawn_settings_give_the_ids_of_transformers
             folder = written(
                 tmp_path / "bert", {"vocab.txt": lines, "tokenizer_config.json": config}
             )
-            same(opened(folder), auto(folder), config)
+            assert_same(opened(folder), auto(folder), config)
 
 
 # ------------------------------------------------------------------------------ what is said

@@ -17,7 +17,7 @@ BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able"]
 BYTES = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 
 
-def refused(path, line, message, **options):
+def assert_located_error(path, line, message, **options):
     with pytest.raises(DataError, match=message) as refusal:
         Tokenizer.load(path, **options)
     assert refusal.value.line == line
@@ -165,21 +165,23 @@ def test_saving_over_another_tokenizer_removes_its_files(tmp_path):
 
 def test_missing_files_raise_errors_that_name_them(tmp_path):
     (tmp_path / "vocab.txt.gz").touch()
-    refused(tmp_path / "vocab.txt", None, "no such file. Its folder holds vocab.txt.gz")
-    refused(tmp_path / "no" / "vocab.txt", None, "folder .* does not exist either")
+    assert_located_error(
+        tmp_path / "vocab.txt", None, "no such file. Its folder holds vocab.txt.gz"
+    )
+    assert_located_error(tmp_path / "no" / "vocab.txt", None, "folder .* does not exist either")
     with pytest.raises(DataError, match="the folder must have tokenizer.json.* has vocab.txt.gz"):
         Tokenizer.load(tmp_path)
-    refused(tmp_path / "vocab.txt.gz", None, "not a known kind")
+    assert_located_error(tmp_path / "vocab.txt.gz", None, "not a known kind")
     (tmp_path / "spiece.model").touch()
-    refused(tmp_path / "spiece.model", None, "is not a SentencePiece model")
+    assert_located_error(tmp_path / "spiece.model", None, "is not a SentencePiece model")
 
 
 def test_malformed_vocab_txt_raises_located_errors(tmp_path):
-    refused(bert(tmp_path, [*BERT, "un"]), 9, "the token 'un' is on line 6 already")
-    refused(bert(tmp_path, [*BERT[:6], "", *BERT[6:]]), 7, "the line is empty")
-    refused(bert(tmp_path, [*BERT, "\udcff"]), 9, "byte 0xff is not UTF-8")
-    refused(bert(tmp_path, BERT[3:]), None, r"the token \[UNK\] is missing")
-    refused(bert(tmp_path, []), 1, "the line is empty")
+    assert_located_error(bert(tmp_path, [*BERT, "un"]), 9, "the token 'un' is on line 6 already")
+    assert_located_error(bert(tmp_path, [*BERT[:6], "", *BERT[6:]]), 7, "the line is empty")
+    assert_located_error(bert(tmp_path, [*BERT, "\udcff"]), 9, "byte 0xff is not UTF-8")
+    assert_located_error(bert(tmp_path, BERT[3:]), None, r"the token \[UNK\] is missing")
+    assert_located_error(bert(tmp_path, []), 1, "the line is empty")
 
 
 def test_malformed_merges_raise_located_errors(tmp_path):
@@ -203,24 +205,24 @@ def test_malformed_merges_raise_located_errors(tmp_path):
 def test_malformed_vocab_json_raises_located_errors(tmp_path):
     path = gpt2(tmp_path, BYTES, []) / "vocab.json"
     path.write_text('{"a": 0,\n "b": 1,\n "c" 2}')
-    refused(path, 3, "is not JSON: Expecting ':' delimiter")
+    assert_located_error(path, 3, "is not JSON: Expecting ':' delimiter")
     path.write_text('{"a": 0, "a": 1}')
-    refused(path, None, "'a' occurs twice")
+    assert_located_error(path, None, "'a' occurs twice")
     path.write_text('{"a": 0, "b": 0}')
-    refused(path, None, "tokens 'a' and 'b' share the id 0")
+    assert_located_error(path, None, "tokens 'a' and 'b' share the id 0")
     path.write_text('{"a": 0, "b": "1"}')
-    refused(path, None, "id of token 'b' must be 0 or more, is '1'")
+    assert_located_error(path, None, "id of token 'b' must be 0 or more, is '1'")
     path.write_text("[1]")
-    refused(path, None, "must hold a JSON object, but holds a list")
+    assert_located_error(path, None, "must hold a JSON object, but holds a list")
     path.write_text('{"a": 0, "b": 1}')
-    refused(path, None, "254 of the 256 byte tokens are missing")
+    assert_located_error(path, None, "254 of the 256 byte tokens are missing")
     path.write_text('{"a</w>": 0, "b": 1}')
-    refused(path, None, "the token <unk> is missing")
+    assert_located_error(path, None, "the token <unk> is missing")
 
 
 def test_merges_that_cannot_be_rebuilt_raise_an_error(tmp_path):
     gpt2(tmp_path, BYTES | {"the": 256, "th": 257}, None)
-    refused(
+    assert_located_error(
         tmp_path / "vocab.json", None, r"no merges beside it .*'the' is made of 3 earlier subwords"
     )
 
@@ -234,9 +236,9 @@ def test_malformed_tokenizer_json_raises_located_errors(tmp_path):
         Tokenizer.load(tmp_path)
     assert refusal.value.line > 1
     path.write_text(good.replace("WordLevel", "WordLevle"))
-    refused(path, None, "is not a valid tokenizer.json")
+    assert_located_error(path, None, "is not a valid tokenizer.json")
     path.write_text("{}")
-    refused(path, None, "is not a valid tokenizer.json")
+    assert_located_error(path, None, "is not a valid tokenizer.json")
     path.write_text(good)
     config = tmp_path / "tokenizer_config.json"
     config.write_text(config.read_text().replace("<pad>", "<blank>"))
@@ -258,10 +260,10 @@ def test_roles_are_recognized_without_tokenizer_config(tmp_path):
 def test_robertas_text_vocabulary_needs_matching_merges(tmp_path):
     path = tmp_path / "pieces.txt"
     path.write_text("<s>\n<pad>\n</s>\n<unk>\n the\n")
-    refused(path, None, "needs the merges it was made with")
+    assert_located_error(path, None, "needs the merges it was made with")
     merges = tmp_path / "merges.txt"
     merges.write_text("#version: 0.2\nt h\n")
-    refused(path, 5, "' the' is not a token that the merges make", merges=merges)
+    assert_located_error(path, 5, "' the' is not a token that the merges make", merges=merges)
 
 
 def test_words_of_transformer_xl_are_read_from_vocab_txt(tmp_path):

@@ -81,7 +81,7 @@ def alone(tmp_path_factory):
     return folder
 
 
-def check_equal(found: Path, expected: Path, tolerance: float) -> None:
+def assert_equal_runs(found: Path, expected: Path, tolerance: float) -> None:
     """Every line of metrics.jsonl, the result and the published weights, but for the clock."""
     events, wanted = read_events(found), read_events(expected)
     assert len(events) == len(wanted)
@@ -101,23 +101,23 @@ def check_equal(found: Path, expected: Path, tolerance: float) -> None:
 
 def test_two_processes_give_the_curve_and_the_weights_of_one(runs, alone):
     """In float64, with a carried state, accumulation, clipping and the mean of checkpoints."""
-    check_equal(runs / "several", alone, 1e-10)
+    assert_equal_runs(runs / "several", alone, 1e-10)
 
 
 def test_the_mean_of_weights_is_that_of_one_process(runs, tmp_path):
     train(Exact(), averaged(), tmp_path / "run", show="none")
-    check_equal(runs / "averaged", tmp_path / "run", 1e-7)  # a rate of 5 multiplies rounding
+    assert_equal_runs(runs / "averaged", tmp_path / "run", 1e-7)  # a rate of 5 multiplies rounding
 
 
 def test_one_process_resumes_what_two_have_saved(runs, alone, tmp_path):
     run = shutil.copytree(runs / "stopped", tmp_path / "run")
     assert (max((run / "checkpoints").iterdir()) / "index.json").exists()
     resume(Exact(), chosen(), run, show="none")
-    check_equal(run, alone, 1e-10)
+    assert_equal_runs(run, alone, 1e-10)
 
 
 def test_two_processes_resume_what_one_has_saved(runs, alone):
-    check_equal(runs / "resumed", alone, 1e-10)
+    assert_equal_runs(runs / "resumed", alone, 1e-10)
 
 
 def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
@@ -128,7 +128,7 @@ def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
     run = tmp_path / "killed"
     assert max((run / "checkpoints").iterdir()).name == "step-000020"
     resume(Exact(), chosen(), run, show="none")
-    check_equal(run, alone, 1e-10)
+    assert_equal_runs(run, alone, 1e-10)
 
 
 def test_gradients_in_layers_are_those_of_the_whole_model(runs):
@@ -183,7 +183,7 @@ def test_a_recipe_is_trained_with_batches_of_fewer_rows_than_processes(runs, tmp
     write_rows(tmp_path)
     monkeypatch.chdir(tmp_path)
     regard.train("recipe.toml", out="recipe", show="none")
-    check_equal(runs / "recipe", tmp_path / "recipe", 2e-4)
+    assert_equal_runs(runs / "recipe", tmp_path / "recipe", 2e-4)
     files = [
         {str(file.relative_to(run)) for file in run.rglob("*") if "checkpoints" not in file.parts}
         for run in (runs / "recipe", tmp_path / "recipe")

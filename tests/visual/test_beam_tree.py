@@ -55,7 +55,7 @@ def test_the_nodes_of_the_winner_are_marked():
     assert [line.strip(" |-`").split()[0] for line in marked] == ["start", "the", "dog", "</s>"]
 
 
-def test_the_tree_as_text():
+def test_the_text_of_a_tree_indents_hypotheses_and_has_their_scores():
     assert BeamTree.of(NODES[:5], "t").text() == (
         "t\nstart 0.00\n|-the -0.50\n|-a -1.00\n| `-cat -1.50\n`-one -3.00 x\n"
     )
@@ -127,7 +127,7 @@ class Bigrams(torch.nn.Module, Generator):
         return self.table[tokens], state
 
 
-def test_next_tokens_of_a_model():
+def test_next_tokens_have_the_probabilities_of_the_model():
     tokenizer = SimpleNamespace(
         encode=lambda text: SimpleNamespace(ids=[int(word) for word in text.split()]),
         label=lambda index: "no yes".split()[index],

@@ -109,7 +109,7 @@ def test_a_property_that_does_not_vary_has_no_cells():
     assert len(table.numbers["position in the line"]) == 3
 
 
-def test_several_texts_and_properties_of_your_own():
+def test_cells_are_searched_in_several_texts_for_a_property_of_the_caller():
     def vowels(text):
         return {"vowels": torch.tensor([float(c in "aeiou") for c in text])}
 
@@ -132,7 +132,7 @@ def shown(values):
     return "".join(str(int(value)) for value in values.tolist())
 
 
-def test_properties_of_a_text():
+def test_text_properties_find_quotes_parentheses_and_line_positions():
     found = text_properties('a "b" (c)\n("d\n\ne)“f”')
     assert shown(found["quotes"]) == "00110" + "00000" + "01110" + "00" + "110"
     assert shown(found["depth of parentheses"]) == "000000110" + "0" + "1111" + "0" * 6
@@ -161,7 +161,7 @@ def lines_of(name):
     return found
 
 
-def test_properties_of_python_source():
+def test_python_properties_find_comments_strings_depths_and_conditions():
     zeros = [re.sub(".", "0", line, flags=re.S) for line in SOURCE.splitlines(keepends=True)]
     assert lines_of("comments") == ["0" * 18 + "1" * 6 + "0", *zeros[1:]]
     strings = lines_of("strings")
@@ -200,7 +200,7 @@ def test_properties_of_the_standard_library_agree_with_its_tokens():
                 assert found["if conditions"][source.index("if ", start) + 3]
 
 
-def test_files_without_a_last_line_break_or_content():
+def test_python_properties_accept_source_without_a_last_line_break_or_content():
     assert [len(v) for v in python_properties("").values()] == [0] * 7
     assert shown(python_properties("if x: y")["if bodies"]) == "0000001"
     assert shown(python_properties("# c")["comments"]) == "111"

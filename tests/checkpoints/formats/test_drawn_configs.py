@@ -18,7 +18,7 @@ from drawn_configs import (
     saved_config,
 )
 from test_xlnet import permuted, random_batch
-from their_encoders import SAME, V, answers, batch, compare, transformers, weights
+from their_encoders import SAME, V, answers, assert_same_outputs, batch, transformers, weights
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -87,8 +87,8 @@ def test_drawn_encoders_are_those_of_transformers_both_ways(family, seed, tmp_pa
     save(model, tmp_path, FORMS[seed % len(FORMS)])
     ours = open_folder(tmp_path).model().double().eval()
     texts = batch(one.drawn(seed).get("type_vocab_size", 0))
-    compare(model.double(), ours, texts)
-    compare(written(ours, tmp_path / "again", type(model)), ours, texts)
+    assert_same_outputs(model.double(), ours, texts)
+    assert_same_outputs(written(ours, tmp_path / "again", type(model)), ours, texts)
 
 
 # ---------------------------------------------------------------------------- encoder-decoders
@@ -178,7 +178,7 @@ ANY_LENGTH = ("m2m_100", "t5", "mt5", "umt5")
 @torch.no_grad()
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("family", DRAWN_ENCODER_DECODERS)
-def test_sources_of_one_token_up_to_the_limit_and_beyond(family, seed):
+def test_sources_up_to_the_limit_equal_transformers_and_longer_ones_raise_an_error(family, seed):
     one = DRAWN_ENCODER_DECODERS[family]
     model = one.model(one.endings[0], seed).double()
     ours: Any = from_published(saved_config(model), weights(model)).double().eval()
@@ -199,7 +199,7 @@ def test_sources_of_one_token_up_to_the_limit_and_beyond(family, seed):
 @torch.no_grad()
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("family", DRAWN_ENCODERS)
-def test_texts_of_one_token_up_to_the_limit_and_beyond(family, seed):
+def test_texts_up_to_the_limit_equal_transformers_and_longer_ones_raise_an_error(family, seed):
     one = DRAWN_ENCODERS[family]
     model = one.model("Model", seed, chunk_size_feed_forward=0).double()  # it divides no 1
     ours: Any = from_published(saved_config(model), weights(model)).double().eval()

@@ -15,8 +15,8 @@ from their_gpts import (
     V,
     answers,
     ask,
+    assert_same_outputs,
     batch,
-    compare,
     config_of,
     encoder_of,
     ours_of,
@@ -57,7 +57,7 @@ def test_layers_and_heads_equal_those_of_transformers(family, ending, options, l
     if kind == "classes" and options.get("pad_token_id", 0) is None:
         theirs.config.pad_token_id = 30  # else theirs takes no batch
     predicts = ending in ("LMHeadModel", "DoubleHeadsModel")
-    compare(theirs, ours, texts, kind, predicts=predicts, left=left)
+    assert_same_outputs(theirs, ours, texts, kind, predicts=predicts, left=left)
 
 
 @pytest.mark.parametrize("family, ending", CASES, ids=str)

@@ -14,8 +14,8 @@ from their_gpts import (
     Family,
     T,
     V,
+    assert_same_outputs,
     batch,
-    compare,
     config_of,
     ours_of,
     transformers,
@@ -66,7 +66,7 @@ def test_layers_and_heads_equal_those_of_transformers(ending, options, left):
     theirs = FAMILY.model(ending, **options)
     ours, texts, kind = ours_of(theirs), batch(), KINDS[ending]
     predicts = ending == "ForCausalLM"
-    compare(theirs, ours, texts, kind, predicts=predicts, left=left)
+    assert_same_outputs(theirs, ours, texts, kind, predicts=predicts, left=left)
 
 
 def gradients(theirs, ours, texts):

@@ -15,8 +15,8 @@ from their_gpts import (
     T,
     V,
     ask,
+    assert_same_outputs,
     batch,
-    compare,
     config_of,
     ours_of,
     transformers,
@@ -71,7 +71,7 @@ def test_layers_and_heads_equal_those_of_transformers(ending, options, left):
     theirs = FAMILY.model(ending, **options)
     ours, texts, kind = ours_of(theirs), batch(), KINDS[ending]
     predicts = ending == "ForCausalLM"
-    compare(theirs, ours, texts, kind, predicts=predicts, left=left)
+    assert_same_outputs(theirs, ours, texts, kind, predicts=predicts, left=left)
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)

@@ -7,7 +7,16 @@ import json
 
 import pytest
 import torch
-from their_encoders import FAMILIES, V, batch, compare, ours_of, read, transformers, weights
+from their_encoders import (
+    FAMILIES,
+    V,
+    assert_same_outputs,
+    batch,
+    ours_of,
+    read,
+    transformers,
+    weights,
+)
 
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.formats.config_table import ACTIVATIONS as KNOWN
@@ -65,7 +74,7 @@ def test_every_config_field_is_used_or_raises_an_error(family, name, ending):
         assert f"`{name}`" in str(error) and name in REFUSED | OWN_REFUSED.get(family, set())
     else:
         assert name not in REFUSED | OWN_REFUSED.get(family, set())
-        compare(model, ours, batch(one.segments))
+        assert_same_outputs(model, ours, batch(one.segments))
         dropouts = {m.probability for m in ours.modules() if hasattr(m, "probability")}
         dropouts |= {
             m.dropout for m in ours.modules() if isinstance(getattr(m, "dropout", 0), float)
@@ -101,7 +110,7 @@ def test_every_activation_equals_that_of_transformers_or_raises_an_error(name):
         assert "`hidden_act` must be one of gelu, " in str(error) and name in str(error)
         assert name not in ACTIVATIONS
     else:
-        compare(model, ours, batch(2))
+        assert_same_outputs(model, ours, batch(2))
 
 
 def test_only_three_activations_are_not_supported():
@@ -161,7 +170,7 @@ def test_fields_that_the_class_does_not_know_are_ignored_and_named_once():
     assert "hiden_size meant to be hidden_size?" not in said  # that field is there
     assert ours.config.d_model == 12
     model = FAMILIES["bert"].model("ForSequenceClassification", **fields)
-    compare(model, ours.eval(), batch(2))
+    assert_same_outputs(model, ours.eval(), batch(2))
 
 
 def test_a_field_under_its_other_name_is_read_and_must_not_contradict():
@@ -171,7 +180,7 @@ def test_a_field_under_its_other_name_is_read_and_must_not_contradict():
     saved["architectures"] = ["DistilBertModel"]
     other = {k: v for k, v in saved.items() if k not in ("dim", "n_heads", "n_layers")}
     other |= {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2}
-    compare(model, from_published(other, weights(model)).eval(), batch(0))
+    assert_same_outputs(model, from_published(other, weights(model)).eval(), batch(0))
     with pytest.raises(ConfigError, match="`num_attention_heads` must be equal to `n_heads` .3."):
         from_published(saved | {"num_attention_heads": 4}, weights(model))
 

@@ -16,8 +16,8 @@ from their_encoders import (
     V,
     answers,
     ask,
+    assert_same_outputs,
     batch,
-    compare,
     heads_of,
     on_the_right,
     ours_of,
@@ -42,8 +42,8 @@ def test_states_and_heads_equal_those_of_transformers(family, ending, left):
     ours = ours_of(model)
     assert type(ours.encoder) is FAMILIES[family].layout.model
     assert tuple(sorted(ours.heads)) == heads_of(family, ending)
-    compare(model, ours, batch(FAMILIES[family].segments), left=left)
-    compare(model, ours, batch(FAMILIES[family].segments, (1,) * 3 + (T,)), left=left)
+    assert_same_outputs(model, ours, batch(FAMILIES[family].segments), left=left)
+    assert_same_outputs(model, ours, batch(FAMILIES[family].segments, (1,) * 3 + (T,)), left=left)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -127,7 +127,9 @@ def test_exported_encoders_open_in_transformers_and_are_read_again_unchanged(
     model, report = opened(tmp_path, ending, ours)
     assert type(model).__name__ == FAMILIES[family].name + ending
     assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    compare(model, ours, batch(min(FAMILIES[family].segments, getattr(config, "segments", 0))))
+    assert_same_outputs(
+        model, ours, batch(min(FAMILIES[family].segments, getattr(config, "segments", 0)))
+    )
 
     saved = json.loads((tmp_path / "config.json").read_text())
     back = from_published(saved, read_tensors(tmp_path / "model.safetensors"))
@@ -208,7 +210,7 @@ def test_tensors_that_do_not_fit_raise_an_error_that_names_them(ending, change, 
 def test_tensors_that_change_no_result_are_named_in_a_warning(extra):
     with pytest.warns(UserWarning, match="does not read.*" + re.escape(", ".join(extra))):
         ours = read("bert", "ForMaskedLM", **extra)
-    compare(FAMILIES["bert"].model("ForMaskedLM"), ours.eval(), batch(2))
+    assert_same_outputs(FAMILIES["bert"].model("ForMaskedLM"), ours.eval(), batch(2))
 
 
 # ------------------------------------------------------------------------ files as they are met
@@ -269,7 +271,7 @@ def test_the_published_bert_file_keeps_all_its_pre_training_heads():
     config = json.loads(model.config.to_json_string()) | {"architectures": ["BertForMaskedLM"]}
     ours = from_published(config, held).eval()
     assert sorted(ours.heads) == ["masked_lm", "next_sentence"]
-    compare(model, ours, batch(2))
+    assert_same_outputs(model, ours, batch(2))
     again, tensors = to_published(ours)  # as what it was, with all that it held
     assert again["architectures"] == ["BertForMaskedLM"]
     assert {"cls.seq_relationship.weight", "bert.pooler.dense.weight"} <= tensors.keys()
@@ -287,7 +289,7 @@ def test_an_unused_pooler_in_a_file_is_kept(family):
         assert tuple(sorted(ours.heads)) == tuple(sorted((*ENDINGS[ending], "pooler")))
         config, tensors = to_published(ours)
         assert config["architectures"] == [one.name + ending] and pooler.keys() <= tensors.keys()
-        compare(
+        assert_same_outputs(
             one.model(ending),
             EncoderWithHeads(ours.encoder, {k: ours.heads[k] for k in ENDINGS[ending]}).eval(),
             batch(one.segments),
@@ -301,7 +303,7 @@ def test_tensor_names_with_or_without_the_model_prefix_are_read(family):
     bare = {name.removeprefix(prefix): t for name, t in weights(model).items()}
     ours = from_published(model.config.to_dict() | {"architectures": None}, bare).eval()
     assert tuple(sorted(ours.heads)) == heads_of(family, "ForMaskedLM")
-    compare(model, ours, batch(FAMILIES[family].segments))
+    assert_same_outputs(model, ours, batch(FAMILIES[family].segments))
     prefixed = {
         f"{prefix}{name}": t for name, t in weights(FAMILIES[family].model("Model")).items()
     }
@@ -318,7 +320,7 @@ def test_an_untied_output_is_read_with_either_bias(family):
     own = next(name for name in held if name.endswith("decoder.bias"))
     dead = own.replace("decoder.", "")
     assert not torch.equal(held[own], held[dead])
-    compare(model, ours_of(model), batch(2))
+    assert_same_outputs(model, ours_of(model), batch(2))
     config = model.config.to_dict() | {"architectures": None}
     old = from_published(config, {name: t for name, t in held.items() if name != own})
     assert torch.equal(old.heads["masked_lm"].softmax.bias, held[dead])
@@ -338,7 +340,7 @@ def test_tensors_of_other_types_become_float32(kind):
 @pytest.mark.parametrize("segments", [1, 2, 5])
 def test_encoders_with_any_number_of_segments_equal_transformers(segments):
     model = FAMILIES["bert"].model("Model", type_vocab_size=segments)
-    compare(model, ours_of(model), batch(segments))
+    assert_same_outputs(model, ours_of(model), batch(segments))
 
 
 def test_the_rows_of_its_weight_decide_the_outputs_of_a_head():
@@ -351,7 +353,7 @@ def test_the_rows_of_its_weight_decide_the_outputs_of_a_head():
                 model = FAMILIES[family].model(ending, num_labels=count)
                 ours = ours_of(model)
                 assert ours.heads[kind].outputs == count
-                compare(model, ours, batch(FAMILIES[family].segments))
+                assert_same_outputs(model, ours, batch(FAMILIES[family].segments))
                 assert len(to_published(ours)[0]["id2label"]) == count
 
 
