@@ -4,8 +4,8 @@
     python -m benchmarks.segments        both sides in turn, the speed-up and how it grows
 
 A Transformer-XL reads segments of 128 tokens behind a memory of L positions, whose keys and values
-it keeps. A Transformer of the same size without a memory reads, for every token, the L tokens
-before it anew, as Al-Rfou et al. 2019 evaluate; its cost is that of a sample of positions.
+it keeps. A Transformer of the same size without a memory computes, for every token, the L tokens
+before it again, as Al-Rfou et al. 2019 evaluate; its cost is that of a sample of positions.
 
 Dai et al. 2019 (table 9) print how many times faster theirs was on one GPU: 363 at 800 tokens, 773
 at 1,800, 1,409 at 2,800 and 1,874 at 3,800.

@@ -181,16 +181,17 @@ def test_look_refuses_what_another_picture_would_ignore(classifier):
     asked = ("look", classifier, "the film is good", "--inputs")
     assert "--regions is for models that" in refused(*asked[:3], "--regions")
     assert "--layer would be without effect on --inputs" in refused(*asked, "--layer", 1)
-    assert "--silence would be without effect" in refused(*asked, "--silence", "1:1")
+    assert "--mask-heads would be without effect" in refused(*asked, "--mask-heads", "1:1")
     assert "--beams would be without effect" in refused(*asked, "--beams", 2)
     assert "leave --beside out" in refused(*asked, "--beside", classifier)
 
 
 def test_look_shows_zeros_for_a_masked_head(classifier):
     asked = ("look", classifier, "the film is good", "--layer", 2, "--head", 1, "--json")
-    facts = json.loads(done(*asked, "--silence", "2:1"))
+    facts = json.loads(done(*asked, "--mask-heads", "2:1"))
     assert not any(map(any, facts["weights"]))
-    assert "3:1,6" in refused("look", classifier, "a", "--silence", "two")
+    assert "3:1,6" in refused("look", classifier, "a", "--mask-heads", "two")
+    assert "is now `--mask-heads`" in refused("look", classifier, "a", "--silence", "2:1")
 
 
 def test_embed_writes_vectors_of_the_width_of_the_model(classifier):

@@ -93,7 +93,7 @@ class CompressedMemory(CarriedMemory):
         return at_positions(self.hidden, at).unflatten(2, (groups, self.rate))
 
     def compress(self, compressed: Tensor, read: KeysAndValues | None = None) -> Self:
-        """With compressed slots (B, L, G, D) in the place of `oldest_groups`.
+        """With compressed slots (B, L, G, D) instead of `oldest_groups`.
 
         read: see `with_keys`; needed where keys are cached.
         """

@@ -1,4 +1,4 @@
-"""Sparse attention of decoders: a part that takes the place of `SelfAttention`.
+"""Sparse attention of decoders: a part that replaces `SelfAttention`.
 
     attention = SparseSelfAttention(width, heads, kind="decoder", pattern=CausalBlocks(64))
 

@@ -90,7 +90,7 @@ class PredictiveWindow(nn.Module):
 
     def forward(self, query: Tensor, steps: Tensor, lengths: Tensor, width: int) -> WindowView:
         share = torch.sigmoid(self.outer(torch.tanh(self.inner(query))))[..., 0]  # (...,)
-        dtype = at_least_float32(share.dtype)  # 16 bits do not tell apart positions beyond 256
+        dtype = at_least_float32(share.dtype)  # 16 bits do not distinguish positions beyond 256
         centre = share.to(dtype) * lengths
         positions = torch.arange(width, device=query.device)
         distance = positions - centre[..., None]  # (..., S)

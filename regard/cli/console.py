@@ -32,6 +32,7 @@ RENAMED_COMMANDS = {"convert": "quantize"}
 RENAMED_FLAGS = {
     "--weights": "`--quantize` (of `regard quantize`: `--dtype`)",
     "--jobs": "`--workers`",
+    "--silence": "`--mask-heads`",
 }
 ONE_PROCESS = (  # commands that torchrun must not start several times
     *("find-lr", "cross-validate", "compare", "sweep"),

@@ -74,7 +74,7 @@ class OtherPicture:
         int | None, Option(metavar="N", help="Of a parser: draw the N best trees of the sentence.")
     ] = None
 
-    def chosen(self, selection: Selection, silence: Sequence[str]) -> str | None:
+    def chosen(self, selection: Selection, mask_heads: Sequence[str]) -> str | None:
         """The option of the picture that is asked for; None where none is.
 
         Raises:
@@ -83,7 +83,7 @@ class OtherPicture:
         given = _given(self)
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} are different pictures: give one of them.")
-        without = [*_given(selection), *(["--silence"] if silence else [])]
+        without = [*_given(selection), *(["--mask-heads"] if mask_heads else [])]
         if given and without:
             raise ConfigError(f"{', '.join(without)} would be without effect on {given[0]}.")
         return given[0] if given else None
@@ -153,7 +153,7 @@ def look(
     model: ModelFolder,
     text: Annotated[str, Argument(help="What the model reads; a tab between two texts.")],
     beside: Annotated[str | None, Option(metavar="MODEL", help="A second model.")] = None,
-    silence: Annotated[
+    mask_heads: Annotated[
         list[str] | None, Option(metavar="LAYER:HEADS", help="Mask heads: 3:1,6 of layer 3.")
     ] = None,
     device: Device = None,
@@ -165,7 +165,7 @@ def look(
 ) -> None:
     """Show which tokens a model attends to while it reads or answers a text, or its cells."""
     output.check()
-    chosen = other.chosen(selection, silence or ())
+    chosen = other.chosen(selection, mask_heads or ())
     text, task = checked_argument(text), load_task(model, device=device)
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if beside is None else [beside]))
@@ -175,7 +175,7 @@ def look(
         picture, numbers = other.draw(chosen, dict(zip(names, tasks, strict=True)), text, decoding)
         output.write(picture, _page(picture, title), facts | numbers)
         return
-    with _masked_heads(task, silence or ()):
+    with _masked_heads(task, mask_heads or ()):
         record, answer = _record(task, text, decoding)
     facts["answer"] = answer
     if beside is not None:
@@ -326,7 +326,7 @@ def _masked_heads(task: TaskVerbs, heads: Sequence[str]) -> AbstractContextManag
     for one in heads:
         layer, _, numbers = one.partition(":")
         if not layer.isdecimal() or not all(part.isdecimal() for part in numbers.split(",")):
-            raise ConfigError(f"`--silence` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
+            raise ConfigError(f"`--mask-heads` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
         found[int(layer)] = [int(part) for part in numbers.split(",")]
     return regard.heads_masked(task, found) if found else nullcontext()
 

@@ -316,7 +316,7 @@ def write_jsonl(data: Any, path: Path, columns: Sequence[str | int] = (), source
     source = source or source_name(data)
     names, library = tuple(map(str, columns)), _library(data)
     lines = (
-        _json_line(row, names, _Place(source, number, library))
+        _json_line(row, names, _Location(source, number, library))
         for number, row in enumerate(rows(data), 1)
     )
     return _write(lines, path, source, "row")
@@ -394,8 +394,8 @@ def _text_of_row(row: Any, source: str, number: int, column: str | int | None = 
 
 
 @dataclass(frozen=True)
-class _Place:
-    """The place of a value, for errors.
+class _Location:
+    """Where a value stands, for errors.
 
     source: the name of the data in errors.  row: from 1.
     library: the library of the data, such as "pandas", by which a hint is chosen.
@@ -410,30 +410,30 @@ class _Place:
         return DataError(self.source, self.row, problem, hint)
 
 
-def _json_line(row: Any, columns: Sequence[str], place: _Place) -> str:
+def _json_line(row: Any, columns: Sequence[str], location: _Location) -> str:
     """The columns of a row as a line of JSON."""
     try:
-        return _ENCODER.encode(_json_record(row, columns, place)) + "\n"
+        return _ENCODER.encode(_json_record(row, columns, location)) + "\n"
     except RecursionError:
-        raise place.error("has lists in lists, too deep to be written.") from None
+        raise location.error("has lists in lists, too deep to be written.") from None
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
-def _json_record(row: Any, columns: Sequence[str], place: _Place) -> dict[str, Any]:
+def _json_record(row: Any, columns: Sequence[str], location: _Location) -> dict[str, Any]:
     """These columns of a row as values of JSON; without `columns` all of them."""
-    row = _as_mapping(row, columns, place)
+    row = _as_mapping(row, columns, location)
     wanted = [name if name in row else name.partition(".")[0] for name in columns] or [*row]
     for name in wanted:
         if name not in row:
             close = get_close_matches(name, map(str, row), n=1)
             hint = f"It has: {', '.join(map(str, row))}."
-            raise place.error(f"has no column {name!r}.", hint + _meant(close))
+            raise location.error(f"has no column {name!r}.", hint + _meant(close))
         if columns and _is_missing(row[name]):
-            hint = _DROP_HINTS.get(place.library, "Leave such rows out.").format(name)
-            raise place.error(f"has no value in column {name!r}.", hint)
-    return {str(name): _json_value(row[name], name, place) for name in wanted}
+            hint = _DROP_HINTS.get(location.library, "Leave such rows out.").format(name)
+            raise location.error(f"has no value in column {name!r}.", hint)
+    return {str(name): _json_value(row[name], name, location) for name in wanted}
 
 
 def _meant(close: Sequence[str]) -> str:
@@ -447,7 +447,7 @@ _DROP_HINTS = {
 }
 
 
-def _as_mapping(row: Any, columns: Sequence[str], place: _Place) -> Mapping[Any, Any]:
+def _as_mapping(row: Any, columns: Sequence[str], location: _Location) -> Mapping[Any, Any]:
     """A row as a mapping; the fields of a sequence have their indices as names.
 
     Raises:
@@ -457,12 +457,12 @@ def _as_mapping(row: Any, columns: Sequence[str], place: _Place) -> Mapping[Any,
     if isinstance(row, Mapping):
         return row
     if isinstance(row, str | bytes) or not isinstance(row, Sequence):
-        raise place.error(f"must be a mapping or a sequence of fields, but is {shown(row)}.")
+        raise location.error(f"must be a mapping or a sequence of fields, but is {shown(row)}.")
     if named := [name for name in columns if not name.isdecimal()]:
         problem = f"is a {type(row).__name__}, whose fields have no names."
-        raise place.error(problem, f"The column {named[0]!r} is wanted: give mappings.")
+        raise location.error(problem, f"The column {named[0]!r} is wanted: give mappings.")
     if columns and len(row) <= max(map(int, columns)):
-        raise place.error(f"has {len(row)} fields, but {max(map(int, columns)) + 1} are wanted.")
+        raise location.error(f"has {len(row)} fields, but {max(map(int, columns)) + 1} are wanted.")
     return {str(index): value for index, value in enumerate(row)}
 
 
@@ -526,17 +526,17 @@ def _is_numeric(value: Any) -> bool:
     return known and value.dtype != np.longdouble
 
 
-def _json_value(value: Any, name: str, place: _Place) -> Any:
+def _json_value(value: Any, name: str, location: _Location) -> Any:
     """A value of a column as a value of JSON."""
     value = plain_scalar(value)
     value = _as_list(value) if isinstance(value, Tensor) else value
     if isinstance(value, float) and not math.isfinite(value):
-        raise place.error(f"has a number in column {name!r} that is not finite: {value}.")
+        raise location.error(f"has a number in column {name!r} that is not finite: {value}.")
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _json_value(one, name, place) for key, one in value.items()}
+        return {str(key): _json_value(one, name, location) for key, one in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, bytes | np.generic | Tensor):
-        return [_json_value(one, name, place) for one in value]
+        return [_json_value(one, name, location) for one in value]
     problem = f"has a {type(value).__name__} in column {name!r}: {shown(value, 60)}."
-    raise place.error(problem, "It must be text, a number or a list: convert it, as str() does.")
+    raise location.error(problem, "It must be text, a number or a list: convert it, as str() does.")

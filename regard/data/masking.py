@@ -3,7 +3,7 @@
     text     my dog is hairy
     input    [CLS] my dog is [MASK] [SEP]        the label of [MASK] is hairy, other labels IGNORE
 
-Of each text 15 % of the tokens are chosen; in place of a chosen one stands [MASK] (80 %), a random
+Of each text 15 % of the tokens are chosen; a chosen one is replaced by [MASK] (80 %), a random
 token (10 %) or itself (10 %).
 """
 
@@ -27,7 +27,7 @@ from regard.text.templates import Template
 
 BYTE_BREAKS = tuple(chr(256 + byte) for byte in b"\t\n\v\f\r")  # as byte-level tokens have them
 # kind of tokenizer -> how a token begins that begins a word, or that continues one
-BEGINNINGS = {"byte-bpe": ("Ġ", *BYTE_BREAKS), "unigram": ("▁",), "sentencepiece": ("▁",)}
+WORD_STARTS = {"byte-bpe": ("Ġ", *BYTE_BREAKS), "unigram": ("▁",), "sentencepiece": ("▁",)}
 CONTINUATIONS = {"wordpiece": "##"}
 REPLACED, RANDOM = 0.8, 0.1  # shares of the chosen tokens: [MASK], a random token
 
@@ -90,12 +90,12 @@ class WordStarts:
         tokens = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         if tokenizer.kind in CONTINUATIONS:
             continues = [token.startswith(CONTINUATIONS[tokenizer.kind]) for token in tokens]
-        elif tokenizer.kind in BEGINNINGS:
-            continues = [not token.startswith(BEGINNINGS[tokenizer.kind]) for token in tokens]
+        elif tokenizer.kind in WORD_STARTS:
+            continues = [not token.startswith(WORD_STARTS[tokenizer.kind]) for token in tokens]
         elif tokenizer.kind == "words":
             continues = [False] * len(tokens)
         else:
-            known = ", ".join([*CONTINUATIONS, *BEGINNINGS, "words"])
+            known = ", ".join([*CONTINUATIONS, *WORD_STARTS, "words"])
             raise ConfigError(
                 f"[data] `whole_words` needs tokens that show where words begin: a tokenizer of "
                 f"kind {known}, but this one is of kind {tokenizer.kind}."

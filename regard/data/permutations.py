@@ -96,7 +96,7 @@ def sample_targets(length: int, options: PermutationOptions, uniform: Iterator[f
 
 
 def sample_ranks(length: int, targets: list[int], uniform: Iterator[float]) -> np.ndarray:
-    """The place of each token in the order, (length,): -1 before the targets, then 0, 1, 2, ..."""
+    """The position of each token in the order, (length,): -1 before the targets, then 0, 1, ..."""
     ranks = np.full(length, -1)
     ranks[targets] = np.argsort(np.argsort([next(uniform) for _ in targets]))
     return ranks

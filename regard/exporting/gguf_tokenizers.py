@@ -112,7 +112,7 @@ def _write_wordpiece(
     names: list[str],
     types: list[int],
 ) -> list[str]:
-    """WordPiece, in whose vocabulary the beginnings of words are marked, not what goes on."""
+    """WordPiece, in whose vocabulary the first subwords of words are marked, not the others."""
     normalizer, prefix = content["normalizer"], content["model"]["continuing_subword_prefix"]
     if not (normalizer["clean_text"] and normalizer["handle_chinese_chars"]):
         raise _cannot(source, "a BertNormalizer without `clean_text` and `handle_chinese_chars`")

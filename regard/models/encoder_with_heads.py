@@ -22,7 +22,7 @@ from regard.suggest import nearest
 HEADS = {
     "pooler": "a vector of the text, by a layer that pre-training trained",
     "masked_lm": "the logits of the token at each [MASK]",
-    "replaced": "the logit of whether each token was put in place of another",
+    "replaced": "the logit of whether each token replaces another",
     "next_sentence": "the logits of whether the second text follows the first",
     "sentence_order": "the logits of whether two texts stand in their order or were exchanged",
     "classes": "the logits of the classes of a text or a pair, or the numbers of a regression",

@@ -173,14 +173,14 @@ class SegaTransformerXL(TransformerXL):
         others = []
         for part in (0, 1):
             numbers = places[..., part]
-            apart = (numbers[:, total - count :, None] - numbers[:, None]).clamp(min=0)  # (B, T, S)
-            apart = apart if config.max_distance is None else apart.clamp(max=config.max_distance)
+            distance = numbers[:, total - count :, None] - numbers[:, None]  # (B, T, S)
+            distance = distance.clamp(min=0, max=config.max_distance)
             # A tensor on "meta", for estimates, has no largest number: there may be one a position.
-            known = apart.numel() and not apart.is_meta
-            farthest = int(apart.max()) if known else total - 1
+            known = distance.numel() and not distance.is_meta
+            farthest = int(distance.max()) if known else total - 1
             distances = torch.arange(farthest + 1, device=places.device)
             vectors = self.dropout(self._placed(distances, 1 + part, like))
-            others.append((vectors, apart[:, None]))
+            others.append((vectors, distance[:, None]))
         return SegmentDistances(self.dropout(self._placed(position, 0, like)), tuple(others))
 
     def _released(self, places: Tensor, count: int, like: Tensor) -> DistanceScores:

@@ -2,7 +2,7 @@
 
     ids -> embed + paragraph + sentence + token + segments -> norm -> L x [...] -> hidden
 
-BERT, but for its positions: in place of one learned vector for each position stands the sum of
+BERT, but for its positions: one learned vector for each position is replaced by the sum of
 three, for the paragraph in the text, the sentence in its paragraph and the token in its sentence
 (equation 3 of the paper; sentences are counted from 0 in each paragraph, tokens in each sentence).
 """

@@ -117,8 +117,8 @@ class KeyMask:
 
     grid: boolean, broadcastable to (B, H, T, S), True = may attend; None: all of them.
     is_causal: the grid is exactly `key <= query` with as many queries as keys.
-    unpadded: stands in place of both for sequences without padding, (1, H, N, K).
-    sparse: stands in place of both where most blocks of keys are left out.
+    unpadded: replaces both for sequences without padding, (1, H, N, K).
+    sparse: replaces both where most blocks of keys are left out.
     """
 
     grid: Tensor | None = None

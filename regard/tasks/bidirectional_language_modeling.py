@@ -393,7 +393,7 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         return [] if recipe.data.test is None else self.evaluate(recipe.data.records("test"))
 
     def samples(self, recipe: BidirectionalRecipe) -> list[tuple[str, ...]]:
-        """The beginnings of some validation lines, and their perplexities in both directions."""
+        """The first words of some validation lines, and their perplexities in both directions."""
         lines = islice(filter(str.strip, recipe.data.records("valid").texts()), SAMPLES)
         short = [" ".join(line.split()[:SAMPLE_WORDS]) for line in lines]
         found = ((line, self.evaluate([line], state="zeros")) for line in short)

@@ -194,8 +194,8 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
     if len(set(distinct)) < outputs:
         raise ConfigError(f"config.json: `id2label` must name each label once, but is {named}.")
     warnings.warn(
-        f"config.json: `id2label` has several labels {', '.join(repeated)}. They are told apart by "
-        f"their numbers: {', '.join(one for one in distinct if one not in labels)}.",
+        f"config.json: `id2label` has several labels {', '.join(repeated)}. They are distinguished "
+        f"by their numbers: {', '.join(one for one in distinct if one not in labels)}.",
         stacklevel=2,
     )
     return distinct

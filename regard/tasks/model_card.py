@@ -292,7 +292,7 @@ def _code(signature: str) -> str:
 
 
 def _without_folders(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables in which a path is the name of its file: a folder says where somebody works."""
+    """Tables with the names of files in place of paths, whose folders may identify a user."""
     return {key: _without_folder(value) for key, value in table.items()}
 
 

@@ -1,4 +1,4 @@
-"""Which words of a text were put in place of others, ELECTRA's objective (Clark et al. 2020).
+"""Which words of a text were replaced by others, ELECTRA's objective (Clark et al. 2020).
 
     found = load("electra").predictions(["the chef ate the meal"])[0]
     found.replaced                          the words that are probably not the original ones
@@ -135,7 +135,7 @@ class Sums:
 
 
 class ReplacedTokenDetection(EncoderTask):
-    """Tells for each token whether it stands in place of another."""
+    """Tells for each token whether it replaces another."""
 
     name = "replaced-tokens"
     prediction_type = ReplacedTokens

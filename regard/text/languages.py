@@ -1,7 +1,7 @@
 """The language tokens of multilingual encoder-decoders, before and after texts.
 
     Marian     `>>fra<< text </s>`: a token in the text names the language to translate into
-    mBART      `text </s> en_XX`; targets begin with `fr_XX` in the place of a start token
+    mBART      `text </s> en_XX`; targets begin with `fr_XX` instead of a start token
     mBART-50   `en_XX text </s>`; targets begin with the start token and `fr_XX`
     M2M-100    `__en__ text </s>`; targets alike, with `__fr__`
     NLLB       `eng_Latn text </s>`, or `text </s> eng_Latn` (legacy); targets begin with `fra_Latn`

@@ -31,7 +31,7 @@ UNIGRAM = ("unigram",)
 CUTTING = ("unigram", "bpe")  # types of models that cut texts for a vocabulary of its own
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 Preprocessing = tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]
-LANGUAGE = "language"  # in the place of a role
+LANGUAGE = "language"  # instead of a role
 TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 

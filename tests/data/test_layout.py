@@ -91,8 +91,8 @@ def test_unpadded_self_attention_equals_the_padded_one(kind, is_causal, probabil
     packing, low_precision = packed(lengths), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
     hidden, keep = torch.randn(len(lengths), packing.width, 24), real(packing)
-    grad, apart = torch.randn_like(hidden) * keep, padded(packing, packing, is_causal)
-    wanted = passed(attention, hidden, grad, low_precision, lambda x: attention(x, apart) * keep)
+    grad, mask = torch.randn_like(hidden) * keep, padded(packing, packing, is_causal)
+    wanted = passed(attention, hidden, grad, low_precision, lambda x: attention(x, mask) * keep)
 
     def run(x):
         out = attention(packing.unpad(x), unpadded_mask(packing, causal=is_causal))
@@ -166,7 +166,7 @@ def test_unpadded_cross_attention_equals_the_padded_one(kind, probability, sourc
     grad = torch.randn_like(hidden) * keep
     pairs = padded(rows, memories)
 
-    def apart(x):
+    def run_padded(x):
         return cross(x, cross.read(memory, pairs)) * keep
 
     def run(x):
@@ -177,7 +177,7 @@ def test_unpadded_cross_attention_equals_the_padded_one(kind, probability, sourc
 
     assert_close(
         passed(cross, hidden, grad, low_precision, run),
-        passed(cross, hidden, grad, low_precision, apart),
+        passed(cross, hidden, grad, low_precision, run_padded),
         kind,
     )
 

@@ -75,7 +75,7 @@ def close(one, two):
     torch.testing.assert_close(one, two, atol=tight, rtol=tight)
 
 
-# Prompts made of a few beginnings, so that they part at all places.
+# Prompts of two tokens, so that they share prefixes of every length.
 PROMPT = st.lists(st.integers(3, 4), min_size=1, max_size=12)
 BATCHES = st.lists(st.lists(PROMPT, min_size=1, max_size=4), min_size=1, max_size=8)
 

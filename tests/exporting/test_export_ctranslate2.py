@@ -48,10 +48,10 @@ def test_ctranslate2_gives_the_outputs_of_the_exported_model(name, tmp_path):
 def test_eight_bit_weights_halve_the_file_and_keep_the_outputs_close(tmp_path):
     folder = small.gpt2(tmp_path / "model")
     wide = regard.export(folder, "ctranslate2")
-    narrow = regard.export(folder, "ctranslate2", tmp_path / "small", quantize="int8")
-    sizes = [(one.path / "model.bin").stat().st_size for one in (wide, narrow)]
+    quantized = regard.export(folder, "ctranslate2", tmp_path / "small", quantize="int8")
+    sizes = [(one.path / "model.bin").stat().st_size for one in (wide, quantized)]
     assert sizes[1] < 0.6 * sizes[0]
-    assert 1e-5 < narrow.differences[0].relative < 0.05
+    assert 1e-5 < quantized.differences[0].relative < 0.05
 
 
 def test_a_quantized_folder_is_exported_with_its_dequantized_weights(tmp_path):

@@ -53,12 +53,12 @@ def test_llama_cpp_gives_the_outputs_of_the_exported_model_up_to_its_gelu(name, 
 def test_eight_bit_weights_shrink_the_file_and_keep_the_outputs_close(tmp_path):
     folder = small.llama(tmp_path / "model")
     wide = regard.export(folder, "gguf", check=False)
-    narrow = regard.export(folder, "gguf", tmp_path / "small.gguf", quantize="int8")
-    kinds = {one.tensor_type.name for one in gguf.GGUFReader(narrow.path).tensors}
+    quantized = regard.export(folder, "gguf", tmp_path / "small.gguf", quantize="int8")
+    kinds = {one.tensor_type.name for one in gguf.GGUFReader(quantized.path).tensors}
     assert kinds == {"F32", "Q8_0"}
-    assert narrow.path.stat().st_size < 0.6 * wide.path.stat().st_size
+    assert quantized.path.stat().st_size < 0.6 * wide.path.stat().st_size
     if LLAMA:
-        assert 1e-5 < narrow.differences[0].relative < 0.05
+        assert 1e-5 < quantized.differences[0].relative < 0.05
 
 
 def test_the_command_prints_the_differences_and_the_notes_of_the_runtime(tmp_path):

@@ -139,7 +139,7 @@ def _multirc(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlu
 
 
 def _record(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlueQuestion]:
-    """Queries with a place for one of the entities of the passage."""
+    """Queries with a placeholder for one of the entities of the passage."""
     passage = text_of("passage.text", found(record, "passage.text", location), location)
     spans = must_be(
         found(record, "passage.entities", location), list, "a list of entities", location

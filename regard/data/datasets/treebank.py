@@ -43,7 +43,7 @@ def _trees(source: Source, report: ReadReport) -> Iterator[tuple[int, Constituen
     found = (
         _from_brackets(str(source))
         if items is None
-        else ((place[1] or 0, _from_item(item, place)) for place, item in items)
+        else ((location[1] or 0, _from_item(item, location)) for location, item in items)
     )
     for line, tree in found:
         report.read += 1

@@ -53,7 +53,7 @@ def fields() -> list[tuple[str, str]]:
     return [one for one in names if one != ("big_bird", "return_dict")]  # theirs fails without
 
 
-# Those that make other weights, or another model altogether: `transformers` is to be asked anew.
+# Those that make other weights, or another model altogether: `transformers` computes again.
 @pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForMaskedLM"])
 @pytest.mark.parametrize(("family", "name"), fields())
 def test_every_config_field_is_used_or_raises_an_error(family, name, ending):

@@ -134,7 +134,7 @@ LESSONS = (
         "Beam search as a tree",
         (
             "Greedy search takes the most probable word at each step. What begins well need not "
-            "end well: a beam of k keeps the k best beginnings instead.",
+            "end well: a beam of k keeps the k best prefixes instead.",
             "  log p(y) = sum_t log p(y_t | y_1 … y_(t-1))",
             "The tree is the search for a translation of “les pauvres sont démunis”, in a small "
             "table of probabilities that belongs to this lesson. Each node has the logarithm of "
