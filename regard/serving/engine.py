@@ -3,20 +3,25 @@
 A request has items (texts, prompts, images). Each turn computes some items of waiting requests that
 ask for the same of the same model, in one call of the library, which sorts them by length. The
 requests take turns: one with many items does not keep the others waiting. Between two turns every
-prompt that is being continued gets a token: see `regard.serving.generation`.
+prompt that is being continued gets a token: see `regard.serving.generation`. An item longer than a
+turn (a text that is tagged in windows) is computed in several batches, and between two of them
+others have a turn.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from regard.attention.head_gates import captured_or_gated
 from regard.errors import TextError
 from regard.serving.counters import RequestCounters
 from regard.serving.problems import Problem
+from regard.tasks.batching import watching
 
 if TYPE_CHECKING:
     from regard.serving.generation import Generation
@@ -55,6 +60,11 @@ class QueuedRequest:
     def __post_init__(self) -> None:
         self.cost = sum(self.costs)  # tokens of all items
 
+    @property
+    def next_cost(self) -> int:
+        """The tokens of the next item."""
+        return self.costs[len(self.results)]
+
     def next_items(self, budget: float) -> int:
         """How many of the next items have at most so many tokens; at least one."""
         start, count, tokens = len(self.results), 0, 0
@@ -82,6 +92,8 @@ class Engine:
         self._change = threading.Condition()
         self._stopped = False
         self._rate = FIRST_RATE
+        self._long: QueuedRequest | None = None  # its item is computed between turns of others
+        self._seconds_of_others = 0.0  # of turns between batches of long items
 
     # ---- from the threads of requests
 
@@ -150,31 +162,62 @@ class Engine:
             with self._change:
                 while not self._queue and not self._disconnected and not self._stopped:
                     self._change.wait()
-                late = [queued for queued in self._queue if queued.deadline < time.monotonic()]
-                disconnected, self._disconnected = self._disconnected, []
-                chosen = [] if late else self._chosen()
-                generating = [queued for queued in self._queue if queued.generation is not None]
-            for queued in disconnected:
-                self._leave_batch(queued)
-            for queued in late:
-                problem = "This request was not answered within the server's time limit."
-                self._end(queued, Problem(504, problem, "deadline"))
-            if chosen:
-                self._compute(chosen)
-            if not late:
-                self._generate(generating)
+            self._turn()
         for queued in list(self._queue):
             self._end(queued, Problem(503, "The server stops.", "stopping"))
+
+    def _turn(self) -> None:
+        """Compute some items of waiting requests, and a token of every sequence."""
+        with self._change:
+            queue = [queued for queued in self._queue if queued is not self._long]
+            late = [queued for queued in queue if queued.deadline < time.monotonic()]
+            disconnected, self._disconnected = self._disconnected, []
+            chosen = [] if late else self._chosen()
+            generating = [queued for queued in queue if queued.generation is not None]
+        for queued in disconnected:
+            self._leave_batch(queued)
+        for queued in late:
+            self._end(queued, _late())
+        if chosen:
+            self._compute(chosen)
+        if not late:
+            self._generate(generating)
+
+    def _turns_between(self, long: QueuedRequest) -> Callable[[Sequence[Any]], Iterator[Any]]:
+        """Gives the batches of a long item; before each but the first, others have a turn.
+
+        Raises:
+            Problem: the client has gone, the time is over, or the server stops.
+        """
+
+        def batches_of(batches: Sequence[Any]) -> Iterator[Any]:
+            for number, batch in enumerate(batches):
+                if number and not captured_or_gated():
+                    began = time.monotonic()
+                    self._turn()
+                    self._seconds_of_others += time.monotonic() - began
+                if long.disconnected or self._stopped:
+                    raise Problem(503, "The server stops.", "stopping")
+                if long.deadline < time.monotonic():
+                    raise _late()
+                yield batch
+
+        return batches_of
 
     def _chosen(self) -> list[tuple[QueuedRequest, int]]:
         """Requests that are computed together next, and how many items of each.
 
         Those with the key of the one that has waited longest; each gets a part of the budget.
+        Between the batches of a long item, only those whose next item is no longer than a turn.
         """
         ready = [queued for queued in self._queue if queued.generation is None]
+        if self._long is not None:
+            ready = [one for one in ready if one is not self._long and one.next_cost <= TURN_TOKENS]
         if not ready:
             return []
-        alike = [queued for queued in ready if queued.key == ready[0].key]
+        alike = [one for one in ready if one.key == ready[0].key and one.next_cost <= TURN_TOKENS]
+        if ready[0] not in alike:  # a long item is computed alone
+            alike = ready[:1]
         chosen, budget = [], float(TURN_TOKENS if len(ready) == len(self._queue) else TURN_BESIDE)
         for number, queued in enumerate(alike):
             if budget <= 0:
@@ -217,10 +260,13 @@ class Engine:
         self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
 
     def _compute(self, chosen: Sequence[tuple[QueuedRequest, int]]) -> None:
-        began = time.monotonic()
+        began, of_others = time.monotonic(), self._seconds_of_others
         parts = [list(queued.items[len(queued.results) :][:count]) for queued, count in chosen]
+        first = chosen[0][0]
+        divided = self._long is None and chosen == [(first, 1)] and first.next_cost > TURN_BESIDE
         try:
-            found = list(chosen[0][0].run([item for part in parts for item in part]))
+            with self._divided(first) if divided else nullcontext():
+                found = list(first.run([item for part in parts for item in part]))
         except Exception as error:
             self._fail(chosen, parts, error)
             return
@@ -230,13 +276,23 @@ class Engine:
             tokens += sum(queued.costs[done : done + len(part)])
             queued.results += found[start : start + len(part)]
             start += len(part)
-        path = chosen[0][0].path
+        path = first.path
         self.counters.add("regard_items_total", start, path=path)
         self.counters.add("regard_calls_total", path=path)
-        self._measure(tokens, began)
+        self._measure(tokens, began + self._seconds_of_others - of_others)
         for queued, _ in chosen:
             if len(queued.results) == len(queued.items):
                 self._end(queued)
+
+    @contextmanager
+    def _divided(self, long: QueuedRequest) -> Iterator[None]:
+        """Within it, others have turns between the batches of a call for one item."""
+        self._long = long
+        try:
+            with watching(self._turns_between(long)):
+                yield
+        finally:
+            self._long = None
 
     def _fail(
         self,
@@ -260,3 +316,8 @@ class Engine:
         if not queued.disconnected:
             queued.error = error
             queued.finished(queued)
+
+
+def _late() -> Problem:
+    problem = "This request was not answered within the server's time limit."
+    return Problem(504, problem, "deadline")

@@ -57,6 +57,7 @@ from regard.text import Tokenizer
 from regard.text.trees import WORD, ConstituencyTree, Span, chains, tree_of, unchained
 
 SPANS_AT_ONCE = 40_000  # of a batch of charts
+MOST_WORDS = 2000  # of a sentence to parse: its chart has two million spans
 
 
 class ParsingData(RowsData):
@@ -297,10 +298,11 @@ class Parsing(encoding.EncoderTask):
     ) -> list[ParsePrediction]:
         """The best trees of sentences, each a string or a list of words.
 
-        No sentence is too long: see above. A model that reads tags is given tags.
+        Sentences longer than the model reads are read in windows. A model that reads tags is given
+        tags.
 
         Raises:
-            TextError: a text has no word.
+            TextError: a text has no word, or more than `MOST_WORDS`.
         """
         if n_best < 1:
             raise RegardError(f"`n_best` must be at least 1, but is {n_best}.")
@@ -309,6 +311,11 @@ class Parsing(encoding.EncoderTask):
             sentence = self._sentence(text, index)
             if not sentence.words:
                 raise TextError(index, "has no word, so it has no tree.")
+            if len(sentence.words) > MOST_WORDS:
+                problem = (
+                    f"has {len(sentence.words):,} words, more than {MOST_WORDS:,} for one tree."
+                )
+                raise TextError(index, problem, "Give its sentences as texts of their own.")
             sentences.append(sentence)
         return [
             ParsePrediction(str(several[0][0]), several[0][1], tuple(several))

@@ -250,6 +250,8 @@ def test_errors_name_the_text_or_the_line(tmp_path, files):
     task = tiny()
     with pytest.raises(TextError, match="Text 2 has no word"):
         task.predictions(["a", " "])
+    with pytest.raises(TextError, match="Text 2 has 400,000 words, more than 2,000.*sentences as"):
+        task.predictions(["a", "a " * 400_000])
     with pytest.raises(RegardError, match="`n_best` must be at least 1"):
         task.predictions(["a"], n_best=0)
     files.write_text(TREES + "( (S (NN a\n")
