@@ -225,7 +225,7 @@ def test_the_anchors_of_links_are_headings():
 def test_the_readme_is_short_and_its_figures_are_those_of_docs_performance():
     readme, measured = ((ROOT / n).read_text() for n in ("README.md", "docs/performance.md"))
     assert readme.count("\n") <= 150
-    table = readme.partition("| work | Regard |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = readme.partition("| task | Regard |")[2].partition("\n\n")[0].splitlines()[2:]
     figures = [f for row in table for f in re.findall(r"\d[\d,.]*", row.split("|", 2)[2])]
     known = re.findall(r"\d[\d,.]*", measured)
     assert len(figures) > 20 and {*figures} <= {*known}, {*figures} - {*known}
