@@ -151,9 +151,10 @@ def _chosen(
     starts: WordStarts | None,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """`count` of the positions; of whole words as many as are at most so many, and one at least.
+    """`count` of the positions at random. With whole words: all positions of random words which have
+    at most `count` positions together; the first word may have more.
 
-    Behind a special token any token begins a word.
+    After a special token every token begins a word.
     """
     if starts is None or not count:
         return random.choice(positions, count, replace=False)

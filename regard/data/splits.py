@@ -73,8 +73,8 @@ def group_split(groups: Sequence[Hashable], share: float, seed: int) -> Mask:
     members = _rows_by_name(groups)
     if len(members) == 1:
         raise ConfigError(
-            "[data] `group` names a column with one group only, whose rows cannot be on two sides. "
-            "Is it the right column?"
+            "[data] `valid` is a share, but all rows belong to one group (of captions, one image; "
+            "otherwise [data] `group`), which cannot be divided. Give more groups, or files."
         )
     names = list(members)
     chosen = np.zeros(len(groups), dtype=bool)

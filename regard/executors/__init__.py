@@ -5,7 +5,7 @@
     slurm.py      jobs under Slurm
     ray.py        tasks of a Ray cluster
     worker.py     the process of a job on this machine
-    restarting.py the loop of all three: so many jobs at once, and those that died again
+    restarting.py the loop of all three: runs a number of jobs at once and restarts those that died
 
 A job is a Python function by its dotted name, with arguments that JSON can hold. It is started
 again if its process dies, and not if the function raises an error.

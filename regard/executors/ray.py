@@ -128,8 +128,8 @@ def _connected_to_existing(address: str) -> ModuleType:
 def _token_hint() -> str:
     """What to do where a cluster may require a token that was not sent; "" where it was.
 
-    Ray Client then says that the time is over. Ray sends a token to an address only if it is told
-    to: the token allows to run programs on the clusters that have it.
+    In that case Ray Client reports a timeout. Ray sends a token only if RAY_AUTH_MODE says so: who
+    has the token can run programs on its cluster.
     """
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
         return ""
@@ -205,7 +205,7 @@ class RayExecutor:
         A cluster of this machine whose processes die is started again, like a job.
 
         Raises:
-            ClusterLost: that was in vain, or all machines of another cluster are lost.
+            ClusterLost: it died too often, or all machines of another cluster are lost.
         """
         left, listener, restarts = list(jobs), listener or PrintedLog(), 0
         while left:

@@ -1,4 +1,4 @@
-"""The loop that all executors have: so many jobs at once, and those that died again."""
+"""The loop of all executors: it runs a number of jobs at once and restarts those that died."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunningJobs(Protocol):
         """Wait a moment for something to happen; a signal may interrupt it anywhere."""
 
     def ended(self) -> Iterable[Ended]:
-        """Those that have ended, which are not running any more."""
+        """The jobs that have ended; they no longer count as running."""
 
     def stop(self) -> None:
         """Ask all jobs to save and stop, and wait until they have ended."""
@@ -40,7 +40,7 @@ class RunningJobs(Protocol):
 def results_of(
     running: RunningJobs, jobs: Sequence[Job], at_once: int, restarts: int
 ) -> Generator[JobResult, None, None]:
-    """The results of jobs as they end, `at_once` at a time; those that died start again.
+    """The results of jobs as they end; `at_once` jobs run at a time.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when all jobs have ended.

@@ -275,7 +275,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
                 raise no_head(self, kind, TASK_HEADS)
 
     def template(self, tokenizer: Any) -> Template:
-        """As lines stand in the text of a language model."""
+        """The special tokens around a line in the training text of a language model."""
         return Template.lines(tokenizer.eos_id, tokenizer.bos_id)
 
 

@@ -170,5 +170,5 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """As lines stand in the text of a language model."""
+        """The special tokens around a line in the training text of a language model."""
         return Template.lines(tokenizer.eos_id, tokenizer.bos_id)

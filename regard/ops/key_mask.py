@@ -24,7 +24,7 @@ class SequenceOffsets:
 
     @property
     def count(self) -> int:
-        """Sequences that are read."""
+        """The number of sequences, without those that are only padding."""
         return len(self.starts) - 1 - self.spare
 
     @cached_property

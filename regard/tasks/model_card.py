@@ -132,7 +132,7 @@ def adapter_form(options: AdapterOptions, base: str | Path) -> CardForm:
         name = (path.parent if path.name == "model" else path).resolve().name
     about = (
         f"Low-rank adapters (LoRA) of rank {options.rank}, alpha {options.alpha:g}, for {name}. "
-        '`regard.load("FOLDER")` opens them with that model, whose place adapter_config.json says; '
+        '`regard.load("FOLDER")` opens them with that model, whose path is in adapter_config.json; '
         "`peft` does, too."
     )
     return CardForm("peft", about, name)

@@ -59,10 +59,10 @@ class KnownLabels:
     def tree_of(self, text: str, index: int) -> ConstituencyTree | None:
         """The tree of a text in brackets; None of running text.
 
-        Behind each opening bracket of a tree stands another one or a label, so that nearly no
-        running text can be read as a tree. Of one that can, such as "(He (came late))", the labels
-        decide: those of the parser are a tree; where all are others, some with lower-case letters,
-        it is running text.
+        Each opening bracket of a tree is followed by another one or by a label, so that nearly no
+        running text can be read as a tree. If a text can, such as "(He (came late))", the labels
+        decide: it is a tree if the parser knows them, and running text if it knows none of them and
+        some have lower-case letters.
 
         Raises:
             TextError: the labels do not decide, or there are several trees.

@@ -74,7 +74,7 @@ def test_a_split_that_leaves_one_side_empty_raises_an_error(split):
 
 
 def test_rows_of_one_group_cannot_be_split():
-    with pytest.raises(ConfigError, match="one group only"):
+    with pytest.raises(ConfigError, match="all rows belong to one group"):
         group_split(["one"] * 5, 0.5, 0)
 
 

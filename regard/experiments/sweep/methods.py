@@ -76,7 +76,8 @@ class SuccessiveHalving:
     and the better half of these to the end. If one trial is left, it is trained to the end.
 
     The last rung is at 1/4: later, and until the learning rate has decayed, scores say little about
-    those at the end. At 1/2, a trial with a high rate is often behind those that it overtakes.
+    those at the end. At 1/2, a trial with a high learning rate often has worse scores than trials
+    that are worse at the end.
     """
 
     trials: Mapping[str, Values]
