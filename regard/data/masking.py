@@ -151,8 +151,8 @@ def _chosen(
     starts: WordStarts | None,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """`count` of the positions at random. With whole words: all positions of random words which have
-    at most `count` positions together; the first word may have more.
+    """`count` of the positions at random. With whole words: all positions of random words that
+    have at most `count` positions together; the first word may have more.
 
     After a special token every token begins a word.
     """
