@@ -23,7 +23,8 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +113,31 @@ def asked(port: int, work: list[list[tuple[str, dict[str, Any]]]]) -> tuple[floa
     return answer
 
 
+@contextmanager
+def waiting_clients(port: int, bodies: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[None]:
+    """Clients of one request each, which have their answers at the end."""
+    clients = [
+        threading.Thread(target=_client, args=(port, [body], []), daemon=True) for body in bodies
+    ]
+    for client in clients:
+        client.start()
+    yield
+    for client in clients:
+        client.join()
+
+
 def first_token(port: int, body: dict[str, Any]) -> float:
     """The seconds until the first event of a stream."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     began = time.perf_counter()
-    connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
+    head = {"Content-Type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}), head)
     answer = connection.getresponse()
-    answer.read(6)
+    line = b"\n"
+    while not line.startswith(b"data: "):  # a server may send comments before
+        if not line:
+            raise RuntimeError(f"no event, but the status {answer.status}")
+        line = answer.readline()
     seconds = time.perf_counter() - began
     answer.read()
     return seconds
@@ -176,20 +195,10 @@ def _first_tokens(
         alone.append(first_token(port, {"prompt": one, **few}))
         again.append(first_token(port, {"prompt": f"{one} 17 23", **few}))
         options = {"max_tokens": 8 * written}
-        streams = [
-            threading.Thread(
-                target=_client,
-                args=(port, [("/generate", {"texts": text, **options})], []),
-                daemon=True,
-            )
-            for text in prompts(CLIENTS - 1, PROMPT)
-        ]
-        for stream in streams:
-            stream.start()
-        time.sleep(2.0)  # until all of them are generated
-        beside.append(first_token(port, {"prompt": other, **few}))
-        for stream in streams:
-            stream.join()
+        others = prompts(CLIENTS - 1, PROMPT)
+        with waiting_clients(port, [("/generate", {"texts": text, **options}) for text in others]):
+            time.sleep(2.0)  # until all of them are generated
+            beside.append(first_token(port, {"prompt": other, **few}))
     print(f"first token of {LONG}: {statistics.median(alone):.2f} s alone")
     print(f"  beside {CLIENTS - 1} others: {ratio(beside, alone)} of that")
     print(f"  with a beginning that was read: {ratio(again, alone)} of that")
