@@ -1,7 +1,7 @@
 """python -m benchmarks.serving_llama VOCABULARY [--rounds 3] [--cache FOLDER]
 
 `regard serve` beside the server of llama-cpp-python, on the same cores in turn: a GPT-2 of 124M
-with random weights, 8 bits on both sides, and 16 clients who ask for 64 tokens behind a prompt of 32.
+with random weights, 8 bits on both sides, and 16 clients who ask for 64 tokens behind 32.
 Printed are tokens a second, and the seconds to the first token of a prompt of 512, alone and while
 15 others are continued. VOCABULARY is a folder with GPT-2's vocab.json (or encoder.json) and
 merges.txt (or vocab.bpe). The server needs `pip install 'llama-cpp-python[server]'`.
