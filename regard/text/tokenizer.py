@@ -16,6 +16,7 @@ from regard.errors import ConfigError, RegardError
 from regard.file_writing import write_text
 from regard.lazy import imported
 from regard.suggest import nearest
+from regard.text import long_texts
 from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
@@ -181,6 +182,11 @@ class Tokenizer:
 
         return SentencePieceEncoder(self._fast, self.reads_special_tokens)
 
+    @cached_property
+    def _divided(self) -> bool:
+        """Whether long texts are encoded in parts."""
+        return self._exact is None and long_texts.can_be_divided(self._fast)
+
     # ---- text -> ids -> text
 
     @property
@@ -220,6 +226,8 @@ class Tokenizer:
                 if not isinstance(text, str):
                     raise RegardError(f"text {number} cannot be encoded: {text_problem(text)}")
         try:
+            if any(len(text) > long_texts.LONG for text in texts) and self._divided:
+                return long_texts.encode_in_parts(self._fast, texts)
             rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
         except BaseException as error:
             raise self._error(texts, error) from None

@@ -1,0 +1,75 @@
+"""Texts of megabytes, encoded in parts: the library holds a hundred bytes for each character.
+
+A text is cut before a space between two ASCII letters or digits. Tokenizers that first of all
+separate words there, by white space or by the regular expression of GPT-2, give the same tokens to
+the parts as to the whole text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tokenizers
+
+LONG = 2**20  # characters; shorter texts are encoded as a whole
+PART = 2**18  # characters of a part, at least
+AT_ONCE = 2**20  # characters of parts in one call
+SPACE = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")
+WORDS_APART = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
+# Of characters, or of characters with those that modify them: none looks across a space.
+LOCAL = ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents")
+
+
+def can_be_divided(fast: tokenizers.Tokenizer) -> bool:
+    """Whether this tokenizer gives the same tokens to the parts of a text as to the whole."""
+    found: dict[str, Any] = json.loads(fast.to_str())
+    if any(" " in token["content"] for token in found["added_tokens"]):
+        return False
+    steps = _steps(found["pre_tokenizer"], "pretokenizers")
+    apart = steps and (
+        steps[0]["type"] in WORDS_APART
+        or (len(steps) == 1 and steps[0]["type"] == "ByteLevel" and steps[0]["use_regex"])
+    )
+    local = all(one["type"] in LOCAL for one in _steps(found["normalizer"], "normalizers"))
+    return bool(apart) and local
+
+
+def encode_in_parts(fast: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of each text, by a tokenizer that can be divided."""
+    found: list[list[int]] = [[] for _ in texts]
+    waiting: list[tuple[int, str]] = []
+    for number, text in enumerate(texts):
+        for part in parts(text):
+            waiting.append((number, part))
+            if sum(len(one) for _, one in waiting) >= AT_ONCE:
+                _encode(fast, waiting, found)
+                waiting = []
+    _encode(fast, waiting, found)
+    return found
+
+
+def parts(text: str) -> Iterator[str]:
+    """The parts of a text, which are the text if they are joined."""
+    start = 0
+    while (space := SPACE.search(text, start + PART)) is not None:
+        yield text[start : space.start()]
+        start = space.start()
+    yield text[start:]
+
+
+def _encode(
+    fast: tokenizers.Tokenizer, parts: Sequence[tuple[int, str]], found: Sequence[list[int]]
+) -> None:
+    rows = fast.encode_batch_fast([part for _, part in parts], add_special_tokens=False)
+    for (number, _), row in zip(parts, rows, strict=True):
+        found[number].extend(row.ids)
+
+
+def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer, which may be a sequence of them."""
+    if part is None:
+        return []
+    return part[name] if part["type"] == "Sequence" else [part]
