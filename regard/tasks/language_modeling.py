@@ -234,16 +234,7 @@ class LanguageModeling(EmbedsTexts):
         for path, text in ((data.train, train), (valid_path, valid)):
             _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
         batches = _batches(train, recipe, limit)
-        notes: list[str] = []
-        if data.format == "text" and not is_corpus(data.train):
-            notes += filter(None, [lost_text(tokenizer, islice(data.texts(), SAMPLED))])
-        if limit is not None and limit > data.sequence_length and not starts_from_folder(recipe):
-            steps = data.sequence_length
-            notes.append(
-                f"the model's context is {limit:,} tokens, but blocks have {steps:,} "
-                "(`sequence_length` of [data]): it learns nothing about longer texts. Set "
-                f"`max_length` of [model] to {steps}"
-            )
+        notes = [*_notes(recipe, tokenizer, limit)]
         if recipe.objective.variable_length:
             task.usual_length = data.sequence_length
         task.data = TrainingText(train, valid, batches, data.batch_size, notes)
@@ -485,13 +476,7 @@ class LanguageModeling(EmbedsTexts):
             batches = self._parts(ids, 1, protocol.window, protocol.stride)
             nats, tokens = self._total_loss(batches)
         else:
-            model = self.evaluated_model(options)
-            with evaluating(model):
-                found = carried_likelihood(model, ids, options)
-            nats, tokens = found.nats, found.count
-            how = signature(model, options)
-            carried = {"segments": found.segments, "overlap": found.overlap, "state": how}
-            protocol = replace(protocol, **carried)
+            nats, tokens, protocol = self._carried_loss(ids, options, protocol)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         count = tokens if self.unit == "token" else units
         check_any(count, "Perplexity")
@@ -574,6 +559,17 @@ class LanguageModeling(EmbedsTexts):
                 loss, tokens = losses["loss"]
                 total, count = total + float(loss), count + tokens
         return total, count
+
+    def _carried_loss(
+        self, ids: TokenArray, options: StateOptions, protocol: Protocol
+    ) -> tuple[float, int, Protocol]:
+        """The nats and tokens of a text read with a carried state, and how it was read."""
+        model = self.evaluated_model(options)
+        with evaluating(model):
+            found = carried_likelihood(model, ids, options)
+        how = signature(model, options)
+        carried = {"segments": found.segments, "overlap": found.overlap, "state": how}
+        return found.nats, found.count, replace(protocol, **carried)
 
     def _parts(
         self, text: TokenArray, streams: int, window: int | None, stride: int | None
@@ -668,6 +664,21 @@ def _batches(text: TokenArray, recipe: LanguageModelingRecipe, limit: int | None
             f"context of {limit:,} tokens. Leave it out."
         )
     return ShuffledBlocks(text, **size, seed=recipe.seed)
+
+
+def _notes(
+    recipe: LanguageModelingRecipe, tokenizer: Tokenizer, limit: int | None
+) -> Iterator[str]:
+    """What a user should know before the training; limit: the model's context."""
+    data, steps = recipe.data, recipe.data.sequence_length
+    if data.format == "text" and not is_corpus(data.train):
+        yield from filter(None, [lost_text(tokenizer, islice(data.texts(), SAMPLED))])
+    if limit is not None and limit > steps and not starts_from_folder(recipe):
+        yield (
+            f"the model's context is {limit:,} tokens, but blocks have {steps:,} "
+            "(`sequence_length` of [data]): it learns nothing about longer texts. Set "
+            f"`max_length` of [model] to {steps}"
+        )
 
 
 def _check_length(path: Any, predicted: int, streams: int) -> None:
