@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
+from regard.errors import ConfigError
 from regard.layers.quantized import QuantizedLinear
 from regard.models.protocols import Encoder, Generator, Model
 from regard.models.wrappers import unwrapped
@@ -103,12 +104,23 @@ def saves_padding(*batches: Sequences) -> bool:
     return max(padding) >= MIN_PADDING and all(int(one.lengths.min()) > 0 for one in batches)
 
 
+def check_too_long(too_long: TooLong) -> None:
+    """Check an option of functions that read texts, also of those for which no text is too long.
+
+    Raises:
+        ConfigError: there is no such value.
+    """
+    if too_long not in get_args(TooLong):
+        raise ConfigError(f'`too_long` must be "error" or "truncate", but is {too_long!r:.80}.')
+
+
 def encode_texts(texts: Sequence[str], column: FieldEncoder, too_long: TooLong) -> TokenArray:
     """Texts as a model reads them.
 
     Raises:
         RegardError: a text is longer than `column.max_length` and `too_long` is "error".
     """
+    check_too_long(too_long)
     encoded = column.encode_many(checked_texts(texts))
     long = column.over_limit(encoded)
     if long and too_long == "error":

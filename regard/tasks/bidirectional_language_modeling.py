@@ -35,7 +35,7 @@ from regard.metrics import Perplexity, Protocol
 from regard.models.elmo import Elmo
 from regard.ops import negative_log_likelihood
 from regard.recipe import Options, RecipePath
-from regard.tasks.batching import TooLong, device_of, watched
+from regard.tasks.batching import TooLong, check_too_long, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_finite, check_likelihood
 from regard.tasks.inputs import as_list, checked_texts, warn_if_file
@@ -304,8 +304,8 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         """The results of `predictions`: of a list of texts a list, of one text one."""
         if isinstance(texts, str):
             warn_if_file(texts)
-            return self.predictions([texts])[0].result
-        return [one.result for one in self.predictions(texts)]
+            return self.predictions([texts], too_long=too_long)[0].result
+        return [one.result for one in self.predictions(texts, too_long=too_long)]
 
     def predictions(self, texts: Any, *, too_long: TooLong = "error") -> list[WordProbabilities]:
         """The probability of each word of a text in either direction; each text from zeros.
@@ -315,6 +315,7 @@ class BidirectionalLanguageModeling(EmbedsTexts):
             ConfigError: the model has no softmax.
             NonFiniteScores: probabilities of a text are infinite or NaN.
         """
+        check_too_long(too_long)
         encoded = self.tokenizer.encode_many(checked_texts(as_list(texts)))
         found = [WordProbabilities((), (), ())] * len(encoded)
         given = [number for number, ids in enumerate(encoded) if ids]

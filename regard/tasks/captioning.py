@@ -41,6 +41,7 @@ from regard.tasks.batching import (
     ELSEWHERE,
     TOKENS_AT_ONCE,
     TooLong,
+    check_too_long,
     device_of,
     watched,
 )
@@ -306,6 +307,7 @@ class Captioning(TextToText):
         Raises:
             TextError: a file is no image.
         """
+        check_too_long(too_long)
         texts = checked_texts(texts)
         named = [number for number, text in enumerate(texts) if text.strip()]
         method = decoding.with_options(self.method, **options)

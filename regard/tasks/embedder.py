@@ -31,7 +31,7 @@ from regard.layers.scalar_mix import Choice, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
 from regard.tasks import inputs
-from regard.tasks.batching import TooLong, device_of, without_padding
+from regard.tasks.batching import TooLong, check_too_long, device_of, without_padding
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.verbs import TaskVerbs
 from regard.text.templates import EncoderInput
@@ -413,6 +413,7 @@ class Embedder:
         Raises:
             RegardError: a text is longer than the model reads and `too_long` is "error".
         """
+        check_too_long(too_long)
         done = truncated = 0
         for encoded, long in self.encoded_chunks(texts):
             if long and too_long == "error":

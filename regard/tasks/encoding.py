@@ -30,7 +30,14 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
 from regard.tasks.auxiliary_lm import AuxiliaryLM
-from regard.tasks.batching import Latest, TooLong, device_of, watched, without_padding
+from regard.tasks.batching import (
+    Latest,
+    TooLong,
+    check_too_long,
+    device_of,
+    watched,
+    without_padding,
+)
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.encoder_sections import EncoderData, RowsData, word_vector_problems
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
@@ -237,6 +244,7 @@ class EncoderTask(EmbedsTexts):
             RegardError: a text is longer than the model reads and `too_long` is "error"; this is
                 not a list of texts.
         """
+        check_too_long(too_long)
         inputs = self._encoded_once(self.checked(texts))
         long = self.input_format.too_long(inputs)
         if long and too_long == "error":

@@ -18,7 +18,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score
 from regard.models.protocols import Generator
-from regard.tasks.batching import TooLong, watched
+from regard.tasks.batching import TooLong, check_too_long, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.language_modeling import LanguageModeling
@@ -132,6 +132,7 @@ def _fitted(
     """The question behind as many of the last examples as fit into the context; where not even the
     question does and it is truncated, its end.
     """
+    check_too_long(too_long)
     endings = [space + choice for choice in question.choices] or [""]
     most, truncated = _prompt_limit(task, question), False
     for dropped in range(len(solved) + 1):

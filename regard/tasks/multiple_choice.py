@@ -29,7 +29,7 @@ from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks import encoding
 from regard.tasks.auxiliary_lm import AuxiliaryLM
-from regard.tasks.batching import TooLong
+from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
 from regard.tasks.inputs import as_list, too_long_error
 from regard.tasks.predictions import Prediction
@@ -338,6 +338,7 @@ class MultipleChoice(encoding.EncoderTask):
         return read_choices(files[0])
 
     def _encoded(self, questions: Sequence[ChoiceQuestion], too_long: TooLong) -> GroupedInputs:
+        check_too_long(too_long)
         found, limit = self._encoded_once(list(questions)), self.input_format.max_length
         for i, one in enumerate(found):
             if too_long == "error" and limit is not None and one.length > limit:

@@ -36,7 +36,7 @@ from regard.layers.chart_head import ChartHead
 from regard.metrics import Accuracy, Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
-from regard.tasks.batching import TooLong, device_of
+from regard.tasks.batching import TooLong, check_too_long, device_of
 from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list
@@ -304,6 +304,7 @@ class Parsing(encoding.EncoderTask):
         Raises:
             TextError: a text has no word, or more than `MOST_WORDS`.
         """
+        check_too_long(too_long)
         if n_best < 1:
             raise RegardError(f"`n_best` must be at least 1, but is {n_best}.")
         sentences = []

@@ -12,7 +12,7 @@ from typing import Any
 from regard import decoding
 from regard.decoding.hypothesis import Hypothesis
 from regard.errors import RegardError
-from regard.tasks.batching import TooLong
+from regard.tasks.batching import TooLong, check_too_long
 
 
 def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None:
@@ -35,6 +35,7 @@ def fitted_prompts(
     Raises:
         RegardError: a prompt is too long and `too_long` is "error".
     """
+    check_too_long(too_long)
     capacity = prompt_capacity(limit, options)
     if limit is None or capacity is None:
         return list(prompts)

@@ -30,7 +30,7 @@ from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.tasks import encoding
-from regard.tasks.batching import TooLong
+from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.inputs import as_list, as_strings, checked_text
@@ -294,6 +294,7 @@ class QuestionAnswering(encoding.EncoderTask):
         self, questions: Sequence[Question], too_long: TooLong, n_best: int = 1
     ) -> Iterator[SpanPrediction]:
         """The answers in order; memory does not grow with the number of questions."""
+        check_too_long(too_long)
         if too_long == "error" and (long := self._long(questions)):
             first = min(long)
             problem = f"has {long[first]} tokens, but at most {self.question_tokens} are read."

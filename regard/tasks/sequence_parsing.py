@@ -24,7 +24,7 @@ from regard.errors import ConfigError, TextError
 from regard.metrics import Score
 from regard.models.protocols import EncoderDecoder
 from regard.tasks import encoding
-from regard.tasks.batching import TooLong, decode_in_order
+from regard.tasks.batching import TooLong, check_too_long, decode_in_order
 from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.inputs import as_list, checked_texts, too_long_error, warn_of_truncation
 from regard.tasks.sections import (
@@ -323,6 +323,7 @@ class SequenceParsing(TextToText):
             RegardError: a sentence or its shortest tree is longer than the model's limit and
                 `too_long` is "error".
         """
+        check_too_long(too_long)
         texts = checked_texts(texts)
         long = self.over_limit(texts)
         if long and too_long == "error":

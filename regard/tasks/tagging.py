@@ -29,7 +29,7 @@ from regard.metrics import Accuracy, EntityF1, Score
 from regard.metrics.tags import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
-from regard.tasks.batching import TooLong
+from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.predictions import Prediction
@@ -264,6 +264,7 @@ class Tagging(encoding.EncoderTask):
         No text is too long. A word with more subwords than the model reads is tagged by the first
         of them; a warning gives the number of texts with such words.
         """
+        check_too_long(too_long)
         given = [WordSpans.of(text) for text in self.checked(texts)]
         found = WordWindows.of([one.words for one in given], self.input_format)
         if found.truncated:

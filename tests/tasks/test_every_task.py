@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 from regard.tasks import TASKS
 from regard.tasks.infer_task import ENCODER_DECODERS
 
@@ -279,6 +279,13 @@ def test_inputs_that_are_no_texts_raise_an_error_in_every_method(loaded, seed):
             continue
         if method == "predictions":
             assert all(json.dumps(one.values(), allow_nan=False) for one in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_value_of_too_long_is_an_error_also_where_no_text_is_too_long(loaded, name):
+    text = good(name).split() if "tagging" in name else good(name)
+    with pytest.raises(ConfigError, match="`too_long` must be .*, but is 'cut'"):
+        loaded[name].predict([text], too_long="cut")
 
 
 @pytest.mark.parametrize("name", NAMES)
