@@ -64,7 +64,7 @@ def self_attention(
     for row, word in enumerate(words[: len(scores)]):
         printed = None if slide is None else slide[row]
         parts += _softmax_steps(word, words, given[row], divided[row], weights[row], printed)
-    picture = Heatmap.of(weights, words[: len(scores)], words, "The weights, from `attend`")
+    picture = Heatmap.of(weights, words[: len(scores)], words, "The weights")
     numbers = {"scores": given, "divided": divided, "weights": weights}
     return Illustration((*parts, replace(picture, digits=3)), "Self-attention", numbers=numbers)
 

@@ -199,7 +199,7 @@ def test_the_address_of_a_view_shows_the_same_again(page, address):
     open_view(page, address, "#next?model=translation&text=the+old+cat")
     page.click("text=Most probable")
     page.wait_for_selector("button.chosen")
-    page.click("text=Draw one")
+    page.click("text=Sample one")
     page.wait_for_selector("button.chosen >> nth=1")
     shown = page.inner_text("section")
     again = page.context.new_page()

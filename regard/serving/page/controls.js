@@ -79,7 +79,7 @@ export function button(text, pressed, attributes = {}) {
 export async function chosenModel(root, parameters, api, route) {
   const models = (await api.models()).filter((one) => one.routes.includes(route));
   if (!models.length) {
-    root.append(h("p", { class: "empty" }, "None of the models that are served can be shown in this view."));
+    root.append(h("p", { class: "empty" }, "No model on this server can be shown in this view."));
     return null;
   }
   const names = models.map((one) => one.id);

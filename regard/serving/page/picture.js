@@ -52,7 +52,7 @@ function column({ title, parts }) {
 }
 
 function row({ title, parts }) {
-  return h("div", { class: "pictures beside", "aria-label": title || null }, parts.map(picture));
+  return h("div", { class: "pictures abreast", "aria-label": title || null }, parts.map(picture));
 }
 
 function choiceOf({ label, names, parts }) {

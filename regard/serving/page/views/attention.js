@@ -32,7 +32,7 @@ export async function render(root, parameters, api) {
   const relative = parameters.text("scale", result.labels[kind].keys.length > LONG ? "each" : "one") === "each";
   const scales = [["one", "a weight of 1"], ["each", "the largest weight of each map"]];
   const scaleChoice = choice("scale", scales, relative ? "each" : "one", (value) => parameters.go({ scale: value }));
-  root.append(h("div", { class: "controls" }, kinds.length > 1 && field("Attention", kindChoice), field("Full colour", scaleChoice)));
+  root.append(h("div", { class: "controls" }, kinds.length > 1 && field("Attention", kindChoice), field("Strongest colour stands for", scaleChoice)));
   const chosen = selection(parameters, layers);
   const large = h("section", { class: "large", "aria-live": "polite" });
   const labels = result.labels[kind];
@@ -54,7 +54,7 @@ export async function render(root, parameters, api) {
   const size = queries.length === keys.length ? `${keys.length} tokens` : `${queries.length} × ${keys.length} tokens`;
   const pooled = layers[0].rows < queries.length || layers[0].columns < keys.length;
   const note = pooled ? " A cell of a small map shows the largest of the weights that it stands for." : "";
-  root.append(h("p", { class: "note" }, `${size}; a row of maps is a layer, a map is a head: its rows attend to its columns.${note}`), grid, large);
+  root.append(h("p", { class: "note" }, `${size}; each row of maps is a layer, each map one head, in which the row tokens attend to the column tokens.${note}`), grid, large);
   performance.measure("attention-drawn", "attention-received");
   await show();
 }
@@ -88,7 +88,7 @@ async function drawHead(large, parameters, api, asked, relative) {
     drawFollowed(followed, head, token, relative, follow);
   };
   const masked = new Parameters("masked_heads", "").address({ model: asked.model, text: asked.texts, second: asked.second, kind: asked.kind, masked: `${asked.layer}:${asked.head}` });
-  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: masked }, "mask it")), map(head, name, relative, follow), followed);
+  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: masked }, "mask this head")), map(head, name, relative, follow), followed);
   const token = parameters.number("token", queries.length > 1 ? Math.floor(queries.length / 2) : 0);
   drawFollowed(followed, head, Math.min(Math.max(0, token), queries.length - 1), relative, follow);
 }
@@ -102,7 +102,7 @@ export function map({ matrix, queries, keys }, name, relative, follow) {
   heat.style.width = `${columns * Math.max(cell, 640 / Math.max(columns, rows) < 1 ? 640 / Math.max(columns, rows) : cell)}px`;
   heat.style["aspect-ratio"] = `${columns} / ${rows}`;
   if (Math.max(rows, columns) <= 640) heat.classList.add("crisp");
-  const readout = h("p", { class: "readout only-live", role: "status" }, "Point at a cell to read its weight; click to follow its row.");
+  const readout = h("p", { class: "readout only-live", role: "status" }, "Point at a cell to read its weight; click to see its whole row.");
   let at = [0, 0];
   const read = (row, column) => {
     at = [Math.min(Math.max(0, row), rows - 1), Math.min(Math.max(0, column), columns - 1)];
@@ -149,7 +149,7 @@ function drawFollowed(box, { matrix, queries, keys, own }, token, relative, foll
   put(
     box,
     h("h3", {}, `What “${clipped(shown(queries[token]), 30)}” (token ${token + 1}) attends to`),
-    h("p", {}, "Most: ", best),
+    h("p", {}, "Largest weights: ", best),
     h("p", {}, step(-1), " ", step(1)),
     h("p", { class: "text" }, coloured),
     queries.length <= WITH_LINES && keys.length <= WITH_LINES ? lines(matrix, queries, keys, token, follow) : null,

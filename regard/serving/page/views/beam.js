@@ -19,8 +19,8 @@ export async function render(root, parameters, api) {
       (values) => parameters.go({ ...values, step: null }),
       model.field,
       field("Text", textArea("text", text)),
-      field("Beams", numberInput("beams", beams, { min: 2, max: 12 })),
-      field("Most tokens", numberInput("max_tokens", tokens, { min: 1, max: 80 })),
+      field("Number of beams", numberInput("beams", beams, { min: 2, max: 12 })),
+      field("Tokens, at most", numberInput("max_tokens", tokens, { min: 1, max: 80 })),
       submit("Search"),
     ),
   );
@@ -48,9 +48,9 @@ export async function render(root, parameters, api) {
     draw();
   });
   root.append(
-    h("div", { class: "controls" }, h("div", { class: "slid" }, field("Step", range), count), player(state, last, go), field("What was pruned", box)),
+    h("div", { class: "controls" }, h("div", { class: "slid" }, field("Step", range), count), player(state, last, go), field("Show pruned tokens", box)),
     picture,
-    h("p", { class: "note" }, "Each box is a token, with the log-probability of the text up to it. Thick: the hypothesis that won; with a square: finished; dashed: pruned."),
+    h("p", { class: "note" }, "Each box is a token, with the log-probability of the text up to it. Thick: the best hypothesis; with a square: finished; dashed: pruned, since others were more probable."),
     hypotheses(result),
   );
   draw();

@@ -19,11 +19,11 @@ export async function render(root, parameters, api) {
     image = { name: file.files[0].name, data: await coded(file.files[0]) };
     form.requestSubmit();
   });
-  const form = controls((values) => parameters.go(values), model.field, field("Image", file), field("Beams", beams), submit("Describe"));
+  const form = controls((values) => parameters.go(values), model.field, field("Image", file), field("Number of beams", beams), submit("Describe"));
   const place = h("div");
   root.append(form, place);
   if (!image) {
-    put(place, h("p", { class: "note" }, "Choose an image: it is described in words, and drawn once for each word, bright where the word looked."));
+    put(place, h("p", { class: "note" }, "Choose an image. The model describes it, and the image is shown once for each word, bright where the model attended when it generated the word."));
     return;
   }
   const fields = { model: model.name, images: image.data, beams: parameters.number("beams", 1) };

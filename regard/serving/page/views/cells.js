@@ -27,7 +27,7 @@ export async function render(root, parameters, api) {
   );
   const found = h("div");
   const place = h("div");
-  root.append(form, place, h("h2", {}, "Cells with a meaning"), h("div", { class: "controls only-live" }, field("Properties of", kinds),
+  root.append(form, place, h("h2", {}, "Cells that follow a property of the text"), h("div", { class: "controls only-live" }, field("Properties", kinds),
     button("Search this text", () => search(kinds.value))), found);
   const { result } = await api.ask("studio/cell", { model: model.name, texts: text, layer, number });
   const names = result.layers.map((one, index) => [index + 1, `${one.name} (${one.cells} cells)`]);
@@ -37,7 +37,7 @@ export async function render(root, parameters, api) {
   const steps = h("p", { class: "only-live" }, number > 1 && step(number - 1, "← previous cell"), number < cell.max && step(number + 1, "next cell →"));
   put(place, picture(result.picture), steps);
   if (parameters.has("search")) await drawFound(found, parameters, api, model.name, text);
-  else put(found, h("p", { class: "note" }, "Every cell is correlated with properties of the text, over its first half; the best of each stand here, with their correlation over the second half."));
+  else put(found, h("p", { class: "note" }, "Every cell is correlated with properties of the text, over its first half; the best cells for each property are listed here, with their correlation over the second half."));
 }
 
 const read = (form) => Object.fromEntries(new FormData(form));

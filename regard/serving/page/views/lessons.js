@@ -22,7 +22,7 @@ export async function render(root, parameters, api) {
 function drawList(root, lessons) {
   const links = lessons.map((one) => h("li", {}, h("a", { href: linkTo(one.name) }, one.title)));
   root.append(
-    h("p", {}, "Each lesson is a few sentences, a picture that this server computes, and numbers to change. Most lead to a view of a model."),
+    h("p", {}, "Each lesson explains one idea in a few sentences, with a picture that this server computes and numbers that you can change. Most link to a view that shows the same in a model."),
     h("ol", { class: "lessons" }, links),
   );
 }
@@ -91,6 +91,6 @@ async function modelLinks(api, links) {
   return links.map(({ view, label, route, parameters }) => {
     const fit = views.has(view) ? models.filter((one) => one.routes.includes(route)) : [];
     const to = fit.map((one) => h("a", { class: "chip", href: new Parameters(view, "").address({ model: one.id, ...parameters }) }, one.id));
-    return h("li", {}, `${label}: `, to.length ? to : "no model that is served has this view.");
+    return h("li", {}, `${label}: `, to.length ? to : "no model on this server has this view.");
   });
 }

@@ -22,7 +22,7 @@ const COLORS = 8;
 export async function render(root, parameters, api) {
   const { models, texts } = await api.ask("studio/maps", {});
   if (!models.length) {
-    const missing = texts ? "None of the models that are served gives vectors of texts." : "There are no texts to show. The command names them: ";
+    const missing = texts ? "No model on this server gives vectors of texts." : "There are no texts to show. The command names them: ";
     root.append(h("p", { class: "empty" }, missing, !texts && h("code", {}, "regard studio MODEL --texts FILE --labels COLUMN")));
     return;
   }
@@ -33,7 +33,7 @@ export async function render(root, parameters, api) {
   const count = parameters.number("count", 8);
   const form = controls(
     (values) => parameters.go({ ...values, point: values.query ? null : parameters.text("point") }),
-    ...[field("Model", choice("model", models, model)), field("Place another text", textArea("query", query, 1))],
+    ...[field("Model", choice("model", models, model)), field("Add a text to the map", textArea("query", query, 1))],
     ...[field("Neighbours", numberInput("count", count, { min: 1, max: 50 })), submit("Show")],
   );
   root.append(form, view.element);
@@ -51,7 +51,7 @@ class MapView {
     this.marks = map.points.map((_, index) => this.#mark(index));
     this.extra = svg("g", { class: "extra" });
     const shares = map.shares.map((share) => `${(100 * share).toFixed(0)} %`).join(" and ");
-    const about = `${map.points.length.toLocaleString("en")} texts by the two principal components of their vectors, which have ${shares} of the variance.`;
+    const about = `${map.points.length.toLocaleString("en")} texts by the two principal components of their vectors, which explain ${shares} of the variance.`;
     const name = `Map of ${map.points.length} texts. Arrow keys go from text to text.`;
     this.drawn = svg("svg", { viewBox: `0 0 ${this.width} ${this.height}`, class: "map", role: "img", tabindex: "0", "aria-label": name }, this.marks, this.extra);
     this.drawn.addEventListener("click", (event) => this.#clicked(event));
@@ -160,7 +160,7 @@ class MapView {
     const rows = neighbours.map(({ text: index, cosine }) =>
       h("li", {}, this.#link(index), h("span", { class: "figure" }, ` ${cosine.toFixed(3)}`)),
     );
-    put(this.side, h("h2", {}, "Chosen"), h("p", { class: "chosen-text" }, text), h("h3", {}, "Nearest, by cosine"), h("ol", { class: "neighbours" }, rows));
+    put(this.side, h("h2", {}, "Chosen text"), h("p", { class: "chosen-text" }, text), h("h3", {}, "Nearest texts, by cosine similarity"), h("ol", { class: "neighbours" }, rows));
   }
 }
 

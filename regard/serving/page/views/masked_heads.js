@@ -40,7 +40,7 @@ export async function render(root, parameters, api) {
     },
   );
   grid.classList.add("switches");
-  root.append(h("p", { class: "note" }, "Press a head to mask it, or to use it again; a row is a layer. A masked head adds nothing to the result (Michel et al. 2019, equation 1 with ξ = 0)."), grid, compared);
+  root.append(h("p", { class: "note" }, "Press a head to mask it, or to unmask it; each row is a layer. A masked head adds nothing to the result (Michel et al. 2019, equation 1 with ξ = 0)."), grid, compared);
   await compare(compared, api, asked, kind, masked);
 }
 
@@ -64,7 +64,7 @@ function vectors({ cosine, distance }) {
 
 function answers({ with_all: before, without: after }) {
   const same = before.text === after.text;
-  const texts = h("dl", { class: "pair" }, h("dt", {}, "all heads"), h("dd", {}, before.text), h("dt", {}, "without them"), h("dd", {}, marked(before.text, after.text)));
+  const texts = h("dl", { class: "pair" }, h("dt", {}, "all heads"), h("dd", {}, before.text), h("dt", {}, "without masked heads"), h("dd", {}, marked(before.text, after.text)));
   const parts = Object.keys(before).filter((key) => key !== "text").map((key) => values(key, before[key], after[key]));
   return h("div", {}, h("p", {}, same ? "The answer is the same." : h("b", {}, "The answer changes.")), texts, parts);
 }
@@ -79,7 +79,7 @@ function values(key, before, after) {
   const pairs = before && after && typeof before === "object" && !Array.isArray(before) ? Object.keys(before) : null;
   if (pairs?.every((name) => typeof before[name] === "number")) {
     const rows = pairs.map((name) => ({ cells: [name, bar(before[name]), bar(after[name] ?? 0)] }));
-    return h("div", {}, h("h3", {}, key), table(key, ["", "all heads", "without them"], rows));
+    return h("div", {}, h("h3", {}, key), table(key, ["", "all heads", "without masked heads"], rows));
   }
   if (typeof before === "number") return h("p", {}, `${key}: ${probability(before)}, then ${probability(after)}`);
   return null;

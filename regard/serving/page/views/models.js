@@ -16,7 +16,7 @@ export async function render(root, parameters, api) {
       .map(([name, view]) => h("a", { class: "chip", href: new Parameters(name, "").address({ model: model.id }) }, view.title));
   const rows = (await api.models()).map((one) => ({ cells: [h("b", {}, one.id), one.task, links(one)] }));
   root.append(
-    h("p", {}, "These models are served here. Choose what to see of one of them; the address of a view can be shared."),
+    h("p", {}, "The models on this server, and the views that can show each. The address of a view contains all choices: share it to show others the same."),
     table("Models", ["Model", "Task", "Views"], rows),
   );
 }

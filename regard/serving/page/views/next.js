@@ -114,9 +114,9 @@ function buttons(result, parameters, step, ask) {
     { class: "buttons" },
     live("Most probable", take("greedy")),
     " ",
-    live("Draw one", take("drawn")),
+    live("Sample one", take("drawn")),
     " ",
-    live(`Draw ${MANY}`, many),
+    live(`Sample ${MANY}`, many),
     " ",
     back(parameters, step),
     result.ended ? " The text has ended." : "",
@@ -135,7 +135,7 @@ function bars(result, parameters, step) {
       inner.style.width = `${(100 * value) / full}%`;
       return inner;
     };
-    const marks = [one.id === result.greedy ? "most probable" : "", one.id === result.drawn ? "drawn" : ""].filter(Boolean).join(", ");
+    const marks = [one.id === result.greedy ? "most probable" : "", one.id === result.drawn ? "sampled" : ""].filter(Boolean).join(", ");
     const label = `${shown(one.token)}: ${probability(one.filtered)} after the filters, ${probability(one.probability)} before${marks && ", " + marks}`;
     return h(
       "li",
@@ -146,6 +146,6 @@ function bars(result, parameters, step) {
     );
   };
   const all = result.allowed.toLocaleString("en");
-  const note = `Solid: after temperature, top-k and top-p, which leave ${all} tokens. Outlined: the model's own probability; its entropy is ${result.entropy.toFixed(3)} nats. ${result.others.toLocaleString("en")} further tokens are not shown.`;
-  return h("div", {}, h("h2", {}, "What comes next"), h("ol", { class: "bars" }, result.next.map(row)), h("p", { class: "note" }, note));
+  const note = `Filled bars: probability after temperature, top-k and top-p, which keep ${all} tokens. Outlines: probability of the model itself, whose entropy is ${result.entropy.toFixed(3)} nats. ${result.others.toLocaleString("en")} further tokens are not shown.`;
+  return h("div", {}, h("h2", {}, "The next token"), h("ol", { class: "bars" }, result.next.map(row)), h("p", { class: "note" }, note));
 }

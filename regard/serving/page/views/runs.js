@@ -38,7 +38,7 @@ function lists(parameters, runs, comparisons) {
 
 function stateOf({ ended, quiet }) {
   if (ended !== null) return `ended: ${ended}`;
-  return quiet < QUIET ? "training" : `no news for ${duration(quiet)}`;
+  return quiet < QUIET ? "training" : `nothing written for ${duration(quiet)}`;
 }
 
 function duration(seconds) {

@@ -14,7 +14,7 @@ const SIDES = ["left", "right"];
 export async function render(root, parameters, api) {
   const models = (await api.models()).filter((one) => one.routes.includes(route));
   if (!models.length) {
-    root.append(h("p", { class: "empty" }, "None of the models that are served can be shown in this view."));
+    root.append(h("p", { class: "empty" }, "No model on this server can be shown in this view."));
     return;
   }
   const names = models.map((one) => one.id);

@@ -33,7 +33,7 @@ function drawWord(word) {
 const pieces = (symbols) => symbols.map((one) => h("span", { class: "piece" }, shown(one)));
 
 function merges(word) {
-  const first = { cells: ["", "the characters", pieces(word.symbols)] };
+  const first = { cells: ["", "characters", pieces(word.symbols)] };
   const rows = word.steps.map((step) => ({
     cells: [`merge ${(step.rank + 1).toLocaleString("en")}`, `${shown(step.left)} + ${shown(step.right)}`, pieces(step.symbols)],
   }));

@@ -85,15 +85,16 @@ LESSONS = (
         "self-attention",
         "Self-attention, step by step",
         (
-            "Each word asks with its query q, answers with its key k, and gives its value v. The "
-            "weight of a word is the softmax of the scores, divided by the root of d_k:",
+            "Each word has a query q, a key k and a value v. The scores are the products of one "
+            "query with all keys, divided by the square root of d_k, the dimension of a key; their "
+            "softmax are the weights with which the values are added:",
             "  z = sum_j softmax_j(q · k_j / sqrt(d_k)) v_j",
-            "The scores 112, 96, 16, 8 and 92, 124, 22, 8 are the lecture's. What it prints as "
-            "weights is not always their softmax; both stand in the tables.",
+            "The products 112, 96, 16, 8 and 92, 124, 22, 8 are those of a lecture. The weights on "
+            "its slide are not the exact softmax; the tables have both.",
         ),
         self_attention,
         (
-            Control("head_dim", "d_k", 64, 1, 4096),
+            Control("head_dim", "dimension d_k", 64, 1, 4096),
             *(
                 Control(word.lower(), f"q · k of “{word}”", score, -500, 500)
                 for word, score in zip(WORDS, FIRST, strict=True)
@@ -101,7 +102,7 @@ LESSONS = (
         ),
         (
             "Set d_k to 1. What do the weights become, and why?",
-            "Which d_k gives “brown” a third of the weight?",
+            "Which d_k gives “brown” a third of the weight for the query of “The”?",
         ),
         (Link("attention", "The heads of a model", HEADS, {"text": " ".join(WORDS)}),),
     ),
@@ -109,15 +110,16 @@ LESSONS = (
         "scaling",
         "Why the scores are divided by the root of d_k",
         (
-            "If the d_k entries of a query and a key have mean 0 and variance 1, their product has "
-            "variance d_k. Large scores make a softmax of 0 and 1, whose gradient vanishes.",
+            "If the d_k entries of a query and a key are independent, with mean 0 and variance 1, "
+            "their dot product has variance d_k. With large scores the softmax is almost 0 and 1, "
+            "and its gradient vanishes.",
             "  Var[q · k] = d_k,  Var[q · k / sqrt(d_k)] = 1",
-            "It is the root of the dimension of a key, not of the number of keys.",
+            "d_k is the dimension of a key, not the number of keys.",
         ),
         lecture_examples.saturation,
         (
             Control("keys", "keys", 16, 2, 64),
-            Control("seed", "seed of the random vectors", 0, 0, 99),
+            Control("seed", "random seed of the vectors", 0, 0, 99),
         ),
         ("What happens to both curves with more keys?",),
     ),
@@ -125,51 +127,54 @@ LESSONS = (
         "kernel-regression",
         "Regression as attention",
         (
-            "Nadaraya and Watson (1964) estimated a function from noisy points as a weighted mean. "
-            "With a Gaussian kernel it is attention: x asks, the points x_i are the keys and their "
-            "y_i the values.",
+            "Nadaraya and Watson (1964) estimated a function from noisy points as a weighted "
+            "mean. With a Gaussian kernel it is attention: x is the query, the points x_i are the "
+            "keys and their y_i the values.",
             "  f(x) = softmax_i(-(x - x_i)² / (2 h²)) · y",
         ),
         lecture_examples.kernel_regression,
         (
-            Control("width", "width h", 0.5, 0.05, 3.0, 0.05),
+            Control("width", "kernel width h", 0.5, 0.05, 3.0, 0.05),
             Control("count", "points", 40, 2, 100),
-            Control("seed", "seed of the points", 0, 0, 99),
+            Control("seed", "random seed of the points", 0, 0, 99),
         ),
         (
             "What does the curve become with a very small h, and with a very large one?",
-            "What plays the part of h in scaled dot-product attention?",
+            "Which part of scaled dot-product attention corresponds to h?",
         ),
     ),
     Lesson(
         "masks",
         "Which token may read which",
         (
-            "A mask says for each query (row) which keys (columns) it may attend to. A decoder "
-            "reads no later token; padding is read by none. Masks are joined with “and” and “or”.",
+            "A mask says for each query (row) which keys (columns) it may attend to: 1 may, 0 may "
+            "not. A decoder reads no later token (“causal”); no query reads padding. Masks are "
+            "combined by “and” (&) and “or” (|); “global(1)”: the first token reads all tokens and "
+            "is read by all.",
         ),
         mask_kinds,
         (
             Control("length", "tokens", 8, 3, 24),
-            Control("around", "tokens of the window on each side", 2, 0, 12),
+            Control("around", "window: tokens on each side", 2, 0, 12),
         ),
-        ("What does a query read with a window of 0? And with causal & window together?",),
+        ("What does a query read with a window of 0? And with “causal & window(2)”?",),
         (Link("attention", "A decoder's heads", HEADS),),
     ),
     Lesson(
         "sparse-attention",
         "Sparse attention over long texts",
         (
-            "With N tokens there are N² scores. BigBird computes blocks of them: a window, the "
-            "first and last block for all, and some blocks at random.",
+            "A text of N tokens has N² attention scores. BigBird divides the tokens into blocks "
+            "and computes the scores of some pairs of blocks alone: near ones (window), those "
+            "with the first and the last block (global), and a few at random.",
         ),
         sparse,
         (
             Control("blocks", "blocks", 12, 6, 32),
-            Control("window", "blocks of the window on each side", 1, 0, 3),
-            Control("random", "random blocks", 2, 0, 3),
+            Control("window", "window: blocks on each side", 1, 0, 3),
+            Control("random", "random blocks in a row", 2, 0, 3),
         ),
-        ("How does the number of blocks in a row grow with the length of the text?",),
+        ("How many blocks of a row are computed, in a text twice as long?",),
     ),
     Lesson(
         "what-predictions-read",
@@ -178,24 +183,26 @@ LESSONS = (
             "“New York is a city”: BERT predicts “New” and “York” from the other three words, each "
             "without the other. XLNet predicts them one after the other, in any order. A model "
             "from left to right reads what stands before.",
-            "On the left what the masks allow; on the right how far a small random model's "
-            "prediction moves when a word is replaced.",
+            "“may read”: what the masks allow, 1 or 0. “reads”: how much the prediction of a "
+            "small untrained model changes when a word is replaced. Rows are predicted words, "
+            "columns the words that are read.",
         ),
         contexts,
         (),
-        ("Why may XLNet predict “York” from “New”, but not “New” from “York”?",),
+        ("Why may XLNet predict “York” from “New” here, but not “New” from “York”?",),
     ),
     Lesson(
         "context-length",
         "How far a position reaches",
         (
-            "A model that reads a text in segments forgets at each border. Transformer-XL keeps "
-            "the hidden states of the segment before, so that the reach grows with every layer.",
+            "A model that reads a long text in segments, such as GPT-2, remembers nothing of the "
+            "segment before. Transformer-XL keeps the hidden states of the previous segment, so "
+            "that each layer lets a position depend on tokens one segment further back.",
             "Rows are positions, columns the tokens on which they depend, measured by changing "
-            "tokens in small random models.",
+            "tokens in small untrained models.",
         ),
         context,
-        (Control("segment", "tokens of a segment", 6, 2, 12), Control("layers", "layers", 2, 1, 4)),
+        (Control("segment", "tokens in a segment", 6, 2, 12), Control("layers", "layers", 2, 1, 4)),
         ("How many layers does it take until the last position depends on the first token?",),
     ),
 )

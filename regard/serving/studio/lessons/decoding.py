@@ -113,9 +113,10 @@ LESSONS = (
             "A language model gives each entry of its vocabulary a probability to be the next "
             "word.",
             "  p(w) = exp(s_w / T) / sum_v exp(s_v / T)",
-            f"The bars are those of twelve words after “{SENTENCE} …”, from scores s that stand in "
-            "this lesson. The temperature T divides the scores; top-k leaves the k most probable "
-            "words, top-p the fewest whose probabilities sum to p. What is left sums to 1 again.",
+            f"The bars are the probabilities of twelve words after “{SENTENCE} …”, from scores s "
+            "that were made up for this lesson. The temperature T divides the scores; top-k keeps "
+            "the k most probable words, top-p the smallest set of words whose probabilities sum to "
+            "at least p. The probabilities of the words that are kept are scaled to sum to 1.",
         ),
         next_word,
         (
@@ -124,8 +125,8 @@ LESSONS = (
             Control("top_p", "top-p", 1.0, 0.05, 1.0, 0.05),
         ),
         (
-            "At which temperature has “school” less than half of the probability?",
-            "Which words are left by top-p 0.9 at temperature 1, and which at temperature 2?",
+            "At which temperature does the probability of “school” fall below one half?",
+            "Which words does top-p 0.9 keep at temperature 1, and which at temperature 2?",
         ),
         (Link("next", "The next words of a model", "/studio/next", {"text": SENTENCE}),),
     ),
@@ -133,16 +134,16 @@ LESSONS = (
         "beam-search",
         "Beam search as a tree",
         (
-            "Greedy search takes the most probable word at each step. What begins well need not "
-            "end well: a beam of k keeps the k best prefixes instead.",
+            "Greedy search takes the most probable word at each step, which need not lead to the "
+            "most probable sentence. Beam search keeps the k most probable prefixes instead.",
             "  log p(y) = sum_t log p(y_t | y_1 … y_(t-1))",
             "The tree is the search for a translation of “les pauvres sont démunis”, in a small "
-            "table of probabilities that belongs to this lesson. Each node has the logarithm of "
-            "the probability of all words up to it. “…” is every other word together, and "
-            f"{END} the end.",
+            "table of probabilities made up for this lesson. Each node has the logarithm of the "
+            "probability of all words up to it. “…” stands for all other words together, and "
+            f"{END} for the end of the sentence.",
         ),
         beam_tree,
-        (Control("beams", "beams k", 2, 1, 6),),
+        (Control("beams", "number of beams k", 2, 1, 6),),
         (
             "With one beam the search ends in another sentence. Where does it go wrong?",
             "The first word of the best sentence is not the most probable first word. Why is that "
@@ -155,19 +156,21 @@ LESSONS = (
         "Two trees of one sentence",
         (
             "“I shot an elephant in my pajamas”: who wears them? A chart parser scores every "
-            "constituent of a sentence; the score of a tree is the sum of its constituents', and "
-            "dynamic programming finds the best trees.",
-            "In this chart “an elephant in my pajamas” has the score that is given; without that "
-            "constituent, the phrase belongs to “shot”. What the best tree lacks is marked.",
+            "constituent (group of words, such as a noun phrase, NP) of a sentence; the score of a "
+            "tree is the sum of the scores of its constituents, and dynamic programming finds the "
+            "best trees.",
+            "Change the score of “an elephant in my pajamas” as one constituent: with it the "
+            "elephant wears the pajamas, without it “in my pajamas” belongs to “shot”. In the "
+            "other trees the constituents that the best tree lacks are marked.",
         ),
         parses,
         (
             Control("noun", "score of “an elephant in my pajamas”", 0.5, -5.0, 5.0, 0.5),
-            Control("count", "trees", 2, 1, 4),
+            Control("count", "number of trees", 2, 1, 4),
         ),
         (
-            "At which score does the hunter wear the pajamas?",
-            "How do the third and fourth tree differ from the first?",
+            "Below which score is the best tree the one in which the speaker wears the pajamas?",
+            "How do the third and the fourth tree differ from the first?",
         ),
     ),
 )

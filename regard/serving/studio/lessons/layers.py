@@ -87,8 +87,9 @@ LESSONS = (
         "positions",
         "Positions as sines and cosines",
         (
-            "Attention does not know the order of its keys. The Transformer adds to each word a "
-            "vector of its position: sines and cosines, from fast to slow.",
+            "Attention does not know the order of its keys. The Transformer adds to the embedding "
+            "of each token a vector of its position: sines and cosines whose frequency falls with "
+            "the dimension. D is the number of dimensions.",
             "  PE(pos, 2i) = sin(pos / 10000^(2i/D)),  PE(pos, 2i+1) = cos(pos / 10000^(2i/D))",
         ),
         positions,
@@ -103,13 +104,13 @@ LESSONS = (
         "Distances instead of positions",
         (
             "Shaw et al. (2018) learn a vector for each distance j - i, up to k on either side. T5 "
-            "learns a number for each bucket of distances: small ones exactly, large ones "
-            "together.",
+            "learns a number for each bucket: small distances have a bucket each, large ones share "
+            "buckets. Rows are queries i, columns keys j.",
         ),
         distances,
         (
             Control("length", "tokens", 16, 4, 40),
-            Control("clip_distance", "k", 4, 1, 16),
+            Control("clip_distance", "largest distance k", 4, 1, 16),
         ),
         ("What can a model with these positions do with texts longer than in training?",),
     ),
@@ -117,23 +118,26 @@ LESSONS = (
         "dropouts",
         "The five dropouts of AWD-LSTM",
         (
-            "Merity et al. (2018) drop whole words, inputs, hidden states and outputs with one "
-            "mask for all steps of a text, and weights of the recurrent matrix, once for each "
-            "pass.",
-            "Each pair of pictures is a tensor of a small random model before and after.",
+            "Merity et al. (2018) set to zero whole words, inputs, hidden states and outputs, "
+            "with one random mask for all steps of a text, and weights of the recurrent matrix, "
+            "with one mask for each forward pass.",
+            "Each pair of pictures shows a tensor of a small untrained model before and after "
+            "dropout; d1 to d8 are its dimensions. In the recurrent matrix i, f, g and o are the "
+            "rows of the input gate, the forget gate, the new cell values and the output gate.",
         ),
         five_dropouts,
-        (Control("seed", "seed of the masks", 5, 0, 99),),
-        ("What is left is larger than before. By which factor, and why?",),
+        (Control("seed", "random seed of the masks", 5, 0, 99),),
+        ("The values that are not dropped are larger than before. By which factor, and why?",),
     ),
     Lesson(
         "cells",
         "Cells with a meaning",
         (
-            "Some cells of an LSTM can be read: one is on inside quotes, another counts the "
-            "characters of a line (Karpathy et al. 2015). This is what such cells would hold if "
-            "they followed the text exactly: blue above zero, orange below.",
-            "The search correlates every cell of a trained model with these properties.",
+            "Some cells of a trained LSTM can be interpreted: one is active inside quotes, another "
+            "counts the characters of a line (Karpathy et al. 2015). These are the values of ideal "
+            "cells, which follow the text exactly: blue above zero, orange below.",
+            "The view Cells of a served model finds those of its cells that correlate most with "
+            "such properties.",
         ),
         cells,
         (),
@@ -144,8 +148,8 @@ LESSONS = (
         "model-sizes",
         "How large models are",
         (
-            "The parameters of published models, counted in models of this library, with what "
-            "their papers print as a ring. The axis is logarithmic.",
+            "The numbers of parameters of published models: a dot is the exact count of the model "
+            "in this library, a ring what its paper states. The axis is logarithmic.",
         ),
         sizes,
         (),

@@ -70,7 +70,7 @@ def merges(count: int = 5) -> Picture:
 
 
 def _ties(pairs: int) -> str:
-    return f"the first read of {pairs} with this count" if pairs > 1 else ""
+    return f"first of {pairs} equally frequent pairs" if pairs > 1 else ""
 
 
 def _words(found: Training) -> Table:
@@ -96,7 +96,7 @@ def longest_match(words: Sequence[str] = SPLIT) -> Picture:
         steps = list(wordpiece.longest_match(word, VOCABULARY))
         rows = [[" ".join(one.tried), one.found or "nothing", f"{one.start}"] for one in steps]
         title = f"{word}: {' '.join(one.found or '[UNK]' for one in steps)}"
-        tables.append(Table.of(["tried, the longest first", "found", "at"], rows, title))
+        tables.append(Table.of(["tried, the longest first", "found", "at character"], rows, title))
     return Illustration(tuple(tables), "The longest match")
 
 
@@ -114,12 +114,12 @@ LESSONS = (
         "subword-merges",
         "Byte-pair encoding: which pair is merged next",
         (
-            "Training begins with characters. The pair of neighbours that is most frequent becomes "
-            "one token, again and again. The words are the lecture's: old 7, older 3, finest 9, "
-            "lowest 4; </w> ends a word.",
+            "Training begins with characters. The most frequent pair of neighbouring tokens is "
+            "merged into a new token, again and again. The text has “old” 7 times, “older” 3, "
+            "“finest” 9 and “lowest” 4 times; </w> marks the end of a word.",
         ),
         merges,
-        (Control("count", "merges", 5, 1, 12),),
+        (Control("count", "number of merges", 5, 1, 12),),
         (
             "Why does the frequency of “s” become 0 with the first merge?",
             "At which merge does “old” become one token?",
@@ -130,38 +130,39 @@ LESSONS = (
         "longest-match",
         "WordPiece: the longest match",
         (
-            "BERT's tokenizer takes from the left the longest entry of its vocabulary, and goes on "
-            "behind it; “##” marks what continues a word. A word of which a part is not found "
-            "becomes [UNK].",
-            f"The vocabulary of this lesson: {' '.join(VOCABULARY)}.",
+            "BERT's tokenizer takes the longest entry of its vocabulary with which a word begins, "
+            "and continues behind it in the same way; “##” marks entries that continue a word. If "
+            "some part of a word is not in the vocabulary, the whole word becomes [UNK].",
+            f"The vocabulary of this lesson: {' '.join(VOCABULARY)}",
         ),
         longest_match,
         (),
-        ("“un ##aff ##able” is in the vocabulary, too. Why is it not what comes out?",),
+        ("The parts of “un ##aff ##able” are in the vocabulary, too. Why is it not the result?",),
         (Link("tokens", "How a model's tokenizer splits words", "/studio/tokens"),),
     ),
     Lesson(
         "segmentations",
         "The unigram model: all segmentations of a word",
         (
-            "Each subword has a probability, and a segmentation the product of its subwords'. The "
-            "boxes are all subwords in the word; a path of boxes from left to right is a "
-            "segmentation. The most probable one is found by the Viterbi algorithm.",
+            "Each subword has a probability; that of a segmentation is the product of those of its "
+            "subwords. The boxes are all subwords that occur in “helloworld”, with their log "
+            "probabilities; a path of boxes from left to right is a segmentation. The Viterbi "
+            "algorithm finds the most probable one (orange).",
         ),
         segmentations,
         (),
-        ("Which segmentation is the second best?",),
+        ("Which segmentation is the second most probable?",),
     ),
     Lesson(
         "bert-inputs",
         "What BERT reads: ids, segments, mask",
         (
-            "Two sentences stand between [CLS] and [SEP]. The segment says to which of them a "
-            "token belongs, the mask which positions are padding. The embeddings of token, segment "
-            "and position are added.",
+            "BERT reads two sentences as [CLS] first [SEP] second [SEP]. The segment says to which "
+            "of the two a token belongs; the mask is 0 at padding, which is not read. The "
+            "embeddings of token, segment and position are added.",
         ),
         inputs,
-        (Control("length", "positions", 14, 11, 24),),
+        (Control("length", "length with padding", 14, 11, 24),),
         ("Which segment do [CLS] and the two [SEP] have?",),
         (Link("attention", "The heads of a model", "/studio/attention", {"text": PAIR[0]}),),
     ),

@@ -44,9 +44,9 @@ POLITICS = (
 # Devlin et al. 2019, table 5, and table 6: layers, width, heads, and accuracies on development sets
 ABLATIONS = (
     ("BERT base", "84.4", "88.4", "86.7", "92.7", "88.5"),
-    ("without next sentence", "83.9", "84.9", "86.5", "92.6", "87.9"),
-    ("left to right, without next sentence", "82.1", "84.3", "77.5", "92.1", "77.8"),
-    ("the same with a bi-LSTM on top", "82.1", "84.1", "75.7", "91.6", "84.9"),
+    ("without NSP", "83.9", "84.9", "86.5", "92.6", "87.9"),
+    ("left to right, without NSP", "82.1", "84.3", "77.5", "92.1", "77.8"),
+    ("the same with an LSTM on top", "82.1", "84.1", "75.7", "91.6", "84.9"),
 )
 SIZES = (
     ("3", "768", "12", "5.84", "77.9", "79.8", "88.4"),
@@ -72,7 +72,9 @@ def contextual_words(updates: int = 60, seed: int = 0) -> Picture:
         task = BidirectionalLanguageModeling(model, tokenizer)
         loss = _trained(task, sentences, updates)
     picture = contextual_vectors(task, GREEN, "green")
-    said = f"{len(sentences)} sentences, {updates} updates: {loss:.2f} nats for each word."
+    said = (
+        f"Training: {len(sentences)} sentences, {updates} updates, loss {loss:.2f} nats per word."
+    )
     return Illustration((Note((said,)), *picture.parts), "“green” in three sentences")
 
 
@@ -104,10 +106,10 @@ def vocabulary(size: int = 400) -> Picture:
 def ablations() -> Picture:
     """What BERT loses without its parts and with smaller sizes, as its paper prints it."""
     parts = ["", "MNLI-m", "QNLI", "MRPC", "SST-2", "SQuAD F1"]
-    sizes = ["layers", "width", "heads", "perplexity of masked tokens", "MNLI-m", "MRPC", "SST-2"]
+    sizes = ["layers", "width", "heads", "perplexity", "MNLI-m", "MRPC", "SST-2"]
     tables = (
         Table.of(parts, [[*row] for row in ABLATIONS], "Without a part of the pre-training"),
-        Table.of(sizes, [[*row] for row in SIZES], "Sizes"),
+        Table.of(sizes, [[*row] for row in SIZES], "Sizes (perplexity: of masked words)"),
     )
     return Illustration(tables, "Ablations of BERT")
 
@@ -117,21 +119,24 @@ LESSONS = (
         "contextual-words",
         "One word in three sentences: static and contextual vectors",
         (
-            "A shirt is green, recruits are green, a policy is green: an embedding gives the word "
-            "one vector for all of them. ELMo reads the sentence in both directions, and the "
-            "vectors of its layers depend on the words around.",
-            "A small ELMo is trained now on 90 sentences of these three kinds. The table has the "
-            "cosines between the vectors of “green” in each pair of sentences, layer by layer.",
+            "“Green” is the colour of a shirt, says that recruits have no experience, and that a "
+            "policy is for the environment. An embedding table has one vector for all three. ELMo "
+            "reads a sentence in both directions, and the vectors of its layers depend on the "
+            "words around.",
+            "The server has just trained a small ELMo on 90 sentences of these three kinds. The "
+            "table lists the cosine similarity of the vectors of “green” in each pair of the "
+            "sentences below: “static” is the vector of the word alone, “input” what the first "
+            "layer reads (in ELMo the same; BERT adds position and segment).",
         ),
         contextual_words,
         (
-            Control("updates", "updates of the training", 60, 0, 60),
-            Control("seed", "seed of the first weights", 0, 0, 99),
+            Control("updates", "training updates", 60, 0, 60),
+            Control("seed", "random seed of the weights", 0, 0, 99),
         ),
         (
-            "Why is the cosine of the static vectors 1, whatever was trained?",
-            "Colours and recruits stay nearer to each other than to politics. Which words stand "
-            "around “green” in each kind of sentence?",
+            "Why is the similarity of the static vectors always 1?",
+            "Sentences 1 and 2 stay more similar to each other than to sentence 3. Compare the "
+            "words before and after “green” in the three.",
         ),
         (Link("map", "Vectors of your texts by a model", "/embed"),),
     ),
@@ -139,17 +144,18 @@ LESSONS = (
         "vocabulary",
         "What a vocabulary consists of",
         (
-            "A vocabulary of subwords has whole words, beginnings of words and, marked with “##”, "
-            "what continues them. This one is trained by WordPiece on the texts of the lessons. "
-            "With more tokens it holds longer ones, and more whole words.",
+            "A vocabulary of subwords has tokens that begin a word or are one (“beginnings” in the "
+            "table) and, marked with “##”, those that continue a word. Reserved tokens, such as "
+            "[UNK], stand for no text. This vocabulary is trained by WordPiece on the texts of "
+            "these lessons. A larger one has longer tokens, and more whole words.",
             "BERT's multilingual vocabulary has 119,547 tokens for 104 languages; 36.5 % of them "
-            "continue a word.",
+            "continue a word (Ács 2019).",
         ),
         vocabulary,
-        (Control("size", "tokens", 400, 200, 800, 10),),
+        (Control("size", "tokens of the vocabulary", 400, 200, 1200, 10),),
         (
-            "From which size on does the number of tokens no longer grow, and why?",
-            "Which tokens have one character, and what would happen without them?",
+            "Increase the number until the vocabulary stops growing. At which size, and why?",
+            "Why does a vocabulary need tokens of one character?",
         ),
         (Link("tokens", "How a model's tokenizer splits words", "/studio/tokens"),),
     ),
@@ -157,18 +163,23 @@ LESSONS = (
         "ablations",
         "Ablations: what each part of BERT brings",
         (
-            "An ablation trains the same model without one of its parts, and compares. The numbers "
-            "are those of Devlin et al. (2019), tables 5 and 6, on development sets: accuracy, for "
-            "SQuAD F1.",
-            "Read left to right, a token sees no later one; the bi-LSTM on top repairs a part of "
-            "this. Larger models are better at every task, also with few labelled examples (MRPC "
-            "has 3,600).",
+            "An ablation trains the same model without one of its parts, and compares. The "
+            "numbers are those of Devlin et al. (2019), tables 5 and 6, on development sets: "
+            "accuracy in %, and F1 for SQuAD.",
+            "MNLI: does one sentence follow from another (“-m”: texts of the kinds trained on)? "
+            "QNLI: does a sentence answer a question? MRPC: do two sentences mean the same? "
+            "SST-2: is a review positive? SQuAD: where in a text is the answer?",
+            "BERT learns to predict masked words and whether one sentence follows another (NSP, "
+            "next-sentence prediction). A model that reads left to right sees no later token; a "
+            "bidirectional LSTM on top of it repairs a part of this for SQuAD, but not for the "
+            "other tasks. Larger models are better at these tasks, also with few labelled "
+            "examples: MRPC has 3,600.",
         ),
         ablations,
         (),
         (
             "Which task loses most when the model reads left to right, and why this one?",
-            "Which tasks need the next-sentence prediction, and what do they have in common?",
+            "Which tasks lose most without NSP, and what do they have in common?",
         ),
         (Link("attention", "The heads of a model", "/studio/attention"),),
     ),
