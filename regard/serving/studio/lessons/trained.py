@@ -123,7 +123,7 @@ LESSONS = (
             "policy is for the environment. An embedding table has one vector for all three. ELMo "
             "reads a sentence in both directions, and the vectors of its layers depend on the "
             "words around.",
-            "The server has just trained a small ELMo on 90 sentences of these three kinds. The "
+            "The server has trained a small ELMo on 90 sentences of these three kinds. The "
             "table lists the cosine similarity of the vectors of “green” in each pair of the "
             "sentences below: “static” is the vector of the word alone, “input” what the first "
             "layer reads (in ELMo the same; BERT adds position and segment).",
