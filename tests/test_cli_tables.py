@@ -269,7 +269,7 @@ def test_a_row_without_a_prediction_is_named_by_its_line_and_nothing_is_written(
         (["--file", "in.csv", "--columns", "a,b,c", "--out", "out.csv"], "Name 2."),
         (["--file", "in.csv", "--out", "out.csv", "--json"], "--json, --scores"),
         (["--file", "in.csv", "--out", "out.csv", "a text"], "Leave one out"),
-        (["--out", "out.csv", "a text"], "--columns and --out are for the table"),
+        (["--out", "out.csv", "a text"], "--columns and --out are for files"),
         (["--file", "used.csv", "--columns", "a", "--out", "out.csv"], "'prediction'"),
         (["--file", "twice.csv", "--columns", "a", "--out", "out.csv"], "more than one column"),
         (["--file", "empty.csv", "--columns", "a", "--out", "out.csv"], "is empty"),

@@ -63,7 +63,10 @@ def predict(
 
         return predict_table(sharding, work, file, columns, out)
     if file is None and (columns or out):
-        raise ConfigError("--columns and --out are for the table that --file names. Name it.")
+        raise ConfigError(
+            "--columns and --out are for files. Name a table by --file, or let --workers N write "
+            "the parts of the files into the folder --out."
+        )
     task = console.load_task(model, quantize, device)
     task.require_method(verb, model)
     if file is None and not task.reads_images and (hint := hint_at_file(texts)):
