@@ -57,7 +57,7 @@ def torchrun(what: str, folder: Path) -> subprocess.CompletedProcess:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
