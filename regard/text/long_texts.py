@@ -41,12 +41,14 @@ def encode_in_parts(fast: tokenizers.Tokenizer, texts: Sequence[str]) -> list[li
     """The ids of each text, by a tokenizer that can be divided."""
     found: list[list[int]] = [[] for _ in texts]
     waiting: list[tuple[int, str]] = []
+    characters = 0  # that wait
     for number, text in enumerate(texts):
         for part in parts(text):
             waiting.append((number, part))
-            if sum(len(one) for _, one in waiting) >= AT_ONCE:
+            characters += len(part)
+            if characters >= AT_ONCE:
                 _encode(fast, waiting, found)
-                waiting = []
+                waiting, characters = [], 0
     _encode(fast, waiting, found)
     return found
 

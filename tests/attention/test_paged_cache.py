@@ -100,8 +100,8 @@ def test_rows_that_join_and_leave_copy_nothing_of_the_others():
         assert cache.keys is pool and cache.pages[0, : len(first)].tolist() == first
 
 
-def test_what_is_not_finite_in_a_row_that_left_is_not_read_by_those_that_follow():
-    cache, _ = cache_of([PAGE, 3])
+def test_nan_of_a_row_that_left_is_not_read_from_the_pages_that_others_take_over():
+    cache, _ = cache_of([PAGE - 1, 9])
     cache.keys[1], cache.values[1] = float("nan"), float("nan")
     cache = PagedCache.of(cache).select(torch.tensor([0]))
     other, _ = cache_of([2])
