@@ -153,7 +153,7 @@ def test_bracket_scores_equal_those_computed_by_hand():
     assert score.facts()["counts"]["errors"] == 0
 
 
-def test_nothing_numbers_that_differ_and_what_is_no_tree_raise_an_error():
+def test_no_trees_unequal_numbers_of_trees_and_other_objects_raise_an_error():
     tree = read_trees("(S (NN a))")
     with pytest.raises(RegardError, match="nothing was added"):
         BracketF1().result()

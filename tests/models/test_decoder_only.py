@@ -113,7 +113,7 @@ def test_the_inner_model_must_be_a_language_model(decoder, message):
 
 
 @pytest.mark.parametrize("name", ["vocab_size", "pad", "bos", "eos"])
-def test_what_the_whole_model_says_is_not_said_inside(name):
+def test_fields_of_the_whole_model_are_an_error_in_inside(name):
     with pytest.raises(CheckpointError, match=rf"`inside\.{name}` would have no effect"):
         DecoderOnly(DecoderOnlyConfig(20, inside={**SIZES, name: 5}))
 
