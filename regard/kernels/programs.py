@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -35,6 +36,7 @@ class Programs:
         self._owners: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._parts: list[Any] = []
+        self._lock = threading.RLock()  # batches may be computed at the same time
 
     def of(
         self,
@@ -44,22 +46,26 @@ class Programs:
         agrees: Callable[[Program], bool],
     ) -> Program | None:
         """The program for a key, made and compared with the plain form where it is the first."""
-        if not all(map(operator.is_, map(dict.get, self._owners, self._names), self._parts)):
-            self._made.clear()
-        if key not in self._made:
-            if not self._made:
-                self._remember(model)
-            self._made[key] = program = self._compiled(make)
-            try:
-                if program is not None and not agrees(program):
-                    self._made[key] = None
-                    self._warn(
-                        "The compiled form does not agree with the model; please report this."
-                    )
-            except BaseException:  # of the model, such as for a token that it does not have
-                del self._made[key]
-                raise
-        return self._made[key]
+        with self._lock:
+            if not all(map(operator.is_, map(dict.get, self._owners, self._names), self._parts)):
+                self._made.clear()
+            if key not in self._made:
+                if not self._made:
+                    self._remember(model)
+                self._made[key] = self._compiled(make)
+                self._compare(key, agrees)
+            return self._made[key]
+
+    def _compare(self, key: Any, agrees: Callable[[Program], bool]) -> None:
+        """Remove a new program that does not agree with the plain form."""
+        program = self._made[key]
+        try:
+            if program is not None and not agrees(program):
+                self._made[key] = None
+                self._warn("The compiled form does not agree with the model; please report this.")
+        except BaseException:  # of the model, such as for a token that it does not have
+            del self._made[key]
+            raise
 
     def _compiled(self, make: Callable[[], Program]) -> Program | None:
         try:
@@ -69,7 +75,7 @@ class Programs:
             return None
 
     def _warn(self, reason: str) -> None:
-        warnings.warn(f"{self.name} is not compiled and takes longer. {reason}", stacklevel=3)
+        warnings.warn(f"{self.name} is not compiled and takes longer. {reason}", stacklevel=4)
 
     def _remember(self, model: Model) -> None:
         assert isinstance(model, nn.Module)  # see `fits`

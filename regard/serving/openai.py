@@ -293,9 +293,9 @@ def _name(task: LanguageModeling, id: int) -> str:
 
 def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
     """The vectors of texts, pooled as the model's folder says."""
-    embedder = Embedder.of(cast(EmbedsTexts, served.task).text_encoder())
 
     def run(texts: list[str]) -> list[tuple[Any, int]]:
+        embedder = Embedder.of(cast(EmbedsTexts, served.task).text_encoder())
         encoded = embedder.encode(texts)
         if long := embedder.input_format.too_long(encoded.inputs):
             count = len(encoded.inputs[long[0]])

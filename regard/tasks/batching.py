@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Generic, Literal, TypeVar, get_args
@@ -24,6 +23,7 @@ from regard.errors import ConfigError
 from regard.layers.quantized import QuantizedLinear
 from regard.models.protocols import Encoder, Generator, Model
 from regard.models.wrappers import unwrapped
+from regard.tasks.concurrent_batches import CONCURRENT, computed
 from regard.tasks.finite_checks import not_finite_error
 from regard.tasks.inputs import checked_texts, too_long_error
 
@@ -33,7 +33,6 @@ BatchHypotheses = list[list[Hypothesis]]
 Watcher = Callable[[Sequence[Any]], Iterator[Any]]
 TOKENS_AT_ONCE = {"cpu": 2560}  # source tokens times hypotheses of a batch: what caches hold
 ELSEWHERE = 8192  # on other devices
-CONCURRENT = 2  # batches that are decoded at the same time with quantized weights
 SMALLEST = 4  # sentences in a batch, at least
 
 
@@ -220,16 +219,4 @@ def _decoded(
     created on the first use of a model.
     """
     yield decode(batches[0])
-    threads, others = torch.get_num_threads(), range(1, len(batches))
-    if min(concurrent, threads, len(others)) < 2:
-        yield from (decode(batches[i]) for i in others)
-        return
-    pool = ThreadPoolExecutor(
-        concurrent, initializer=torch.set_num_threads, initargs=(threads // concurrent,)
-    )
-    try:
-        waiting = [pool.submit(copy_context().run, decode, batches[i]) for i in others]
-        yield from (answers.result() for answers in waiting)
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
+    yield from computed(decode, [batches[i] for i in range(1, len(batches))], concurrent)

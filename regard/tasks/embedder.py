@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any, Literal, Self, TypedDict, Unpack
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.encoder_inputs import EncodedInputs, InputFormat
+from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError, shown
 from regard.layers.pooling import KINDS, Pooling
@@ -32,6 +33,7 @@ from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
 from regard.tasks import inputs
 from regard.tasks.batching import TooLong, check_too_long, device_of, without_padding
+from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.verbs import TaskVerbs
 from regard.text.templates import EncoderInput
@@ -431,18 +433,15 @@ class Embedder:
         The next chunk is tokenized in another thread while the caller uses this one.
         """
         texts, done = iter(texts), 0
-        waiting: Future[EncodedTexts] | None = None
+        chunk = list(islice(texts, self.unit.chunk))
+        encoded = self.encode(chunk) if chunk else None
         with ThreadPoolExecutor(1) as thread:
-            while True:
+            while encoded is not None:
+                done += len(chunk)
                 chunk = list(islice(texts, self.unit.chunk))
                 coming = thread.submit(self.encode, chunk, done) if chunk else None
-                done += len(chunk)
-                if waiting is not None:
-                    encoded = waiting.result()
-                    yield encoded, self.input_format.too_long(encoded.inputs)
-                if coming is None:
-                    return
-                waiting = coming
+                yield encoded, self.input_format.too_long(encoded.inputs)
+                encoded = coming.result() if coming else None
 
     def encode(self, texts: Sequence[Any], before: int = 0) -> EncodedTexts:
         """One chunk of texts as encoder inputs, not truncated; `before` texts came first.
@@ -481,21 +480,24 @@ class Embedder:
 
     def _computed(self, encoded: EncodedTexts) -> Iterator[tuple[list[int], Any]]:
         """Batch by batch the indices of the texts, and what the unit makes of each."""
-        device = device_of(self.encoder)
+        concurrent = passes_at_once(device_of(self.encoder))
+        inputs = EncodedInputs.of(encoded.inputs)
+        batches = even_batches(inputs, self.input_format.pad, self.budget, concurrent)
+        with evaluating(self.encoder):
+            yield from computed(partial(self._of_batch, encoded), batches, concurrent)
+
+    @torch.no_grad()
+    def _of_batch(self, encoded: EncodedTexts, batch: InputBatch) -> tuple[list[int], Any]:
+        """The indices of the texts of a batch, and what the unit makes of each."""
+        device, numbers = device_of(self.encoder), batch.numbers.tolist()
         bfloat16 = self.precision == "bfloat16"
-        batches = EncodedInputs.of(encoded.inputs).longest_first(
-            self.input_format.pad, max_tokens=self.budget
-        )
-        casting = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
-        with torch.no_grad(), evaluating(self.encoder), casting:
-            for batch in batches:
-                numbers = batch.numbers.tolist()
-                texts = self.encoder.complete(batch.texts, self.input_format.tokenizer).to(device)
-                texts = without_padding(self.encoder, texts)
-                states = self.encoder.chosen(texts, self.choice).float()
-                sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
-                here = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)
-                yield numbers, self.unit.vectors(states, texts.lengths, here)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+            texts = self.encoder.complete(batch.texts, self.input_format.tokenizer).to(device)
+            texts = without_padding(self.encoder, texts)
+            states = self.encoder.chosen(texts, self.choice).float()
+            sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
+            here = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)
+            return numbers, self.unit.vectors(states, texts.lengths, here)
 
 
 def batch_budget(model: Model) -> int:

@@ -38,6 +38,7 @@ from regard.tasks.batching import (
     watched,
     without_padding,
 )
+from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.encoder_sections import EncoderData, RowsData, word_vector_problems
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
@@ -207,15 +208,21 @@ class EncoderTask(EmbedsTexts):
         """
         if not len(inputs):
             return
-        with torch.no_grad(), evaluating(self.model):
-            most = batch_budget(self.encoder)
-            for batch in watched(inputs.longest_first(self.input_format.pad, max_tokens=most)):
-                if listening.get() is not None:
-                    label(self._labels(batch))
-                here = self.completed(batch)
-                here = replace(here, texts=self.as_read(here.texts))
-                scores = (scores_of or self.scores_of)(self.read(here.texts), here)
-                scores = scores.float().cpu()
+
+        @torch.no_grad()
+        def scores_from(batch: Any) -> Tensor:
+            if listening.get() is not None:
+                label(self._labels(batch))
+            here = self.completed(batch)
+            here = replace(here, texts=self.as_read(here.texts))
+            return (scores_of or self.scores_of)(self.read(here.texts), here).float().cpu()
+
+        concurrent = passes_at_once(device_of(self.model))
+        budget, pad = batch_budget(self.encoder), self.input_format.pad
+        batches = even_batches(inputs, pad, budget, concurrent)
+        with evaluating(self.model):
+            found = computed(scores_from, batches, concurrent)
+            for batch, scores in zip(watched(batches), found, strict=True):
                 numbers = batch.numbers.tolist()
                 owners = numbers if texts is None else [texts[number] for number in numbers]
                 check_finite(self.are_finite(scores, batch), owners)

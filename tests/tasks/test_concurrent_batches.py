@@ -1,0 +1,150 @@
+"""Texts that are computed in batches of two threads get what each of them gets alone."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_folders import ENCODERS, folder
+
+from regard.data.encoder_inputs import EncodedInputs
+from regard.errors import RegardError
+from regard.experiments import runs
+from regard.tasks import concurrent_batches
+from regard.tasks.concurrent_batches import computed, even_batches
+from regard.text.templates import EncoderInput
+from regard.visual.attention_record import look
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import every_task
+
+# tasks of an encoder whose answers are made of the scores of one pass
+BY_SCORES = (
+    *("classification", "regression", "multi-label-classification", "multi-regression"),
+    *("tagging", "crf-tagging", "classification-gpt2", "classification-xlnet"),
+    *("classification-transformer-xl", "classification-elmo", "tagging-elmo"),
+)
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    """Two threads of torch, and batches at the same time also of few tokens."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """The threads in which batches were computed."""
+    seen: set[threading.Thread] = set()
+    barrier = threading.Barrier(2)  # passes when two batches are computed at the same time
+    run = concurrent_batches.computed
+
+    def noted(compute, batches, concurrent):
+        def at(batch):
+            current = threading.current_thread()
+            if current is not threading.main_thread() and current not in seen:
+                seen.add(current)
+                barrier.wait(20)
+            return compute(batch)
+
+        return run(at, batches, concurrent)
+
+    for module in ("embedder", "encoding"):
+        monkeypatch.setattr(f"regard.tasks.{module}.computed", noted)
+    return seen
+
+
+def drawn(count: int, words: list[str], most: int = 12) -> list[str]:
+    draw = random.Random(count)
+    return [" ".join(draw.choices(words, k=draw.randint(1, most))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_vectors_of_many_texts_equal_those_of_each(two_threads, threads, family, tmp_path):
+    task = runs.load(folder(tmp_path / family, family, "Model"))
+    texts = drawn(60, "a dog runs in the old park who sleeps".split())
+    for per in ("text", "word"):
+        together = task.embed(texts, per=per)
+        assert len(threads) == 2
+        threads.clear()
+        for text, found in zip(texts, together, strict=True):
+            np.testing.assert_allclose(found, task.embed(text, per=per), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BY_SCORES)
+def test_answers_to_many_texts_equal_those_to_each(two_threads, threads, name):
+    torch.manual_seed(1)
+    task = every_task.MAKERS[name]()
+    texts = drawn(60, every_task.WORDS, 3)
+    together = task.predictions(texts)
+    assert len(threads) == 2
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = task.predictions([text])
+        assert str(alone.result) == str(found.result) or name.endswith("regression")
+        assert scores_in(alone) == pytest.approx(scores_in(found), abs=1e-5)
+
+
+def scores_in(one: Any) -> list[float]:
+    """The numbers of an answer."""
+    return [float(word) for word in re.findall(r"-?\d+\.\d+(?:e-\d+)?", repr(one))]
+
+
+def test_captured_attention_is_computed_batch_by_batch(two_threads, threads):
+    task = every_task.MAKERS["classification"]()
+    with look(task.model) as maps:
+        task.predict(drawn(60, every_task.WORDS, 3))
+    assert not threads and maps.passes
+
+
+@pytest.mark.parametrize("number", [0, 41, 59])
+def test_the_text_whose_scores_are_not_finite_is_named(two_threads, number):
+    task = every_task.MAKERS["classification"]()
+    texts = drawn(60, [word for word in every_task.WORDS if word != "sun"], 3)
+    assert len(task.predict(texts)) == 60
+    (sun,) = task.tokenizer.encode("sun").ids
+    task.encoder.embedding.weight.data[sun] = torch.nan
+    texts[number] = "the sun"
+    with pytest.raises(RegardError, match=rf"[Tt]ext {number + 1}\b"):
+        task.predict(texts)
+
+
+def test_no_more_batches_than_needed_are_computed_ahead(two_threads):
+    begun: list[int] = []
+
+    def compute(batch: int) -> int:
+        begun.append(batch)
+        return batch
+
+    results = computed(compute, range(1000), 2)
+    assert next(results) == 0
+    threading.Event().wait(0.2)
+    assert len(begun) <= 2 + 2 * concurrent_batches.AHEAD
+    results.close()
+    assert [*computed(compute, range(100), 2)] == [*range(100)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_even_batches_hold_every_input_once_and_keep_the_limit(seed, monkeypatch):
+    monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
+    draw = random.Random(seed)
+    sizes = [draw.randint(1, 30) for _ in range(draw.randint(2, 200))]
+    rows = [EncoderInput([1] * size, [0] * size, (0,), (size,)) for size in sizes]
+    inputs = EncodedInputs.of(rows)
+    limit = draw.choice([1, 40, 200, 5000])
+    batches = even_batches(inputs, 0, limit, 2)
+    numbers = sorted(int(n) for batch in batches for n in batch.numbers)
+    assert numbers == [*range(len(rows))]
+    assert all(batch.texts.ids.numel() <= max(limit, 30) for batch in batches)
+    assert len(batches) > 1 or sum(sizes) < 16
