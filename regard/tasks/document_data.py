@@ -12,11 +12,8 @@ from regard.data.corpus import Corpus, encode_corpus
 from regard.data.corpus_folder import FACTS, is_corpus, open_corpus
 from regard.data.documents import Documents, read_documents
 from regard.errors import ConfigError
-from regard.recipe import RecipePath
-from regard.tasks.sections import DataSection, Share
+from regard.tasks.sections import DataSection, Files, Share
 from regard.text import Tokenizer
-
-Files = tuple[RecipePath, ...]
 
 
 class DocumentData(DataSection):

@@ -7,10 +7,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 
 from regard import decoding
 from regard.data.splits import Fold, consecutive_folds, last_split, random_folds, random_split
@@ -33,6 +41,15 @@ def _fold(value: Any) -> Fold:
         raise ValueError("must be a fold {fold = F, of = K}, K at least 2 and F from 1 to K")
     return Fold(fold, of)
 
+
+def _one_or_several(value: Any) -> Any:
+    if isinstance(value, str | Path):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value  # a recipe's check is strict
+
+
+Files = Annotated[tuple[RecipePath, ...], BeforeValidator(_one_or_several)]
+"""Files that are read one after the other, or side by side; a single one without a list, too."""
 
 # Of `valid`: a part of the training data.
 Share = Annotated[float, Field(gt=0, lt=1)]

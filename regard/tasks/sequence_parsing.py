@@ -30,13 +30,13 @@ from regard.tasks.inputs import as_list, checked_texts, too_long_error, warn_of_
 from regard.tasks.sections import (
     DataSection,
     DecodingRecipe,
+    Files,
     FoldOption,
     Share,
     TokenizerSection,
 )
 from regard.tasks.text_to_text import (
     SAMPLES,
-    Files,
     TextToText,
     TextToTextEvaluation,
     TextToTextObjective,

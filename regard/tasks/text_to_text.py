@@ -34,7 +34,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import CHRF, Accuracy, Metric, Score
 from regard.models.protocols import EncoderDecoder, Output
-from regard.recipe import Options, Recipe, RecipePath
+from regard.recipe import Options, Recipe
 from regard.tasks.batching import (
     TooLong,
     decode_in_order,
@@ -56,6 +56,7 @@ from regard.tasks.reinforce import Reinforce, ReinforceObjective, RewardMean
 from regard.tasks.sections import (
     DataSection,
     DecodingRecipe,
+    Files,
     FoldOption,
     Share,
     differing,
@@ -69,7 +70,6 @@ from regard.text.languages import (
 )
 from regard.text.templates import Template
 
-Files = tuple[RecipePath, ...]
 SAMPLES = 12  # rows that a run's report shows
 KEPT = "source: empty, row kept"  # an event of a report
 

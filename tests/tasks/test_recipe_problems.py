@@ -48,6 +48,15 @@ def test_a_recipe_of_defaults_is_accepted(tmp_path, task):
     assert runs.read_recipe(recipe(tmp_path, task)).task == task
 
 
+@pytest.mark.parametrize("task", [name for name in TRAINED if '["no.tsv"]' == FILES.get(name)])
+def test_a_single_file_needs_no_list(tmp_path, task):
+    listed = recipe(tmp_path, task)
+    parts = runs.read_recipe(listed).data
+    listed.write_text(listed.read_text().replace('["no.tsv"]', '"no.tsv"'))
+    assert runs.read_recipe(listed).data == parts
+    assert parts.files_of_examples() == [str(tmp_path / "no.tsv")] * len(parts.parts())
+
+
 @pytest.mark.parametrize("task", TRAINED)
 @pytest.mark.parametrize("option", ["every", "patience"])
 def test_validation_options_without_validation_data_raise_an_error(tmp_path, task, option):
