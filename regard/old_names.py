@@ -35,6 +35,8 @@ HEADS = {"words": "masked_lm", "next": "next_sentence", "choice": "multiple_choi
 TASK_OPTIONS = {"max_tokens": "max_length", "smoothing": "label_smoothing"}
 # Options of models that only Regard reads, in config.json: model -> old -> new.
 MODEL_OPTIONS = {"features": {"depth": "lstm_layers"}}
+# What a model carries from batch to batch, in the checkpoints of a run.
+CARRIED = {"carry/places": "carry/segment_numbers"}
 
 _HEAD = re.compile(rf"(^|/)heads\.({'|'.join(HEADS)})\.")
 Value = TypeVar("Value")
@@ -72,11 +74,11 @@ def config(config: Mapping[str, Any]) -> dict[str, Any]:
 def parameters(values: Mapping[str, Value]) -> dict[str, Value]:
     """Values by the name of a parameter, such as `heads.next.output.weight`, under its name now.
 
-    A name may have a prefix that ends in "/", as in the optimizer's state.
+    A name may have a prefix that ends in "/", as in the optimizer's state and the carried memory.
     """
     return {
         _HEAD.sub(lambda found: f"{found[1]}heads.{HEADS[found[2]]}.", name): value
-        for name, value in values.items()
+        for name, value in _renamed(values, CARRIED).items()
     }
 
 

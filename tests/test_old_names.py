@@ -176,9 +176,10 @@ def test_a_quantized_folder_with_old_heads_answers_as_with_new_ones(tmp_path):
 
 def test_parameters_are_translated_at_the_start_and_behind_a_prefix_alone():
     values = {"heads.next.output.bias": 1, "optimizer/heads.choice.output.bias/step": 2}
-    values |= {"encoder.heads.next.weight": torch.ones(1)}
+    values |= {"encoder.heads.next.weight": torch.ones(1), "carry/places": torch.ones(1)}
     assert list(old_names.parameters(values)) == [
         "heads.next_sentence.output.bias",
         "optimizer/heads.multiple_choice.output.bias/step",
         "encoder.heads.next.weight",
+        "carry/segment_numbers",
     ]

@@ -65,21 +65,21 @@ def widths(d_model: int) -> tuple[int, int, int]:
 
 @dataclass
 class SegaMemory(CarriedMemory):
-    """places: (B, C, 2), the numbers of the sentence and the paragraph of each position.
+    """segment_numbers: (B, C, 2), the numbers of the sentence and the paragraph of each position.
 
     following: (B, C, 2), those of the token behind it.
     """
 
-    places: Tensor = field(kw_only=True)
+    segment_numbers: Tensor = field(kw_only=True)
     following: Tensor = field(kw_only=True)
 
-    BY_POSITION: ClassVar[tuple[str, ...]] = ("hidden", "places", "following")
+    BY_POSITION: ClassVar[tuple[str, ...]] = ("hidden", "segment_numbers", "following")
 
-    def put(self, places: Tensor, ends: Tensor) -> None:
+    def put(self, numbers: Tensor, ends: Tensor) -> None:
         """Store the numbers of the next tokens, (B, T, 2), and whether they end, (B, T, 2)."""
-        segment = slice(self.end, self.end + places.size(1))
-        self.places[:, segment] = places
-        self.following[:, segment] = places + ends
+        segment = slice(self.end, self.end + numbers.size(1))
+        self.segment_numbers[:, segment] = numbers
+        self.following[:, segment] = numbers + ends
 
     @property
     def next(self) -> Tensor:
@@ -88,9 +88,9 @@ class SegaMemory(CarriedMemory):
             return self.following.new_zeros(self.lengths.size(0), 2)
         return self.following[:, self.end - 1]
 
-    def read_places(self, count: int) -> Tensor:
+    def read_segment_numbers(self, count: int) -> Tensor:
         """Of the positions that `count` queries read, their own included: (B, S, 2)."""
-        return self.places[:, self.end - self.count : self.end + count]
+        return self.segment_numbers[:, self.end - self.count : self.end + count]
 
 
 @dataclass(frozen=True)
@@ -122,17 +122,17 @@ class SegaTransformerXL(TransformerXL):
     PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
 
     def forward(
-        self, ids: Tensor, state: CarriedMemory | None = None, places: Tensor | None = None
+        self, ids: Tensor, state: CarriedMemory | None = None, segment_numbers: Tensor | None = None
     ) -> Output:
         """See `TransformerXL.forward`.
 
         Args:
-            places: the numbers of the sentence and the paragraph of each token, (B, T, 2); None:
-                they are counted from the tokens that end one.
+            segment_numbers: those of the sentence and the paragraph of each token, (B, T, 2);
+                None: they are counted from the tokens that end one.
         """
         memory = self._memory_for(ids, state)
-        if places is not None:
-            memory.put(places, self._ends(ids))
+        if segment_numbers is not None:
+            memory.put(segment_numbers, self._ends(ids))
         *_, hidden = self._layers(ids, memory)
         return Output(hidden, memory.advance(ids.size(1)))
 
@@ -140,7 +140,7 @@ class SegaTransformerXL(TransformerXL):
         """See `TransformerXL.empty`; the first token is in sentence 0 of paragraph 0."""
         base = super().empty(sequences, dtype)
         none = base.lengths.new_zeros(sequences, base.end, 2)
-        return SegaMemory(**vars(base), places=none, following=none.clone())
+        return SegaMemory(**vars(base), segment_numbers=none, following=none.clone())
 
     def _memory_for(self, ids: Tensor, state: CarriedMemory | None) -> SegaMemory:
         memory = super()._memory_for(ids, state)
@@ -163,29 +163,29 @@ class SegaTransformerXL(TransformerXL):
 
     def _relations(self, memory: CarriedMemory, count: int) -> list[Distances]:
         assert isinstance(memory, SegaMemory)
-        places, like = memory.read_places(count), memory.hidden  # (B, S, 2)
+        numbers, like = memory.read_segment_numbers(count), memory.hidden  # (B, S, 2)
         made = self._released if self.config.relation == "released" else self._paper
-        return [made(places, count, like)] * self.config.layers
+        return [made(numbers, count, like)] * self.config.layers
 
-    def _paper(self, places: Tensor, count: int, like: Tensor) -> DistanceScores:
-        total, config = places.size(1), self.config
-        position = torch.arange(total - 1, -1, -1, device=places.device)
+    def _paper(self, numbers: Tensor, count: int, like: Tensor) -> DistanceScores:
+        total, config = numbers.size(1), self.config
+        position = torch.arange(total - 1, -1, -1, device=numbers.device)
         others = []
         for part in (0, 1):
-            numbers = places[..., part]
-            distance = numbers[:, total - count :, None] - numbers[:, None]  # (B, T, S)
+            of_part = numbers[..., part]
+            distance = of_part[:, total - count :, None] - of_part[:, None]  # (B, T, S)
             distance = distance.clamp(min=0, max=config.max_distance)
             # A tensor on "meta", for estimates, has no largest number: there may be one a position.
             known = distance.numel() and not distance.is_meta
             farthest = int(distance.max()) if known else total - 1
-            distances = torch.arange(farthest + 1, device=places.device)
+            distances = torch.arange(farthest + 1, device=numbers.device)
             vectors = self.dropout(self._placed(distances, 1 + part, like))
             others.append((vectors, distance[:, None]))
         return SegmentDistances(self.dropout(self._placed(position, 0, like)), tuple(others))
 
-    def _released(self, places: Tensor, count: int, like: Tensor) -> DistanceScores:
-        position = torch.arange(places.size(1) - 1, -1, -1, device=places.device)
-        behind = places[:, -1:] - places  # (B, S, 2); the last numbers are the greatest
+    def _released(self, numbers: Tensor, count: int, like: Tensor) -> DistanceScores:
+        position = torch.arange(numbers.size(1) - 1, -1, -1, device=numbers.device)
+        behind = numbers[:, -1:] - numbers  # (B, S, 2); the last numbers are the greatest
         vectors = self._placed(position, 0, like)[None]
         for part in (0, 1):
             vectors = vectors + self._placed(behind[..., part], 1 + part, like)

@@ -36,7 +36,7 @@ def vector(token: int, sentence: int, paragraph: int, clamp: int | None) -> Tens
     return torch.cat(parts).double()
 
 
-def naive(model: SegaTransformerXL, ids: Tensor, places: Tensor, count: int) -> Tensor:
+def naive(model: SegaTransformerXL, ids: Tensor, segment_numbers: Tensor, count: int) -> Tensor:
     """The last `count` tokens of one text through one layer, query by query and key by key."""
     (block,), config = model.blocks, model.config
     attention, total = block.attention, len(ids)
@@ -51,10 +51,12 @@ def naive(model: SegaTransformerXL, ids: Tensor, places: Tensor, count: int) -> 
             scores = []
             for j in range(i + 1):
                 if config.relation == "paper":
-                    sentence, paragraph = (places[i] - places[j]).tolist()
+                    sentence, paragraph = (segment_numbers[i] - segment_numbers[j]).tolist()
                 else:  # the row of the last query, moved to the left
                     column = j + total - 1 - i
-                    sentence, paragraph = (places.amax(0) - places[column]).tolist()
+                    sentence, paragraph = (
+                        segment_numbers.amax(0) - segment_numbers[column]
+                    ).tolist()
                 r = attention.distance(vector(i - j, sentence, paragraph, config.max_distance))
                 content = (query[h] + attention.content_bias[h, 0]) @ key[j, h]
                 position = (query[h] + attention.position_bias[h, 0]) @ r.unflatten(-1, (HEADS, K))[
@@ -75,10 +77,12 @@ def test_the_relation_equals_its_formula(relation, before, count, clamp):
     ids = torch.randint(0, V, (2, before + count))
     steps = torch.randint(0, 2, (2, before + count, 2))
     steps[..., 0] |= steps[..., 1]  # a new paragraph is a new sentence
-    places = steps.cumsum(1) + 3
-    state = model(ids[:, :before], None, places[:, :before]).state
-    found = model(ids[:, before:], state, places[:, before:]).hidden
-    expected = torch.stack([naive(model, *row, count) for row in zip(ids, places, strict=True)])
+    segment_numbers = steps.cumsum(1) + 3
+    state = model(ids[:, :before], None, segment_numbers[:, :before]).state
+    found = model(ids[:, before:], state, segment_numbers[:, before:]).hidden
+    expected = torch.stack(
+        [naive(model, *row, count) for row in zip(ids, segment_numbers, strict=True)]
+    )
     torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
     parameters = list(model.blocks.parameters())
     grads = torch.autograd.grad(found.square().sum(), parameters)
@@ -90,17 +94,17 @@ def test_the_relation_equals_its_formula(relation, before, count, clamp):
 def test_numbers_are_counted_from_the_tokens_that_end_a_sentence_or_a_paragraph():
     model = made(sentence_ends=(3,), paragraph_ends=(4,), layers=2)
     ids = torch.tensor([[1, 3, 5, 4, 6, 3, 4, 7], [4, 4, 1, 2, 5, 6, 7, 8]])
-    places = torch.tensor([
+    segment_numbers = torch.tensor([
         [[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [4, 2]],
         [[0, 0], [1, 1]] + [[2, 2]] * 6,
     ])  # fmt: skip
-    expected = model(ids, None, places).hidden
+    expected = model(ids, None, segment_numbers).hidden
     torch.testing.assert_close(model(ids).hidden, expected)
     state = model(ids[:, :5]).state
     torch.testing.assert_close(model(ids[:, 5:], state).hidden, expected[:, 5:])
-    other = model(ids, None, places + 9).hidden  # only differences count
+    other = model(ids, None, segment_numbers + 9).hidden  # only differences count
     torch.testing.assert_close(other, expected)
-    assert not torch.allclose(model(ids, None, places * 2).hidden, expected)
+    assert not torch.allclose(model(ids, None, segment_numbers * 2).hidden, expected)
 
 
 @pytest.mark.parametrize("relation", ["paper", "released"])
@@ -117,13 +121,13 @@ def test_a_text_without_sentences_and_paragraphs_has_the_distances_of_tokens_alo
 
 def test_both_relations_agree_in_steps_of_one_token():
     paper, released = made(layers=2), made(layers=2, relation="released")
-    places = torch.tensor([[[0, 0], [0, 0], [1, 0], [2, 1], [2, 1], [3, 1]]])
+    segment_numbers = torch.tensor([[[0, 0], [0, 0], [1, 0], [2, 1], [2, 1], [3, 1]]])
     ids, states = torch.randint(0, V, (1, 6)), [None, None]
     with torch.no_grad():
         for n in range(6):
             part = slice(n, n + 1)
             outs = [
-                model(ids[:, part], state, places[:, part])
+                model(ids[:, part], state, segment_numbers[:, part])
                 for model, state in zip((paper, released), states, strict=True)
             ]
             torch.testing.assert_close(outs[0].hidden, outs[1].hidden)
@@ -135,7 +139,7 @@ def test_numbers_are_part_of_a_restored_memory():
     ids = torch.randint(0, 6, (3, 15))
     state = model(ids[:, :9]).state
     tensors = {name: one.clone() for name, one in state.tensors().items()}
-    assert {*tensors} == {"hidden", "places", "following", "lengths"}
+    assert {*tensors} == {"hidden", "segment_numbers", "following", "lengths"}
     expected = model(ids[:, 9:], state).hidden
     again = model(ids[:, :1]).state.with_tensors(tensors)
     assert torch.equal(model(ids[:, 9:], again).hidden, expected)

@@ -203,7 +203,7 @@ keep = 3
 # Of each model its further options, and what a checkpoint holds of its memory besides.
 CARRIED = {
     "transformer-xl": ("", set()),
-    "sega-transformer-xl": ("sentence_ends = [9]", {"carry/places", "carry/following"}),
+    "sega-transformer-xl": ("sentence_ends = [9]", {"carry/segment_numbers", "carry/following"}),
     "compressive-transformer": (
         "compressed_length = 4\ncompression_rate = 3", {"carry/single"}
     ),
