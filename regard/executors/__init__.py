@@ -3,6 +3,7 @@
     protocol.py   a job, its result, and the protocol of executors
     local.py      processes of this machine
     slurm.py      jobs under Slurm
+    slurm_queue.py  what Slurm says of jobs
     ray.py        tasks of a Ray cluster
     worker.py     the process of a job on this machine
     restarting.py the loop of all three: runs a number of jobs at once and restarts those that died

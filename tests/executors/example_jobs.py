@@ -54,3 +54,10 @@ def work(folder: str, name: str, stubborn: bool = False) -> str:
             time.sleep(0.01)
     Path(folder, f"{name}.saved").touch()
     raise Interrupted("saved", interruption.code)
+
+
+def stopped_at_first(folder: str) -> str:
+    """At first works until it is told to stop; the next time it returns at once."""
+    if Path(folder, "0.saved").exists():
+        return "after 1 stop"
+    return work(folder, "0")

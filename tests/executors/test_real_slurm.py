@@ -1,0 +1,32 @@
+"""The tests of jobs under Slurm against a real Slurm: where sbatch is, and a controller answers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_slurm_executor import (  # noqa: F401
+    test_a_closed_generator_cancels_the_jobs_which_save,
+    test_a_folder_that_cannot_be_written_is_an_error,
+    test_a_job_that_is_cancelled_saves_and_is_submitted_again,
+    test_a_job_that_is_killed_too_often_is_lost,
+    test_a_job_that_the_cluster_requeues_is_not_submitted_again,
+    test_a_job_that_would_never_start_is_an_error,
+    test_ctrl_c_and_sigterm_cancel_the_jobs_which_save,
+    test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting,
+    test_results_errors_messages_lines_and_jobs_that_are_killed,
+    test_what_sbatch_refuses_is_an_error,
+)
+
+
+@pytest.fixture(autouse=True)
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable_jobs: None) -> None:
+    """A current folder that the machines of the cluster see."""
+    if shutil.which("sbatch") is None:
+        pytest.skip("sbatch is missing: there is no Slurm here")
+    if subprocess.run(["squeue"], capture_output=True).returncode:
+        pytest.skip("squeue fails: no Slurm controller answers here")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
