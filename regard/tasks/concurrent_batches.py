@@ -7,10 +7,12 @@ other.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import cache
 from itertools import islice
 from typing import TypeVar
 
@@ -61,15 +63,27 @@ def computed(
     if concurrent < 2:
         yield from map(compute, batches)
         return
-    pool = ThreadPoolExecutor(
-        concurrent, initializer=torch.set_num_threads, initargs=(threads // concurrent,)
-    )
+    pool = _pool(concurrent, threads // concurrent)
     coming = (pool.submit(copy_context().run, compute, batch) for batch in batches)
+    waiting = deque(islice(coming, concurrent * AHEAD))
     try:
-        waiting: deque[Future[Result]] = deque(islice(coming, concurrent * AHEAD))
         while waiting:
-            yield waiting.popleft().result()
+            yield waiting[0].result()
+            waiting.popleft()
             waiting.extend(islice(coming, 1))
     finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
+        for one in waiting:
+            if not one.cancel():
+                one.exception()  # waits for its end
+        torch.set_num_threads(threads)  # of threads to come, too, which a thread of the pool sets
+
+
+@cache
+def _pool(concurrent: int, threads: int) -> ThreadPoolExecutor:
+    """Threads that compute a batch each, with so many threads of their own; kept, since a new one
+    takes time for its memory.
+    """
+    return ThreadPoolExecutor(concurrent, initializer=torch.set_num_threads, initargs=(threads,))
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import re
 import sys
@@ -133,6 +134,44 @@ def test_no_more_batches_than_needed_are_computed_ahead(two_threads):
     assert len(begun) <= 2 + 2 * concurrent_batches.AHEAD
     results.close()
     assert [*computed(compute, range(100), 2)] == [*range(100)]
+
+
+def test_threads_are_kept_and_another_process_has_its_own(two_threads):
+    def threads_of(batches: int) -> set[int]:
+        barrier = threading.Barrier(2)
+
+        def compute(batch: int) -> int:
+            barrier.wait(20)
+            return threading.get_ident()
+
+        return {*computed(compute, range(batches), 2)}
+
+    assert threads_of(2) == threads_of(4)
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    child = context.Process(target=lambda: found.put(len(threads_of(4))))
+    child.start()
+    assert found.get(timeout=60) == 2
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def test_nothing_is_computed_any_more_when_a_batch_has_failed(two_threads):
+    running = threading.Event()
+
+    def compute(batch: int) -> int:
+        if batch == 0:
+            running.wait(20)
+            raise ValueError("of the first batch")
+        running.set()
+        threading.Event().wait(0.3)
+        running.clear()
+        return batch
+
+    with pytest.raises(ValueError, match="of the first batch"):
+        [*computed(compute, range(100), 2)]
+    assert not running.is_set()
+    assert [*computed(abs, range(100), 2)] == [*range(100)]
 
 
 @pytest.mark.parametrize("seed", range(8))
