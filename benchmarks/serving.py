@@ -18,6 +18,7 @@ import http.client
 import json
 import multiprocessing
 import random
+import selectors
 import socket
 import statistics
 import sys
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +71,60 @@ class Server:
 # ------------------------------------------------------------------------------------- clients
 
 
-def _client(port: int, bodies: Sequence[tuple[str, dict[str, Any]]], waits: list[float]) -> None:
-    """One connection. It does little work: the clients share the cores with the server."""
-    requests = [_request(path, json.dumps(body).encode()) for path, body in bodies]
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        for request in requests:
-            began = time.perf_counter()
-            connection.sendall(request)
-            answer = connection.recv(1 << 16)
-            head, _, body = answer.partition(b"\r\n\r\n")
-            left = int(head.lower().partition(b"content-length:")[2].split()[0]) - len(body)
-            while left > 0:
-                left -= len(connection.recv(left))
-            if not answer.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError(answer)
-            waits.append(time.perf_counter() - began)
+@dataclass
+class Client:
+    """A connection and its requests, one after the other."""
+
+    connection: socket.socket
+    requests: Iterator[bytes]
+    waits: list[float] = field(default_factory=list)
+    began: float = 0.0
+    left: int = 0  # bytes of the answer that is being read; 0: none is
+
+    def send(self) -> bool:
+        """Send the next request; False where none is left."""
+        request = next(self.requests, None)
+        if request is None:
+            return False
+        self.began = time.perf_counter()
+        self.connection.sendall(request)
+        return True
+
+    def receive(self) -> bool:
+        """Read what has arrived; whether the answer is complete."""
+        part = self.connection.recv(1 << 16)
+        if self.left:
+            self.left -= len(part)
+        else:
+            head, _, body = part.partition(b"\r\n\r\n")
+            if not part.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(part)
+            length = head.lower().partition(b"content-length:")[2]
+            self.left = int(length.split()[0]) - len(body)
+        if not self.left:
+            self.waits.append(time.perf_counter() - self.began)
+        return not self.left
+
+
+def _ask(port: int, work: Sequence[Sequence[tuple[str, dict[str, Any]]]]) -> list[float]:
+    """Every wait of clients, each with its requests; in one thread, which has little to do: the
+    clients share the cores with the server.
+    """
+    clients = []
+    with selectors.DefaultSelector() as selector:
+        for bodies in work:
+            requests = [_request(path, json.dumps(body).encode()) for path, body in bodies]
+            connection = socket.create_connection(("127.0.0.1", port))
+            clients.append(Client(connection, iter(requests)))
+            selector.register(connection, selectors.EVENT_READ, clients[-1])
+        open_clients = sum(client.send() for client in clients)
+        while open_clients:
+            for key, _ in selector.select():
+                if key.data.receive() and not key.data.send():
+                    selector.unregister(key.data.connection)
+                    key.data.connection.close()
+                    open_clients -= 1
+    return [wait for client in clients for wait in client.waits]
 
 
 def _request(path: str, body: bytes) -> bytes:
@@ -92,13 +133,8 @@ def _request(path: str, body: bytes) -> bytes:
 
 
 def _clients(port: int, work: list[list[tuple[str, dict[str, Any]]]], found: Any) -> None:
-    waits: list[float] = []
-    threads = [threading.Thread(target=_client, args=(port, one, waits)) for one in work]
     began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    waits = _ask(port, work)
     found.put((time.perf_counter() - began, waits))
 
 
@@ -116,14 +152,10 @@ def asked(port: int, work: list[list[tuple[str, dict[str, Any]]]]) -> tuple[floa
 @contextmanager
 def waiting_clients(port: int, bodies: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[None]:
     """Clients of one request each, which have their answers at the end."""
-    clients = [
-        threading.Thread(target=_client, args=(port, [body], []), daemon=True) for body in bodies
-    ]
-    for client in clients:
-        client.start()
+    clients = threading.Thread(target=_ask, args=(port, [[body] for body in bodies]), daemon=True)
+    clients.start()
     yield
-    for client in clients:
-        client.join()
+    clients.join()
 
 
 def first_token(port: int, body: dict[str, Any]) -> float:
