@@ -12,12 +12,15 @@ waits for the jobs is killed, the jobs continue: `scancel` ends them.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -39,6 +42,7 @@ from regard.executors.slurm_queue import (
     QueuedJob,
     cancel,
     is_silent,
+    outside_jobs,
     queued_jobs,
 )
 from regard.executors.worker import call
@@ -160,9 +164,9 @@ class _Submitted:
         self.messages = submitter.folder / f"messages-{os.getpid()}-{id(self)}.jsonl"
         self.messages.parent.mkdir(parents=True, exist_ok=True)
         self.messages.touch()
-        submitted = submitter.submit(
-            call_job, job.function, dict(job.arguments), max(1, job.cpus), str(self.messages)
-        )
+        given = job.function, dict(job.arguments), max(1, job.cpus), str(self.messages)
+        with outside_jobs(), redirect_stderr(io.StringIO()):  # submitit prints what it raises
+            submitted = submitter.submit(call_job, *given)
         self.number: str = submitted.job_id
         self.output = Path(submitted.paths.stdout)
         self.tails = [_Tail(self.messages), _Tail(self.output), _Tail(submitted.paths.stderr)]
@@ -372,6 +376,7 @@ def call_job(function: str, arguments: Mapping[str, Json], threads: int, message
     def stop(number: int, frame: object) -> None:
         nonlocal near_time_limit
         near_time_limit = True
+        print("the time limit is near: it saves and ends", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
 
     # submitit's handlers ignore SIGTERM, and at SIGUSR2 raise an error or requeue the job.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from regard.errors import RegardError
@@ -80,6 +81,20 @@ def cancel(numbers: Sequence[str]) -> None:
     _output(["scancel", "--quiet", *numbers])
 
 
+@contextmanager
+def outside_jobs() -> Iterator[None]:
+    """Inside, the environment has no variables of a Slurm job: where the command itself runs in
+    one, they would bind the new jobs to its CPUs and its memory."""
+    inside = "SLURM_JOB_ID" in os.environ
+    kept = {"SLURM_CONF", "SLURM_JWT"}  # how the controller is found
+    names = [one for one in os.environ if inside and one.startswith(("SLURM", "SRUN_"))]
+    hidden = {name: os.environ.pop(name) for name in names if name not in kept}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
 def is_silent(message: str) -> bool:
     """Whether a command of Slurm has failed because the controller did not answer."""
     return any(text in message for text in SILENT)
@@ -95,5 +110,5 @@ def _output(command: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ControllerSilent(f"`{command[0]}` does not work: {error}") from None
     if done.returncode and (command[0] != "scancel" or is_silent(done.stderr)):
-        raise ControllerSilent(done.stderr.strip() or f"`{command[0]}` failed")
+        raise ControllerSilent(done.stderr.strip().partition("\n")[0] or f"`{command[0]}` failed")
     return done.stdout

@@ -147,6 +147,8 @@ def _run(
         with closing(runs_on.run(jobs, display)) as results:
             for result in results:
                 result.checked()
+                if not manifest.pending(out):  # the others may still wait in a cluster's queue
+                    break
     if left := manifest.pending(out):
         raise RegardError(f"{len(left):,} shards in {out} are not done. Run the command again.")
 

@@ -138,6 +138,8 @@ def srun(*arguments: str) -> None:
     found = re.match(r"--unbuffered --output (\S+) --error (\S+) (.*)", shlex.join(arguments))
     assert found, arguments
     number = os.environ["SLURM_JOB_ID"]
+    if "SLURM_CPU_BIND_LIST" in os.environ:  # of the job from which this one was submitted
+        fail("srun: error: CPU binding outside of job step allocation, allocated CPUs are: 0x2.")
     out, err = (one.replace("%j", number).replace("%t", "0") for one in found.groups()[:2])
     with open(out, "ab") as output, open(err, "ab") as error:
         command = shlex.split(found[3])

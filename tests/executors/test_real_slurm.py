@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from test_slurm_executor import (  # noqa: F401
     test_a_closed_generator_cancels_the_jobs_which_save,
+    test_a_command_in_a_job_submits_jobs_of_their_own,
     test_a_folder_that_cannot_be_written_is_an_error,
     test_a_job_that_is_cancelled_saves_and_is_submitted_again,
     test_a_job_that_is_killed_too_often_is_lost,

@@ -160,6 +160,25 @@ def test_a_job_that_would_never_start_is_an_error():
     assert time.monotonic() - begun < 30
 
 
+def test_a_command_in_a_job_submits_jobs_of_their_own(monkeypatch):
+    """`salloc`, `srun` and `sbatch` set these, and a new job would inherit them."""
+    given = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_CPU_BIND_LIST": "0x4000",
+        "SLURM_CPU_BIND": "mask_cpu:0x4000",
+    }
+    given |= {
+        "SLURM_CPU_BIND_TYPE": "mask_cpu:",
+        "SLURM_MEM_PER_CPU": "5",
+        "SLURM_MEM_PER_NODE": "5",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    job = Job("example_jobs:double", {"number": 4}, "double")
+    (found,) = SlurmExecutor(1, restarts=0, pause=PAUSE).run([job], RecordingListener())
+    assert found.value == 8 and os.environ["SLURM_JOB_ID"] == "7"
+
+
 def test_a_folder_that_cannot_be_written_is_an_error():
     Path("slurm-jobs").write_text("")
     job = Job("example_jobs:double", {"number": 4})

@@ -344,6 +344,24 @@ def test_rows_before_the_damage_in_a_compressed_file_are_computed(encoder, tmp_p
     assert not list((tmp_path / "strict/parts").iterdir())
 
 
+class OneOfTwo(Threads):
+    """A cluster that runs the first worker; the others stay in its queue."""
+
+    def run(
+        self, jobs: Sequence[Job], listener: JobListener | None = None
+    ) -> Generator[JobResult, None, None]:
+        yield from super().run(jobs[:1], listener)
+        pytest.fail("what has never started is waited for")
+
+
+def test_workers_that_never_start_are_not_waited_for(encoder, tmp_path, monkeypatch):
+    monkeypatch.setitem(EXECUTORS, "one-of-two", OneOfTwo)
+    source = written(tmp_path / "in.txt", sentences(60))
+    embed(encoder, source, tmp_path / "all")
+    embed(encoder, source, tmp_path / "out", workers=2, on="one-of-two")
+    assert contents(tmp_path / "out") == contents(tmp_path / "all")
+
+
 # -------------------------------------------------------------------------- starting again
 
 
