@@ -8,7 +8,9 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -58,23 +60,61 @@ def in_this_python(command: list[str], port: int) -> list[str]:
     return [*program[command[0]], *command[1:]]
 
 
-def test_the_entry_point_serves_and_the_health_check_finds_it():
-    pytest.importorskip("uvicorn")
-    assert FILE["EXPOSE"] == ["8000"]
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    entry = in_this_python(json.loads(FILE["ENTRYPOINT"][0]), port)
-    check = in_this_python(json.loads(FILE["HEALTHCHECK"][0].partition("CMD ")[2]), port)
+        return one.getsockname()[1]
+
+
+@pytest.fixture
+def commands() -> tuple[list[str], list[str]]:
+    """The entry point and the health check of the image, both for a port that is free here."""
+    pytest.importorskip("uvicorn")
+    assert FILE["EXPOSE"] == ["8000"]
+    port = free_port()
+    check = FILE["HEALTHCHECK"][0].partition("CMD ")[2]
+    return tuple(in_this_python(json.loads(text), port) for text in (*FILE["ENTRYPOINT"], check))
+
+
+@pytest.mark.parametrize("where", ["variable", "file"])
+def test_the_health_check_finds_the_server_wherever_its_key_is(tmp_path, commands, where):
+    entry, check = commands
     environment = os.environ | {KEY: "secret-key"}
+    if where == "file":
+        del environment[KEY]
+        (tmp_path / "key").write_text("secret-key")
+        entry += ["--api-key-file", str(tmp_path / "key")]
+
+    def failed() -> int:
+        return subprocess.run(check, env=environment, capture_output=True).returncode
+
+    assert failed()  # nobody listens
     server = subprocess.Popen(entry, env=environment, stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 60
-        while subprocess.run(check, env=environment, capture_output=True).returncode:
+        while failed():
             assert server.poll() is None and time.monotonic() < end
             time.sleep(1)
-        other = environment | {KEY: "other-key"}
-        assert subprocess.run(check, env=other, capture_output=True).returncode
     finally:
         server.terminate()
         server.wait(30)
+    assert failed()
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 0), (503, 1), (500, 1)])
+def test_a_server_that_loads_or_stops_is_not_healthy(commands, status, code):
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *given):
+            pass
+
+    _, check = commands
+    port = int(re.search(r"'127.0.0.1', (\d+)", check[-1])[1])
+    with HTTPServer(("127.0.0.1", port), Answer) as server:
+        thread = threading.Thread(target=server.handle_request, daemon=True)
+        thread.start()
+        assert subprocess.run(check, capture_output=True).returncode == code
+        thread.join(10)
