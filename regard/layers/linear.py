@@ -1,12 +1,14 @@
-"""Linear layers, by oneDNN on CPUs.
+"""Linear layers, by oneDNN on x86.
 
-For float32 on a CPU torch asks MKL, which holds back on processors that are not Intel's. oneDNN,
-which every torch for x86 carries too, does not: one core of an AMD EPYC (Zen 5) computes
-250 GFLOP/s instead of 105. Other types and devices go torch's own way.
+For float32 on an x86 CPU torch asks MKL, which holds back on processors that are not Intel's.
+oneDNN, which every torch for x86 carries too, does not: one core of an AMD EPYC (Zen 5) computes
+250 GFLOP/s instead of 105. Other types, processors and devices go torch's own way: on AArch64
+torch calls the Arm Compute Library or SVE code, but `_linear_pointwise` oneDNN's reference product.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +20,8 @@ from torch.nn import functional as F
 from regard import ops
 from regard.ops import autocast_dtype, autocasts_to_bfloat16, cast, operation
 
-_onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_X86 = platform.machine() in ("x86_64", "AMD64")
+_onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if _X86 else None
 
 
 @operation

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -44,6 +47,22 @@ def test_the_linear_layer_and_its_gradients_equal_torch(rows, bias):
     torch.testing.assert_close(x.grad, y.grad)
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad)
+
+
+def product_in_float32_on(machine: str) -> str:
+    """Of which function a product in float32 is the output, where the processor is of this kind."""
+    code = (
+        f"import platform; platform.machine = lambda: {machine!r}\n"
+        "import torch; from regard.layers.linear import Linear\n"
+        "print(Linear(6, 4)(torch.randn(3, 6)).grad_fn.name())"
+    )
+    return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+
+
+def test_onednn_is_asked_for_on_x86_alone():
+    if getattr(torch.ops.mkldnn, "_linear_pointwise", None) is not None:
+        assert product_in_float32_on("x86_64") == "_LinearBackward"
+    assert product_in_float32_on("aarch64") == "AddmmBackward0"
 
 
 def test_only_required_gradients_are_computed():
