@@ -83,8 +83,16 @@ class ShardManifest:
 
     def pending(self, out: Path) -> list[int]:
         """The shards that are not done."""
-        there = {entry.name for entry in os.scandir(out / PARTS)}
-        return [n for n in range(len(self.shards)) if self.part(out, n).name not in there]
+        done = names_in(out / PARTS)
+        return [n for n in range(len(self.shards)) if self.part(out, n).name not in done]
+
+
+def names_in(folder: Path) -> set[str]:
+    """The names of the files in a folder; none where there is no such folder."""
+    try:
+        return {entry.name for entry in os.scandir(folder)}
+    except FileNotFoundError:
+        return set()
 
 
 def read_manifest(out: Path) -> ShardManifest:
@@ -116,11 +124,7 @@ def begin(
     paths = [Path(path).absolute() for path in paths]
     if (out / MANIFEST).exists():
         return _continued(out, task, inputs(paths))
-    if out.exists() and (not out.is_dir() or _foreign(out)):
-        raise ConfigError(
-            f"{out} exists already and was not written by this command. Choose another folder "
-            "(--out)."
-        )
+    check_output_folder(out)
     model_sha256 = model_checksum(task.model)
     files, shards = plan(paths, shard_bytes)
     made = ShardManifest(VERSION, task, model_sha256, _versions(), files, shards)
@@ -134,10 +138,23 @@ def begin(
     return made
 
 
-def _foreign(out: Path) -> bool:
-    """Whether a folder without a manifest has files that are not of a process that begins it."""
-    ours = {PARTS, INPUT}
-    return any(one.name not in ours and not one.name.startswith(".") for one in out.iterdir())
+def check_output_folder(out: Path) -> None:
+    """Check that an output folder can be begun or continued at this path.
+
+    Without a manifest it may have the files that are written before the manifest.
+
+    Raises:
+        ConfigError: the path holds something else.
+    """
+    if out.is_dir():
+        names = {name for name in names_in(out) if not name.startswith(".")}
+        if MANIFEST in names or names <= {PARTS, INPUT}:
+            return
+    elif not out.exists():
+        return
+    raise ConfigError(
+        f"{out} exists already and was not written by this command. Choose another folder (--out)."
+    )
 
 
 def _write_once(path: Path, text: str) -> None:
@@ -173,6 +190,10 @@ def _continued(out: Path, task: ShardedTask, files: list[InputFile]) -> ShardMan
     now = replace(now, files=moved)
     if now != before:
         write_text(out / MANIFEST, _as_json(now))
+    try:
+        (out / PARTS).mkdir(exist_ok=True)
+    except OSError as error:
+        raise not_written(out / PARTS, error) from error
     return now
 
 

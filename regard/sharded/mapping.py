@@ -13,7 +13,7 @@ from regard.data.in_memory import is_path, rows, write_jsonl
 from regard.errors import ConfigError
 from regard.progress import Show
 from regard.sharded.driver import WorkerOptions, compute_files
-from regard.sharded.manifest import INPUT, MANIFEST, ShardedTask
+from regard.sharded.manifest import INPUT, ShardedTask, check_output_folder
 from regard.sharded.parts import format_of
 from regard.sharded.ray_datasets import is_ray_dataset, map_ray_dataset
 from regard.sharded.reading import ShardedResults, read_parts
@@ -99,11 +99,12 @@ def _files(data: Any, out: Path) -> list[str | Path]:
         return [data]
     if isinstance(data, Sequence) and data and is_path(data[0]) and is_file_name(str(data[0])):
         return list(data)
+    check_output_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     path, new = out / INPUT, out / f".{INPUT}.{uuid.uuid4().hex}"
     try:
         write_jsonl(_records(data), new)
-        if (out / MANIFEST).exists() and path.exists() and hash_of(new) != hash_of(path):
+        if path.exists() and hash_of(new) != hash_of(path):
             raise ConfigError(
                 f"{out} was begun with other data. Choose another folder for the output."
             )

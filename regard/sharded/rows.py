@@ -116,15 +116,11 @@ def _line_rows(
     """The rows of a file with one row a line."""
     position, number = shard.start, shard.line
     while position < shard.stop:
-        raw = stream.readline(LONGEST_LINE)
-        position += len(raw)
-        line, length = raw, len(raw)
-        while len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
-            raw = stream.readline(LONGEST_LINE)
-            position, length = position + len(raw), length + len(raw)
+        line, length, is_long = _read_line(stream)
         if not length:
             raise DataError(file.path, number, "ends before this line, which it had before.")
-        if file.format == "lines" or line.strip():
+        position += length
+        if file.format == "lines" or is_long or line.strip():  # as `shards` counts rows
             try:
                 if length > LONGEST_LINE:
                     problem = f"the line has more than {LONGEST_LINE:,} bytes."
@@ -134,6 +130,16 @@ def _line_rows(
             except DataError as error:
                 yield InputRow(number, error=error)
         number += 1
+
+
+def _read_line(stream: BinaryIO) -> tuple[bytes, int, bool]:
+    """At most `LONGEST_LINE` bytes of a line, how many it has, and whether no end is among them."""
+    raw = line = stream.readline(LONGEST_LINE)
+    length = len(line)
+    while len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
+        raw = stream.readline(LONGEST_LINE)
+        length += len(raw)
+    return line, length, len(line) == LONGEST_LINE and not line.endswith(b"\n")
 
 
 def _decoded(line: bytes, path: str, number: int) -> str:

@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -213,6 +214,40 @@ def test_data_in_memory_and_several_files_give_the_vectors_of_one_process(encode
 # -------------------------------------------------------------------------------- rows that fail
 
 
+def test_data_in_memory_are_never_those_of_an_earlier_call(encoder, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(CheckpointError, match="no-such-model"):
+        embed(tmp_path / "no-such-model", ["a cat"], out)
+    with pytest.raises(ConfigError, match="out was begun with other data"):
+        embed(encoder, ["the dog", "the ball"], out)
+    found = embed(encoder, ["a cat"], out).vectors()
+    np.testing.assert_allclose(found, regard.load(encoder).embed(["a cat"]), atol=2e-6)
+
+
+def test_data_in_memory_are_not_written_into_what_this_command_has_not_made(encoder, tmp_path):
+    file, folder = written(tmp_path / "file", ["a cat"]), tmp_path / "folder"
+    folder.mkdir()
+    (folder / "notes.txt").touch()
+    for out in (file, folder):
+        with pytest.raises(ConfigError, match=f"{out.name} exists already and was not written by"):
+            embed(encoder, ["a cat"], out)
+    assert [one.name for one in folder.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("removed", ["parts", "failed.jsonl"])
+def test_what_was_removed_from_a_folder_is_computed_again(classifier, tmp_path, removed):
+    out, source = tmp_path / "out", written(tmp_path / "in.txt", ["a cat", "dog " * 200, "a dog"])
+    predict(classifier, source, out, shard_bytes=1)
+    before = contents(out)
+    path = out / removed
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if removed == "parts":
+        with pytest.raises(CheckpointError, match="3 of 3 shards are missing"):
+            read_parts(out)
+    predict(classifier, source, out, shard_bytes=1)
+    assert contents(out) == before
+
+
 def test_rows_that_fail_are_listed_and_the_others_are_computed(classifier, tmp_path):
     good = sentences(20)
     lines = [json.dumps({"text": text}) for text in good]
@@ -308,6 +343,20 @@ def test_a_huge_row_is_one_shard_and_fails_alone(encoder, tmp_path, monkeypatch)
     vectors = found.vectors()
     np.testing.assert_array_equal(vectors[0], vectors[5])
     assert len(vectors) == 6
+
+
+@pytest.mark.parametrize("width", [4999, 5000, 5001, 10000])
+def test_a_huge_line_of_white_space_does_not_end_the_others(
+    classifier, tmp_path, monkeypatch, width
+):
+    from regard.sharded import rows, shards
+
+    monkeypatch.setattr(rows, "LONGEST_LINE", 5000)
+    monkeypatch.setattr(shards, "LONGEST_LINE", 5000)
+    text = '{"text": "a cat"}'
+    source = written(tmp_path / "in.jsonl", [text, " " * width, text])
+    found = [row["prediction"] for row in predict(classifier, source, tmp_path / "out")]
+    assert found[0] == found[-1] is not None and not any(found[1:-1])
 
 
 def test_a_huge_row_of_many_lines_is_one_row_that_fails(classifier, tmp_path, monkeypatch):
