@@ -2,10 +2,10 @@
 
 shards.py     which rows each shard has
 rows.py       reading the rows of a shard
-manifest.py   the input, model, options and shards of an output folder
-leases.py     lease files: which worker computes a shard
-computing.py  the vectors or predictions of rows
-parts.py      the files of the results
+manifest.py   the manifest of an output folder: its input, model, options and shards
+leases.py     which worker computes a shard, by lease files
+computing.py  what a worker computes of rows: vectors or predictions
+parts.py      the file with the results of a shard, in each format
 worker.py     the function that each process runs
 driver.py     starts workers, shows progress, completes the folder
 mapping.py    `regard.map`

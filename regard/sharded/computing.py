@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +13,7 @@ from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, DataError, RegardError, TextError
 from regard.sharded.manifest import ShardedTask
 from regard.sharded.parts import BLANK
+from regard.sharded.rows import InputRow, RowChunk, texts_of
 from regard.tasks.embedder import Embedder, EncodedTexts
 from regard.tasks.folders import load
 from regard.tasks.line_predictor import LinePredictor, Result
@@ -26,14 +28,45 @@ class RowComputer(ABC, Generic[T]):
 
     @abstractmethod
     def compute(self, chunk: Chunk) -> tuple[list[T | None], dict[int, DataError]]:
-        """The result of each text, None for one without, and the errors of those by index."""
-
-    def compute_each(self, chunk: Chunk) -> tuple[list[T | None], dict[int, DataError]]:
-        """As `compute`; where something unexpected is raised, halves are computed, and at last
-        the texts that raise it alone have errors.
+        """The result of each text, None where there is none, and by index the error that says why.
 
         Raises:
-            Exception: what was raised, where all of several texts raise it.
+            RegardError: the model or an option is wrong.
+        """
+
+    def compute_rows(
+        self, rows: Sequence[InputRow], columns: Sequence[str], path: str
+    ) -> tuple[list[T | None], dict[int, DataError]]:
+        """The result of each row, None where there is none, and by index the error that says why.
+
+        columns: those with the texts; () for lines of text.  path: of the file, for errors.
+
+        Raises:
+            Exception: as `compute_each`.
+        """
+        errors, texts, readable = dict[int, DataError](), list[Any](), list[int]()
+        for index, row in enumerate(rows):
+            try:
+                texts.append(texts_of(row, columns, path))
+                readable.append(index)
+            except DataError as error:
+                errors[index] = error
+        results: list[T | None] = [None] * len(rows)
+        if texts:
+            chunk = RowChunk(0, texts, path, [rows[index].line for index in readable])
+            computed, failed = self.compute_each(chunk)
+            errors |= {readable[index]: error for index, error in failed.items()}
+            for index, result in zip(readable, computed, strict=True):
+                results[index] = result
+        return results, errors
+
+    def compute_each(self, chunk: Chunk) -> tuple[list[T | None], dict[int, DataError]]:
+        """As `compute`, but an unexpected exception is the error of the text that causes it.
+
+        To find that text, the chunk is divided into halves down to single texts.
+
+        Raises:
+            Exception: an unexpected exception that each of several texts causes.
         """
         results, errors, raised = self._halved(chunk, 0)
         if raised and len(chunk.texts) > 1 and len(raised) == len(chunk.texts):
@@ -41,20 +74,20 @@ class RowComputer(ABC, Generic[T]):
         return results, errors
 
     def _halved(
-        self, chunk: Chunk, first: int
+        self, chunk: Chunk, offset: int
     ) -> tuple[list[T | None], dict[int, DataError], list[Exception]]:
         try:
             results, errors = self.compute(chunk)
-            return results, {first + index: error for index, error in errors.items()}, []
+            return results, {offset + index: error for index, error in errors.items()}, []
         except RegardError:  # about the model or the options, not about a text
             raise
         except Exception as error:
             if len(chunk.texts) == 1:
                 wrong = chunk.error(0, f"has no result: {type(error).__name__}: {error}")
-                return [None], {first: wrong}, [error]
+                return [None], {offset: wrong}, [error]
         half = len(chunk.texts) // 2
-        left = self._halved(chunk.until(half), first)
-        right = self._halved(chunk.after(half), first + half)
+        left = self._halved(chunk.until(half), offset)
+        right = self._halved(chunk.after(half), offset + half)
         return left[0] + right[0], left[1] | right[1], left[2] + right[2]
 
 
@@ -66,7 +99,7 @@ class VectorComputer(RowComputer[np.ndarray]):
 
     def compute(self, chunk: Chunk) -> tuple[list[np.ndarray | None], dict[int, DataError]]:
         embedder, errors = self.embedder, dict[int, DataError]()
-        encoded = embedder.encode([text_alone(text) for text in chunk.texts])
+        encoded = embedder.encode([only_text(text) for text in chunk.texts])
         input_format = embedder.input_format
         if self.too_long == "error":
             for index in input_format.too_long(encoded.inputs):
@@ -101,14 +134,19 @@ class PredictionComputer(RowComputer[Record]):
         return dict(BLANK) if blank else prediction_columns(result)
 
 
-def text_alone(text: Any) -> str:
-    """The text of a row; of a row of a table the only column."""
-    alone: str = text[0] if isinstance(text, tuple) else text
-    return alone
+def only_text(text: Any) -> str:
+    """A line of text, or the text in the only column of a row."""
+    line: str = text[0] if isinstance(text, tuple) else text
+    return line
+
+
+def reason_of(error: DataError) -> str:
+    """Why a row has no result, as it is reported beside the results."""
+    return f"{error.problem} {error.hint}".rstrip()
 
 
 def open_computer(task: ShardedTask) -> RowComputer[Any]:
-    """The model of a task, opened, with the options of its verb.
+    """Open the model of a task; what computes the task's verb with it.
 
     Raises:
         CheckpointError: there is no such model.

@@ -8,10 +8,13 @@
             lease.release()
 
 A lease is a file that its owner creates exclusively (O_EXCL), and in which it increases a counter
-regularly. Another worker removes it when the counter has not changed for `timeout` seconds of that
-worker's own monotonic clock, so that no two clocks are compared; or at once if the owner was a
-process of this machine that has ended. An owner that was only slow sees that its file is gone:
-`lost`.
+regularly. Another worker removes the file when the counter has not changed for `timeout` seconds,
+which it measures by its own monotonic clock, since the clocks of two machines differ; or
+immediately if the owner was a process of the same machine that has ended. An owner that was only
+slow sees by `lost` that its file is gone.
+
+The content of the file is one line: the owner's name, the process (boot id of the machine and pid
+namespace, pid, start time) and the counter.
 """
 
 from __future__ import annotations
@@ -28,25 +31,25 @@ LEASE_TIMEOUT = 60.0  # seconds without a renewal after which the owner counts a
 
 
 class Lease:
-    """A lease that this process holds."""
+    """A lease that this process holds.
 
-    def __init__(self, path: Path, descriptor: int, owner: str):
-        self.path, self._descriptor, self._owner = path, descriptor, owner
-        self._count = 0
+    owner: a unique name of the worker.  process: see `this_process`.
+    """
+
+    def __init__(self, path: Path, descriptor: int, owner: str, process: str):
+        self.path, self.owner, self._process = path, owner, process
+        self._descriptor = descriptor
+        self._counter = 0
         self._lock = threading.Lock()
         self.renew()
 
     def renew(self) -> None:
         """Increase the counter, so that others see that the owner is alive."""
-        with self._lock, suppress(OSError):  # a full or absent disk: the next count may succeed
+        with self._lock, suppress(OSError):  # a full or absent disk: the next renewal may succeed
             if self._descriptor >= 0:
-                os.pwrite(self._descriptor, f"{self._owner} {self._count:020}\n".encode(), 0)
-                self._count += 1
-
-    @property
-    def owner(self) -> str:
-        """The unique name of the owner."""
-        return self._owner.split()[0]
+                line = f"{self.owner} {self._process} {self._counter:020}\n"
+                os.pwrite(self._descriptor, line.encode(), 0)
+                self._counter += 1
 
     @property
     def lost(self) -> bool:
@@ -54,7 +57,7 @@ class Lease:
         return not _same_file(self.path, self._descriptor)
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Remove the file, unless the lease is lost."""
         with self._lock:
             if _same_file(self.path, self._descriptor):
                 self.path.unlink(missing_ok=True)
@@ -70,7 +73,7 @@ def _same_file(path: Path, descriptor: int) -> bool:
 
 
 class Leases:
-    """The leases in a folder, which is made.
+    """The leases in a folder, which is made; one worker uses this object.
 
     timeout: seconds without a renewal after which the owner of a lease counts as dead.
     """
@@ -78,13 +81,14 @@ class Leases:
     def __init__(self, folder: Path, timeout: float = LEASE_TIMEOUT):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.timeout = folder, timeout
-        self.owner = f"{uuid.uuid4().hex} {this_process()}"
+        self.owner, self._process = uuid.uuid4().hex, this_process()
         self._held: set[Lease] = set()
-        self._seen: dict[str, tuple[bytes, float]] = {}  # the count, and since when it is the same
+        # lease file -> its content, and when it was first seen with this content
+        self._seen: dict[str, tuple[bytes, float]] = {}
 
     @contextmanager
     def renewing(self) -> Iterator[None]:
-        """Inside, a thread renews all leases of this worker; at the end they are given back."""
+        """Inside, a thread renews all leases of this worker; at the end they are released."""
         stop = threading.Event()
 
         def renew() -> None:
@@ -103,7 +107,7 @@ class Leases:
                 self.release(lease)
 
     def take(self, name: str) -> Lease | None:
-        """The lease of this name; None where another worker that is alive has it."""
+        """The lease of this name; None where another worker has it, which seems to be alive."""
         path = self.folder / name
         lease = self._create(path)
         if lease is None and self._expired(path):
@@ -114,7 +118,7 @@ class Leases:
         return lease
 
     def release(self, lease: Lease) -> None:
-        """Give a lease back."""
+        """Release a lease that this worker holds."""
         self._held.discard(lease)
         lease.release()
 
@@ -123,13 +127,13 @@ class Leases:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         except FileExistsError:
             return None
-        return Lease(path, descriptor, self.owner)
+        return Lease(path, descriptor, self.owner, self._process)
 
     def _expired(self, path: Path) -> bool:
-        """Whether the lease has expired, and this process has removed it."""
+        """Whether the lease has expired; this process has then removed its file."""
         try:
             content = path.read_bytes()
-        except FileNotFoundError:  # given back meanwhile
+        except FileNotFoundError:  # its owner has released it meanwhile
             return True
         seen, since = self._seen.get(path.name, (b"", 0.0))
         if content != seen or path.name not in self._seen:
@@ -137,32 +141,36 @@ class Leases:
             since = time.monotonic()
         if time.monotonic() - since <= self.timeout and not _owner_has_ended(content):
             return False
-        return self._take_away(path, content)
+        return self._remove_expired(path, content)
 
-    def _take_away(self, path: Path, content: bytes) -> bool:
-        """Rename the file, which one process can do; a lease that is younger is put back."""
-        taken = path.with_name(f".{path.name}.{self.owner.split()[0]}")
+    def _remove_expired(self, path: Path, content: bytes) -> bool:
+        """Remove a lease file, unless its content has changed; whether it is removed.
+
+        It is renamed first: of several processes one alone can do that. If it has changed
+        meanwhile, somebody has renewed or replaced it, and it gets its name back.
+        """
+        renamed = path.with_name(f".{path.name}.{self.owner}")
         try:
-            path.rename(taken)
+            path.rename(renamed)
         except FileNotFoundError:
             return True
         try:
-            if taken.read_bytes() == content:
+            if renamed.read_bytes() == content:
                 return True
             with suppress(FileExistsError):
-                os.link(taken, path)
+                os.link(renamed, path)
             return False
         finally:
-            taken.unlink()
+            renamed.unlink()
 
 
 def this_process() -> str:
-    """A unique name of this process: boot id of the machine, pid namespace, pid and start time; "-"
-    where the system does not provide them."""
-    return _machine() + f" {os.getpid()} {_started(os.getpid())}"
+    """The machine, pid and start time of this process: together no other process has them."""
+    return f"{_machine()} {os.getpid()} {_start_time(os.getpid())}"
 
 
 def _machine() -> str:
+    """Boot id of the machine and pid namespace; "-" where the system does not provide them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{os.readlink('/proc/self/ns/pid')}"
@@ -170,8 +178,8 @@ def _machine() -> str:
         return "-"
 
 
-def _started(pid: int) -> str:
-    """When a process has started, in ticks since the machine has; "" where there is none."""
+def _start_time(pid: int) -> str:
+    """When a process has started, in clock ticks since the boot; "" if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -180,8 +188,8 @@ def _started(pid: int) -> str:
 
 
 def _owner_has_ended(content: bytes) -> bool:
-    """Whether the owner was a process of this machine that is no longer there."""
+    """Whether the owner was a process of this machine that has ended."""
     fields = content.decode(errors="replace").split()
     if len(fields) != 5 or fields[1] == "-" or fields[1] != _machine():
         return False
-    return fields[2].isdecimal() and _started(int(fields[2])) != fields[3]
+    return fields[2].isdecimal() and _start_time(int(fields[2])) != fields[3]

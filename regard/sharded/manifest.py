@@ -24,7 +24,7 @@ from regard.checkpoints.hub import folder_of
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import not_written, write_text
 from regard.schema import read_json
-from regard.sharded.shards import InputFile, Shard, inputs, plan
+from regard.sharded.shards import InputFile, Shard, input_files, plan_shards
 
 MANIFEST, PARTS, FAILED, LEASES = "manifest.json", "parts", "failed", "leases"
 ALL_FAILED = "failed.jsonl"
@@ -41,8 +41,8 @@ class ShardedTask:
     verb: "embed", "predict", "translate", "generate" or "tag".
     format: of the parts, one of `regard.sharded.parts.FORMATS`.
     columns: the columns of the input that hold the texts; (): the lines, or chosen by their names.
-    threads: of each worker. The last digits of results depend on it, so that it does not follow
-        from the number of workers.
+    threads: of each worker. The last digits of results depend on it, so its default does not
+        depend on the number of workers.
     options: keyword arguments of the method `verb` of the task.
     """
 
@@ -70,19 +70,19 @@ class ShardManifest:
 
     @property
     def rows(self) -> int:
-        """Of all shards."""
+        """The number of rows of all shards."""
         return sum(shard.rows for shard in self.shards)
 
     def part(self, out: Path, number: int) -> Path:
-        """The file of a shard."""
+        """The file with the results of a shard."""
         return out / PARTS / f"part-{number:05}.{self.task.format}"
 
     def failed(self, out: Path, number: int) -> Path:
-        """The file with the rows of a shard that have no result."""
+        """The file that lists the rows of a shard that have no result."""
         return out / FAILED / f"part-{number:05}.jsonl"
 
     def pending(self, out: Path) -> list[int]:
-        """The shards that are not done."""
+        """The numbers of the shards that have no part yet."""
         done = names_in(out / PARTS)
         return [n for n in range(len(self.shards)) if self.part(out, n).name not in done]
 
@@ -113,7 +113,7 @@ def read_manifest(out: Path) -> ShardManifest:
 def begin(
     out: Path, task: ShardedTask, paths: list[str | Path], shard_bytes: int | None
 ) -> ShardManifest:
-    """The manifest of an output folder, which is made or continued.
+    """Begin an output folder, or continue it; its manifest.
 
     Raises:
         ConfigError: the folder was begun with another input, model, option or version, or holds
@@ -123,10 +123,10 @@ def begin(
     """
     paths = [Path(path).absolute() for path in paths]
     if (out / MANIFEST).exists():
-        return _continued(out, task, inputs(paths))
+        return _continued(out, task, input_files(paths))
     check_output_folder(out)
     model_sha256 = model_checksum(task.model)
-    files, shards = plan(paths, shard_bytes)
+    files, shards = plan_shards(paths, shard_bytes)
     made = ShardManifest(VERSION, task, model_sha256, _versions(), files, shards)
     try:
         (out / PARTS).mkdir(parents=True, exist_ok=True)
@@ -158,10 +158,10 @@ def check_output_folder(out: Path) -> None:
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Write a file that is not there, completely or not at all.
+    """Write a new file, completely or not at all.
 
     Raises:
-        FileExistsError: it is there.
+        FileExistsError: it exists.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -176,13 +176,17 @@ def _as_json(manifest: ShardManifest) -> str:
 
 
 def _continued(out: Path, task: ShardedTask, files: list[InputFile]) -> ShardManifest:
-    """The manifest of a folder that was begun with the same; paths may have changed."""
+    """The manifest of a folder that was begun before, with the paths of now.
+
+    Raises:
+        ConfigError: it was begun with another input, model, option or version.
+    """
     before = read_manifest(out)
     now = replace(before, task=task, model_sha256=model_checksum(task.model), versions=_versions())
-    if found := [*_changed_files(before.files, files), *_changed_facts(before, now)]:
+    if changes := [*_changed_files(before.files, files), *_changed_settings(before, now)]:
         raise ConfigError(
             f"{out} has parts that were computed with other settings:\n  "
-            + "\n  ".join(found)
+            + "\n  ".join(changes)
             + "\nUse the settings from before, or choose another folder for the output."
         )
     damages = [one.damage for one in before.files]
@@ -210,20 +214,20 @@ def _changed_files(before: list[InputFile], now: list[InputFile]) -> Iterator[st
             )
 
 
-def _changed_facts(before: ShardManifest, now: ShardManifest) -> Iterator[str]:
+def _changed_settings(before: ShardManifest, now: ShardManifest) -> Iterator[str]:
     if before.model_sha256 != now.model_sha256:
         yield (
             f"the model was {before.task.model} (sha256 {before.model_sha256[:12]}…), and is "
             f"{now.task.model} (sha256 {now.model_sha256[:12]}…) now"
         )
-    old, new = _facts(before), _facts(now)
+    old, new = _settings(before), _settings(now)
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
-            yield f"`{name}` was {_said(old.get(name))}, and is {_said(new.get(name))} now"
+            yield f"`{name}` was {_shown(old.get(name))}, and is {_shown(new.get(name))} now"
 
 
-def _facts(manifest: ShardManifest) -> dict[str, Any]:
-    """The options and versions by name, as JSON reads them."""
+def _settings(manifest: ShardManifest) -> dict[str, Any]:
+    """The options and versions by name, as they are after JSON: tuples are lists."""
     task = asdict(manifest.task)
     options = task.pop("options") or {}
     del task["model"]
@@ -232,14 +236,14 @@ def _facts(manifest: ShardManifest) -> dict[str, Any]:
     return plain
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return "not given" if value is None else repr(value)
 
 
 def model_checksum(model: str) -> str:
-    """SHA-256 over the names and contents of the files of a model, those of its base among them.
+    """SHA-256 over the names and contents of a model's files, and of the base of an adapter.
 
-    Notes about the model (*.md) and hidden files are no part of it.
+    Documentation (*.md) and hidden files are left out.
 
     Raises:
         CheckpointError: there is no such model.

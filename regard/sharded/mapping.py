@@ -42,11 +42,11 @@ def map(
     show: Show | None = None,
     **options: Any,
 ) -> ShardedResults | Any:
-    """The results for each row, written into parts of a folder.
+    """Compute the results of a model for each row, and write them into the parts of a folder.
 
-    After an interruption, the same call continues. For a Ray Dataset the result is a Ray
-    Dataset: its rows with the columns of the results. Actors of its Ray cluster keep the model in
-    memory; nothing is written.
+    After an interruption, the same call continues. For a Ray Dataset nothing is written: the
+    result is a Ray Dataset, the rows with the columns of the results, computed by actors of its
+    cluster, which keep the model in memory.
 
     Args:
         model: a folder, or a name on the hub; every worker opens it.
@@ -55,7 +55,7 @@ def map(
         task: "embed", "predict", "translate", "generate" or "tag".
         out: the folder. A second call with the same arguments computes the parts that are missing.
             None: for a Ray Dataset.
-        workers: how many processes work at once.
+        workers: the number of processes.
         on: where they run: "local", "slurm", "ray" or "ray://ADDRESS", see `regard.executors`.
         columns: the columns of the data that hold the texts; (): chosen by their names.
         format: of the parts: "safetensors" or "parquet" for vectors; "jsonl", "parquet" or "txt"
@@ -74,11 +74,11 @@ def map(
     """
     if task not in VERBS:
         raise ConfigError(f"`task` must be one of {', '.join(VERBS)}, but is {task!r}.")
-    named = (columns,) if isinstance(columns, str) else tuple(columns)
-    where = str(Path(model).absolute() if Path(model).exists() else model)
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    source = str(Path(model).absolute() if Path(model).exists() else model)
     format = format_of(task, format)
     work = ShardedTask(
-        where, task, format, named, too_long, quantize, device, threads, options or None
+        source, task, format, names, too_long, quantize, device, threads, options or None
     )
     if is_ray_dataset(data):
         if out is not None:
@@ -86,10 +86,10 @@ def map(
         return map_ray_dataset(data, work, workers, gpus, strict)
     if out is None:
         raise ConfigError("`out` is missing: name the folder for the results, out=FOLDER.")
-    given = WorkerOptions(workers, on, gpus, strict)
-    given.executor()  # its errors come before anything is written
+    worker_options = WorkerOptions(workers, on, gpus, strict)
+    worker_options.executor()  # raises its errors before anything is written
     files = _files(data, Path(out))
-    compute_files(work, files, out, given, shard_bytes=shard_bytes, show=show)
+    compute_files(work, files, out, worker_options, shard_bytes=shard_bytes, show=show)
     return read_parts(out)
 
 

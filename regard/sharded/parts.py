@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from regard.errors import ConfigError, DataError, MissingExtra
+from regard.file_writing import sync
 from regard.plain_json import to_json
 from regard.sharded.rows import InputRow
 from regard.suggest import nearest
 
 FORMATS = ("safetensors", "parquet", "jsonl", "txt")
-OF_VERBS = {"embed": ("safetensors", "parquet")}  # those of a verb, the usual one first
-OF_PREDICTIONS = ("jsonl", "parquet", "txt")
+VECTOR_FORMATS = ("safetensors", "parquet")  # the default first
+PREDICTION_FORMATS = ("jsonl", "parquet", "txt")
 VECTOR = "vector"
-BLANK = {"prediction": ""}  # of a row without text
+BLANK = {"prediction": ""}  # the result of a row without text
 
 
 def format_of(verb: str, format: str | None) -> str:
@@ -34,7 +35,7 @@ def format_of(verb: str, format: str | None) -> str:
     Raises:
         ConfigError: the results of the verb cannot be written so.
     """
-    known = OF_VERBS.get(verb, OF_PREDICTIONS)
+    known = VECTOR_FORMATS if verb == "embed" else PREDICTION_FORMATS
     if format is not None and format not in known:
         raise ConfigError(f"{verb} writes no parts as {format!r}. {nearest(format, known)}")
     return format or known[0]
@@ -45,7 +46,7 @@ class ShardPart(ABC):
 
     @abstractmethod
     def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
-        """Rows, and of each its result or None."""
+        """Add rows, each with its result, or with None where it has none."""
 
     @abstractmethod
     def save(self, path: Path) -> None:
@@ -63,7 +64,7 @@ class VectorPart(ShardPart):
         self.vectors: list[np.ndarray] = []
 
     def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
-        self.vectors.append(stacked(results, self.width))
+        self.vectors.append(stacked_vectors(results, self.width))
 
     def save(self, path: Path) -> None:
         from safetensors.numpy import save
@@ -72,7 +73,7 @@ class VectorPart(ShardPart):
         write_bytes(path, save({"vectors": whole}))
 
 
-def stacked(results: Sequence[np.ndarray | None], width: int) -> np.ndarray:
+def stacked_vectors(results: Sequence[np.ndarray | None], width: int) -> np.ndarray:
     """The vectors (rows, D), NaN where there is none."""
     whole = np.full((len(results), width), np.nan, np.float32)
     for number, vector in enumerate(results):
@@ -82,14 +83,17 @@ def stacked(results: Sequence[np.ndarray | None], width: int) -> np.ndarray:
 
 
 class LinePart(ShardPart):
-    """Lines of text."""
+    """Lines of text.
 
-    def __init__(self, line: Any):
-        self.line = line
+    to_line: the line of a row and its result.
+    """
+
+    def __init__(self, to_line: Callable[[InputRow, Any], str]):
+        self.to_line = to_line
         self.lines: list[str] = []
 
     def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
-        self.lines += [self.line(*both) for both in zip(rows, results, strict=True)]
+        self.lines += [self.to_line(*both) for both in zip(rows, results, strict=True)]
 
     def save(self, path: Path) -> None:
         write_bytes(path, "".join(self.lines).encode("utf-8", "backslashreplace"))
@@ -109,7 +113,7 @@ def text_line(row: InputRow, result: Mapping[str, Any] | None) -> str:
 class ParquetPart(ShardPart):
     """Parquet with the same columns in all parts.
 
-    schema: of pyarrow.
+    schema: the `pyarrow.Schema` of these columns.
     """
 
     def __init__(self, schema: Any):
@@ -120,7 +124,7 @@ class ParquetPart(ShardPart):
         import pyarrow
 
         records = [
-            {**row.record, **(_fields(one) if isinstance(one, Mapping) else {VECTOR: one})}
+            {**row.record, **(_result_columns(one) if isinstance(one, Mapping) else {VECTOR: one})}
             for row, one in zip(rows, results, strict=True)
         ]
         try:
@@ -138,24 +142,20 @@ class ParquetPart(ShardPart):
 
         whole = pyarrow.concat_tables([self.schema.empty_table(), *self.tables])
         parquet.write_table(whole.combine_chunks(), path)
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)
 
 
-def _fields(result: Mapping[str, Any]) -> Mapping[str, Any]:
+def _result_columns(result: Mapping[str, Any]) -> Mapping[str, Any]:
     """The columns of a result; none of a row without text, whose prediction may be a number."""
     return {} if result == BLANK else result
 
 
 def parquet_schema(rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], path: str) -> Any:
-    """The schema of parts.
+    """The schema of all parts: the columns of the input, and those of the results.
 
-    rows: the first of the input, from whose values the types of its columns are inferred.
-    added: the columns of a result, with a value or a type of each.
-    path: of the first file of the input, whose own types are taken where it is Parquet.
+    rows: the first rows of the input, from which the types of its columns are inferred.
+    added: the columns of results, with a value or an Arrow type of each.
+    path: the first file of the input; if it is Parquet, the columns have its types.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -174,8 +174,9 @@ def parquet_schema(rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], 
     for name, value in added.items():
         is_type = isinstance(value, pyarrow.DataType)
         columns[name] = value if is_type else pyarrow.array([value]).type
-    plain = {n: pyarrow.string() if k == pyarrow.null() else k for n, k in columns.items()}
-    return pyarrow.schema(list(plain.items()))
+    # A column of nulls alone may have text in later rows.
+    fields = [(n, pyarrow.string() if k == pyarrow.null() else k) for n, k in columns.items()]
+    return pyarrow.schema(fields)
 
 
 def _type_of(name: str, values: Sequence[Any], path: str) -> Any:
@@ -194,7 +195,7 @@ def _type_of(name: str, values: Sequence[Any], path: str) -> Any:
 
 
 def _in_utf8(value: Any) -> Any:
-    """A value with halves of surrogate pairs, which UTF-8 does not have, as escapes."""
+    """A value whose lone surrogates, which UTF-8 cannot encode, are replaced by escapes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):

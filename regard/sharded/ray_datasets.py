@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.data.text_chunks import MAX_TEXTS, Chunk
+from regard.data.text_chunks import MAX_TEXTS
 from regard.errors import ConfigError, DataError
-from regard.sharded.computing import VectorComputer, open_computer
+from regard.sharded.computing import VectorComputer, open_computer, reason_of
 from regard.sharded.manifest import ShardedTask
 from regard.sharded.parts import VECTOR
-from regard.tasks.predicted_tables import infer_columns, texts_of_row
+from regard.sharded.rows import InputRow
+from regard.tasks.predicted_tables import infer_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,10 +30,10 @@ def is_ray_dataset(data: object) -> bool:
 
 
 def map_ray_dataset(data: Any, task: ShardedTask, workers: int, gpus: int, strict: bool) -> Any:
-    """The dataset with the results as columns more, and with the column `error` unless `strict`.
+    """The dataset with the columns of the results, and with the column `error` unless `strict`.
 
-    It is lazy, as Ray's datasets are: Ray computes it when it is read or written, in as many actors
-    as `workers`, and again what a lost machine had computed.
+    It is lazy, as Ray's datasets are: Ray computes it when it is read or written, in `workers`
+    actors, and computes again what is lost with a machine.
 
     Raises:
         ConfigError: columns of the dataset have the names of results.
@@ -69,42 +70,28 @@ class DatasetComputer:
     def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
         """The table with the columns of the results."""
         columns = self.columns or infer_columns(SOURCE, dict.fromkeys(table.column_names))
-        records = table.to_pylist()
-        errors, texts, at = dict[int, DataError](), list[tuple[str, ...]](), list[int]()
-        for index, record in enumerate(records):
-            try:
-                texts.append(texts_of_row(record, columns, (SOURCE, index + 1)))
-                at.append(index)
-            except DataError as error:
-                errors[index] = error
-        found: list[Any] = [None] * len(records)
-        if texts:
-            computed, wrong = self.computer.compute_each(Chunk(0, texts, str(SOURCE)))
-            errors |= {at[index]: error for index, error in wrong.items()}
-            for index, result in zip(at, computed, strict=True):
-                found[index] = result
+        rows = [InputRow(number, record) for number, record in enumerate(table.to_pylist(), 1)]
+        results, errors = self.computer.compute_rows(rows, columns, str(SOURCE))
         if self.strict and errors:
             raise errors[min(errors)]
-        return self._with_results(table, found, errors)
+        return self._with_results(table, results, errors)
 
     def _with_results(
-        self, table: pyarrow.Table, found: list[Any], errors: dict[int, DataError]
+        self, table: pyarrow.Table, results: list[Any], errors: dict[int, DataError]
     ) -> pyarrow.Table:
         import pyarrow
 
         if isinstance(self.computer, VectorComputer):
-            kind = pyarrow.list_(pyarrow.float32(), self.computer.embedder.width)
-            vectors = [None if one is None else one.tolist() for one in found]
-            table = table.append_column(VECTOR, pyarrow.array(vectors, kind))
+            type = pyarrow.list_(pyarrow.float32(), self.computer.embedder.width)
+            vectors = [None if vector is None else vector.tolist() for vector in results]
+            table = table.append_column(VECTOR, pyarrow.array(vectors, type))
         else:
-            names = dict.fromkeys(name for one in found if one for name in one)
+            names = dict.fromkeys(name for result in results if result for name in result)
             for name in names or {"prediction": None}:
-                values = [one.get(name) if one else None for one in found]
+                values = [result.get(name) if result else None for result in results]
                 table = table.append_column(name, pyarrow.array(values))
         if self.strict:
             return table
-        reasons = [
-            f"{errors[n].problem} {errors[n].hint}".rstrip() if n in errors else None
-            for n in range(len(found))
-        ]
+        indices = range(len(results))
+        reasons = [reason_of(errors[index]) if index in errors else None for index in indices]
         return table.append_column(ERROR, pyarrow.array(reasons, pyarrow.string()))

@@ -17,19 +17,22 @@ from regard.sharded.shards import CsvLines, InputFile, Shard, csv_rows
 from regard.tasks.predicted_tables import texts_of_row
 
 TEXT = "text"  # the column of a file of lines
-CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 1 << 20  # of what is computed together
+CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 1 << 20  # at most computed together
 
 
 @dataclass(frozen=True)
 class InputRow:
-    """A row: its line, its fields by name, and why it cannot be read."""
+    """A row of the input.
+
+    line: on which it begins, from 1.  record: its fields by name.  error: why it cannot be read.
+    """
 
     line: int
     record: dict[str, Any] = field(default_factory=dict)
     error: DataError | None = None
 
     def size(self) -> int:
-        """About how many characters it has."""
+        """Its characters, as an estimate: a value that is not text counts as 8."""
         return sum(len(value) if isinstance(value, str) else 8 for value in self.record.values())
 
 
@@ -47,7 +50,9 @@ class RowChunk(Chunk):
 
 
 class OpenFiles:
-    """The files of the input; the one read last stays open: shards in order are read on."""
+    """The files of the input. The file read last stays open, so that the next shard of it, if it
+    follows, is read without decompressing the file from its beginning.
+    """
 
     def __init__(self, files: Sequence[InputFile]):
         self.files = files
@@ -57,7 +62,10 @@ class OpenFiles:
         self._headers: dict[str, list[str]] = {}
 
     def rows(self, shard: Shard) -> Iterator[InputRow]:
-        """As many rows as the shard has, each with its fields or an error."""
+        """The rows of a shard, each with its fields or an error.
+
+        If the file cannot be read to the end of the shard, the remaining rows have that error.
+        """
         file, count = self.files[shard.file], 0
         try:
             for row in self._rows(file, shard):
@@ -69,7 +77,7 @@ class OpenFiles:
                 yield InputRow(shard.line + count, error=error)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the file that is open."""
         self._stack.close()
         self._path = ""
 
@@ -77,12 +85,12 @@ class OpenFiles:
         if file.format == "parquet":
             return _parquet_rows(file.path, shard)
         header = self._header(file)
-        stream = self._at(file.path, shard.start)
+        stream = self._stream_at(file.path, shard.start)
         if file.format == "csv":
             return _csv_rows(stream, file.path, shard, header)
         return _line_rows(stream, file, shard, header)
 
-    def _at(self, path: str, position: int) -> BinaryIO:
+    def _stream_at(self, path: str, position: int) -> BinaryIO:
         if path != self._path:
             self.close()
             self._stream = self._stack.enter_context(open_bytes(path))
@@ -96,7 +104,7 @@ class OpenFiles:
         if file.format not in ("csv", "tsv"):
             return []
         if file.path not in self._headers:
-            stream = self._at(file.path, 0)
+            stream = self._stream_at(file.path, 0)
             if file.format == "csv":
                 first = next(csv_rows(CsvLines(stream)), [])
                 if isinstance(first, csv.Error):
@@ -104,8 +112,9 @@ class OpenFiles:
             else:
                 first = next(lines_of(stream, file.path), "").split("\t")
             first = [first[0].removeprefix("\ufeff"), *first[1:]] if first else []
-            if twice := next((name for name in first if first.count(name) > 1), None):
-                raise DataError(file.path, 1, f"has more than one column {twice!r}.", "Rename one.")
+            if duplicate := next((name for name in first if first.count(name) > 1), None):
+                problem = f"has more than one column {duplicate!r}."
+                raise DataError(file.path, 1, problem, "Rename one.")
             self._headers[file.path] = first
         return self._headers[file.path]
 
@@ -156,7 +165,7 @@ def _fields(text: str, file: InputFile, number: int, header: Sequence[str]) -> d
     if file.format == "lines":
         return {TEXT: text}
     if file.format == "tsv":
-        return _named(text.split("\t"), header, file.path, number)
+        return _record(text.split("\t"), header, file.path, number)
     record = json_value(text, file.path, number)
     if not isinstance(record, dict):
         problem = f"must be a JSON object, but is a {type(record).__name__}."
@@ -164,7 +173,7 @@ def _fields(text: str, file: InputFile, number: int, header: Sequence[str]) -> d
     return record
 
 
-def _named(fields: Sequence[str], header: Sequence[str], path: str, number: int) -> dict[str, str]:
+def _record(fields: Sequence[str], header: Sequence[str], path: str, number: int) -> dict[str, str]:
     if len(fields) != len(header):
         problem = f"has {len(fields)} fields, but the header has {len(header)}."
         raise DataError(path, number, problem)
@@ -182,20 +191,21 @@ def _csv_rows(
             yield InputRow(number, error=DataError(path, number, problem))
         elif fields:
             try:
-                yield InputRow(number, _utf8(_named(fields, header, path, number), path, number))
+                record = _record(fields, header, path, number)
+                _check_utf8(record, path, number)
+                yield InputRow(number, record)
             except DataError as error:
                 yield InputRow(number, error=error)
         number = shard.line + lines.lines
 
 
-def _utf8(record: dict[str, str], path: str, number: int) -> dict[str, str]:
-    """The record, whose bytes that were not UTF-8 are lone surrogates."""
+def _check_utf8(record: dict[str, str], path: str, number: int) -> None:
+    """Raises DataError where a field has lone surrogates: `CsvLines` makes them of other bytes."""
     for name, value in record.items():
         try:
             value.encode()
         except UnicodeEncodeError:
             raise DataError(path, number, f"field {name!r} has bytes that are not UTF-8.") from None
-    return record
 
 
 def _parquet_rows(path: str, shard: Shard) -> Iterator[InputRow]:
@@ -215,7 +225,7 @@ def _parquet_rows(path: str, shard: Shard) -> Iterator[InputRow]:
 
 
 def chunks(rows: Iterator[InputRow]) -> Iterator[list[InputRow]]:
-    """Rows that are computed together: as many as `CHUNK_ROWS`, and not too many characters."""
+    """Lists of rows, of `CHUNK_ROWS` rows or about `CHUNK_CHARACTERS` characters at most."""
     chunk, size = list[InputRow](), 0
     for row in rows:
         chunk.append(row)
@@ -228,7 +238,7 @@ def chunks(rows: Iterator[InputRow]) -> Iterator[list[InputRow]]:
 
 
 def texts_of(row: InputRow, columns: Sequence[str], path: str | Path) -> str | tuple[str, ...]:
-    """What a model reads of a row: a line of text as it is, else a tuple of the columns.
+    """What a model reads of a row: the line of text, or the texts of the columns as a tuple.
 
     Raises:
         DataError: the row could not be read, lacks a column, or a column has no text.

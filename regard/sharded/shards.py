@@ -1,9 +1,9 @@
 """Which rows each shard of the input has: ranges of bytes that end between two rows.
 
-    files, shards = plan(["a.csv.gz", "b.csv.gz"], shard_bytes=None)
+    files, shards = plan_shards(["a.csv.gz", "b.csv.gz"], shard_bytes=None)
 
-Shards depend on the input and on their size alone. A file that is compressed is divided by its
-decompressed bytes, a Parquet file by its row groups.
+Shards depend on the input and on their size alone. Bytes are those of the decompressed file. A
+Parquet file is divided between its row groups.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from regard.data.files import (
 )
 from regard.errors import ConfigError, DataError, MissingExtra
 
-SMALLEST, LARGEST = 1 << 17, 1 << 21  # bytes of a shard, where they are not given
-SHARDS = 1000  # about so many, between these sizes
-MOST_ROWS = 1 << 14  # of a shard: their vectors are in memory together
+MIN_BYTES, MAX_BYTES = 1 << 17, 1 << 21  # of a shard, where its size is not given
+TARGET_SHARDS = 1000  # the number of shards, if their size is then within these limits
+MAX_ROWS = 1 << 14  # of a shard: their vectors are in memory together
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class InputFile:
     """A file of the input.
 
     format: one of `ENDINGS`' values, or "lines".
-    damage: why its end cannot be read; "" where it can.
+    damage: why only its beginning can be read; "" where all can.
     """
 
     path: str
@@ -49,11 +49,11 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows of a file that are computed together.
+    """Consecutive rows of a file, whose results are one part.
 
-    file: its number, from 0.
-    start, stop: in bytes of the decompressed file; of a Parquet file its row groups.
-    line: on which it begins, from 1; of a Parquet file the number of its first row.
+    file: the index of the file, from 0.
+    start, stop: a range of bytes of the decompressed file, or of row groups of a Parquet file.
+    line: the line on which its first row begins, from 1; in a Parquet file the number of that row.
     """
 
     file: int
@@ -63,37 +63,40 @@ class Shard:
     rows: int
 
 
-RowEnd: TypeAlias = tuple[int, int, bool]  # bytes and lines read so far; whether it was a row
+# The bytes and lines read so far, and whether what was read last is a row (not an empty line).
+RowEnd: TypeAlias = tuple[int, int, bool]
 
 
-def plan(
+def plan_shards(
     paths: Sequence[str | Path], shard_bytes: int | None
 ) -> tuple[list[InputFile], list[Shard]]:
     """The files with their checksums, and their shards.
 
-    shard_bytes: the least bytes of a shard, unless it has `MOST_ROWS` rows or the file ends; None:
-        what makes about a thousand shards.
+    shard_bytes: the least bytes of a shard, unless it has `MAX_ROWS` rows or the file ends; None:
+        so many that there are about a thousand shards.
 
     Raises:
         ConfigError: the files have different formats, or one is named twice.
         DataError: a file cannot be read.
     """
-    files = inputs(paths)
-    least = shard_bytes or min(max(sum(one.bytes for one in files) // SHARDS, SMALLEST), LARGEST)
+    files = input_files(paths)
+    min_bytes = shard_bytes or min(
+        max(sum(one.bytes for one in files) // TARGET_SHARDS, MIN_BYTES), MAX_BYTES
+    )
     shards: list[Shard] = []
     for number, file in enumerate(files):
         if file.format == "parquet":
-            shards += _parquet_shards(number, file.path, least)
+            shards += _parquet_shards(number, file.path, min_bytes)
             continue
         try:
-            for shard in _merged(number, _ends(file), least):
-                shards.append(shard)  # those before an error, too
+            for shard in _shards_between(number, _row_ends(file), min_bytes):
+                shards.append(shard)  # one at a time: those before an error are kept
         except DataError as error:
             files[number] = replace(file, damage=error.problem)
     return files, shards
 
 
-def inputs(paths: Sequence[str | Path]) -> list[InputFile]:
+def input_files(paths: Sequence[str | Path]) -> list[InputFile]:
     """The files of the input, with their checksums.
 
     Raises:
@@ -103,8 +106,8 @@ def inputs(paths: Sequence[str | Path]) -> list[InputFile]:
     names = [str(path) for path in paths]
     if not names:
         raise ConfigError("there is no input. Name at least one file.")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"the input names {twice} twice.")
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"the input names {duplicate} twice.")
     formats = {name: ENDINGS.get(ending(name), "lines") for name in names}
     if other := next((name for name in names if formats[name] != formats[names[0]]), None):
         raise ConfigError(
@@ -119,35 +122,35 @@ def inputs(paths: Sequence[str | Path]) -> list[InputFile]:
     ]
 
 
-def _merged(number: int, ends: Iterable[RowEnd], least: int) -> Iterator[Shard]:
-    """Shards of rows, from the bytes and lines after each row; the first pair is where rows begin.
+def _shards_between(number: int, ends: Iterable[RowEnd], min_bytes: int) -> Iterator[Shard]:
+    """The shards of file `number`, from the ends of its rows; the first end is that of its header.
 
-    What was read before an error is a shard, too.
+    The rows before an error are a shard, too.
     """
     ends = iter(ends)
     (start, lines, _), rows = next(ends), 0
-    begun, stop = lines, start
+    lines_before, stop = lines, start
     try:
         for stop, lines, is_row in ends:
             rows += is_row
-            if stop - start >= least or rows == MOST_ROWS:
-                yield Shard(number, start, stop, begun + 1, rows)
-                start, begun, rows = stop, lines, 0
+            if stop - start >= min_bytes or rows == MAX_ROWS:
+                yield Shard(number, start, stop, lines_before + 1, rows)
+                start, lines_before, rows = stop, lines, 0
     except DataError:
         if rows:
-            yield Shard(number, start, stop, begun + 1, rows)
+            yield Shard(number, start, stop, lines_before + 1, rows)
         raise
     if rows:
-        yield Shard(number, start, stop, begun + 1, rows)
+        yield Shard(number, start, stop, lines_before + 1, rows)
 
 
-def _ends(file: InputFile) -> Iterator[RowEnd]:
+def _row_ends(file: InputFile) -> Iterator[RowEnd]:
     with open_bytes(file.path) as stream:
-        yield from _table_ends(stream) if file.format == "csv" else _line_ends(stream, file.format)
+        yield from _csv_ends(stream) if file.format == "csv" else _line_ends(stream, file.format)
 
 
 def _line_ends(stream: BinaryIO, format: str) -> Iterator[RowEnd]:
-    """Where each line ends. The header of a TSV file is before the first row."""
+    """Where the header of a TSV file (else the empty beginning) and each line end."""
     position, lines, unfinished = 0, 0, False
     if format == "tsv":
         position, lines = len(stream.readline()), 1
@@ -164,10 +167,11 @@ def _line_ends(stream: BinaryIO, format: str) -> Iterator[RowEnd]:
 
 
 class CsvLines:
-    """The lines of a table as the csv module reads them; how many bytes, lines and quotes it has
-    read.
+    """The lines of a CSV file for the `csv` module; counts the bytes, lines and quotes read so far.
 
     Bytes that are not UTF-8 become lone surrogates.
+
+    stop: bytes after which no further line is read.
     """
 
     def __init__(self, stream: BinaryIO, stop: int | None = None):
@@ -189,53 +193,53 @@ class CsvLines:
         return raw.decode("utf-8", "surrogateescape")
 
 
-def _table_ends(stream: BinaryIO) -> Iterator[RowEnd]:
-    """Where each row of a CSV file ends after its header, also a row that is not CSV."""
+def _csv_ends(stream: BinaryIO) -> Iterator[RowEnd]:
+    """Where the header and each row of a CSV file end, also a row that is not valid CSV."""
     lines = CsvLines(stream)
-    table = csv_rows(lines)
-    next(table, None)
+    rows = csv_rows(lines)
+    next(rows, None)
     yield lines.bytes, lines.lines, False
-    for fields in table:
+    for fields in rows:
         yield lines.bytes, lines.lines, isinstance(fields, csv.Error) or bool(fields)
 
 
 def csv_rows(lines: CsvLines) -> Iterator[list[str] | csv.Error]:
-    """The rows of a table; of one that is not CSV the error, and reading goes on after its line.
+    """The rows of a CSV file; instead of a row that is not valid CSV the error.
 
-    After a field that is too long, it goes on where the quotes of the row are closed: lines inside
-    them are no rows.
+    Reading continues after the line with the error; after a field that is too long, where the
+    quotes of the row are closed, since lines inside them are no rows.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    table = csv.reader(lines, strict=True)
+    reader = csv.reader(lines, strict=True)
     while True:
-        before = lines.quotes
+        quotes_before = lines.quotes
         try:
-            yield next(table)
+            yield next(reader)
         except csv.Error as error:
             if "field larger than" in str(error):
-                while (lines.quotes - before) % 2 and next(lines, ""):
+                while (lines.quotes - quotes_before) % 2 and next(lines, ""):
                     pass
             yield error
         except StopIteration:
             return
 
 
-def _parquet_shards(number: int, path: str, least: int) -> Iterator[Shard]:
-    """Shards of whole row groups, of at least so many bytes."""
+def _parquet_shards(number: int, path: str, min_bytes: int) -> Iterator[Shard]:
+    """The shards of a Parquet file: whole row groups with at least `min_bytes` bytes together."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra("pyarrow", "data", "Reading Parquet") from error
     try:
-        facts = parquet.read_metadata(path)
+        metadata = parquet.read_metadata(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(path, None, f"cannot be read as Parquet: {error}.") from error
-    start = size = rows = done = 0
-    for group in range(facts.num_row_groups):
-        one = facts.row_group(group)
-        size, rows = size + one.total_byte_size, rows + one.num_rows
-        if size >= least or rows >= MOST_ROWS or group == facts.num_row_groups - 1:
+    start = size = rows = rows_before = 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        size, rows = size + group.total_byte_size, rows + group.num_rows
+        if size >= min_bytes or rows >= MAX_ROWS or index == metadata.num_row_groups - 1:
             if rows:
-                yield Shard(number, start, group + 1, done + 1, rows)
-            start, size, done, rows = group + 1, 0, done + rows, 0
+                yield Shard(number, start, index + 1, rows_before + 1, rows)
+            start, size, rows_before, rows = index + 1, 0, rows_before + rows, 0

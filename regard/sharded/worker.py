@@ -20,13 +20,14 @@ from typing import Any
 
 import torch
 
+from regard.data.files import split_member
 from regard.data.text_chunks import is_blank
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.executors import send
 from regard.file_writing import not_written, sync
 from regard.malloc import keep_freed_blocks
 from regard.plain_json import to_json
-from regard.sharded.computing import RowComputer, VectorComputer, open_computer
+from regard.sharded.computing import RowComputer, VectorComputer, open_computer, reason_of
 from regard.sharded.leases import Lease, Leases
 from regard.sharded.manifest import (
     FAILED,
@@ -110,12 +111,11 @@ def _work(worker: _Worker, leases: Leases) -> None:
 
 def _check_files(manifest: ShardManifest, changed: Sequence[int]) -> None:
     for file, nanoseconds in zip(manifest.files, changed, strict=True):
-        path = file.path.partition(".zip!")[0] + (".zip" if ".zip!" in file.path else "")
         try:
-            facts = os.stat(path)
+            status = os.stat(split_member(file.path)[0])
         except OSError as error:
             raise DataError(file.path, None, f"cannot be read here: {error.strerror}.") from None
-        if (facts.st_size, facts.st_mtime_ns) != (file.bytes, nanoseconds):
+        if (status.st_size, status.st_mtime_ns) != (file.bytes, nanoseconds):
             problem = "has changed since the work began."
             raise DataError(file.path, None, problem, "Choose another folder for the output.")
 
@@ -134,10 +134,10 @@ class _Worker:
     def __init__(self, out: Path, manifest: ShardManifest, strict: bool, changed: Sequence[int]):
         task = manifest.task
         torch.set_num_threads(task.threads)
-        if (found := model_checksum(task.model)) != manifest.model_sha256:
+        if (checksum := model_checksum(task.model)) != manifest.model_sha256:
             raise CheckpointError(
                 f"{task.model} is another model here: its sha256 must be "
-                f"{manifest.model_sha256[:12]}…, but is {found[:12]}…."
+                f"{manifest.model_sha256[:12]}…, but is {checksum[:12]}…."
             )
         self.out, self.manifest, self.strict, self.changed = out, manifest, strict, changed
         self.files = OpenFiles(manifest.files)
@@ -153,13 +153,13 @@ class _Worker:
 
     def compute_shard(self, number: int, lease: Lease) -> None:
         """Compute a shard and write its part, unless the lease is lost meanwhile."""
-        if self.is_done(number):  # between a look at the parts and the lease
+        if self.is_done(number):  # by another worker, before this one took the lease
             return self.report(number, done=True)
         shard, results, rows = self.manifest.shards[number], _Results(self.new_part()), 0
         for chunk in chunks(self.files.rows(shard)):
             if lease.lost:
                 return None
-            self._add(shard, chunk, results)
+            self._compute_rows(shard, chunk, results)
             rows += len(chunk)
             self.report(number, rows, len(results.failed))
         _check_files(self.manifest, self.changed)
@@ -170,47 +170,34 @@ class _Worker:
             self._write(number, results, lease)
             self.report(number, rows, len(results.failed), done=True)
 
-    def _add(self, shard: Shard, rows: Sequence[InputRow], results: _Results) -> None:
-        """Compute some rows of a shard."""
+    def _compute_rows(self, shard: Shard, rows: Sequence[InputRow], results: _Results) -> None:
+        """Compute some rows of a shard and add them to its results."""
         path = self.manifest.files[shard.file].path
-        texts, at = [], []
-        errors = dict[int, DataError]()
-        for index, row in enumerate(rows):
-            try:
-                texts.append(texts_of(row, self.columns, path))
-                at.append(index)
-            except DataError as error:
-                errors[index] = error
-        found: list[Any] = [None] * len(rows)
-        if texts:
-            chunk = RowChunk(0, texts, path, [rows[index].line for index in at])
-            computed, wrong = self.computer.compute_each(chunk)
-            errors |= {at[index]: error for index, error in wrong.items()}
-            for index, result in zip(at, computed, strict=True):
-                found[index] = result
+        computed, errors = self.computer.compute_rows(rows, self.columns, path)
         for index in sorted(errors):
             if self.strict:
                 raise errors[index]
             results.failed.append(_failure(path, rows[index].line, errors[index]))
-        results.part.add(rows, found)
+        results.part.add(rows, computed)
 
     def _write(self, number: int, results: _Results, lease: Lease) -> None:
-        """The rows without a result first: where there is a part, they are complete."""
+        """Write the part of a shard, and before it the lines of rows without a result.
+
+        In this order, since a shard whose part exists counts as done.
+        """
         try:
             if results.failed:
                 (self.out / FAILED).mkdir(exist_ok=True)
                 content = "".join(results.failed).encode("utf-8", "backslashreplace")
-                _replace(
-                    self.manifest.failed(self.out, number),
-                    partial(write_bytes, content=content),
-                    lease,
-                )
+                write = partial(write_bytes, content=content)
+                _replace(self.manifest.failed(self.out, number), write, lease)
             _replace(self.manifest.part(self.out, number), results.part.save, lease)
         except OSError as error:
             raise not_written(self.manifest.part(self.out, number), error) from error
 
     def report(self, number: int, rows: int = 0, failed: int = 0, done: bool = False) -> None:
-        """Send a message about a shard, not too many about its rows."""
+        """Send the numbers of rows computed and failed, at most every `MESSAGE_INTERVAL` seconds
+        unless the shard is done."""
         if not done and time.monotonic() - self._reported < MESSAGE_INTERVAL:
             return
         self._reported = time.monotonic()
@@ -221,12 +208,12 @@ class _Worker:
     def _first_rows(self) -> list[InputRow]:
         """The first rows of the input that can be read."""
         for shard in self.manifest.shards:
-            with closing(self._readable(shard)) as rows:
+            with closing(self._readable_rows(shard)) as rows:
                 if found := list(islice(rows, CHUNK_ROWS)):
                     return found
         return []
 
-    def _readable(self, shard: Shard) -> Generator[InputRow, None, None]:
+    def _readable_rows(self, shard: Shard) -> Generator[InputRow, None, None]:
         return (row for row in self.files.rows(shard) if row.error is None)
 
     def _columns(self, first: Sequence[InputRow]) -> tuple[str, ...]:
@@ -244,7 +231,7 @@ class _Worker:
         return columns
 
     def _part_maker(self, first: Sequence[InputRow]) -> Callable[[], ShardPart]:
-        """What makes an empty part."""
+        """A function that makes an empty part."""
         task = self.manifest.task
         if isinstance(self.computer, VectorComputer) and task.format == "safetensors":
             return partial(VectorPart, self.computer.embedder.width)
@@ -263,7 +250,10 @@ class _Worker:
 def added_columns(
     computer: RowComputer[Any], first: Sequence[InputRow], columns: Sequence[str]
 ) -> dict[str, Any]:
-    """The columns of results, with a value or an Arrow type of each, from the first rows."""
+    """The columns of results, with a value or an Arrow type of each.
+
+    Those of predictions are the columns of the results of a few of the first rows.
+    """
     if isinstance(computer, VectorComputer):
         import pyarrow
 
@@ -279,12 +269,11 @@ def added_columns(
 
 
 def _failure(path: str, line: int, error: DataError) -> str:
-    reason = error.problem + (f" {error.hint}" if error.hint else "")
-    return to_json({"file": path, "line": line, "reason": reason}) + "\n"
+    return to_json({"file": path, "line": line, "reason": reason_of(error)}) + "\n"
 
 
 def _replace(path: Path, write: Callable[[Path], None], lease: Lease) -> None:
-    """Write a file under a name of this lease's own, and rename it."""
+    """Write a file under a temporary name of the lease's owner, and rename it."""
     temporary = path.with_name(f".{path.name}.{lease.owner}.writing")
     try:
         write(temporary)

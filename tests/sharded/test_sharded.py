@@ -456,13 +456,13 @@ def test_another_input_model_or_option_is_named(encoder, classifier, tmp_path, m
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(encoder, tmp_path, monkeypatch):
     source = written(tmp_path / "in.txt", sentences(60))
-    real = worker._Worker._add
+    real = worker._Worker._compute_rows
 
     def add_and_change(self, shard, rows, results):
         real(self, shard, rows, results)
         os.utime(source, ns=(1, 1))
 
-    monkeypatch.setattr(worker._Worker, "_add", add_and_change)
+    monkeypatch.setattr(worker._Worker, "_compute_rows", add_and_change)
     with pytest.raises(DataError, match="in.txt: has changed since the work began"):
         embed(encoder, source, tmp_path / "out")
     assert not list((tmp_path / "out/parts").iterdir())
@@ -584,7 +584,7 @@ def test_the_lease_of_a_process_that_has_ended_on_this_machine_expires_at_once(t
 def test_a_worker_that_has_lost_its_lease_discards_what_it_has(encoder, tmp_path, monkeypatch):
     source = written(tmp_path / "in.txt", sentences(40))
     embed(encoder, source, tmp_path / "calm")
-    real, taken = worker._Worker._add, []
+    real, taken = worker._Worker._compute_rows, []
 
     def add_slowly(self, shard, rows, results):
         real(self, shard, rows, results)
@@ -593,7 +593,7 @@ def test_a_worker_that_has_lost_its_lease_discards_what_it_has(encoder, tmp_path
             path.unlink()
             taken.append(path)
 
-    monkeypatch.setattr(worker._Worker, "_add", add_slowly)
+    monkeypatch.setattr(worker._Worker, "_compute_rows", add_slowly)
     embed(encoder, source, tmp_path / "out")
     assert taken and contents(tmp_path / "out") == contents(tmp_path / "calm")
 
