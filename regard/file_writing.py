@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,15 @@ def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
         sync(temporary)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a small JSON file with one value a line, completely or not at all.
+
+    Raises:
+        CheckpointError: as `write_text`.
+    """
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 @contextmanager

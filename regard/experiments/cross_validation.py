@@ -15,7 +15,6 @@ other. The same call again continues where it was stopped.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +23,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from regard.data.in_memory import is_path
 from regard.errors import ConfigError
 from regard.experiments import keywords, runs
 from regard.experiments.compare.conditions import check_same_run
 from regard.experiments.recipe_options import checked_recipe, schema_of
-from regard.experiments.run_folder import Run
-from regard.file_writing import write_text
+from regard.experiments.run_folder import Run, check_out
+from regard.file_writing import write_json
 from regard.progress import Show, showing
 from regard.recipe import RawRecipe
 from regard.tasks.folders import device_for
@@ -49,7 +47,7 @@ MIN_FOLDS = 2
 class CrossValidation:
     """The runs of all folds, and the mean and the standard deviation of their scores.
 
-    folder: of the runs.  runs: in the order of the folds.
+    folder: that of the folders of the runs.  runs: in the order of the folds.
     """
 
     folder: Path
@@ -72,7 +70,7 @@ class CrossValidation:
 
     @property
     def sd(self) -> dict[str, float]:
-        """The standard deviation of each score, of a sample: the divisor is folds - 1 (ddof 1)."""
+        """The sample standard deviation of each score over the folds: the divisor is folds - 1."""
         return {name: _sd(values) for name, values in self.scores.items()}
 
     def table(self) -> Table:
@@ -111,11 +109,12 @@ class CrossValidation:
 
 
 def _sd(values: Sequence[float]) -> float:
+    """The sample standard deviation; NaN if a value is not finite, for which `stdev` fails."""
     return stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def _json_score(score: dict[str, Any]) -> dict[str, Any]:
-    """The same with None for what is not finite."""
+    """A score with None instead of numbers that are not finite, which JSON does not have."""
 
     def finite(value: float) -> float | None:
         return value if math.isfinite(value) else None
@@ -189,7 +188,7 @@ def cross_validate(
         left = "The same cross-validation goes on with it, and with the folds that are left."
         raise Interrupted(f"{stopped}\n{left}", stopped.code) from None
     found = CrossValidation(folder, tuple(trained))
-    write_text(folder / "cross-validation.json", json.dumps(found.facts(), indent=1) + "\n")
+    write_json(folder / "cross-validation.json", found.facts())
     found.report().save(folder / "report.html")
     return found
 
@@ -211,8 +210,7 @@ def _recipe(
     raw = _with_fold(keywords.with_options_in_sections(raw, schema), 1, folds)
     checked = checked_recipe(keywords.with_placeholder_paths(raw, schema))
     name = runs.name_of_run(raw.path or raw.text_at("task"), checked.name)
-    if out is not None and not is_path(out):
-        raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
+    check_out(out)
     folder = Path("runs") / f"{name}-folds" if out is None else Path(out)
     begun = any(folder.glob("fold-*/recipe.toml"))
     return keywords.data_in_shared_files(raw, schema, folder, begun), folder

@@ -7,7 +7,6 @@ found.picture.save("rates.html")
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,12 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from regard.data.in_memory import is_path
-from regard.errors import ConfigError
 from regard.experiments import keywords
 from regard.experiments.recipe_options import checked_recipe, schema_of
+from regard.experiments.run_folder import check_out
 from regard.experiments.training_plan import plan
-from regard.file_writing import write_text
+from regard.file_writing import write_json
 from regard.progress import Show
 from regard.training.options import ScheduleOptions
 from regard.training.progress import Progress, check_show, progress
@@ -31,7 +29,7 @@ from regard.training.schedules import noam
 from regard.visual.curves import Curves, Series
 
 DIGITS = 2  # significant digits of a suggestion
-HIGHEST = 2  # losses above so many times the first one are drawn at this height
+HIGHEST = 2  # losses above the first one times this are drawn at this height
 PICTURE, FACTS = "find-lr.html", "find-lr.json"
 
 
@@ -63,6 +61,7 @@ class FoundRate:
         return self._option(self.test.minimum)
 
     def _option(self, rate: float | None) -> float | None:
+        """The `learning_rate` of the recipe that gives this rate at the peak of the schedule."""
         return None if rate is None else float(f"{rate / self.factor:.{DIGITS}g}")
 
     @cached_property
@@ -70,7 +69,7 @@ class FoundRate:
         """The loss against the logarithm of the rate, with the suggestion."""
         means = self.test.smoothed
         logs = [math.log10(rate) for rate in self.test.rates]
-        most = HIGHEST * means[0] if means else 0.0  # the last ones explode
+        most = HIGHEST * means[0] if means else 0.0  # else the last losses, which diverge, hide all
         series = [
             Series(name, tuple((x, min(y, most)) for x, y in zip(logs, ys, strict=True)))
             for name, ys in (("loss", self.test.losses), ("smoothed", means))
@@ -97,7 +96,7 @@ class FoundRate:
         """Write find-lr.html, a chart, and find-lr.json; returns the path of the chart."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / FACTS, json.dumps(self.facts(), indent=1) + "\n")
+        write_json(folder / FACTS, self.facts())
         return self.picture.save(folder / PICTURE)
 
     def __str__(self) -> str:
@@ -149,8 +148,7 @@ def find_lr(
     """
     check_show(show)
     check_range(start, end, test_updates)
-    if out is not None and not is_path(out):
-        raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
+    check_out(out)
     if recipe is None and not {"training", "epochs", "updates"} & options.keys():
         options["updates"] = test_updates  # the length has no effect, but a recipe must state it
     raw = keywords.recipe_from_keywords(recipe, overrides, options)
@@ -171,13 +169,13 @@ def find_lr(
                     end=end,
                     updates=test_updates,
                 )
-    rate = FoundRate(found, _peak(checked.training.schedule))
+    rate = FoundRate(found, _largest_factor(checked.training.schedule))
     if out is not None:
         rate.save(out)
     return rate
 
 
-def _peak(schedule: ScheduleOptions) -> float:
+def _largest_factor(schedule: ScheduleOptions) -> float:
     """The largest factor by which a schedule multiplies the rate."""
     if schedule.name != "noam":
         return 1.0

@@ -42,12 +42,18 @@ def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> 
     return report.save(folder / REPORT)
 
 
+def report_links(folder: Path, runs: Sequence[str]) -> dict[str, str]:
+    """The reports of the runs in a folder, by the names of the runs; only those that exist."""
+    pages = {run: f"{run}/{REPORT}" for run in runs}
+    return {run: page for run, page in pages.items() if (folder / page).exists()}
+
+
 def _by_label(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
     """Scores of each label, type or number on the validation data; a classifier's confusion."""
     if not isinstance(task, SCORED_BY_LABEL) or recipe.data.valid is None:
         return []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the training told what was truncated
+        warnings.simplefilter("ignore")  # the training has warned of truncated texts before
         found = task.evaluate(recipe.data.records("valid"))[0].report
     if found is None:
         return []
@@ -84,7 +90,7 @@ def _facts(task: TaskVerbs, recipe: Any, result: Result) -> dict[str, str]:
 
 
 def _scores(result: Result) -> dict[str, float]:
-    """Those that are finite."""
+    """The scores that are finite numbers."""
     return {name: n for name, n in result.labelled_scores().items() if n is not None}
 
 
@@ -99,7 +105,7 @@ def _attention(
     possible = (task.attention_inputs(row) for row in rows)
     inputs = next((one for one in possible if one is not None), None)
     with look(task) as seen, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the sample ends with the context is no matter here
+        warnings.simplefilter("ignore")  # a truncated sample is good enough for a picture
         if inputs is not None:
             task.predict(inputs)
         elif (short := _excerpt(task, recipe)) is not None:
@@ -111,7 +117,7 @@ def _attention(
 
 
 def _excerpt(task: TaskVerbs, recipe: Any) -> tuple[str, ...] | None:
-    """Of a sample that is too long to be seen whole, as much as can be; None: there is none."""
+    """The part that the model can read of a sample that is too long; None: there is none."""
     found, format = task.attention_excerpt(recipe), task.input_format
     if found is None or format is None or format.too_long(format.encode([found])):
         return None

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard import recipe
-from regard.data.in_memory import column_names
+from regard.data.in_memory import column_names, is_path
+from regard.errors import ConfigError
 from regard.training import Result
 from regard.training.metrics_log import read_events
 
 if TYPE_CHECKING:
     from regard.visual.picture import PictureColumn
+
+
+def check_out(out: object) -> None:
+    """Check that an argument `out` is a path, or None.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if out is not None and not is_path(out):
+        raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
 
 
 @dataclass(frozen=True)

@@ -15,24 +15,18 @@ from typing import Any
 
 from regard import training
 from regard.checkpoints.filling import load_weights
-from regard.data.in_memory import is_path
 from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
 from regard.experiments.recipe_options import checked_recipe, open_recipe, read_recipe, schema_of
 from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_card import write_run_card
-from regard.experiments.run_folder import Run
+from regard.experiments.run_folder import Run, check_out
 from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import deployed
 from regard.progress import Show, showing
-from regard.recipe import (
-    RawRecipe,
-    plain_name,
-    record,
-    write,
-)
+from regard.recipe import RawRecipe, plain_name, record, write
 from regard.schema import checked
 from regard.tasks.folders import device_for, load, save
 from regard.text import Tokenizer
@@ -114,10 +108,9 @@ def _begin(
     raw = keywords.recipe_from_keywords(recipe, overrides, options)
     schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
-    name = checked_recipe(
-        keywords.with_placeholder_paths(raw, schema)
-    ).name  # before anything is written
-    folder = _new_folder(raw, name, out)
+    # Wrong options raise an error here, before data in memory are written.
+    checked = checked_recipe(keywords.with_placeholder_paths(raw, schema))
+    folder = _new_folder(raw, checked.name, out)
     with keywords.data_in_files(raw, schema, folder) as raw:
         with showing(show):
             made = begin(raw, folder, device)
@@ -131,7 +124,7 @@ def _plan_in(folder: Path, device: str | None) -> tuple[RawRecipe, TrainingPlan]
 
 
 def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPlan:
-    """Write the recipe and the tokenizer of a new run into its folder; the plan of its training.
+    """Begin a new run: write its recipe and tokenizer into its folder; returns its plan.
 
     device: as in `train`.
 
@@ -158,10 +151,10 @@ def run_plan(
     callbacks: Sequence[Callback],
     pause_at: float | None = None,
 ) -> Run:
-    """Train what `begin` has planned."""
+    """Train by the plan that `begin` has returned."""
     with raw.locating(type(made.recipe)):
-        verb = partial(training.train, pause_at=pause_at)
-        return Run(folder, _train(verb, made, folder, show, callbacks))
+        train_or_resume = partial(training.train, pause_at=pause_at)
+        return Run(folder, _train(train_or_resume, made, folder, show, callbacks))
 
 
 def _new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
@@ -171,8 +164,7 @@ def _new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
         ConfigError: there is a run already; the recipe's file or `name` cannot be a folder's.
     """
     if out is not None:
-        if not is_path(out):
-            raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
+        check_out(out)
         folder = Path(out)
         for parent in (folder, *folder.parents):
             if parent.exists() and not parent.is_dir():
@@ -237,13 +229,13 @@ def resume(
     with raw.locating(type(recipe)), connected(device) as own_device:
         with showing(show):
             made = _plan_of_run(folder, raw, recipe, data_root, own_device)
-        verb = partial(
+        train_or_resume = partial(
             training.resume,
             published=made.is_published,
             defaults=made.defaults(),
             pause_at=pause_at,
         )
-        return _train(verb, made, folder, show, callbacks)
+        return _train(train_or_resume, made, folder, show, callbacks)
 
 
 def check_run(folder: Path) -> None:
@@ -270,7 +262,7 @@ def _plan_of_run(
     tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
     gone = missing_files(recorded)
     if data_root is None and gone and (folder / keywords.DATA_FOLDER).is_dir():
-        data_root = folder  # which holds data that were in memory, and has moved
+        data_root = folder  # the run has moved, and with it the data that were in memory
     if data_root is not None:
         made = plan(relocate_data(recipe, recorded, Path(data_root)), tokenizer, device)
         return replace(made, recorded=(recipe, recorded))
@@ -283,18 +275,21 @@ def _plan_of_run(
 
 
 def _train(
-    verb: Callable[..., Result],
+    train_or_resume: Callable[..., Result],
     made: TrainingPlan,
     folder: Path,
     show: Show | Progress,
     callbacks: Sequence[Callback],
 ) -> Result:
-    """Train or resume, and write the report unless it exists."""
+    """Train or resume, then write the card and, unless it exists, the report.
+
+    train_or_resume: `regard.training.train` or `regard.training.resume`.
+    """
     finished = (folder / RESULT).exists()
     if show == "auto" and in_notebook():
         show = notebook = NotebookProgress()
         callbacks = (*callbacks, notebook)
-    result = verb(
+    result = train_or_resume(
         made.task,
         made.recipe.training,
         folder,
@@ -305,21 +300,19 @@ def _train(
         show=show,
         callbacks=callbacks,
     )
-    processes().from_first(lambda: _describe(made, folder, result, finished))
+    processes().from_first(lambda: _write_card_and_report(made, folder, result, finished))
     return result
 
 
-def _describe(made: TrainingPlan, folder: Path, result: Result, finished: bool) -> None:
-    """Write the card of the model and, unless it exists, the report."""
-    write_run_card(made, folder, result)
-    _report(made, folder, result, finished)
+def _write_card_and_report(
+    made: TrainingPlan, folder: Path, result: Result, finished: bool
+) -> None:
+    """Write the card of the model and, unless it exists, the report.
 
-
-def _report(made: TrainingPlan, folder: Path, result: Result, finished: bool) -> None:
-    """Write the report unless it exists.
-
-    finished: whether the run had been finished before; the task then holds the first weights.
+    finished: whether the run had been finished before; the task then has its weights from before
+        the training.
     """
+    write_run_card(made, folder, result)
     if (folder / REPORT).exists():
         return
     if finished:

@@ -22,9 +22,7 @@ from regard.experiments.new_vocabulary import for_vocabulary
 from regard.experiments.recipe_options import FineTuneSection
 from regard.models import as_encoder, as_encoder_decoder
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.recipe import (
-    defaults_of,
-)
+from regard.recipe import defaults_of
 from regard.tasks import task_class
 from regard.tasks.folders import device_for, save
 from regard.tasks.verbs import TaskVerbs
@@ -32,7 +30,9 @@ from regard.text import Tokenizer
 from regard.text.sentencepiece import is_m2m_100, is_marian
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
-OWN_TABLES = {"training", "seed", "name"}  # of a recipe: the identity has them elsewhere, or not
+# What of a recipe is no part of `TrainingPlan.identity`: `regard.training` checks its own options
+# and the seed, and a name may change.
+NOT_IDENTITY = {"training", "seed", "name"}
 
 
 @dataclass(frozen=True)
@@ -75,27 +75,27 @@ class TrainingPlan:
         return all(written) and has_run_adapter(self.lora, folder.parent)
 
     def identity(self) -> dict[str, Any]:
-        """What may not change between a run and its resumption."""
+        """What must be the same when a run is resumed."""
         recipe, checksums = self.recorded or (self.recipe, self.checksums)
         return {
-            "recipe": recipe.model_dump(mode="json", exclude=OWN_TABLES),
+            "recipe": recipe.model_dump(mode="json", exclude=NOT_IDENTITY),
             "data": dict(checksums),
             "tokenizer": self.task.tokenizer.fingerprint(),
             **self.task.identity(),
         }
 
     def defaults(self) -> dict[str, Any]:
-        """What `identity` has for options that an earlier version did not have."""
+        """The defaults of options, for runs of earlier versions whose identity lacks them."""
         found = defaults_of(self.recipe)
-        return {"recipe": {name: found[name] for name in found if name not in OWN_TABLES}}
+        return {"recipe": {name: found[name] for name in found if name not in NOT_IDENTITY}}
 
 
 def plan(
     recipe: Any, tokenizer: Tokenizer | None = None, device: str | None = None
 ) -> TrainingPlan:
-    """Read the data, learn the tokenizer unless it is given, and build the model from the seed.
+    """Read the data, train the tokenizer unless it is given, and build the model from the seed.
 
-    A warning tells what of the data is left out or truncated.
+    A warning says which data is left out or truncated.
 
     device: as in `train`.
 
@@ -127,7 +127,7 @@ def plan(
 
 
 def _level_of_caller() -> int:
-    """How far above the function that asks the first frame outside this package is."""
+    """The `stacklevel` with which a warning names the code that has called this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, level = frame.f_back, level + 1

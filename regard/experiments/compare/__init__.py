@@ -16,7 +16,6 @@ process is lost continues from its checkpoint, wherever the executor starts it a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,15 +25,21 @@ from typing import Any
 from regard.errors import ConfigError, RegardError
 from regard.executors import Job, JobResult, executor
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
-from regard.experiments.compare.results import COMPARISON, OUTCOME, ComparisonResults, Outcome
+from regard.experiments.compare.results import (
+    COMPARISON,
+    OUTCOME,
+    ComparisonResults,
+    Outcome,
+    run_name,
+)
 from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
 from regard.experiments.compare.workers import display, run_jobs
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.runs import name_of_run
-from regard.file_writing import write_text
+from regard.file_writing import write_json
 from regard.progress import Show
 
-RUN = "regard.experiments.compare.worker:measured_run"
+FUNCTION = "regard.experiments.compare.worker:measured_run"
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class ComparedRun:
         """The job that trains and measures it; every: seconds between messages."""
         path, overrides = self.arguments
         given = {"folder": str(self.folder), "recipe": path, "overrides": overrides, "every": every}
-        return Job(RUN, given, self.folder.name, self.recipe.training.threads, gpus)
+        return Job(FUNCTION, given, self.folder.name, self.recipe.training.threads, gpus)
 
 
 def compare(
@@ -89,7 +94,7 @@ def compare(
     shared = _shared(named)
     given = with_shared_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
     runs = {
-        name: [_run(path, (*given, f"seed={seed}"), out / f"{name}-seed{seed}") for seed in seeds]
+        name: [_run(path, (*given, f"seed={seed}"), out / run_name(name, seed)) for seed in seeds]
         for name, (path, _) in named.items()
     }
     every = [run for of_model in runs.values() for run in of_model]
@@ -103,7 +108,7 @@ def compare(
                 _check_done(result)
     outcomes = {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}
     found = ComparisonResults(out, shared, tuple(seeds), outcomes)
-    write_text(out / COMPARISON, json.dumps(found.facts(), indent=1) + "\n")
+    write_json(out / COMPARISON, found.facts())
     found.report().save(out / "report.html")
     return found
 

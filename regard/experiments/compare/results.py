@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from regard.errors import CheckpointError
-from regard.experiments.report import REPORT
+from regard.experiments.report import report_links
 from regard.schema import Fields, checked, read_json
 from regard.visual.comparison import ComparedModel, compare_results
 from regard.visual.curves import Curves, Series
@@ -22,6 +22,11 @@ from regard.visual.table import Table
 OUTCOME = "outcome.json"
 COMPARISON = "comparison.json"
 COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
+
+
+def run_name(model: str, seed: int) -> str:
+    """The name of the folder of a run: NAME-seed1."""
+    return f"{model}-seed{seed}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class _ComparedRun(Fields):
 
 
 class _ComparisonFile(Fields):
-    """What is read of comparison.json; the rest follows from it."""
+    """The fields of comparison.json that are read; the others are computed from them."""
 
     conditions: dict[str, Any]
     runs: Annotated[list[_ComparedRun], Field(min_length=1)]
@@ -92,7 +97,10 @@ class _ComparisonFile(Fields):
 
 @dataclass(frozen=True)
 class ComparisonResults:
-    """The outcomes of all runs: for each model one a seed."""
+    """The outcomes of all runs.
+
+    conditions: what all runs share.  outcomes: of each model by its name, one for each seed.
+    """
 
     folder: Path
     conditions: dict[str, Any]
@@ -194,13 +202,12 @@ class ComparisonResults:
         if first.samples:
             own.append(("The first rows of the test data", self.samples()))
         own += pictures
-        pages = {run: f"{run}/{REPORT}" for run in self._runs()}
-        links = {run: page for run, page in pages.items() if (self.folder / page).exists()}
+        links = report_links(self.folder, self._runs())
         return RunReport(title, facts, scores, (), {}, own, self.picture(), links)
 
     def _runs(self) -> list[str]:
         """The names of the folders of all runs."""
-        return [f"{name}-seed{seed}" for name in self.outcomes for seed in self.seeds]
+        return [run_name(name, seed) for name in self.outcomes for seed in self.seeds]
 
     def losses(self) -> Picture:
         """The loss on the training and on the validation data, for the first seed."""
@@ -243,7 +250,7 @@ class ComparisonResults:
 
 
 def _summary(runs: Sequence[Outcome]) -> dict[str, Any]:
-    """Means over the runs of a model; the peak of their memory."""
+    """The means over the runs of a model, and the largest of their peak memories."""
     scores = [one.quality for one in runs]
     spread = {"mean": mean(scores), "min": min(scores), "max": max(scores)}
     if len(scores) > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.experiments.compare.conditions import check_unchanged
 from regard.experiments.training_plan import holds_tokenizer
-from regard.file_writing import write_text
+from regard.file_writing import write_json
 from regard.schema import read_json
 
 CONDITIONS = "conditions.json"
@@ -34,7 +34,7 @@ def with_shared_tokenizer(
         recipe.tokenizer.build(recipe.data.texts).save(tokenizer)
     if not conditions.exists():
         out.mkdir(parents=True, exist_ok=True)
-        write_text(conditions, json.dumps(shared, indent=1) + "\n")
+        write_json(conditions, shared)
     if not trained:
         return list(overrides)
     others = [one for one in overrides if not one.startswith("tokenizer.")]

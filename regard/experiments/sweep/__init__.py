@@ -18,7 +18,6 @@ never by test data.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from regard.executors import Job, executor
 from regard.executors.protocol import Executor
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
-from regard.experiments.compare.results import OUTCOME, Outcome
+from regard.experiments.compare.results import OUTCOME, Outcome, run_name
 from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
 from regard.experiments.compare.workers import Display, display, run_jobs
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
@@ -43,10 +42,10 @@ from regard.experiments.sweep.results import SweepResults, Trial, ordered
 from regard.experiments.sweep.settings import SweepSettings, checked_settings
 from regard.experiments.sweep.space import Values
 from regard.experiments.sweep.state import ERROR, SweepState
-from regard.file_writing import locked, write_text
+from regard.file_writing import locked, write_json
 from regard.progress import Show
 
-RUN = "regard.experiments.sweep.trial:trained_until"
+FUNCTION = "regard.experiments.sweep.trial:trained_until"
 HINT = "All trials must have these in common: do not sweep over them (`over`, --over)."
 
 
@@ -96,7 +95,7 @@ def sweep(
     settings = checked_settings(
         recipe, overrides, over, by, trials, rungs, seeds, draw_seed, workers, out
     )
-    checked = _checked(settings, settings.method.next([]))
+    checked = _check_stage(settings, settings.method.next([]))
     with locked(settings.folder, "sweeping in"), closing(display(show)) as shown:
         state = SweepState(settings.folder, settings.facts())
         given = with_shared_tokenizer(settings.recipe, settings.overrides, checked, settings.folder)
@@ -105,11 +104,11 @@ def sweep(
         for line in settings.lines():
             shown.say(line)
         made.train()
-    return _written(settings, state)
+    return _write_results(settings, state)
 
 
-def _checked(settings: SweepSettings, stage: SweepStage | None) -> dict[str, Any]:
-    """The conditions of all trials of a stage, whose recipes are right.
+def _check_stage(settings: SweepSettings, stage: SweepStage | None) -> dict[str, Any]:
+    """Check the recipes of all trials of a stage; the conditions that they share.
 
     Raises:
         ConfigError: a recipe is wrong, or conditions differ.
@@ -129,7 +128,8 @@ def _checked(settings: SweepSettings, stage: SweepStage | None) -> dict[str, Any
 class _Sweep:
     """A sweep in progress.
 
-    overrides: of all runs.  executor: trains them.  shown: the display of their progress.
+    overrides: those of all runs.  executor: where the runs are trained.  shown: the display of
+    their progress.  gpus: the GPUs of each run.
     """
 
     settings: SweepSettings
@@ -144,7 +144,7 @@ class _Sweep:
         finished: list[FinishedStage] = []
         while (stage := self.settings.method.next(finished)) is not None:
             if finished:
-                _checked(self.settings, stage)
+                _check_stage(self.settings, stage)
                 self.check_models(stage)
             self.state.begin(len(finished), stage)
             finished.append(self._train(len(finished), stage))
@@ -167,7 +167,7 @@ class _Sweep:
     def _jobs(self, stage: SweepStage) -> Iterator[Job]:
         for name, values in stage.trials.items():
             for seed in self.settings.seeds:
-                run = self.settings.folder / f"{name}-seed{seed}"
+                run = self.settings.folder / run_name(name, seed)
                 overrides = (*self.overrides, *self.settings.texts(values), f"seed={seed}")
                 recipe: Any = read_recipe(self.settings.path, overrides)
                 check_same_run(run, recipe)
@@ -178,7 +178,7 @@ class _Sweep:
                     "every": self.shown.every,
                     "until": float(stage.until),
                 }
-                yield Job(RUN, given, run.name, recipe.training.threads, self.gpus)
+                yield Job(FUNCTION, given, run.name, recipe.training.threads, self.gpus)
 
     def check_models(self, stage: SweepStage | None) -> None:
         """Build the model of each trial on the meta device, without memory for its parameters.
@@ -197,23 +197,30 @@ class _Sweep:
 def finished_stage(
     stage: SweepStage, reached: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
 ) -> FinishedStage:
-    """A stage with the mean score of each trial."""
+    """A stage with the mean score of each trial.
+
+    reached: what each run of the stage has reached, by its name.
+    """
     scores: dict[str, float | None] = {}
     better = "min"
     for name in stage.trials:
-        found = [reached[f"{name}-seed{seed}"] for seed in seeds]
+        found = [reached[run_name(name, seed)] for seed in seeds]
         failed = any(ERROR in one for one in found)
         scores[name] = None if failed else sum(one["score"] for one in found) / len(found)
         better = next((one["goal"][1] for one in found if ERROR not in one), better)
     return FinishedStage(stage, scores, better)
 
 
-def _written(settings: SweepSettings, state: SweepState) -> SweepResults:
-    """The results, also in results.json and report.html."""
+def _write_results(settings: SweepSettings, state: SweepState) -> SweepResults:
+    """Write results.json and report.html; returns the results.
+
+    Raises:
+        RegardError: every trial has failed.
+    """
     latest: dict[str, tuple[Fraction, Values, list[dict[str, Any]]]] = {}
     for until, trials, reached in state.stages():
         for name, values in trials.items():
-            latest[name] = until, values, [reached[f"{name}-seed{one}"] for one in settings.seeds]
+            latest[name] = until, values, [reached[run_name(name, seed)] for seed in settings.seeds]
     every = [run for _, _, several in latest.values() for run in several]
     goal = next((run["goal"] for run in every if ERROR not in run), None)
     if goal is None:
@@ -223,7 +230,7 @@ def _written(settings: SweepSettings, state: SweepState) -> SweepResults:
     spent = sum(run.get("tokens", 0) for run in every)
     about = settings.about() | {"read by all runs": f"{spent:,} tokens"}
     found = SweepResults(settings.folder, (goal[0], goal[1]), settings.seeds, ranked, about)
-    write_text(settings.folder / "results.json", json.dumps(found.facts(), indent=1) + "\n")
+    write_json(settings.folder / "results.json", found.facts())
     found.report().save(settings.folder / "report.html")
     return found
 
@@ -239,7 +246,7 @@ def _trial(
     errors = [str(run[ERROR]) for run in reached if ERROR in run]
     if errors:
         return Trial(name, values, until, (), tokens, error=errors[0])
-    folders = [settings.folder / f"{name}-seed{seed}" for seed in settings.seeds]
+    folders = [settings.folder / run_name(name, seed) for seed in settings.seeds]
     outcomes = tuple(
         Outcome.read(one) for one in folders if until == 1 and (one / OUTCOME).exists()
     )

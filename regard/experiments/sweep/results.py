@@ -12,8 +12,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from regard.executors import Json
-from regard.experiments.compare.results import Outcome
-from regard.experiments.report import REPORT
+from regard.experiments.compare.results import Outcome, run_name
+from regard.experiments.report import report_links
 from regard.experiments.sweep.space import Values
 from regard.visual.comparison import spread
 from regard.visual.curves import Curves, Series, short
@@ -91,7 +91,7 @@ class SweepResults:
     @property
     def run(self) -> Path | None:
         """The folder of the best trial's run with the first seed."""
-        return self.folder / f"{self.best.name}-seed{self.seeds[0]}" if self.best else None
+        return self.folder / run_name(self.best.name, self.seeds[0]) if self.best else None
 
     @property
     def tokens(self) -> int:
@@ -101,11 +101,9 @@ class SweepResults:
     @cached_property
     def options(self) -> dict[str, str]:
         """The swept options, and what the table calls them: the last part, where it is unique."""
-        names = list(self.trials[0].values)
-        last = [name.rpartition(".")[2] for name in names]
-        return {
-            n: short if last.count(short) == 1 else n for n, short in zip(names, last, strict=True)
-        }
+        last_parts = {name: name.rpartition(".")[2] for name in self.trials[0].values}
+        every = [*last_parts.values()]
+        return {name: last if every.count(last) == 1 else name for name, last in last_parts.items()}
 
     def table(self) -> Table:
         """A row for each trial."""
@@ -181,9 +179,8 @@ class SweepResults:
 
     def report(self) -> RunReport:
         """A page, to be saved in the folder, since it links to the pages of the runs."""
-        runs = [f"{one.name}-seed{seed}" for one in self.trials for seed in self.seeds]
-        pages = {run: f"{run}/{REPORT}" for run in runs}
-        links = {run: page for run, page in pages.items() if (self.folder / page).exists()}
+        runs = [run_name(trial.name, seed) for trial in self.trials for seed in self.seeds]
+        links = report_links(self.folder, runs)
         title = f"Sweep over {', '.join(self.options.values())}"
         return RunReport(title, self.about, comparison=self.picture(), links=links)
 
@@ -202,13 +199,7 @@ def _spread(scores: Sequence[float]) -> str:
 
 
 def _shown(value: Json) -> str:
-    return (
-        value
-        if isinstance(value, str)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def ordered(trials: Sequence[Trial], better: str) -> tuple[Trial, ...]:

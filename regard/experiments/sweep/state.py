@@ -13,7 +13,7 @@ from regard.executors import Json
 from regard.experiments.compare.conditions import check_unchanged
 from regard.experiments.sweep.methods import SweepStage
 from regard.experiments.sweep.space import Values
-from regard.file_writing import write_text
+from regard.file_writing import write_json
 from regard.schema import Fields, read_json
 
 STATE = "sweep.json"
@@ -21,7 +21,11 @@ ERROR = "error"
 
 
 class StoredStage(Fields):
-    """A stage: its part of the budget ("1/8"), the values of its trials, and what runs reached."""
+    """A stage in sweep.json.
+
+    until: the part of the budget, such as "1/8".  trials: the values of each trial by its name.
+    runs: what each run has reached, by its name; see `regard.experiments.sweep.trial`.
+    """
 
     until: str
     trials: dict[str, dict[str, Any]]
@@ -29,7 +33,7 @@ class StoredStage(Fields):
 
 
 class StoredSweep(Fields):
-    """The file."""
+    """The content of sweep.json."""
 
     settings: dict[str, Any]
     stages: list[StoredStage]
@@ -96,14 +100,11 @@ class SweepState:
 
     def _write(self) -> None:
         stages = [one.model_dump() for one in self._stages]
-        write_text(
-            self.path, json.dumps({"settings": self.settings, "stages": stages}, indent=1) + "\n"
-        )
+        write_json(self.path, {"settings": self.settings, "stages": stages})
 
 
 def _damaged(message: str) -> CheckpointError:
     return CheckpointError(
         f"{message}\nThe runs are still there. Remove the file and run the same sweep again: it "
-        "continues "
-        "from them."
+        "continues from them."
     )
