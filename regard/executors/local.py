@@ -34,7 +34,7 @@ def available_cpus() -> int:
 class LocalExecutor:
     """Runs jobs in processes of this machine: an `Executor`.
 
-    workers: the number of jobs at once.
+    workers: how many jobs run at the same time.
     restarts: how often a job is started again if its process dies.
     """
 
@@ -64,19 +64,25 @@ def job_variables(threads: int) -> dict[str, str]:
 
 
 def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
-    """The variables of a job's process: its threads, and its GPUs where it asks for some."""
+    """The environment variables of a job's process: its threads, and its GPUs if it asks for some.
+
+    slot: the place of the process among `workers`, from 0, which chooses its GPUs.
+
+    Raises:
+        ConfigError: there are fewer GPUs than the workers ask for.
+    """
     threads = job.cpus or max(1, available_cpus() // workers)
     environment = os.environ | job_variables(threads)
     if job.gpus:
         named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        every = named.split(",") if named else [str(n) for n in range(job.gpus * workers)]
-        mine = every[slot * job.gpus : (slot + 1) * job.gpus]
-        if len(mine) < job.gpus:
+        gpus = named.split(",") if named else [str(n) for n in range(job.gpus * workers)]
+        own = gpus[slot * job.gpus : (slot + 1) * job.gpus]
+        if len(own) < job.gpus:
             raise ConfigError(
                 f"{workers} workers with {job.gpus} GPUs each need {workers * job.gpus} GPUs, but "
-                f"CUDA_VISIBLE_DEVICES names {len(every)}: {named}. Use fewer workers."
+                f"CUDA_VISIBLE_DEVICES names {len(gpus)}: {named}. Use fewer workers."
             )
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return environment
 
 
@@ -96,11 +102,11 @@ class _Child:
             env=environment,
             start_new_session=True,  # Ctrl-C in a terminal reaches the waiting process alone
         )
-        given = {"function": job.function, "arguments": job.arguments}
+        request = {"function": job.function, "arguments": job.arguments}
         try:
-            self.stdin.write(json.dumps(given).encode() + b"\n")
+            self.stdin.write(json.dumps(request).encode() + b"\n")
             self.stdin.flush()
-        except BrokenPipeError:  # it is dead already, which is noticed like later deaths
+        except BrokenPipeError:  # it has died already: `_Running.ended` notices it
             pass
 
     @property
@@ -115,7 +121,7 @@ class _Child:
         return {"stdout": self.process.stdout, "stderr": self.process.stderr}
 
     @property
-    def end(self) -> str:
+    def death(self) -> str:
         """How the process ended, if it gave no result."""
         code = self.process.returncode
         if code < 0:
@@ -146,7 +152,7 @@ class _Child:
 class _Running:
     """The running processes, which are `RunningJobs`; a listener gets their messages and lines.
 
-    workers: the most that run at once.
+    workers: how many run at the same time, at most.
     """
 
     def __init__(self, listener: JobListener, workers: int):
@@ -195,9 +201,10 @@ class _Running:
         return more
 
     def ended(self) -> list[Ended]:
-        """The jobs whose processes have ended, no longer among `children`.
+        """The jobs whose processes have ended, which no longer count as running.
 
-        Their pipes may still be open: in processes that they have started themselves.
+        What has arrived in their pipes is read; the pipes are not read to their end, since
+        processes that a job has started may keep them open.
         """
         ended = [child for child in self.children if child.process.poll() is not None]
         for child in ended:
@@ -210,10 +217,10 @@ class _Running:
                     self.selector.unregister(stream)
             child.close()
             self.children.remove(child)
-        return [(one.job, one.restarts, one.answer or one.end) for one in ended]
+        return [(one.job, one.restarts, one.answer or one.death) for one in ended]
 
     def stop(self) -> None:
-        """Ask all processes to stop and wait for them; another Ctrl-C ends them at once."""
+        """Ask all processes to stop and wait for them; another Ctrl-C kills them."""
         try:
             for child in self.children:
                 child.ask_to_stop()

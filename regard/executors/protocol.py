@@ -20,7 +20,7 @@ class Job:
 
     function: "package.module:name"; it takes `arguments` as keywords and returns what JSON can
         hold.
-    name: in messages.
+    name: what messages call it.
     cpus: the threads that it may use; 0: an equal share of the machine's for each worker.
     gpus: how many GPUs it sees; with 0 the executor hides none and reserves none.
     """
@@ -80,12 +80,13 @@ class PrintedLog:
 
 
 class Executor(Protocol):
-    """Runs jobs, several at once."""
+    """Runs jobs, several at the same time."""
 
     def run(
         self, jobs: Sequence[Job], listener: JobListener | None = None
     ) -> Generator[JobResult, None, None]:
-        """The results, each as soon as its job ends. Jobs start in order, as many as workers.
+        """The results, each as soon as its job ends. Jobs start in order; as many run at the same
+        time as the executor has workers.
 
         A job whose process dies (killed, or its machine is gone) is called again with the same
         arguments, a limited number of times; its function should continue from what it has saved.
@@ -111,7 +112,7 @@ def send(message: Json) -> None:
 
 @contextmanager
 def sending_to(sink: Callable[[Json], None]) -> Iterator[None]:
-    """Inside, `send` calls `sink`: for the side of an executor that calls the function."""
+    """Inside, `send` calls `sink`. For the process in which an executor calls a job's function."""
     token = _sink.set(sink)
     try:
         yield

@@ -103,7 +103,7 @@ def _connected_to_existing(address: str) -> ModuleType:
         return ray
     if not given:
         if not PRIVATE_SETTINGS.items() <= os.environ.items():
-            # It has read its settings, and would listen on all addresses.
+            # Ray reads its settings when it is imported: it would now listen on all addresses.
             raise ConfigError(
                 "`ray` was imported before, but is not connected to a cluster. Call ray.init() "
                 "first, or do not import ray: Regard then starts a cluster on this machine."
@@ -236,7 +236,8 @@ class ClusterLost(RegardError):
 class ClusterResources:
     """The resources of a cluster.
 
-    cpus, gpus: of its largest machine.  share: the CPUs of a job that does not set their number.
+    cpus, gpus: those of its largest machine.  share: the CPUs of a job that does not set their
+    number.
     """
 
     cpus: float
@@ -245,18 +246,18 @@ class ClusterResources:
 
     @classmethod
     def of(cls, ray: ModuleType, workers: int) -> ClusterResources:
-        """Of the largest machine.
+        """The resources of the cluster that `ray` is connected to, shared by so many workers.
 
         Raises:
             ClusterLost: no machine is alive.
         """
-        found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if not found:
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not machines:
             raise ClusterLost
-        cpus = [one.get("CPU", 0.0) for one in found]
+        cpus = [machine.get("CPU", 0.0) for machine in machines]
         share = sum(cpus) / workers
         largest = max(cpus)
-        gpus = max(one.get("GPU", 0.0) for one in found)
+        gpus = max(machine.get("GPU", 0.0) for machine in machines)
         return cls(largest, gpus, min(largest, float(int(share)) if share >= 1 else share))
 
     def options(self, job: Job) -> dict[str, Any]:
@@ -274,7 +275,7 @@ class ClusterResources:
         return {"num_cpus": cpus, "num_gpus": job.gpus, "name": job.name}
 
     def threads(self, job: Job) -> int:
-        """Of a job."""
+        """The number of threads of a job."""
         return job.cpus or max(1, int(self.share))
 
 
@@ -289,7 +290,7 @@ class Mailbox:
         self.entries.append((task, kind, content))
 
     def flush(self) -> None:
-        """Return when everything that the caller has put before has arrived."""
+        """Do nothing: a call that has returned shows that those before it have arrived."""
 
     def take(self) -> list[tuple[int, str, Json]]:
         """The entries since the last call."""
@@ -307,10 +308,10 @@ class Tasks:
         self,
         ray: ModuleType,
         listener: JobListener,
-        sizes: ClusterResources,
+        resources: ClusterResources,
         options: Mapping[str, Any] = MappingProxyType({}),
     ):
-        self.ray, self.listener, self.sizes, self.options = ray, listener, sizes, options
+        self.ray, self.listener, self.resources, self.options = ray, listener, resources, options
         self.running: dict[Any, tuple[Job, int, int]] = {}  # reference -> job, restarts, number
         self.started: list[Job] = []
         self._checked = time.monotonic()
@@ -323,9 +324,10 @@ class Tasks:
 
     def start(self, job: Job, restarts: int) -> None:
         number = len(self.started)
-        environment = job_variables(self.sizes.threads(job))
+        environment = job_variables(self.resources.threads(job))
         given = job.function, dict(job.arguments), environment, os.getcwd(), self.mailbox, number
-        reference = self.remote.options(**self.sizes.options(job), **self.options).remote(*given)
+        options = {**self.resources.options(job), **self.options}
+        reference = self.remote.options(**options).remote(*given)
         self.started.append(job)
         self.running[reference] = job, restarts, number
 

@@ -12,7 +12,7 @@ from regard.executors.protocol import Job, JobListener, JobResult, Json, Printed
 from regard.executors.ray import ClusterResources, Tasks, connected
 from regard.executors.restarting import results_of
 
-PLACEMENT_TIMEOUT = 120.0  # seconds to wait for free resources for all of them
+PLACEMENT_TIMEOUT = 120.0  # seconds to wait for free resources for all jobs
 
 
 class StoreActor:
@@ -53,8 +53,8 @@ class RayGang:
         ray = connected(self.address)
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        sizes = ClusterResources.of(ray, len(jobs))
-        bundles = [_bundle(sizes, job) for job in jobs]
+        resources = ClusterResources.of(ray, len(jobs))
+        bundles = [_bundle(resources, job) for job in jobs]
         group = ray.util.placement_group(bundles, strategy="PACK")
         try:
             if not group.wait(PLACEMENT_TIMEOUT):
@@ -67,15 +67,17 @@ class RayGang:
             placed = {"scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
             store = ray.remote(StoreActor).options(num_cpus=0, **placed).remote()
             address: Json = list(ray.get(store.address.remote()))
-            given = [replace(job, arguments={**job.arguments, "store": address}) for job in jobs]
-            tasks = Tasks(ray, listener or PrintedLog(), sizes, placed)
-            yield from results_of(tasks, given, len(jobs), restarts=0)
+            with_store = [
+                replace(job, arguments={**job.arguments, "store": address}) for job in jobs
+            ]
+            tasks = Tasks(ray, listener or PrintedLog(), resources, placed)
+            yield from results_of(tasks, with_store, len(jobs), max_restarts=0)
         finally:
             ray.util.remove_placement_group(group)
 
 
-def _bundle(sizes: ClusterResources, job: Job) -> dict[str, float]:
+def _bundle(resources: ClusterResources, job: Job) -> dict[str, float]:
     """The resources that a job needs on a machine."""
-    options: dict[str, Any] = sizes.options(job)
+    options: dict[str, Any] = resources.options(job)
     found = {"CPU": options["num_cpus"], "GPU": float(options["num_gpus"])}
     return {name: count for name, count in found.items() if count}

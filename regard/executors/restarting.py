@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from regard.executors.protocol import Job, JobListener, JobResult
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 
-RESTARTS = 3  # of a job whose process has died
+RESTARTS = 3  # of a job whose process has died, unless the executor is given another number
 
 # A job that has ended, the number of its restarts, and its answer (see
 # `regard.executors.worker.call`) or how its process died.
@@ -22,10 +22,10 @@ class RunningJobs(Protocol):
     listener: JobListener
 
     def __len__(self) -> int:
-        """Their number."""
+        """The number of running jobs."""
 
     def start(self, job: Job, restarts: int) -> None:
-        """Start one more."""
+        """Start a job; `restarts` counts the starts of the same job before this one."""
 
     def wait(self) -> None:
         """Wait a moment for something to happen; a signal may interrupt it anywhere."""
@@ -38,9 +38,12 @@ class RunningJobs(Protocol):
 
 
 def results_of(
-    running: RunningJobs, jobs: Sequence[Job], at_once: int, restarts: int
+    running: RunningJobs, jobs: Sequence[Job], workers: int, max_restarts: int
 ) -> Generator[JobResult, None, None]:
-    """The results of jobs as they end; `at_once` jobs run at a time.
+    """The results of jobs as they end.
+
+    workers: how many jobs run at the same time.
+    max_restarts: how often a job is started again whose process has died.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when all jobs have ended.
@@ -49,18 +52,18 @@ def results_of(
     with Interruption() as interruption:
         try:
             while waiting or len(running):
-                while waiting and len(running) < at_once:
+                while waiting and len(running) < workers:
                     running.start(*waiting.popleft())
                 with interruption.leaving_at_once():
                     running.wait()
-                for job, times, answer in running.ended():
+                for job, restarts, answer in running.ended():
                     if not isinstance(answer, str):
                         yield JobResult(job, answer.get("value"), answer.get("error", ""))
-                    elif times < restarts:
+                    elif restarts < max_restarts:
                         running.listener.log(job, f"{answer}; it is started again")
-                        waiting.appendleft((job, times + 1))
+                        waiting.appendleft((job, restarts + 1))
                     else:
-                        error = f"{answer}, {times + 1} times" if times else answer
+                        error = f"{answer}, {restarts + 1} times" if restarts else answer
                         yield JobResult(job, error=error, lost=True)
         except Stopped:
             running.stop()

@@ -21,6 +21,7 @@ from regard.models.features import Features
 from regard.models.keep_layers import keep_layers
 from regard.tasks.encoding import headed
 from regard.text import Tokenizer
+from regard.training.flops import bytes_of
 
 
 def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
@@ -32,11 +33,7 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
     if isinstance(section, FineTuneSection):
         return _model_to_fine_tune(section)
     model: Any = model_class(section.name)
-    roles = {field.name: field.default for field in fields(model.Config)}
-    special = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*roles}}
-    for role, number in special.items():
-        if number is None and roles[role] is not None:
-            raise ConfigError(f"The tokenizer has no {role} token, which the model needs.")
+    special = special_ids(tokenizer, {field.name: field.default for field in fields(model.Config)})
     options = section.model_dump(exclude={"name", "size"})
     _check_layers(options)
     try:
@@ -48,9 +45,24 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
         raise ConfigError(f"[model] {str(error).removeprefix('[model] ')}") from None
 
 
+def special_ids(tokenizer: Tokenizer, config: Mapping[str, Any]) -> dict[str, int | None]:
+    """The ids of the special tokens that a model's configuration has: `pad`, `bos`, `eos`.
+
+    config: the fields of the configuration with their values; None: the token may be missing.
+
+    Raises:
+        ConfigError: the tokenizer lacks a token that the model needs.
+    """
+    found = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*config}}
+    for role, number in found.items():
+        if number is None and config[role] is not None:
+            raise ConfigError(f"The tokenizer has no {role} token, which the model needs.")
+    return found
+
+
 def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
     """The model of a folder, with the options that [model] changes."""
-    folder_of(section.path)  # says that it is missing, before anything else is said of it
+    folder_of(section.path)  # a missing folder is the first error
     if section.features and section.lora:
         raise ConfigError("[model.lora] cannot stand beside [model.features]: leave one out.")
     model = read_model(section.path, section.changes())
@@ -87,7 +99,7 @@ def _check_memory(make: Callable[[], nn.Module]) -> None:
         memory = torch.cuda.get_device_properties(0).total_memory
     try:
         with torch.device("meta"), SkipInit():
-            weights = sum(w.numel() * w.element_size() for w in make().parameters())
+            weights = bytes_of(make())
     except RuntimeError as error:
         said = str(error).split("\n")[0]
         raise ConfigError(f"[model] is too large to be built: {said}.") from None

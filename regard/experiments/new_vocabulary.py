@@ -10,6 +10,7 @@ from torch import nn
 
 from regard.checkpoints.model_folder import open_folder
 from regard.errors import ConfigError
+from regard.experiments.build_model import special_ids
 from regard.models.exchange_vocabulary import exchange_vocabulary
 from regard.text import Tokenizer
 
@@ -42,15 +43,5 @@ def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Modu
         f"start from the mean of its {own.vocab_size:,} vectors; its other words are dropped.",
         stacklevel=4,
     )
-    return exchange_vocabulary(model, rows, **_special_ids(model.config, tokenizer))
-
-
-def _special_ids(configuration: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
-    """The ids of the special tokens that a model's configuration names."""
-    config = asdict(configuration)
-    known = config.keys() & {"pad", "bos", "eos"}
-    found = {role: getattr(tokenizer, f"{role}_id") for role in known}
-    for role, number in found.items():
-        if number is None and config[role] is not None:
-            raise ConfigError(f"[tokenizer] has no {role} token, which the model needs.")
-    return found
+    config: Any = model.config
+    return exchange_vocabulary(model, rows, **special_ids(tokenizer, asdict(config)))

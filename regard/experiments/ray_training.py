@@ -32,8 +32,8 @@ from regard.training import Interrupted
 from regard.training.distributed.torchrun import OtherProcessFailed
 from regard.training.result import read_result
 
-RANK = "regard.experiments.ray_training:trained_by_rank"
-RESTARTS = 20  # of a training whose processes were lost
+FUNCTION = "regard.experiments.ray_training:trained_by_rank"
+RESTARTS = 20  # of a training that has lost a process
 
 
 def train_on_ray(
@@ -91,9 +91,8 @@ def _address(on: str) -> str:
     if name != "ray":
         raise ConfigError(
             f"`--on` of a training must be `ray` or `ray://ADDRESS`, but is {on!r}. On one "
-            "machine, and "
-            "under Slurm, start several processes with torchrun: torchrun --nproc-per-node 4 "
-            "-m regard train RECIPE"
+            "machine, and under Slurm, start several processes with torchrun: torchrun "
+            "--nproc-per-node 4 -m regard train RECIPE"
         )
     return address
 
@@ -105,21 +104,21 @@ def _run(folder: Path, begin: Json, on: str, workers: int, device: str | None, s
     """
     check_at_least(1, workers=workers)
     address = _address(on)
-    sizes = ClusterResources.of(connected(address), workers)
-    gpus = 1 if device != "cpu" and sizes.gpus else 0
+    resources = ClusterResources.of(connected(address), workers)
+    gpus = 1 if device != "cpu" and resources.gpus else 0
     given: dict[str, Json] = {"folder": str(folder.absolute()), "device": device, "size": workers}
     with closing(display(show)) as shown:
         for attempt in range(RESTARTS + 1):
-            more = {
+            of_attempt = {
                 "begin": None if (folder / "recipe.toml").exists() else begin,
                 "attempt": attempt,
                 "every": shown.every,
             }
             jobs = [
-                Job(RANK, {**given, **more, "rank": rank}, f"process {rank}", gpus=gpus)
+                Job(FUNCTION, {**given, **of_attempt, "rank": rank}, f"process {rank}", gpus=gpus)
                 for rank in range(workers)
             ]
-            lost = _lost(RayGang(address), jobs, shown)
+            lost = _run_processes(RayGang(address), jobs, shown)
             if not lost:
                 return Run(folder, read_result(folder))
             shown.say(f"{lost}; all processes start again from the last checkpoint")
@@ -129,8 +128,8 @@ def _run(folder: Path, begin: Json, on: str, workers: int, device: str | None, s
     )
 
 
-def _lost(gang: RayGang, jobs: Sequence[Job], shown: Display) -> str:
-    """Run all processes; how one was lost, "" where the training has ended.
+def _run_processes(gang: RayGang, jobs: Sequence[Job], shown: Display) -> str:
+    """Run all processes; how one of them was lost, "" if the training has ended.
 
     Raises:
         RegardError: the training has failed.
@@ -159,7 +158,9 @@ def trained_by_rank(
 ) -> str:
     """The job of one process: the training, begun by a recipe and overrides, or resumed.
 
-    store: host and port. Returns why it has ended where that was another process.
+    store: host and port.
+
+    Returns why the training has ended early if another process was lost; else "".
     """
     environment = {
         "RANK": rank,

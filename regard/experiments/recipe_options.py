@@ -25,7 +25,8 @@ from regard.tasks.verbs import TaskVerbs
 from regard.training import TrainingOptions
 from regard.training.options import without_effect
 
-NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
+# Fields of a model's configuration that [model] cannot set: the tokenizer and pruning set them.
+NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")
 
 
 def read_recipe(
@@ -44,7 +45,11 @@ def read_recipe(
 def open_recipe(
     path: str | Path, overrides: Sequence[str] = (), keep_unset: bool = False
 ) -> tuple[RawRecipe, Any]:
-    """A recipe as it was read, which knows the line of each option, and its checked options."""
+    """A recipe as it was read, which knows the line of each option, and its checked options.
+
+    Raises:
+        ConfigError, DataError: as `read_recipe`.
+    """
     raw = read(path, overrides)
     return raw, checked_recipe(raw, keep_unset)
 
@@ -103,7 +108,7 @@ class FeaturesSection(Options):
     d_model: Size = FeaturesConfig.d_model
     lstm_layers: Size = FeaturesConfig.lstm_layers
     d_words: Count = FeaturesConfig.d_words
-    """Of learned vectors of tokens beside the features; 0: none."""
+    """The width of learned vectors of tokens beside the features; 0: none."""
     dropout: Probability = FeaturesConfig.dropout
 
 
@@ -128,7 +133,7 @@ class FineTuneSection(Options):
 
     @property
     def size(self) -> str:
-        """None: the folder says it."""
+        """ "": the weights of the folder have their own size."""
         return ""
 
     def changes(self) -> dict[str, Any]:

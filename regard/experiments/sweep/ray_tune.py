@@ -39,11 +39,11 @@ class RayTuneSearch:
     at_once: int
 
     def __post_init__(self) -> None:
-        self._made()
+        self._searcher()
 
     def next(self, finished: Sequence[FinishedStage]) -> SweepStage | None:
         """The next suggestions of a new searcher that has received all scores so far."""
-        searcher, count = self._made(), 0
+        searcher, count = self._searcher(), 0
         for one in finished:
             count += len(one.stage.trials)
             for name in one.stage.trials:
@@ -66,7 +66,7 @@ class RayTuneSearch:
         """Plain values; numbers with the digits of those that are drawn."""
         return {name: _plain(self.space.axes[name], suggested[name]) for name in self.space.axes}
 
-    def _made(self) -> Any:
+    def _searcher(self) -> Any:
         """The searcher, as it is before its first suggestion."""
         try:
             from ray import tune
@@ -82,8 +82,7 @@ class RayTuneSearch:
         if not issubclass(kind, Searcher):
             raise ConfigError(
                 f"{self.searcher!r} of Ray Tune does not use the scores of trials: use --by "
-                "random, "
-                "which needs no Ray."
+                "random, which needs no Ray."
             )
         given = {one: self.seed for one in SEEDS if one in inspect.signature(kind).parameters}
         space = {name: _domain(tune, axis) for name, axis in self.space.axes.items()}

@@ -31,7 +31,7 @@ from regard.suggest import nearest
 
 RAY_TUNE = "ray-tune"
 METHODS = ("grid", "random", "successive-halving", f"{RAY_TUNE}:SEARCHER")
-DRAWN = 16  # configurations, where `trials` is not given
+DEFAULT_TRIALS = 16  # configurations that are drawn, if `trials` is not given
 PROBES = (0.5, 1.5)  # an option that takes one of them takes numbers that are not whole
 # Options of [data] that make batches. They may be swept over: all trials read equally many tokens.
 BATCHING = ("batch_size", "max_tokens_per_batch")
@@ -127,7 +127,7 @@ class SweepSettings:
         yield f"in total at most {self._budget(spent)}{seeds}{share if spent < most else ''}"
 
     def _budget(self, times: Fraction) -> str:
-        """`times` budgets of the recipe, in words."""
+        """The budget of the recipe, multiplied by `times`, in words."""
         limits = {name: getattr(self.recipe.training, name) for name in BUDGET}
         found = {name: float(limit * times) for name, limit in limits.items() if limit}
         return " or ".join(
@@ -155,8 +155,8 @@ def checked_settings(
     """The settings from the arguments of `regard.sweep`.
 
     Raises:
-        ConfigError: an argument is wrong, an option does not exist, or its values are no list and
-            no range.
+        ConfigError: an argument is wrong, an option does not exist, or its values are neither a
+            list nor a range.
     """
     check_at_least(1, trials=trials, rungs=rungs)
     if not seeds or len(set(seeds)) < len(seeds):
@@ -204,11 +204,10 @@ def _method(
         if trials is not None:
             raise ConfigError(
                 "`trials` has no effect with a grid, which has all combinations. Leave it out, or "
-                "use "
-                "--by random."
+                "use --by random."
             )
         return AllAtOnce(numbered(space.grid()))
-    drawn = trials or DRAWN
+    drawn = trials or DEFAULT_TRIALS
     if by == "random":
         return AllAtOnce(numbered(space.drawn(drawn, draw_seed)))
     if by == "successive-halving":

@@ -26,12 +26,10 @@ from regard.executors import Json
 
 LOGARITHMIC = 10  # a range with ends that differ by this factor is searched on a logarithmic scale
 DIGITS = 4  # significant digits of values that are drawn
-TRIES = 1000  # to draw a configuration that was not drawn before
+TRIES = 1000  # attempts for each configuration to draw one that was not drawn before
 MOST_POINTS = 10_000  # of a range
-OPENING, CLOSING = (
-    "[{\"'",
-    "]}\"'",
-)  # what a value without quotation marks does not begin or end with
+# A value without quotation marks neither begins nor ends with these.
+OPENING, CLOSING = "[{\"'", "]}\"'"
 EXAMPLES = (
     "Examples: 128,256 (these values); 1e-4..1e-2 (any value between the two); 1e-4..1e-2:5 (five "
     "values from end to end)."
@@ -85,7 +83,7 @@ class Range:
         return self.at(random.random())
 
     def points(self, count: int) -> ValueList:
-        """So many values from end to end; whole numbers may be fewer."""
+        """`count` values from end to end; fewer where rounding makes integers equal."""
         found = [self.at(n / (count - 1)) for n in range(count)]
         return ValueList(tuple(dict.fromkeys(found)))
 
@@ -125,8 +123,7 @@ class Space:
             if name not in lists:
                 raise ConfigError(
                     f"`--over {name}` is a range without a number of points, which a grid needs. "
-                    "Write "
-                    "LOW..HIGH:5 for five points, or use --by random."
+                    "Write LOW..HIGH:5 for five points, or use --by random."
                 )
         return [dict(zip(lists, one, strict=True)) for one in product(*lists.values())]
 
