@@ -52,6 +52,15 @@ def test_features_are_those_that_all_processors_have(tmp_path):
     assert not prebuilt.levels_of("riscv64", frozenset())
 
 
+@pytest.mark.parametrize("level", prebuilt.LEVELS["aarch64"], ids=lambda level: level.name)
+def test_the_kernels_are_valid_for_a_compiler_of_aarch64(level):
+    compiler = shutil.which("aarch64-linux-gnu-g++")
+    if compiler is None:
+        pytest.skip("there is no aarch64-linux-gnu-g++ (package g++-aarch64-linux-gnu)")
+    flags = *build.FLAGS, *level.flags, "-fsyntax-only"
+    assert not build._run(compiler, *flags, str(build.SOURCE))
+
+
 @pytest.fixture
 def wheel_folder(libraries, tmp_path, monkeypatch):
     """The folder of a wheel's kernels, where only the lowest level is; nothing is set up yet."""

@@ -14,6 +14,14 @@ from regard.ops import negative_log_likelihood as nll
 KINDS = ["fast", "older", "plain"]
 
 
+def close(kind: str | None) -> dict[str, float]:
+    """The distance to float64 that is allowed, for kernels and for torch.
+
+    torch adds up a row in float32: with 50,257 scores its error is 6e-6 on x86, 3e-5 on AArch64.
+    """
+    return dict(atol=5e-5, rtol=1e-5) if kind is None else dict(atol=2e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("shape", [(101, 40), (32, 128), (5, 77)])
 def test_the_rows_of_a_quantized_matrix_equal_those_of_torch(use, weights, shape):
@@ -42,7 +50,7 @@ def test_argmax_gives_the_best_token_and_its_log_probability(use, monkeypatch, w
         use(kind)
         word, log_prob = best(scores)
         assert torch.equal(word, wanted.argmax(-1))
-        assert torch.allclose(log_prob.double(), wanted.amax(-1), atol=1e-6)
+        assert torch.allclose(log_prob.double(), wanted.amax(-1), **close(kind))
     assert best(scores[:0])[0].shape == (0,)
 
 
@@ -81,7 +89,7 @@ def test_negative_log_likelihood_equals_that_in_float64(use, monkeypatch, words,
         use(kind)
         found = nll(scores, asked)
         assert found.dtype == torch.float64
-        assert torch.allclose(found, wanted, atol=2e-6, rtol=1e-6)
+        assert torch.allclose(found, wanted, **close(kind))
         half = scores.bfloat16()
         assert torch.allclose(
             nll(half, asked),
