@@ -17,6 +17,7 @@ from regard.attention.multihead import (
     PackedLinear,
     merge_heads,
     split_heads,
+    split_keys_values,
 )
 from regard.errors import ConfigError
 from regard.layers.rotary import rotate
@@ -78,8 +79,8 @@ class GroupedQueryAttention(MultiHeadAttention):
                 `hidden`.
         """
         query = rotate(split_heads(self.query(hidden), self.heads, self.head_dim), angles)
-        both = split_heads(self.key_value(hidden), 2 * self.key_value_heads, self.head_dim)
-        key, value = both.chunk(2, dim=1)  # (B, 2G, T, K) -> 2 times (B, G, T, K)
+        packed = self.key_value(hidden)  # (B, T, 2 * G * K), with G = `key_value_heads`
+        key, value = split_keys_values(packed, self.key_value_heads, self.head_dim)
         key = rotate(key, angles)
         if cache is not None:
             key, value = cache.update(key, value)

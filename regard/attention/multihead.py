@@ -41,6 +41,12 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+def split_keys_values(packed: Tensor, heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Keys and values from their packed projection: (B, S, 2 * H * K) -> 2 times (B, H, S, K)."""
+    key, value = split_heads(packed, 2 * heads, head_dim).chunk(2, dim=1)  # from (B, 2H, S, K)
+    return key, value
+
+
 class PackedLinear(Linear):
     """Several projections of one input side by side: (..., D) -> `parts` times (..., D')."""
 
@@ -160,8 +166,8 @@ class SelfAttention(MultiHeadAttention):
         query = split_heads(
             linear(tokens.of(hidden), weight[:width], first), self.heads, self.head_dim
         )
-        both = split_heads(linear(hidden, weight[width:], rest), 2 * self.heads, self.head_dim)
-        key, value = both.chunk(2, dim=1)  # (B, 2H, T, K) -> 2 times (B, H, T, K)
+        packed = linear(hidden, weight[width:], rest)
+        key, value = split_keys_values(packed, self.heads, self.head_dim)
         return self._read(query, key, value, tokens.mask_of(mask))
 
     def _read(
@@ -225,8 +231,7 @@ class CrossAttention(MultiHeadAttention):
 
     def read(self, memory: Tensor, mask: KeyMask = ALL_KEYS) -> Memory:
         """The keys and values of a memory (N, S, D), of which a query may see what `mask` says."""
-        both = split_heads(self.key_value(memory), 2 * self.heads, self.head_dim)
-        key, value = both.chunk(2, dim=1)  # (N, 2H, S, K) -> 2 times (N, H, S, K)
+        key, value = split_keys_values(self.key_value(memory), self.heads, self.head_dim)
         return Memory(key, value, mask)
 
     def forward(self, hidden: Tensor, memory: Memory) -> Tensor:

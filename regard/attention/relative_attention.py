@@ -23,6 +23,7 @@ from regard.attention.multihead import (
     PackedLinear,
     merge_heads,
     split_heads,
+    split_keys_values,
     width_of_head,
 )
 from regard.layers.dropout import check_probability
@@ -254,9 +255,7 @@ class RelativeAttention(nn.Module):
 
     def keys_and_values(self, read: Tensor) -> tuple[Tensor, Tensor]:
         """Of hidden states (B, S, D): (B, H, S, K) twice."""
-        both = split_heads(self.key_value(read), 2 * self.heads, self.head_dim)
-        key, value = both.chunk(2, dim=1)  # (B, 2H, S, K) -> 2 times (B, H, S, K)
-        return key, value
+        return split_keys_values(self.key_value(read), self.heads, self.head_dim)
 
     def project(self, vectors: Tensor) -> Tensor:
         """W_r of vectors of distances, (R, D) or (B, R, D) -> (1 or B, H, R, K)."""

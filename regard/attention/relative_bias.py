@@ -35,6 +35,11 @@ def two_sided_bucket(distance: Tensor, buckets: int, max_distance: int = MAX_DIS
     return causal_bucket(distance.abs(), half, max_distance) + half * (distance < 0)
 
 
+def distances(queries: Tensor, keys: Tensor) -> Tensor:
+    """Query position minus key position: (T,) or (B, T), and (S,) -> (1 or B, T, S)."""
+    return torch.atleast_2d(queries)[:, :, None] - keys
+
+
 class RelativeBias(nn.Module):
     """A learned number for each bucket of distances and each head; T5's layers share one.
 
@@ -56,8 +61,8 @@ class RelativeBias(nn.Module):
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """What is added to the scores: positions (T,) or (B, T), and (S,) -> (1 or B, H, T, S)."""
-        distance = torch.atleast_2d(queries)[:, :, None] - keys  # (1 or B, T, S)
-        return self.by_distance(distance).permute(0, 3, 1, 2)
+        bias = self.by_distance(distances(queries, keys))
+        return bias.permute(0, 3, 1, 2)  # (1 or B, T, S, H) -> (1 or B, H, T, S)
 
     def by_distance(self, distance: Tensor) -> Tensor:
         """The bias of distances (query position - key position): (...,) -> (..., H)."""

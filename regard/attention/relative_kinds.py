@@ -22,7 +22,7 @@ from regard.attention.attend import ValueTerm
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import PackedLinear, split_heads
 from regard.attention.relative_attention import gather_by_distance, relative_scores
-from regard.attention.relative_bias import RelativeBias
+from regard.attention.relative_bias import RelativeBias, distances
 from regard.attention.relative_protocol import (
     Relation,
     Relations,
@@ -34,11 +34,6 @@ from regard.data.batches import Sequences
 from regard.data.dependency_trees import ancestors, tree_distances, trees_of
 from regard.errors import RegardError
 from regard.layers.positions import sinusoid
-
-
-def distances(queries: Tensor, keys: Tensor) -> Tensor:
-    """Positions (T,) or (B, T), and (S,) -> (1 or B, T, S)."""
-    return torch.atleast_2d(queries)[:, :, None] - keys
 
 
 def sum_by_distance(weights: Tensor, rows: Tensor, count: int) -> Tensor:

@@ -27,6 +27,7 @@ from regard.attention.multihead import (
     PackedLinear,
     merge_heads,
     split_heads,
+    split_keys_values,
     width_of_head,
 )
 from regard.attention.relative_attention import relative_scores
@@ -144,8 +145,7 @@ class TwoStreamAttention(nn.Module):
             cache: the keys and values of earlier positions; it takes those of `content`.
         """
         hidden = content if memory is None else torch.cat([memory.detach().to(content), content], 1)
-        both = split_heads(self.key_value(hidden), 2 * self.heads, self.head_dim)
-        key, value = both.chunk(2, dim=1)  # (B, 2H, S, K) -> 2 times (B, H, S, K)
+        key, value = split_keys_values(self.key_value(hidden), self.heads, self.head_dim)
         if cache is not None:
             key, value = cache.update(key, value)
         vectors = self.distance(distances.to(content))[None]

@@ -14,8 +14,8 @@ from regard.data.batches import Sequences
 from regard.data.layout import ALL, FirstTokens, TokenSubset
 from regard.kernels.compiled_decoder import CompiledGenerator
 from regard.kernels.compiled_texts import CompiledTexts
-from regard.layers.scalar_mix import Layer
-from regard.models.protocols import Choice, Encoder, LanguageModel, States
+from regard.layers.scalar_mix import Layer, LayerChoice
+from regard.models.protocols import Encoder, LanguageModel, States
 from regard.models.wrappers import EncoderAround
 
 LAST = Layer(-1)
@@ -79,7 +79,7 @@ class CompiledEncoder(EncoderAround):
             found = self.texts.first(batch)
         return self.model.encode(batch, tokens) if found is None else found
 
-    def chosen(self, batch: Sequences, choice: Choice) -> Tensor:
+    def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
         """See `Encoder`."""
         if choice == LAST:
             found = self.texts.last(batch)

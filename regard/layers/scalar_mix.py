@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.suggest import nearest
 
-States = Iterator[Tensor]
+States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
 
 
-class Choice(Protocol):
+class LayerChoice(Protocol):
     """Makes one feature (B, T, D') of the hidden states of all layers, each (B, T, D)."""
 
     def __call__(self, states: States) -> Tensor: ...
@@ -137,7 +137,7 @@ class ScalarMix(nn.Module):
         return d_model
 
 
-CHOICES: dict[str, Choice] = {
+CHOICES: dict[str, LayerChoice] = {
     "first": Layer(0),
     "last": Layer(-1),
     "second-to-last": Layer(-2),
@@ -148,7 +148,7 @@ CHOICES: dict[str, Choice] = {
 MIX = "mix:"  # followed by scalars, with commas between
 
 
-def choice_of(layers: str | int | Choice) -> Choice:
+def choice_of(layers: str | int | LayerChoice) -> LayerChoice:
     """The choice of this name, the layer of this number, or the mix `mix:1,0,-2` of scalars.
 
     Raises:

@@ -21,15 +21,15 @@ from regard.data.word_characters import with_characters
 from regard.layers.character_convolution import CharacterConvolution
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import LSTM, BidirectionalStack
+from regard.layers.task_heads import ConcatPooling
 from regard.layers.word_characters import CharacterLSTM, vectors_of_words
 from regard.models.config import Probability, Size, TokenId
-from regard.models.init import init_weights, recurrent_head
+from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, States
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
 from regard.text.templates import Template
 
-HEAD_INIT = 0.02  # the matrices of task heads start normal with this deviation
 CHARACTER_WIDTH = 3  # of the convolutions (Ma and Hovy, table 1)
 
 
@@ -125,12 +125,14 @@ class BiLSTM(nn.Module, Encoder):
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
-        See `recurrent_head`.
+        Those for texts read [h_T, max, mean] of the hidden states.
 
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        return init_weights(recurrent_head(self, kind, outputs), HEAD_INIT)
+        pooling, d_pooled = ConcatPooling(), 3 * self.config.d_model
+        made = linear_head(self, kind, outputs, pooling=pooling, d_pooled=d_pooled)
+        return init_weights(made, HEAD_INIT)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

@@ -17,7 +17,7 @@ from regard.errors import CheckpointError
 from regard.recipe import Options, options_of
 from regard.schema import ErrorOf, checked
 
-SPECIAL = ("pad", "bos", "eos")  # fields that are token ids
+SPECIAL_TOKENS = ("pad", "bos", "eos")  # fields that are token ids
 LAYERS = ("layers", "encoder_layers", "decoder_layers", "lstm_layers", "sets")
 SHARED_LAYERS = ("groups", "layers_per_group")  # of models whose `layers` share their parameters
 # Each is a dimension of some weight.
@@ -71,7 +71,7 @@ def check_consistent(
         if heads is not None and values.get("head_dim") is None and width % heads:
             must = f"divide `{names.get('d_model', 'd_model')}` ({width})"
             raise error(f"{where}: `{names.get(field, field)}` must {must}, but is {heads}.")
-    for role in SPECIAL:
+    for role in SPECIAL_TOKENS:
         if values.get(role) is not None and values[role] >= vocab_size:
             must = f"an id below `{names.get('vocab_size', 'vocab_size')}` ({vocab_size})"
             name = names.get(role, role)

@@ -21,13 +21,11 @@ from torch.nn import functional as F
 from regard.attention.cache import HEADROOM, extremes
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
-from regard.models.check_config import config_of
+from regard.models.check_config import SPECIAL_TOKENS, config_of
 from regard.models.config import Size, TokenId
 from regard.models.protocols import EncoderDecoder, Head, LanguageModel, Output
 from regard.ops import TopKTokens
 from regard.state import State
-
-SPECIAL = ("pad", "bos", "eos")
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class DecoderOnlyConfig:
         """
         kind = _language_model(self.decoder)
         known = asdict(self)
-        own = {name: known[name] for name in ("vocab_size", *SPECIAL)}
+        own = {name: known[name] for name in ("vocab_size", *SPECIAL_TOKENS)}
         names = {one.name for one in fields(kind.Config)}
         own = {name: value for name, value in own.items() if name in names}
         if twice := [name for name in own if name in self.inside]:
@@ -94,7 +92,7 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
             ConfigError: it has no token that ends a text.
         """
         inside = asdict(model.config)
-        special = {role: inside.pop(role, None) for role in SPECIAL}
+        special = {role: inside.pop(role, None) for role in SPECIAL_TOKENS}
         if special["eos"] is None:
             raise ConfigError(
                 f"{type(model).__name__} cannot generate targets: its vocabulary has no token that "

@@ -34,18 +34,16 @@ from regard.layers.recurrent import last, reorder, stack_cells, turn
 from regard.layers.sampled_softmax import SampledSoftmax
 from regard.layers.scalar_mix import ScalarMix
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import ClassificationHead, every_token, mean_of_tokens
+from regard.layers.task_heads import mean_of_tokens
 from regard.layers.word_characters import vectors_of_words
 from regard.models.config import Count, Filters, Limit, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
 from regard.state import Cells, State
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
 from regard.text.templates import Template
-
-HEAD_INIT = 0.02  # the matrices of task heads start normal with this deviation
 
 
 @dataclass(frozen=True)
@@ -293,17 +291,7 @@ class Elmo(nn.Module, Encoder):
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        poolings = {"tags": every_token, "span": every_token}
-        poolings |= {"classes": mean_of_tokens, "multiple_choice": mean_of_tokens}
-        if kind not in poolings:
-            raise no_head(self, kind, TASK_HEADS)
-        made = ClassificationHead(
-            self.config.d_model,
-            2 if kind == "span" else outputs,
-            pooling=poolings[kind],
-            dropout=self.config.dropout,
-        )
-        return init_weights(made, HEAD_INIT)
+        return init_weights(linear_head(self, kind, outputs, pooling=mean_of_tokens), HEAD_INIT)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

@@ -22,14 +22,12 @@ from regard.data.layout import ALL, TokenSubset
 from regard.errors import CheckpointError, ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import LSTM, BidirectionalStack
-from regard.layers.scalar_mix import Choice, ScalarMix, choice_of
-from regard.layers.task_heads import ClassificationHead, every_token, mean_of_tokens
+from regard.layers.scalar_mix import LayerChoice, ScalarMix, choice_of
+from regard.layers.task_heads import mean_of_tokens
 from regard.models.check_config import config_of
 from regard.models.config import Count, Probability, Size, TokenId
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
-
-INIT = 0.02  # the head's matrix starts normal with this deviation, as those of encoders
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class Features(nn.Module, Encoder):
         self.config, inner = config, config.inner()
         self.encoder: Any = model_class(config.encoder)(inner).requires_grad_(False).eval()
         mixed = config.choice == "mix"
-        self.choice: Choice = ScalarMix(inner.layers) if mixed else choice_of(config.choice)
+        self.choice: LayerChoice = ScalarMix(inner.layers) if mixed else choice_of(config.choice)
         width = self.choice.width(inner.d_model) + config.d_words
         self.words: nn.Module = NoVectors()
         if config.d_words:
@@ -172,17 +170,7 @@ class Features(nn.Module, Encoder):
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        width, dropout = self.config.d_model, self.config.dropout
-        match kind:
-            case "tags":
-                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
-            case "classes" | "multiple_choice":
-                made = ClassificationHead(width, outputs, pooling=mean_of_tokens, dropout=dropout)
-            case "span":
-                made = ClassificationHead(width, 2, pooling=every_token, dropout=dropout)
-            case _:
-                raise no_head(self, kind, TASK_HEADS)
-        return init_weights(made, INIT)
+        return init_weights(linear_head(self, kind, outputs, pooling=mean_of_tokens), HEAD_INIT)
 
     def template(self, tokenizer: Any) -> Any:
         """That of the encoder."""

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.layers.task_heads import ClassificationHead, ConcatPooling, every_token
+from regard.layers.task_heads import ClassificationHead, Pooling, every_token
 from regard.models.protocols import Encoder
 from regard.suggest import nearest
 
 TASK_HEADS = ("classes", "tags", "span", "multiple_choice")  # the heads that every encoder has
+# Standard deviation of the initial matrices of task heads, of models without one in their config.
+HEAD_INIT = 0.02
 
 
 def init_weights(module: nn.Module, std: float) -> nn.Module:
@@ -24,10 +26,15 @@ def init_weights(module: nn.Module, std: float) -> nn.Module:
     return module
 
 
-def recurrent_head(encoder: Encoder, kind: str, outputs: int) -> nn.Module:
-    """A new head of an encoder whose hidden states are those of recurrent layers.
+def linear_head(
+    encoder: Encoder, kind: str, outputs: int, *, pooling: Pooling, d_pooled: int | None = None
+) -> nn.Module:
+    """A new head of one linear layer behind dropout, for an encoder without a pooler.
 
-    That for classes reads [h_T, max, mean] of the hidden states.
+    Args:
+        outputs: of the heads "classes", "multiple_choice" and "tags"; "span" has 2.
+        pooling: what "classes" and "multiple_choice" read of a text, (B, T, D) -> (B, `d_pooled`).
+        d_pooled: None: D, the width of the encoder.
 
     Raises:
         ConfigError: there is no head of that kind.
@@ -35,7 +42,7 @@ def recurrent_head(encoder: Encoder, kind: str, outputs: int) -> nn.Module:
     width, dropout = encoder.config.d_model, encoder.config.dropout
     match kind:
         case "classes" | "multiple_choice":
-            return ClassificationHead(3 * width, outputs, pooling=ConcatPooling(), dropout=dropout)
+            return ClassificationHead(d_pooled or width, outputs, pooling=pooling, dropout=dropout)
         case "tags":
             return ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
         case "span":

@@ -17,13 +17,11 @@ from torch.nn import functional as F
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.layers.task_heads import ClassificationHead, Pooling, every_token, max_of_tokens
+from regard.layers.task_heads import max_of_tokens
 from regard.models.config import Filters, Probability, Size, TokenId
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, States
 from regard.text.templates import Template
-
-HEAD_INIT = 0.02  # the matrices of task heads start normal with this deviation
 
 
 @dataclass(frozen=True)
@@ -106,13 +104,7 @@ class KimCNN(nn.Module, Encoder):
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        poolings: dict[str, Pooling] = {"tags": every_token, "span": every_token}
-        poolings |= {"classes": max_of_tokens, "multiple_choice": max_of_tokens}
-        if kind not in poolings:
-            raise no_head(self, kind, TASK_HEADS)
-        outputs = 2 if kind == "span" else outputs
-        options: dict[str, Any] = {"pooling": poolings[kind], "dropout": self.config.dropout}
-        return init_weights(ClassificationHead(self.config.d_model, outputs, **options), HEAD_INIT)
+        return init_weights(linear_head(self, kind, outputs, pooling=max_of_tokens), HEAD_INIT)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

@@ -17,7 +17,7 @@ form here, which a model replaces where it can do better.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
+from regard.layers.scalar_mix import LayerChoice
+from regard.layers.scalar_mix import States as States
 from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
@@ -35,10 +37,6 @@ if TYPE_CHECKING:
     from regard.layers.recurrent import RecurrentLayer
 
 S = TypeVar("S", bound=State)  # what a generator carries from step to step
-States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
-# Makes one tensor (B, T, D') of the hidden states of all layers, such as those of the last layer or
-# the sum of the last four: see regard/layers/scalar_mix.py.
-Choice = Callable[[States], Tensor]
 
 
 @dataclass(frozen=True)
@@ -445,7 +443,7 @@ class Encoder(Model):
             pass
         return hidden
 
-    def chosen(self, batch: Sequences, choice: Choice) -> Tensor:
+    def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
         """`choice` of the hidden states of a batch, for its N tokens end to end: (N, D)."""
         hidden = choice(self.states(batch))  # (B, T, D), or (1, N and padding, D) where unpadded
         if batch.layout is None:

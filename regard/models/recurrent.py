@@ -22,8 +22,9 @@ from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentLayer, Stack, cell_class
 from regard.layers.softmax import Softmax
+from regard.layers.task_heads import ConcatPooling
 from regard.models.config import InitScale, Probability, Size, TokenId
-from regard.models.init import recurrent_head
+from regard.models.init import linear_head
 from regard.models.protocols import Encoder, LanguageModel, Output, Recurrent, States
 from regard.state import Cells
 from regard.text.templates import Template
@@ -161,12 +162,13 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
-        See `recurrent_head`.
+        Those for texts read [h_T, max, mean] of the hidden states.
 
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        return self._init(recurrent_head(self, kind, outputs))
+        pooling, d_pooled = ConcatPooling(), 3 * self.config.d_model
+        return self._init(linear_head(self, kind, outputs, pooling=pooling, d_pooled=d_pooled))
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

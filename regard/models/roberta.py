@@ -98,5 +98,4 @@ class Roberta(Bert):
     @staticmethod
     def template(tokenizer: Any) -> Template:
         """<s> A </s></s> B </s>, where the tokenizer's own file does not say it."""
-        begins, ends = tokenizer.required_ids("cls", "sep")
-        return Template.around((begins,), (ends, ends), (ends,))
+        return Template.roberta(*tokenizer.required_ids("cls", "sep"))

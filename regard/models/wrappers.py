@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
+from regard.layers.scalar_mix import LayerChoice
 from regard.models.protocols import (
-    Choice,
     Encoder,
     Generator,
     Head,
@@ -213,7 +213,7 @@ class EncoderAround(Around[Encoder], Encoder):  # type: ignore[override]
         """As of the model."""
         return self.model.encode(batch, tokens)
 
-    def chosen(self, batch: Sequences, choice: Choice) -> Tensor:
+    def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
         """As of the model."""
         return self.model.chosen(batch, choice)
 

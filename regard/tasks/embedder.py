@@ -28,7 +28,7 @@ from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError, shown
 from regard.layers.pooling import KINDS, Pooling
-from regard.layers.scalar_mix import Choice, choice_of
+from regard.layers.scalar_mix import LayerChoice, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
 from regard.tasks import inputs
@@ -101,7 +101,7 @@ class EmbedOptions(TypedDict, total=False):
     max_tokens_per_batch: tokens in a batch, padding included.
     """
 
-    layers: str | int | Choice
+    layers: str | int | LayerChoice
     pooling: str | None
     per: Per
     normalize: bool | None
@@ -371,7 +371,7 @@ class Embedder:
 
     encoder: Encoder
     input_format: InputFormat
-    choice: Choice
+    choice: LayerChoice
     unit: TextVectors | WordVectors | TokenVectors
     precision: Precision
     budget: int

@@ -98,6 +98,11 @@ class Template:
         return cls.around(begins, begins, ends)
 
     @classmethod
+    def roberta(cls, begin: int, end: int) -> Template:
+        """<s> A </s>, <s> A </s></s> B </s>; all are of the first segment."""
+        return cls.around((begin,), (end, end), (end,))
+
+    @classmethod
     def bert(cls, begin: int, end: int) -> Template:
         """[CLS] A [SEP], [CLS] A [SEP] B [SEP]; B and the [SEP] after it are the second segment."""
         first, middle, last = ((begin, 0),), ((end, 0),), ((end, 1),)
