@@ -167,13 +167,13 @@ class Cells(State):
 class TokensRead(State):
     """How many tokens of each sequence were read, by a decoder without a cache of keys.
 
-    No count is above `longest`, and `even` tells that all are equal to it; both are plain values so
-    that nobody waits for the device to know them.
+    No count is above `longest`; `equal_lengths`: all are equal to it. Both are Python values:
+    reading them does not wait for the device.
     """
 
     counts: Tensor  # (B,)
     longest: int = 0
-    even: bool = True
+    equal_lengths: bool = True
 
     @classmethod
     def start(cls, rows: int, device: torch.device) -> TokensRead:

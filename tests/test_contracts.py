@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from regard import ops
 from regard.attention.attend import attend
 from regard.attention.capture import CapturePoint, ReshapedCapture, listening
-from regard.attention.masks import Positions, causal, given, global_, padding, window
+from regard.attention.masks import Coordinates, causal, given, global_, padding, window
 from regard.attention.scores import PLAIN, Additive
 from regard.data.batches import Sequences
 from regard.decoding.start import start
@@ -325,7 +325,7 @@ def test_bigbird_equals_attention_under_its_mask():
     blocks = gathered_blocks(count, chosen)  # (N, G)
     at = (blocks[..., None] * size + torch.arange(size)).flatten(1)  # (N, G * size)
     there = (blocks >= 0).repeat_interleave(size, 1)
-    positions = Positions(
+    positions = Coordinates(
         sequence=torch.arange(rows).view(-1, 1, 1, 1, 1),
         head=torch.arange(heads).view(1, -1, 1, 1, 1),
         query=torch.arange(length).view(1, 1, count, size, 1),

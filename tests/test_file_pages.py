@@ -16,7 +16,7 @@ from regard.checkpoints.filling import check_finite
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.errors import CheckpointError
 from regard.file_pages import release, releasing
-from regard.layers.quantized import QuantizedMatrix, Weights
+from regard.layers.quantized import QuantizedMatrix, WeightType
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pages of Linux")
 MB = 1 << 20
@@ -77,7 +77,7 @@ def test_quantizing_a_mapped_matrix_takes_little_more_memory_than_the_result(tmp
     assert done.returncode == 0, done.stderr
 
 
-def check_memory_of_quantizing(kind: Weights, folder: Path) -> None:
+def check_memory_of_quantizing(kind: WeightType, folder: Path) -> None:
     weight, matrix = matrix_in(folder)
     wanted = QuantizedMatrix(matrix, kind)
     before = resident()

@@ -123,7 +123,7 @@ def write_through(cache: KeyValueCache, layer: int, key: Tensor, value: Tensor) 
 @given(STEPS, st.integers(1, 3))
 def test_the_cache_equals_lists_of_keys_and_values(steps, room):
     naive, layers = Lists(3), 2
-    cache = KeyValueCache.empty(3, layers, 2, 3, room=room, like=torch.zeros(1))
+    cache = KeyValueCache.empty(3, layers, 2, 3, capacity=room, like=torch.zeros(1))
     for verb, argument in steps:
         rows = len(naive.keys)
         shortest = min(map(len, naive.keys))
@@ -158,8 +158,8 @@ def test_the_cache_equals_lists_of_keys_and_values(steps, room):
             naive.keys = [row[: len(row) - count] for row in naive.keys]
         assert cache.lengths.tolist() == [len(row) for row in naive.keys]
         assert cache.longest >= max(map(len, naive.keys)) and cache.rows == len(naive.keys)
-        assert not cache.even or len(set(map(len, naive.keys))) == 1
-        assert cache.origin is None or cache.even
+        assert not cache.equal_lengths or len(set(map(len, naive.keys))) == 1
+        assert cache.origin is None or cache.equal_lengths
 
 
 def assert_same_lists(naive: Lists, keys: Tensor, values: Tensor) -> None:
@@ -171,7 +171,7 @@ def assert_same_lists(naive: Lists, keys: Tensor, values: Tensor) -> None:
 
 
 def test_the_capacity_of_the_cache_grows_by_a_quarter():
-    cache = KeyValueCache.empty(1, 1, 1, 2, room=4, like=torch.zeros(1))
+    cache = KeyValueCache.empty(1, 1, 1, 2, capacity=4, like=torch.zeros(1))
     rooms = []
     for _ in range(110):
         cache = cache.reserve(1)
@@ -184,7 +184,7 @@ def test_the_capacity_of_the_cache_grows_by_a_quarter():
 
 
 def test_expected_tokens_are_reserved_unless_they_are_too_many():
-    cache = KeyValueCache.empty(1, 1, 1, 2, room=4, like=torch.zeros(1)).reserve(10).advance(10)
+    cache = KeyValueCache.empty(1, 1, 1, 2, capacity=4, like=torch.zeros(1)).reserve(10).advance(10)
     assert cache.expect_tokens(90).reserve(11).keys.size(3) == 100
     assert cache.expect_tokens(5000).reserve(11).keys.size(3) == 2 * 21 + 128
     assert cache.expect_tokens(3).reserve(30).keys.size(3) == 40
@@ -192,7 +192,7 @@ def test_expected_tokens_are_reserved_unless_they_are_too_many():
 
 def test_a_cache_of_larger_capacity_has_the_same_keys_and_values():
     like = torch.zeros(1, dtype=torch.float16)
-    cache = KeyValueCache.empty(2, 3, 4, 128, room=8, like=like)
+    cache = KeyValueCache.empty(2, 3, 4, 128, capacity=8, like=like)
     cache.keys.normal_(), cache.values.normal_()
     cache = cache.advance(6)
     wide = cache.reserve(2000)  # so large that the system makes its zeros

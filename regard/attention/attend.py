@@ -1,4 +1,4 @@
-"""The attention of every model: `attend` scores, masks, weighs, and shows the weights.
+"""The attention of every model: scores, mask, softmax, weighted mean, capture of the weights.
 
     context = softmax(score(query, key) + bias) value         over the keys that the mask allows
 
@@ -40,24 +40,25 @@ def attend(
     dropout: float = 0.0,
     capture: CapturePoint | ReshapedCapture | None = None,
 ) -> Tensor:
-    """Weighted mean of the values, by how well each key answers the query.
+    """The mean of the values, weighted by the softmax of the scores of their keys.
 
     Args:
-        query, key, value: (..., T, K), (..., S, K), (..., S, V).
-        score: part that gives (..., T, S) from query and key.
-        mask: which keys each query may see. A query that may see none gets zeros.
-        bias: (..., T, S) real numbers added to the scores.
-        reweight: part that changes the weights after the softmax (Luong's Gaussian, a hard sample).
-        value_term: gives, from the weights (..., T, S) after dropout, what is added to the context
-            (Shaw's relative positions).
-        dropout: probability with which a weight is dropped; give 0 in evaluation.
+        query, key, value: (..., T, K), (..., S, K), (..., S, K').
+        score: the scores (..., T, S) of query and key.
+        mask: the keys that each query may see. A query that may see none gets zeros.
+        bias: (..., T, S), added to the scores.
+        reweight: from the weights after the softmax to those that are used instead, both
+            (..., T, S): Luong's Gaussian, a hard sample.
+        value_term: from the weights (..., T, S) after dropout to a term (..., T, K') that is added
+            to the context: Shaw's relative positions.
+        dropout: probability of dropping a weight; 0 in evaluation.
         capture: the capture point that receives the weights; None: they are never recorded.
 
     Returns:
-        The context, (..., T, V).
+        The context, (..., T, K').
 
     Raises:
-        ValueError: the grid or the bias has more dimensions than the query.
+        ValueError: the mask or the bias has more dimensions than the query.
     """
     _check_dimensions(query, mask, bias)
     plain = reweight is None and value_term is None
@@ -97,8 +98,8 @@ def attend_qkv(
 
 
 def is_captured(capture: CapturePoint | ReshapedCapture | None) -> bool:
-    """Whether a recorder receives the weights from this capture point."""
-    # Blocks are compiled for when nothing is captured; see regard/training/compiling.py.
+    """Whether a listener wants the weights of this capture point."""
+    # Compiled blocks are for passes without capture; see regard/training/compiling.py.
     if capture is None or torch.compiler.is_compiling() or listening.get() is None:
         return False
     return capture.is_wanted
@@ -134,7 +135,7 @@ def _takes_fused(
         return False
     if query.is_cuda or query.is_meta or torch.compiler.is_compiling():
         return True
-    # The CPU has no fused kernel with dropout; `ops.dropout` is faster than what stands for it.
+    # The CPU has no fused kernel with dropout; `ops.dropout` is faster than torch's substitute.
     return not drop.threshold and not (query.dtype == torch.bfloat16 and key.size(-2) <= FEW_KEYS)
 
 
@@ -154,7 +155,7 @@ def _fused(
         bias = bias.to(query.dtype)
         grid = bias if grid is None else bias.masked_fill(~grid, -torch.inf)
     if query.is_meta and query.dim() == 4:
-        return _kept_alone(query, key, value, grid, is_causal)
+        return _fused_on_meta(query, key, value, grid, is_causal)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -166,12 +167,12 @@ def _fused(
     )
 
 
-def _kept_alone(
+def _fused_on_meta(
     query: Tensor, key: Tensor, value: Tensor, grid: Tensor | None, is_causal: bool
 ) -> Tensor:
-    """The context on the meta device, and what fused kernels keep for the backward pass.
+    """The context on the meta device, which counts what fused kernels save for the backward pass.
 
-    There is none for the meta device, where torch would keep the weights, as no device does.
+    PyTorch's function would keep all weights there, which no device with a fused kernel does.
     """
     if grid is not None:
         grid = grid.to(query.dtype).expand(*query.shape[:-1], key.size(-2))

@@ -5,8 +5,8 @@
     context = attend(query, key, value, mask=mask)
 
 Positions are cut into blocks. `by_blocks` finds which blocks of keys each block of queries may see,
-and only these are computed: time and memory grow with the length and not with its square. Any mask
-will do, one of single positions too; what is computed is attention under exactly this mask.
+and only these are computed: time and memory grow with the length and not with its square. The mask
+may be any mask, not only one of whole blocks: the result is attention under exactly this mask.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard import ops
-from regard.attention.masks import Device, Mask, Positions, Ranges
+from regard.attention.masks import BlockRanges, Coordinates, Device, Mask
 from regard.ops import ALL_KEYS, NO_DROP, BlockRows, Drop, KeyMask, SparseMask
 
-CHUNK = 2**22  # numbers of the keys that are gathered at a time: 16 MB in float32
+CHUNK = 2**22  # elements of the keys that are gathered at a time: 16 MB in float32
 
 # ------------------------------------------------------------------------------- patterns
 
@@ -35,16 +35,16 @@ class BlockWindow(Mask):
     before: int
     after: int
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         distance = at.query // self.size - at.key // self.size
         return (distance <= self.before) & (distance >= -self.after)
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         (first, last), (start, stop) = at.query, at.key
         least, most = first // self.size - stop // self.size, last // self.size - start // self.size
         return (least <= self.before) & (most >= -self.after)
 
-    def alike_in(self, size: int) -> bool:
+    def same_within_blocks(self, size: int) -> bool:
         return self.size % size == 0
 
 
@@ -53,14 +53,14 @@ class GlobalBlocks(Mask):
     size: int
     lengths: Tensor | None
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         key, query = ((end, end) for end in (at.key, at.query))
         return self._global(key, at.sequence) | self._global(query, at.sequence)
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         return self._global(at.key, at.sequence) | self._global(at.query, at.sequence)
 
-    def alike_in(self, size: int) -> bool:
+    def same_within_blocks(self, size: int) -> bool:
         return self.size % size == 0
 
     def _global(self, ends: tuple[Tensor, Tensor], sequence: Tensor) -> Tensor:
@@ -75,19 +75,19 @@ class GlobalBlocks(Mask):
 @dataclass(frozen=True)
 class RandomBlocks(Mask):
     size: int
-    plan: Tensor  # (B or 1, H or 1, N, R), -1 for none
+    plan: Tensor  # see `random_blocks`
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         key = at.key // self.size
         return self._chosen(at.sequence, at.head, at.query // self.size, key, key)
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         query, other = (end // self.size for end in at.query)
         if not torch.equal(query, other):
             return super().touches(at)
         return self._chosen(at.sequence, at.head, query, *(end // self.size for end in at.key))
 
-    def alike_in(self, size: int) -> bool:
+    def same_within_blocks(self, size: int) -> bool:
         return self.size % size == 0
 
     def _chosen(
@@ -106,57 +106,62 @@ class RandomBlocks(Mask):
 
 
 @dataclass(frozen=True)
-class Shorter(Mask):
+class FullIfShort(Mask):
     lengths: Tensor
-    most: int
+    max_length: int
 
-    def allows(self, at: Positions) -> Tensor:
-        return self.lengths.to(at.key.device)[at.sequence] <= self.most
+    def allows(self, at: Coordinates) -> Tensor:
+        return self.lengths.to(at.key.device)[at.sequence] <= self.max_length
 
-    def touches(self, at: Ranges) -> Tensor:
-        return self.lengths.to(at.sequence.device)[at.sequence] <= self.most
+    def touches(self, at: BlockRanges) -> Tensor:
+        return self.lengths.to(at.sequence.device)[at.sequence] <= self.max_length
 
-    def alike_in(self, size: int) -> bool:
+    def same_within_blocks(self, size: int) -> bool:
         return True
 
 
 def block_window(size: int, before: int, after: int | None = None) -> Mask:
-    """A block of `size` positions sees itself and so many blocks before and after."""
+    """A block of `size` positions sees itself, `before` blocks before it and `after` after it.
+
+    after: None: as many as `before`.
+    """
     return BlockWindow(size, before, before if after is None else after)
 
 
 def global_blocks(size: int, lengths: Tensor | None = None) -> Mask:
-    """The first block sees everything and is seen by everything; so does the last block of each
-    sequence, where their lengths (B,) are given.
+    """The first block of `size` positions sees all blocks, and all blocks see it; with the lengths
+    (B,) of the sequences, the last block of each too.
     """
     return GlobalBlocks(size, lengths)
 
 
 def random_blocks(size: int, plan: Tensor) -> Mask:
-    """Block n of the queries of a sequence sees in a head the blocks `plan[sequence, head, n]`.
+    """Block n of the queries of a sequence sees the blocks `plan[sequence, head, n]` of keys.
 
-    plan: (B or 1, H or 1, N, R) numbers of blocks, -1 for none; see `random_plan`.
+    plan: (B or 1, H or 1, N, R) indices of blocks, -1 for none; see `random_plan`. N is the number
+        of blocks, R that of the random ones for each.
     """
     return RandomBlocks(size, plan)
 
 
-def shorter(lengths: Tensor, most: int) -> Mask:
-    """Sequences of at most so many positions see everything; lengths: (B,)."""
-    return Shorter(lengths, most)
+def full_if_short(lengths: Tensor, max_length: int) -> Mask:
+    """Sequences whose length, (B,), is at most `max_length` have full attention."""
+    return FullIfShort(lengths, max_length)
 
 
 def random_plan(
     counts: Tensor, heads: int, picks: int, seed: int, *, is_causal: bool = False
 ) -> Tensor:
-    """For each block of queries some other blocks, drawn without repetition: (B, H, N, R), and
+    """For each block of queries R other blocks, drawn without replacement: (B, H, N, R), and
     (1, H, N, R) with `is_causal`.
 
-    No block is drawn that a window of one block or the global blocks contain, and with `is_causal`
-    none after the queries. The draws for a block depend on the seed, the head and the number of the
+    Blocks of a window of one block, and global blocks, are not drawn; nor, with `is_causal`, blocks
+    after the queries. The draws for a block depend on the seed, the head and the index of the
     block, and not on the other sequences.
 
-    counts: (B,), how many blocks each sequence has.  picks: R; where there are fewer blocks, the
-        rest are -1.
+    Args:
+        counts: (B,), the number of blocks of each sequence.
+        picks: R; where there are fewer blocks, the rest are -1.
     """
     longest = int(counts.max()) if counts.numel() else 0
     draws = torch.rand(longest, heads, picks, generator=torch.Generator().manual_seed(seed))
@@ -196,24 +201,24 @@ def by_blocks(
     heads: int = 1,
     device: Device = None,
 ) -> KeyMask:
-    """A mask of as many queries as keys, to be computed block by block.
+    """The mask of T = S = `length` positions, for block-sparse attention.
 
     Args:
-        length: positions of each sequence, any number.
-        size: of a block.
-        sequences, heads: B and H, where the mask depends on them.
+        length: positions of a sequence; it need not be a multiple of `size`.
+        size: positions of a block.
+        sequences, heads: B and H, where the mask depends on them; else 1.
     """
     mask, count = mask.simplified(length), -(-length // size)
     if mask.trivial(length) or not length:
         return ALL_KEYS
-    # Which blocks there are is a matter of numbers, and tensors on the meta device have none.
+    # The blocks are found from values, which tensors on the meta device do not have.
     on_meta = device is not None and torch.device(device).type == "meta"
     axis = partial(torch.arange, device="cpu" if on_meta else device)
     first = axis(count) * size
     ends = first, (first + size - 1).clamp(max=length - 1)
     sequence, head = axis(sequences)[:, None, None, None], axis(heads)[None, :, None, None]
     queries, keys = (end[:, None] for end in ends), (end[None] for end in ends)
-    touched = mask.touches(Ranges(sequence, head, tuple(queries), tuple(keys)))  # type: ignore[arg-type]
+    touched = mask.touches(BlockRanges(sequence, head, tuple(queries), tuple(keys)))  # type: ignore[arg-type]
     touched = touched.expand(*touched.shape[:-2], count, count)
     rows = [
         _rows_of(mask, touched, chosen, length, size, sequences, heads)
@@ -227,8 +232,10 @@ def by_blocks(
 
 
 def _groups(counts: Tensor) -> list[Tensor]:
-    """The numbers of rows that see few blocks, and of those that see many: at most two groups,
-    which together have the fewest pairs when each row has as many as the most of its group.
+    """The indices of the rows that see few blocks, and of those that see many, by counts (N,).
+
+    Each row is padded to the largest count of its group; the two groups are those with the fewest
+    pairs of blocks in total.
     """
     ordered = counts.sort().values
     few = torch.arange(1, len(counts) + 1, device=counts.device)
@@ -240,21 +247,27 @@ def _groups(counts: Tensor) -> list[Tensor]:
 def _rows_of(
     mask: Mask, touched: Tensor, rows: Tensor, length: int, size: int, sequences: int, heads: int
 ) -> BlockRows:
-    """Some blocks of queries, the blocks of keys that they see, and what is left of the mask."""
+    """The blocks of keys that some blocks of queries see, and the mask inside these blocks.
+
+    Args:
+        touched: (B, H, N, N), see `Mask.touches`.
+        rows: (R,) indices of the blocks of queries.
+    """
     seen, count = touched[:, :, rows], touched.size(-1)
     most = int(seen.sum(-1).max())
     order = torch.arange(count, device=rows.device)
     keys = (seen * (2 * count) - order).topk(most, dim=-1).indices.sort(-1).values  # (.., R, M)
     inside = torch.arange(size, device=rows.device)
+    # (.., R, M) -> (.., R, M * size)
     known = seen.gather(-1, keys)[..., None].expand(*keys.shape, size).flatten(-2)
     key = (keys[..., None] * size + inside).flatten(-2)[..., None, :]  # (.., R, 1, M * size)
     query = (rows * size)[:, None, None]  # (R, 1, 1)
-    if not mask.alike_in(size):
+    if not mask.same_within_blocks(size):
         query = query + inside[:, None]
     ends = dict(query=query.clamp(max=length - 1)[None, None], key=key.clamp(max=length - 1))
     sequence = torch.arange(sequences, device=rows.device)[:, None, None, None, None]
     head = torch.arange(heads, device=rows.device)[None, :, None, None, None]
-    grid = mask.allows(Positions(sequence, head, **ends)) & known[..., None, :] & (key < length)
+    grid = mask.allows(Coordinates(sequence, head, **ends)) & known[..., None, :] & (key < length)
     return BlockRows(rows, keys, grid)
 
 
@@ -283,7 +296,7 @@ def _by_block(
     scale: float | None = None,
     drop: Drop = NO_DROP,
 ) -> Tensor:
-    """Queries (B, H, T, K), keys and values (B, H, T, K) -> (B, H, T, V)."""
+    """Queries and keys (B, H, T, K), values (B, H, T, K') -> (B, H, T, K')."""
     assert mask.sparse is not None
     scale = query.size(-1) ** -0.5 if scale is None else scale
     call = _Call(mask.sparse, scale, drop)
@@ -294,7 +307,7 @@ def _by_block(
 
 @dataclass(frozen=True)
 class _Call:
-    """One call for heads (B, H, T, K)."""
+    """Block-sparse attention of one layer, forward and backward."""
 
     mask: SparseMask
     scale: float
@@ -306,10 +319,10 @@ class _Call:
         context = torch.empty_like(context, memory_format=torch.contiguous_format)
         for part in self._parts(blocks[1]):
             context[:, :, part.rows] = self._attended(*part.read(*blocks), part)
-        return context.flatten(2, 3)[:, :, : query.size(2)]
+        return context.flatten(2, 3)[:, :, : query.size(2)]  # (B, H, N, size, K') -> (B, H, T, K')
 
     def backward(self, grad: Tensor, *inputs: Tensor) -> list[Tensor]:
-        """The gradients of queries, keys and values; what was gathered is gathered again."""
+        """The gradients of queries, keys and values; keys and values are gathered again."""
         blocks, outer = [self._blocks(x) for x in inputs], self._blocks(grad)
         sums = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in blocks]
         for part in self._parts(blocks[1]):
@@ -318,15 +331,16 @@ class _Call:
                 context = self._attended(read[0], read[1], read[2], part)
             found = torch.autograd.grad(context, read, outer[:, :, part.rows])
             part.add(sums, *found)
+        # (B, H, N, size, K) -> (B, H, T, K)
         return [total.flatten(2, 3)[:, :, : grad.size(2)] for total in sums]
 
     def _blocks(self, x: Tensor) -> Tensor:
-        """(B, H, T, K) -> (B, H, N, size, K), zeros behind the end."""
+        """(B, H, T, K) -> (B, H, N, size, K), with zeros after the last position."""
         missing = -x.size(2) % self.mask.size
         return F.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, self.mask.size))
 
     def _parts(self, key: Tensor) -> list[_Part]:
-        """Rows of blocks, so many at a time as `CHUNK` allows."""
+        """Rows of blocks in parts, whose gathered keys have at most `CHUNK` elements."""
         parts = []
         for rows in self.mask.rows:
             numbers = key.size(0) * key.size(1) * rows.keys.size(-1) * key[0, 0, 0].numel()
@@ -339,21 +353,25 @@ class _Call:
         return parts
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, part: _Part) -> Tensor:
-        """(B, H, R, size, K) with keys (B, H, R, M, K) -> (B, H, R, size, V)."""
+        """Queries (B, H, R, size, K), keys (B, H, R, M * size, K) -> (B, H, R, size, K')."""
         sequences, heads, rows, size, _ = query.shape
         if self.drop.threshold:
             grid = part.grid.expand(sequences, heads, rows, -1, -1)
             weights = ops.attention_weights((query * self.scale) @ key.mT, KeyMask(grid))
-            return (weights * self._kept(part, weights).to(weights.dtype)) @ value
-        # Numbers before they are repeated for every query: of a boolean mask the kernel makes all.
+            return (weights * self._dropout_factors(part, weights).to(weights.dtype)) @ value
+        # The mask as numbers is expanded without a copy; from a boolean one the kernel would make a
+        # number for each query.
         bias = torch.zeros_like(part.grid, dtype=query.dtype).masked_fill_(~part.grid, -torch.inf)
         bias = bias.expand(sequences, heads, rows, -1, -1).flatten(0, 1).expand(-1, -1, size, -1)
+        # (B, H, R, ., .) -> (B * H, R, ., .)
         query, key, value = (x.flatten(0, 1) for x in (query, key, value))
         context = F.scaled_dot_product_attention(query, key, value, bias, scale=self.scale)
-        return context.unflatten(0, (sequences, heads))
+        return context.unflatten(0, (sequences, heads))  # -> (B, H, R, size, K')
 
-    def _kept(self, part: _Part, weights: Tensor) -> Tensor:
-        """0 for weights that are dropped, as of a dense matrix, and 1 / (1 - p) for the others."""
+    def _dropout_factors(self, part: _Part, weights: Tensor) -> Tensor:
+        """0 for the weights that dropout of the dense matrix drops, 1 / (1 - p) for the others:
+        (B, H, R, size, M * size).
+        """
         sequences, heads, _, size, _ = weights.shape
         length, inside = self.mask.length, torch.arange(size, device=weights.device)
         head = torch.arange(sequences * heads, device=weights.device)
@@ -365,15 +383,15 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some rows of blocks; see `BlockRows`."""
+    """Some blocks of queries, (R,), and the keys that they see; see `BlockRows`."""
 
     rows: Tensor
     keys: Tensor
     grid: Tensor
 
     def read(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of blocks (B, H, N, size, K) their queries (B, H, R, size, K), and the keys and values
-        that these see, (B, H, R, M * size, K).
+        """From blocks (B, H, N, size, K): the queries (B, H, R, size, K), and the keys and values
+        that they see, (B, H, R, M * size, K).
         """
         index, shape = self._index(key), (*key.shape[:2], len(self.rows), -1)
         gathered = [
@@ -389,14 +407,14 @@ class _Part:
             total.flatten(0, 2).index_add_(0, self._index(total), blocks)
 
     def _index(self, blocks: Tensor) -> Tensor:
-        """The numbers of the gathered blocks among those of all sequences and heads."""
+        """The indices of the gathered blocks among the B * H * N blocks: (B * H * R * M,)."""
         sequences, heads, count = blocks.shape[:3]
         head = torch.arange(sequences * heads, device=blocks.device).view(sequences, heads, 1, 1)
         return (head * count + self.keys).flatten()
 
 
 class _BlockAttention(torch.autograd.Function):
-    """Keeps the heads alone for the backward pass."""
+    """Saves only queries, keys and values for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:

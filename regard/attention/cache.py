@@ -20,32 +20,36 @@ HEADROOM = 128  # positions for which a cache has memory beyond those that are n
 class KeyValueCache(State):
     """Keys and values of every layer, for rows of different lengths.
 
-    `keys`, `values` are (B, L, H, C, K) with room for C positions; row b has filled its first
-    `lengths[b]`. No length is above `longest`, and `even` tells that all are equal to it; both are
-    plain values so that nobody waits for the device to know them.
+    keys, values: (N, L, H, C, K), with capacity for C positions; N is B, or more after `select`.
+    lengths: (B,), the stored positions of each sequence.
+    longest: no length is above it.
+    equal_lengths: all lengths are `longest`. Both are Python values: reading them does not wait for
+        the device.
+    origin: (B, C), or None: position t of sequence b is stored in row `origin[b, t]` of `keys` and
+        `values`; None: in row b.
 
-    A search reorders its rows at every step. Then a table is reordered instead of keys and values:
-    position t of row b lies in row `origin[b, t]` of `keys` and `values`, which may have more
-    rows than there are sequences. New positions go into row b, since nothing reads what is stored
-    behind `longest`. That holds only where all rows are as long: others have no
-    table. Code that cannot read through it calls `materialize`, which copies.
+    A beam search reorders its hypotheses at every step: `select` then reorders the table `origin`
+    instead of copying keys and values. New positions are written to row b, because no sequence
+    reads what is stored at `longest` or later. This holds only for equal lengths, so that a cache
+    with different lengths has no table. Code that cannot use the table calls `materialize`, which
+    copies.
     """
 
     keys: Tensor
     values: Tensor
-    lengths: Tensor  # (B,)
+    lengths: Tensor
     longest: int = 0
-    even: bool = True
-    origin: Tensor | None = None  # (B, C)
+    equal_lengths: bool = True
+    origin: Tensor | None = None
     expected: int = 0  # positions announced by `expect_tokens`; 0: none
     JOINS = True
 
     @classmethod
     def empty(
-        cls, rows: int, layers: int, heads: int, head_dim: int, *, room: int = 16, like: Tensor
+        cls, rows: int, layers: int, heads: int, head_dim: int, *, capacity: int = 16, like: Tensor
     ) -> KeyValueCache:
-        """No positions yet, on the device and of the type of `like`."""
-        keys = like.new_zeros(rows, layers, heads, room, head_dim)
+        """A cache of `rows` sequences without any position, with the device and type of `like`."""
+        keys = like.new_zeros(rows, layers, heads, capacity, head_dim)
         lengths = torch.zeros(rows, dtype=torch.long, device=like.device)
         return cls(keys, torch.zeros_like(keys), lengths)
 
@@ -59,45 +63,50 @@ class KeyValueCache(State):
         return self._map(Tensor.clone, State.copy)
 
     def reserve(self, count: int) -> KeyValueCache:
-        """With memory for `count` further positions.
+        """This cache with capacity for `count` further positions.
 
-        It grows by a quarter, or to the expected tokens where they are at most twice the needed.
+        Where it is too small, it grows by a quarter, or to the expected tokens if these are at most
+        twice the needed ones.
         """
-        room, needed = self.keys.size(3), self.longest + count
-        if needed <= room:
+        capacity, needed = self.keys.size(3), self.longest + count
+        if needed <= capacity:
             return self
-        room = max(room + max(16, room // 4), needed, min(self.expected, 2 * needed + HEADROOM))
-        keys, values = (_with_room([(old, self.longest)], room) for old in (self.keys, self.values))
-        return replace(self, keys=keys, values=values)._through(self.origin)
+        capacity = max(
+            capacity + max(16, capacity // 4), needed, min(self.expected, 2 * needed + HEADROOM)
+        )
+        keys, values = (
+            _with_capacity([(old, self.longest)], capacity) for old in (self.keys, self.values)
+        )
+        return replace(self, keys=keys, values=values)._with_origin(self.origin)
 
     def expect_tokens(self, count: int) -> KeyValueCache:
         """See `State.expect_tokens`."""
         return replace(self, expected=self.longest + count)
 
     def positions(self, count: int) -> Tensor:
-        """Where the next `count` tokens of each row stand: (B, T)."""
+        """The positions of the next `count` tokens of each sequence: (B, T)."""
         return self.lengths[:, None] + torch.arange(count, device=self.lengths.device)
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store (B, H, T, K) at each row's next positions; give back all of the layer's.
+        """Store keys and values (B, H, T, K) of the next T positions in a layer (from 0).
 
-        They come back as they are stored, in the type of `key`. A layer may have fewer heads than
-        the cache has room for.
+        A layer may have fewer heads than the cache has capacity for.
 
-        Positions behind a row's own length hold what earlier rows left there: the mask
-        `key position <= query position` hides them.
+        Returns:
+            Those of all S positions, (B, H, S, K) twice, in the type of `key`. Positions after a
+            sequence's own length hold old values, which `mask` hides.
         """
         self.materialize()
         count, heads = key.size(2), slice(key.size(1))
         keys, values = self.keys[:, layer, heads], self.values[:, layer, heads]  # (B, H, C, K)
-        if self.even:
+        if self.equal_lengths:
             keys[:, :, self.longest : self.longest + count] = key
             values[:, :, self.longest : self.longest + count] = value
         else:
             row = torch.arange(key.size(0), device=key.device)[:, None]
-            at = self.positions(count)  # (B, T)
-            keys[row, :, at] = key.transpose(1, 2).to(keys)  # (B, H, T, K) -> (B, T, H, K)
-            values[row, :, at] = value.transpose(1, 2).to(values)
+            position = self.positions(count)  # (B, T)
+            keys[row, :, position] = key.transpose(1, 2).to(keys)  # (B, H, T, K) -> (B, T, H, K)
+            values[row, :, position] = value.transpose(1, 2).to(values)
         filled = slice(self.longest + count)
         return keys[:, :, filled].to(key), values[:, :, filled].to(value)
 
@@ -106,13 +115,13 @@ class KeyValueCache(State):
         return CachedLayer(self, number)
 
     def mask(self, count: int, window: int | None = None) -> KeyMask:
-        """What the next `count` tokens may see of the cache and of each other: all up to
-        themselves, or the last `window` of these.
+        """The mask of the next `count` tokens over cached and new keys: a token sees all keys up to
+        its own position, or the last `window` of these.
         """
         device, total = self.lengths.device, self.longest + count
         if self.longest == 0:
             return KeyMask.causal(count, device, window)
-        if count == 1 and self.even and (window is None or total <= window):
+        if count == 1 and self.equal_lengths and (window is None or total <= window):
             return ALL_KEYS
         keys, queries = torch.arange(total, device=device), self.positions(count)[:, None, :, None]
         seen = keys <= queries  # (B, 1, T, S)
@@ -123,15 +132,17 @@ class KeyValueCache(State):
         return replace(self, lengths=self.lengths + count, longest=self.longest + count)
 
     def select(self, rows: Tensor) -> KeyValueCache:
-        """The cache of these rows; it is copied where they are more than the lines, or so few that
-        most lines would be idle, or of different lengths. It takes the memory of this one.
+        """The cache of these sequences, (B',) indices. It uses the memory of this one.
+
+        Keys and values are copied where `rows` are more than the rows that are stored, or at most
+        half of them, or where lengths differ; else the table `origin` is reordered.
         """
         self.check_unused()
-        lines, count = self.keys.size(0), rows.size(0)
+        stored, count = self.keys.size(0), rows.size(0)
         lengths = self.lengths.index_select(0, rows)
         origin = rows[:, None] if self.origin is None else self.origin.index_select(0, rows)
-        if self.even and lines // 2 < count <= lines:
-            return replace(self, lengths=lengths)._through(origin)
+        if self.equal_lengths and stored // 2 < count <= stored:
+            return replace(self, lengths=lengths)._with_origin(origin)
         keys, values = self._copied(origin)
         return replace(self, keys=keys, values=values, lengths=lengths, origin=None)
 
@@ -142,13 +153,13 @@ class KeyValueCache(State):
         parts = replace(self), replace(other)
         for part in parts:
             part.materialize()
-        # With room for what is expected, or the next token would copy all of it again.
+        # With capacity for the expected tokens, or the next one would copy all of it again.
         most = 2 * max(part.longest for part in parts) + HEADROOM
         expected = min(most, max(part.expected for part in parts))
-        room = max(expected, *(part.keys.size(3) for part in parts))
-        keys = _with_room([(part.keys, part.longest) for part in parts], room)
-        values = _with_room([(part.values, part.longest) for part in parts], room)
-        even = self.even and other.even and self.longest == other.longest
+        capacity = max(expected, *(part.keys.size(3) for part in parts))
+        keys = _with_capacity([(part.keys, part.longest) for part in parts], capacity)
+        values = _with_capacity([(part.values, part.longest) for part in parts], capacity)
+        equal_lengths = self.equal_lengths and other.equal_lengths and self.longest == other.longest
         lengths = torch.cat([self.lengths, other.lengths])
         return replace(
             parts[0],
@@ -156,42 +167,48 @@ class KeyValueCache(State):
             values=values,
             lengths=lengths,
             longest=max(self.longest, other.longest),
-            even=even,
+            equal_lengths=equal_lengths,
         )
 
     def materialize(self) -> None:
-        """Each row in its own line, and no table."""
+        """Copy keys and values so that sequence b is stored in row b and no table is needed."""
         if self.origin is not None:
             self.keys, self.values = self._copied(self.origin)
             self.origin = None
 
     def truncate(self, lengths: Tensor) -> KeyValueCache:
-        """Keep only the first `lengths[b]` positions of row b (prompts of different lengths)."""
+        """Keep the first `lengths[b]` positions of sequence b, (B,): prompts of several lengths."""
         self.check_unused()
         shortest, longest = extremes(lengths)
-        even = shortest == longest
-        lines = replace(self)
-        if not even:
-            lines.materialize()
-        shorter = replace(lines, lengths=lengths.to(self.lengths), longest=longest, even=even)
-        return shorter._through(lines.origin)
+        equal_lengths = shortest == longest
+        cache = replace(self)
+        if not equal_lengths:
+            cache.materialize()
+        shorter = replace(
+            cache, lengths=lengths.to(self.lengths), longest=longest, equal_lengths=equal_lengths
+        )
+        return shorter._with_origin(cache.origin)
 
     def rewind(self, count: int | Tensor) -> KeyValueCache:
-        """Forget the last `count` positions of every row, or (B,) of each row its own number."""
+        """Drop the last `count` positions of every sequence; (B,): of each its own number.
+
+        Raises:
+            ValueError: a sequence has fewer positions.
+        """
         self.check_unused()
         if isinstance(count, Tensor):
             return self.truncate(self.lengths - count.to(self.lengths))
-        shortest = self.longest if self.even else extremes(self.lengths)[0]
+        shortest = self.longest if self.equal_lengths else extremes(self.lengths)[0]
         if not 0 <= count <= shortest:
             raise ValueError(
-                f"`count` must be from 0 to the shortest row's {shortest} positions, "
+                f"`count` must be from 0 to {shortest}, the positions of the shortest sequence, "
                 f"but is {count}."
             )
         shorter = replace(self, lengths=self.lengths - count, longest=self.longest - count)
-        return shorter._through(self.origin)
+        return shorter._with_origin(self.origin)
 
-    def _through(self, origin: Tensor | None) -> KeyValueCache:
-        """What is there lies where (B, C) or (B, 1) says; what comes goes into each row's line."""
+    def _with_origin(self, origin: Tensor | None) -> KeyValueCache:
+        """With the table (B, C) or (B, 1) for the stored positions; new ones go to row b."""
         if origin is None:
             return self
         table = torch.arange(self.rows, device=origin.device)[:, None].repeat(1, self.keys.size(3))
@@ -199,14 +216,15 @@ class KeyValueCache(State):
         return replace(self, origin=table)
 
     def _copied(self, origin: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of rows that lie where (B, C) or (B, 1) says, each row in one line."""
-        at = torch.arange(self.longest, device=origin.device)
+        """Copies with sequence b in row b, read from the rows `origin`, (B, C) or (B, 1)."""
+        position = torch.arange(self.longest, device=origin.device)
 
-        def copied(lines: Tensor) -> Tensor:
+        def copied(stored: Tensor) -> Tensor:
             if origin.size(1) == 1:
-                return lines.index_select(0, origin[:, 0])
-            copies = lines.new_zeros(origin.size(0), *lines.shape[1:])
-            found = lines[origin[:, : self.longest], :, :, at]  # (B, T, L, H, K)
+                return stored.index_select(0, origin[:, 0])
+            copies = stored.new_zeros(origin.size(0), *stored.shape[1:])
+            found = stored[origin[:, : self.longest], :, :, position]  # (B, T, L, H, K)
+            # (B, T, L, H, K) -> (B, L, H, T, K)
             copies[..., : self.longest, :] = found.permute(0, 2, 3, 1, 4)
             return copies
 
@@ -221,12 +239,12 @@ class CachedLayer:
     number: int
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store (B, H, T, K) twice; give back those of all positions, (B, H, S, K) twice."""
+        """Store those of new positions, (B, H, T, K) twice; return all, (B, H, S, K) twice."""
         return self.cache.write(self.number, key, value)
 
 
 def extremes(lengths: Tensor) -> tuple[int, int]:
-    """The least and the greatest, in one look at the device; 0 and 0 where there are none."""
+    """The smallest and the largest of lengths (B,), in one transfer; 0 and 0 where B is 0."""
     if not lengths.numel():
         return 0, 0
     least, most = torch.stack(lengths.aminmax()).tolist()
@@ -237,17 +255,21 @@ def extremes(lengths: Tensor) -> tuple[int, int]:
 class SourceMemory(State):
     """Keys and values of a source, computed once, read by cross-attention at every step.
 
-    The hypotheses of one sentence lie next to each other and share its memory: `keys` and `values`
-    (N, L, H, S, K) have one entry a sentence, read by `sharing` rows each, so that a beam costs no
-    copies. `select` keeps this sharing where the rows allow it. When sentences leave, their entries
-    stay, until half of them are idle: sentence n then reads entry `origin[n]`.
+    The hypotheses of one source are neighbours and share its memory, so that a beam needs no
+    copies: B is N times `sharing`. `select` keeps this sharing where the rows allow it. Sources
+    that `select` leaves out stay stored until they are half of the entries.
+
+    keys, values: (N, L, H, S, K), one entry for each source, or more after `select`.
+    lengths: (N,), the tokens of each source.
+    sharing: hypotheses that read each source.
+    origin: (N,), the entry of each source; None: its own index.
     """
 
     keys: Tensor
     values: Tensor
-    lengths: Tensor  # (N,)
+    lengths: Tensor
     sharing: int = 1
-    origin: Tensor | None = None  # (N,)
+    origin: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -269,7 +291,7 @@ class SourceMemory(State):
 
     @property
     def mask(self) -> KeyMask:
-        """Every query sees the tokens of its source."""
+        """The padding mask: a query sees the tokens of its source."""
         return KeyMask.padding(self.lengths, self.keys.size(3))
 
     def layer(self, layer: int, heads: int | None = None) -> tuple[Tensor, Tensor]:
@@ -278,7 +300,7 @@ class SourceMemory(State):
         return self.keys[:, layer, :heads], self.values[:, layer, :heads]
 
     def select(self, rows: Tensor) -> SourceMemory:
-        read = rows.cpu().numpy() // self.sharing  # one look at the device
+        read = rows.cpu().numpy() // self.sharing  # one transfer from the device
         starts = np.flatnonzero(np.diff(read, prepend=-1))
         counts = np.diff(starts, append=len(read))
         sharing = int(np.gcd.reduce(counts)) or 1
@@ -294,24 +316,25 @@ class SourceMemory(State):
         return memory
 
     def materialize(self) -> None:
-        """Each sentence in an entry of its own, in their order: `origin` is no longer needed."""
+        """Copy the entries into the order of the sources, so that `origin` is not needed."""
         if self.origin is not None:
             self.keys = self.keys.index_select(0, self.origin)
             self.values = self.values.index_select(0, self.origin)
             self.origin = None
 
     def rewind(self, count: int | Tensor) -> SourceMemory:
-        """The source is all there before the first token, and stays."""
+        """Itself: all of the source was read before the first target token."""
         return self
 
 
-def _with_room(parts: Sequence[tuple[Tensor, int]], room: int) -> Tensor:
-    """Rows of all parts in memory for `room` positions: (B, L, H, C, K) each and how many of its
-    positions are stored, which alone are copied.
+def _with_capacity(parts: Sequence[tuple[Tensor, int]], capacity: int) -> Tensor:
+    """The rows of all parts in one tensor with `capacity` positions, (B, L, H, `capacity`, K).
+
+    parts: each (B_i, L, H, C, K), and how many of its positions are in use: only these are copied.
     """
     rows = sum(tensor.size(0) for tensor, _ in parts)
     first = parts[0][0]
-    found = ops.zeros((rows, *first.shape[1:3], room, first.size(4)), first)
+    found = ops.zeros((rows, *first.shape[1:3], capacity, first.size(4)), first)
     start = 0
     for tensor, count in parts:
         end = start + tensor.size(0)

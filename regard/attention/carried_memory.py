@@ -56,9 +56,9 @@ class CarriedMemory(State):
     """Transformer-XL's memory. C: allocated positions, of which the newest is `end - 1`.
 
     hidden: (B, L, C, D), the inputs of the layers.
-    keys, values: (B, L, H, C, K), of these; C is 0 where they are not cached.
+    keys, values: (B, L, H, C, K), those of `hidden`; C is 0 where they are not cached.
     lengths: (B,), valid positions of each sequence, which end at `end`; earlier ones are masked.
-    even: whether `lengths` are all the same, as far as that is known.
+    equal_lengths: whether all `lengths` are known to be the same.
     limit: M, the most positions that a segment reads.
     window: each query sees the last `window` keys, its own included; 0: all.
     """
@@ -71,18 +71,18 @@ class CarriedMemory(State):
     limit: int
     window: int = 0
     end: int = 0
-    even: bool = True
+    equal_lengths: bool = True
 
     BY_POSITION: ClassVar[tuple[str, ...]] = ("hidden",)  # (B, L, ..., C, ·) or (B, C, ·)
 
     @property
     def held(self) -> int:
-        """How many positions are kept for the next segment."""
+        """The number of positions that are stored for later segments, at most M."""
         return min(self.end, self.limit)
 
     @property
     def count(self) -> int:
-        """How many positions the next segment reads."""
+        """The number of positions that the next segment reads."""
         return min(self.held, self.window - 1) if self.window else self.held
 
     @property
@@ -110,8 +110,13 @@ class CarriedMemory(State):
         """See `State`."""
         kept = {name: tensors[name].clone() for name in self.BY_POSITION}
         lengths, end = tensors["lengths"], kept["hidden"].size(2)
-        even = bool((lengths >= end).all())
-        changes: dict[str, Any] = {**kept, "lengths": lengths, "end": end, "even": even}
+        equal_lengths = bool((lengths >= end).all())
+        changes: dict[str, Any] = {
+            **kept,
+            "lengths": lengths,
+            "end": end,
+            "equal_lengths": equal_lengths,
+        }
         return replace(self, **changes).without_keys()
 
     # ---- a segment
@@ -136,7 +141,7 @@ class CarriedMemory(State):
         return self._at_positions(moved, end=used)
 
     def with_keys(self, read: KeysAndValues) -> Self:
-        """With keys and values, which `read` makes of the hidden states (B, M, D) of a layer."""
+        """With keys and values, computed by `read` from the hidden states of each layer."""
         if self.has_keys:
             return self
         shape = (*self.keys.shape[:3], self.hidden.size(2), self.keys.size(4))
@@ -149,14 +154,14 @@ class CarriedMemory(State):
         return replace(self, keys=keys, values=values)
 
     def without_keys(self) -> Self:
-        """Without keys and values: they were made by weights that may have changed since."""
+        """Without keys and values: the weights that computed them may have changed."""
         none = self.keys[:, :, :, :0]
         return replace(self, keys=none, values=none)
 
     def mask(self, count: int) -> KeyMask:
-        """What `count` queries behind the memory may see of it and of each other."""
+        """The mask of the next `count` queries over the memory and their own keys."""
         earlier, device = self.count, self.lengths.device
-        if count == 1 and self.even:
+        if count == 1 and self.equal_lengths:
             return ALL_KEYS
         if not earlier and not self.window:
             return KeyMask.causal(count, device)
@@ -165,7 +170,7 @@ class CarriedMemory(State):
         seen = distance >= 0
         if self.window:
             seen &= distance < self.window
-        if self.even:
+        if self.equal_lengths:
             return KeyMask(seen[None, None])
         filled = keys >= earlier - self.lengths[:, None]  # (B, S)
         return KeyMask(seen & filled[:, None, None])  # (B, 1, T, S)
@@ -193,10 +198,12 @@ class CarriedMemory(State):
         return after if lengths is None else after._shifted_right(count - lengths.to(self.lengths))
 
     def _shifted_right(self, padding: Tensor) -> Self:
-        """Shift sequence b by `padding[b]`: the last valid ones are then side by side."""
+        """Shift sequence b right by `padding[b]` positions, (B,), so that all end at `end`."""
         position = torch.arange(self.end - self.held, self.end, device=padding.device)
         at = (position - padding[:, None]).clamp(min=0)  # (B, M); no query sees what is below 0
-        return self._at_positions(lambda kept: at_positions(kept, at), end=self.held, even=False)
+        return self._at_positions(
+            lambda kept: at_positions(kept, at), end=self.held, equal_lengths=False
+        )
 
     def _at_positions(self, moved: Callable[[Tensor], Tensor], **changes: Any) -> Self:
         """`moved` of every tensor (..., C, ·), and other changes."""
@@ -205,8 +212,9 @@ class CarriedMemory(State):
 
 
 def at_positions(kept: Tensor, at: Tensor) -> Tensor:
-    """Of each sequence the positions `at`, (B, M): (B, L, ..., C, ·) -> (B, L, ..., M, ·)."""
+    """Gather the positions `at` (B, M) of each sequence: (B, L, ..., C, ·) -> (B, L, ..., M, ·)."""
     row = torch.arange(len(at), device=at.device)[:, None]
+    # (B, L, ..., C, ·) -> (B, C, L, ..., ·) -> (B, M, L, ..., ·) -> (B, L, ..., M, ·)
     return kept.movedim(-2, 1)[row, at].movedim(1, -2).contiguous()
 
 
@@ -218,7 +226,7 @@ class LayerMemory:
     number: int
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store (B, H, T, K) twice; give back those of all positions, (B, H, S, K) twice."""
+        """Store those of new positions, (B, H, T, K) twice; return all, (B, H, S, K) twice."""
         memory, count = self.memory, key.size(2)
         keys, values = memory.keys[:, self.number], memory.values[:, self.number]
         keys[:, :, memory.end : memory.end + count] = key

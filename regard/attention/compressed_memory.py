@@ -28,7 +28,7 @@ class CompressedMemory(CarriedMemory):
 
     single: (B,), how many of each sequence's slots are single positions.
     memory_length: M.  compressed_length: N.  rate: c.
-    slots: the most of a sequence; if `even`, of every one.
+    slots: the most of a sequence; if `equal_lengths`, of every one.
     singles: likewise, of single positions.
     """
 
@@ -52,8 +52,10 @@ class CompressedMemory(CarriedMemory):
         """See `State`."""
         base, single = super().with_tensors(tensors), tensors["single"]
         singles = int(single.max()) if len(single) else 0
-        even = base.even and bool((single == singles).all())
-        return replace(base, single=single, singles=singles, slots=base.end, even=even)
+        equal_lengths = base.equal_lengths and bool((single == singles).all())
+        return replace(
+            base, single=single, singles=singles, slots=base.end, equal_lengths=equal_lengths
+        )
 
     def advance(self, count: int, lengths: Tensor | None = None) -> Self:
         """See `CarriedMemory`; `compress` comes next."""
@@ -78,7 +80,7 @@ class CompressedMemory(CarriedMemory):
     @property
     def groups(self) -> int:
         """G, the most of a sequence."""
-        if self.even or not self.rows:
+        if self.equal_lengths or not self.rows:
             return max(0, (self.singles - self.memory_length) // self.rate)
         return int(self.group_counts.max())
 
@@ -112,7 +114,7 @@ class CompressedMemory(CarriedMemory):
             changes |= {"keys": moved(self.keys, keys), "values": moved(self.values, values)}
         single = self.single - self.rate * self.group_counts
         size = at.size(1)
-        left = self.singles - self.rate * compressed.size(2) if self.even else size
+        left = self.singles - self.rate * compressed.size(2) if self.equal_lengths else size
         return replace(
             self, **changes, lengths=lengths, single=single, singles=left, slots=size, end=size
         )
@@ -125,7 +127,7 @@ class CompressedMemory(CarriedMemory):
         single = self.single - self.rate * made
         kept = (self.lengths - self.single + made).clamp(max=self.compressed_length)
         lengths = kept + single
-        if self.even:
+        if self.equal_lengths:
             earlier = self.slots - self.singles + groups
             size = min(earlier, self.compressed_length) + self.singles - self.rate * groups
         else:

@@ -59,12 +59,12 @@ class AttentionFormStep(nn.Module):
         progress: FormProgress,
         score: SourceScore,
         capture: CapturePoint,
-    ) -> FormLooks:
+    ) -> AttentionFormLoop:
         """What attends, for the steps of one loop."""
-        return FormLooks(self, source, progress, score, capture)
+        return AttentionFormLoop(self, source, progress, score, capture)
 
 
-class FormLooks:
+class AttentionFormLoop:
     """The steps of one loop; see `AttentionFormStep`.
 
     progress: after the steps so far.

@@ -26,8 +26,8 @@ Device = torch.device | str | None
 
 
 @dataclass(frozen=True)
-class Positions:
-    """The coordinates at which a mask is asked, shaped so that they broadcast to (B, H, T, S)."""
+class Coordinates:
+    """The coordinates at which a mask is evaluated; they broadcast to (B, H, T, S)."""
 
     sequence: Tensor  # (B, 1, 1, 1)
     head: Tensor  # (1, H, 1, 1)
@@ -37,7 +37,7 @@ class Positions:
     @classmethod
     def of(
         cls, sequences: int, heads: int, queries: Tensor | int, keys: int, device: Device
-    ) -> Positions:
+    ) -> Coordinates:
         """`queries`: how many positions from 0, or the positions themselves, (T,) or (B, T).
 
         Positions (B, T) determine the number of sequences.
@@ -57,8 +57,8 @@ class Positions:
 
 
 @dataclass(frozen=True)
-class Ranges:
-    """The coordinates at which a mask of blocks is asked; they broadcast to (B, H, N, M).
+class BlockRanges:
+    """The coordinates of blocks at which a mask is evaluated; they broadcast to (B, H, N, M).
 
     query, key: the first and the last position of each block.
     """
@@ -70,31 +70,31 @@ class Ranges:
 
 
 class Mask(ABC):
-    """A predicate on positions. Subclasses say `allows`; `trivial` saves a grid of only True, and
-    `touches` and `alike_in` save blocks.
+    """A predicate on positions, `allows`. The other methods save work: `trivial` a grid of only
+    True, `touches` blocks without allowed pairs, `same_within_blocks` the grids inside blocks.
     """
 
     @abstractmethod
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         """Boolean, broadcastable to (B, H, T, S)."""
 
     def trivial(self, keys: int) -> bool:
-        """Whether the mask surely allows everything, given that there are `keys` keys."""
+        """Whether the mask is known to allow every pair with the first `keys` keys."""
         return False
 
-    def touches(self, at: Ranges) -> Tensor:
-        """Whether some query of a block may see some key of a block, (B, H, N, M) or what
-        broadcasts to it; True where that is not known.
+    def touches(self, at: BlockRanges) -> Tensor:
+        """Whether a query of block n may see a key of block m, broadcastable to (B, H, N, M); True
+        where that is not known.
         """
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=at.sequence.device)
 
-    def alike_in(self, size: int) -> bool:
-        """Whether all queries of a block of this size surely see the same keys."""
+    def same_within_blocks(self, size: int) -> bool:
+        """Whether all queries of a block of `size` positions are known to see the same keys."""
         return False
 
     def simplified(self, keys: int) -> Mask:
-        """An equal mask without parts that allow everything: `m & everything` is `m`, so that a
-        batch without padding keeps the causal kernel.
+        """An equal mask without trivial parts: of `m & everything()` it is `m`, so that a batch
+        without padding is computed by the causal kernel.
         """
         return self
 
@@ -113,13 +113,13 @@ class Mask(ABC):
         heads: int = 1,
         device: Device = None,
     ) -> Tensor:
-        """The dense boolean grid (B, H, T, S); slow and obvious, for pictures, tests, kernels.
+        """The dense boolean grid (B, H, T, S), for pictures, tests and kernels.
 
         Args:
             queries: how many query positions (counted from 0), or the positions: (T,) or (B, T).
             keys: how many key positions, S.
         """
-        at = Positions.of(sequences, heads, queries, keys, device)
+        at = Coordinates.of(sequences, heads, queries, keys, device)
         return self.allows(at).expand(at.sequence.size(0), heads, at.query.size(2), keys)
 
     def resolve(
@@ -131,11 +131,14 @@ class Mask(ABC):
         heads: int = 1,
         device: Device = None,
     ) -> KeyMask:
-        """Evaluate once, without expanding the dimensions that do not matter."""
+        """The mask for a stack of layers; a dimension on which it does not depend has size 1.
+
+        Args: as of `grid`.
+        """
         mask = self.simplified(keys)
         if mask.trivial(keys):
             return ALL_KEYS
-        at = Positions.of(sequences, heads, queries, keys, device)
+        at = Coordinates.of(sequences, heads, queries, keys, device)
         square = isinstance(queries, int) and queries == keys
         return KeyMask(mask.allows(at), is_causal=square and isinstance(mask, Causal))
 
@@ -145,17 +148,17 @@ class Both(Mask):
     left: Mask
     right: Mask
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         return self.left.allows(at) & self.right.allows(at)
 
     def trivial(self, keys: int) -> bool:
         return self.left.trivial(keys) and self.right.trivial(keys)
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         return self.left.touches(at) & self.right.touches(at)
 
-    def alike_in(self, size: int) -> bool:
-        return self.left.alike_in(size) and self.right.alike_in(size)
+    def same_within_blocks(self, size: int) -> bool:
+        return self.left.same_within_blocks(size) and self.right.same_within_blocks(size)
 
     def simplified(self, keys: int) -> Mask:
         for one, other in ((self.left, self.right), (self.right, self.left)):
@@ -169,25 +172,25 @@ class Either(Mask):
     left: Mask
     right: Mask
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         return self.left.allows(at) | self.right.allows(at)
 
     def trivial(self, keys: int) -> bool:
         return self.left.trivial(keys) or self.right.trivial(keys)
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         return self.left.touches(at) | self.right.touches(at)
 
-    def alike_in(self, size: int) -> bool:
-        return self.left.alike_in(size) and self.right.alike_in(size)
+    def same_within_blocks(self, size: int) -> bool:
+        return self.left.same_within_blocks(size) and self.right.same_within_blocks(size)
 
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         return at.key <= at.query
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         return (at.key[0] <= at.query[1])[None, None]
 
 
@@ -195,7 +198,7 @@ class Causal(Mask):
 class Padding(Mask):
     lengths: Tensor  # (B,)
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         if at.sequence.numel() != self.lengths.numel():
             raise ValueError(
                 f"`sequences` must be {self.lengths.numel()}, one for each of the lengths, "
@@ -203,10 +206,10 @@ class Padding(Mask):
             )
         return at.key < self.lengths.to(at.key.device)[at.sequence]
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         return at.key[0] < self.lengths.to(at.sequence.device)[at.sequence]
 
-    def alike_in(self, size: int) -> bool:
+    def same_within_blocks(self, size: int) -> bool:
         return True
 
     def trivial(self, keys: int) -> bool:
@@ -222,12 +225,12 @@ class Window(Mask):
     after: int
     step: int = 1
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         distance = at.query - at.key
         inside = (distance <= self.before) & (distance >= -self.after)
         return inside if self.step == 1 else inside & (distance % self.step == 0)
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         least, most = at.query[0] - at.key[1], at.query[1] - at.key[0]
         return ((least <= self.before) & (most >= -self.after))[None, None]
 
@@ -236,13 +239,13 @@ class Window(Mask):
 class Global(Mask):
     first: int
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         return (at.key < self.first) | (at.query < self.first)
 
-    def touches(self, at: Ranges) -> Tensor:
+    def touches(self, at: BlockRanges) -> Tensor:
         return ((at.key[0] < self.first) | (at.query[0] < self.first))[None, None]
 
-    def alike_in(self, size: int) -> bool:
+    def same_within_blocks(self, size: int) -> bool:
         return self.first % size == 0
 
 
@@ -250,7 +253,7 @@ class Global(Mask):
 class Given(Mask):
     table: Tensor  # (T, S), (B, T, S) or (B, H, T, S)
 
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         table = self.table.to(at.key.device)
         while table.dim() < 4:  # (T, S) -> (1, 1, T, S); (B, T, S) -> (B, 1, T, S)
             table = table.unsqueeze(0 if table.dim() == 2 else 1)
@@ -263,8 +266,8 @@ class Given(Mask):
             return table[sequence, head, at.query, at.key]
         except IndexError:
             raise ValueError(
-                f"`grid` must cover all that is asked, but it has {sequences} sequences, "
-                f"{heads} heads, {queries} queries and {keys} keys, and asked are "
+                f"`grid` must cover all coordinates, but it has {sequences} sequences, "
+                f"{heads} heads, {queries} queries and {keys} keys, and the coordinates have "
                 f"{at.sequence.numel()} sequences, "
                 f"{at.head.numel()} heads, {at.query.size(2)} queries, {at.key.size(-1)} keys."
             ) from None
@@ -272,10 +275,10 @@ class Given(Mask):
 
 @dataclass(frozen=True)
 class Everything(Mask):
-    def allows(self, at: Positions) -> Tensor:
+    def allows(self, at: Coordinates) -> Tensor:
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=at.key.device)
 
-    def alike_in(self, size: int) -> bool:
+    def same_within_blocks(self, size: int) -> bool:
         return True
 
     def trivial(self, keys: int) -> bool:
@@ -288,7 +291,11 @@ def causal() -> Mask:
 
 
 def padding(lengths: Tensor) -> Mask:
-    """Row b sees its first `lengths[b]` keys: (B,) integers."""
+    """Sequence b sees its first `lengths[b]` keys, (B,) integers.
+
+    Raises:
+        ValueError: `lengths` is no vector of integers.
+    """
     if lengths.dim() != 1 or lengths.is_floating_point():
         raise ValueError(
             f"`lengths` must be a vector of integers, one per sequence, but is {lengths.dtype} "
@@ -300,7 +307,10 @@ def padding(lengths: Tensor) -> Mask:
 def window(before: int, after: int | None = None, *, step: int = 1) -> Mask:
     """Position t sees t - before … t + after; one number means the same on both sides.
 
-    step: of these only every so many, counted from t: a dilated window.
+    step: of these only every `step`-th, counted from t: a dilated window.
+
+    Raises:
+        ValueError: `before` or `after` is negative, or `step` is below 1.
     """
     after = before if after is None else after
     if before < 0 or after < 0:
@@ -311,14 +321,22 @@ def window(before: int, after: int | None = None, *, step: int = 1) -> Mask:
 
 
 def global_(first: int) -> Mask:
-    """The first positions see everything and are seen by everything (BigBird, section 2)."""
+    """The first `first` positions see every key, and every query sees them (BigBird, section 2).
+
+    Raises:
+        ValueError: `first` is negative.
+    """
     if first < 0:
         raise ValueError(f"`first` must not be negative, but is {first}.")
     return Global(first)
 
 
 def given(grid: Tensor) -> Mask:
-    """A grid of one's own, boolean: (T, S), (B, T, S) or (B, H, T, S)."""
+    """The mask of a boolean grid, (T, S), (B, T, S) or (B, H, T, S), such as a permutation's.
+
+    Raises:
+        ValueError: the grid is not boolean, or has another number of dimensions.
+    """
     if grid.dtype != torch.bool:
         raise ValueError(
             f"`grid` must be boolean (True = may attend), but is {grid.dtype}. "

@@ -78,8 +78,8 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, heads: int, head_dim: int | None, dropout: float):
         super().__init__()
         check_probability(dropout)
-        self.heads, self.head_dim = heads, head_dim or width_of_head(d_model, heads)
-        self.total_heads, self.kept = heads, tuple(range(heads))
+        self.heads, self.head_dim = heads, head_dim or head_dim_of(d_model, heads)
+        self.total_heads, self.remaining_heads = heads, tuple(range(heads))
         self.dropout = dropout
 
 
@@ -144,7 +144,7 @@ class SelfAttention(MultiHeadAttention):
         if relation is not None and tokens is not ALL:  # it holds for the queries of all tokens
             return tokens.of(self(hidden, mask, relation=relation))
         if tokens is not ALL:
-            return self._of_some(tokens, hidden, mask)
+            return self._for_tokens(tokens, hidden, mask)
         # (B, T, 3 * H * K) -> (B, T, 3, H, K)
         projected = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
         if cache is None and relation is None:
@@ -157,7 +157,7 @@ class SelfAttention(MultiHeadAttention):
             key, value = cache.update(key, value)
         return self._read(query, key, value, mask, relation)
 
-    def _of_some(self, tokens: TokenSubset, hidden: Tensor, mask: KeyMask) -> Tensor:
+    def _for_tokens(self, tokens: TokenSubset, hidden: Tensor, mask: KeyMask) -> Tensor:
         projection, width = self.query_key_value, self.heads * self.head_dim
         if not isinstance(projection, PackedLinear):  # quantized, or with adapters
             return tokens.of(self(hidden, mask))
@@ -178,7 +178,11 @@ class SelfAttention(MultiHeadAttention):
         mask: KeyMask,
         relation: Relation | None = None,
     ) -> Tensor:
-        bias = None if relation is None else relation.scores(query, key, self.score, self.kept)
+        bias = (
+            None
+            if relation is None
+            else relation.scores(query, key, self.score, self.remaining_heads)
+        )
         context = attend(
             query,
             key,
@@ -272,7 +276,7 @@ def unshare(context: Tensor, rows: int) -> Tensor:
     return split.transpose(1, 2).reshape(rows, heads, -1, width)
 
 
-def width_of_head(d_model: int, heads: int) -> int:
+def head_dim_of(d_model: int, heads: int) -> int:
     """K = D / H.
 
     Raises:

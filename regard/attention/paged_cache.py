@@ -88,12 +88,14 @@ class PagedCache(KeyValueCache):
     def contiguous(self) -> KeyValueCache:
         """The same keys and values, copied into a cache without pages."""
         keys, values = (_read(pool, self.pages, self.longest) for pool in (self.keys, self.values))
-        return KeyValueCache(keys, values, self.lengths, self.longest, self.even)
+        return KeyValueCache(keys, values, self.lengths, self.longest, self.equal_lengths)
 
     def _with_rows(self, lengths: Tensor, pages: Tensor) -> PagedCache:
         shortest, longest = extremes(lengths)
-        even = shortest == longest
-        return replace(self, lengths=lengths, pages=pages, longest=longest, even=even)
+        equal_lengths = shortest == longest
+        return replace(
+            self, lengths=lengths, pages=pages, longest=longest, equal_lengths=equal_lengths
+        )
 
     def _with_pages(self, lengths: Tensor) -> PagedCache:
         """With pages for so many positions of each row, (B,)."""

@@ -62,14 +62,12 @@ def attentions(
     """
     kinds = _by_kind(model)
     if not kinds:
-        raise ConfigError(f"{_called(model)} has no attention with several heads.")
+        raise ConfigError(f"{_name(model)} has no attention with several heads.")
     if kind is None and len(kinds) > 1:
-        raise ConfigError(
-            f"`kind` must be given: {_called(model)} has {', '.join(kinds)} attention."
-        )
+        raise ConfigError(f"`kind` must be given: {_name(model)} has {', '.join(kinds)} attention.")
     chosen = next(iter(kinds)) if kind is None else kind
     if chosen not in kinds:
-        raise ConfigError(f"{_called(model)} has no {chosen!r} attention. {nearest(chosen, kinds)}")
+        raise ConfigError(f"{_name(model)} has no {chosen!r} attention. {nearest(chosen, kinds)}")
     return kinds[chosen]
 
 
@@ -116,7 +114,11 @@ def heads_gated(
         raise ConfigError(f"`gates` must be {shape} (layers, heads), but is {tuple(gates.shape)}.")
 
     def gate(attention: MultiHeadAttention, row: Tensor, x: Tensor) -> Tensor:
-        kept = row if len(attention.kept) == len(row) else row[list(attention.kept)]
+        kept = (
+            row
+            if len(attention.remaining_heads) == len(row)
+            else row[list(attention.remaining_heads)]
+        )
         return kept.to(x.device, at_least_float32(x.dtype))
 
     with gated({one: partial(gate, one, gates[layer - 1]) for layer, one in layers.items()}):
@@ -160,14 +162,14 @@ def head_importance(
             count, found = _sensitivity(layers, losses, batch)
             examples += count
             for layer, attention in layers.items():
-                scores[layer - 1, list(attention.kept)] += found[attention]
+                scores[layer - 1, list(attention.remaining_heads)] += found[attention]
     if not examples:
         raise ConfigError("`batches` must hold at least one example, but there is none.")
     scores /= examples
     if normalized:
         scores /= scores.norm(dim=1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
     for layer, attention in layers.items():
-        gone = [head for head in range(scores.size(1)) if head not in attention.kept]
+        gone = [head for head in range(scores.size(1)) if head not in attention.remaining_heads]
         scores[layer - 1, gone] = math.nan
     return scores
 
@@ -243,7 +245,7 @@ def prune_heads(model: nn.Module | HasModel, heads: Heads, kind: str | None = No
     owners = _owners(_module(model))
     if not owners:
         raise ConfigError(
-            f"{_called(model)} cannot be pruned: its configuration has no field `pruned`."
+            f"{_name(model)} cannot be pruned: its configuration has no field `pruned`."
         )
     _check_cuttable(model)
     for layer, numbers in heads.items():
@@ -265,13 +267,13 @@ def _check_cuttable(model: nn.Module | HasModel) -> None:
         for part in (part for one in layers.values() for part in one.modules()):
             if isinstance(part, LowRankLinear):
                 raise ConfigError(
-                    f"{_called(model)} has low-rank adapters, which cannot be cut. Prune the model "
+                    f"{_name(model)} has low-rank adapters, which cannot be cut. Prune the model "
                     "into whose weights they are merged: `regard.models.adapters.merged` makes it, "
                     "and a run that trained adapters holds it."
                 )
             if isinstance(part, QuantizedMatrix):
                 raise ConfigError(
-                    f"{_called(model)} has quantized weights, which cannot be cut. Load it without "
+                    f"{_name(model)} has quantized weights, which cannot be cut. Load it without "
                     "`quantize`, prune it, save it, and load that with `quantize`."
                 )
 
@@ -279,14 +281,18 @@ def _check_cuttable(model: nn.Module | HasModel) -> None:
 def pruned_heads(model: nn.Module | HasModel) -> Pruned:
     """Which heads are gone: (kind, layer, heads), counted from 1."""
     return tuple(
-        (kind, layer, tuple(head + 1 for head in range(one.total_heads) if head not in one.kept))
+        (
+            kind,
+            layer,
+            tuple(head + 1 for head in range(one.total_heads) if head not in one.remaining_heads),
+        )
         for kind, layers in _by_kind(model).items()
         for layer, one in layers.items()
-        if len(one.kept) < one.total_heads
+        if len(one.remaining_heads) < one.total_heads
     )
 
 
-def cut_heads(model: nn.Module, pruned: Any) -> None:
+def prune_as_configured(model: nn.Module, pruned: Any) -> None:
     """Give a model that was just built the shape that `pruned` of its configuration says.
 
     Raises:
@@ -334,7 +340,7 @@ def with_all_heads(model: nn.Module) -> nn.Module:
     return whole
 
 
-def cut_zeros(model: nn.Module, pruned: Any) -> None:
+def prune_zero_heads(model: nn.Module, pruned: Any) -> None:
     """The inverse of `with_all_heads`, in place: heads that are zero and named are pruned.
 
     Raises:
@@ -347,7 +353,7 @@ def cut_zeros(model: nn.Module, pruned: Any) -> None:
         one = layers[layer]
         columns = one.output.weight.unflatten(1, (one.heads, one.head_dim))
         for number in numbers:
-            if columns[:, one.kept.index(number - 1)].any():
+            if columns[:, one.remaining_heads.index(number - 1)].any():
                 raise CheckpointError(
                     f"config.json names head {number} of {kind} layer {layer} among the pruned "
                     "ones, but its weights are not zero. Remove it there to keep the head."
@@ -357,14 +363,16 @@ def cut_zeros(model: nn.Module, pruned: Any) -> None:
 
 def _cut(attention: MultiHeadAttention, gone: set[int]) -> None:
     """Shrink the matrices by the heads of these numbers (from 0, of the unpruned layer)."""
-    stay = [position for position, number in enumerate(attention.kept) if number not in gone]
+    stay = [
+        position for position, number in enumerate(attention.remaining_heads) if number not in gone
+    ]
     _reshape(attention, len(stay), lambda parts: parts[:, stay])
-    attention.kept = tuple(attention.kept[position] for position in stay)
+    attention.remaining_heads = tuple(attention.remaining_heads[position] for position in stay)
 
 
 def _grow(attention: MultiHeadAttention) -> None:
     """The inverse of `_cut`, with zeros."""
-    full, kept = attention.total_heads, list(attention.kept)
+    full, kept = attention.total_heads, list(attention.remaining_heads)
 
     def placed(parts: Tensor) -> Tensor:
         grown = parts.new_zeros(parts.size(0), full, *parts.shape[2:])
@@ -372,7 +380,7 @@ def _grow(attention: MultiHeadAttention) -> None:
         return grown
 
     _reshape(attention, full, placed)
-    attention.kept = tuple(range(full))
+    attention.remaining_heads = tuple(range(full))
 
 
 def _reshape(attention: MultiHeadAttention, heads: int, change: Callable[[Tensor], Tensor]) -> None:
@@ -404,7 +412,7 @@ def _module(model: nn.Module | HasModel) -> nn.Module:
     return model if isinstance(model, nn.Module) else model.model
 
 
-def _called(model: nn.Module | HasModel) -> str:
+def _name(model: nn.Module | HasModel) -> str:
     return type(_module(model)).__name__
 
 
@@ -445,7 +453,7 @@ def _checked(heads: Heads, layers: Mapping[int, MultiHeadAttention]) -> dict[int
                     f"`heads`: layer {layer} has heads 1 to {attention.total_heads}, "
                     f"but {number!r} is named."
                 )
-            if number - 1 not in attention.kept:
+            if number - 1 not in attention.remaining_heads:
                 raise ConfigError(f"`heads`: head {number} of layer {layer} was pruned already.")
     return named
 

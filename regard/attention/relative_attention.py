@@ -21,10 +21,10 @@ from regard.attention.capture import CapturePoint, ReshapedCapture
 from regard.attention.multihead import (
     LayerCache,
     PackedLinear,
+    head_dim_of,
     merge_heads,
     split_heads,
     split_keys_values,
-    width_of_head,
 )
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
@@ -192,7 +192,7 @@ class RelativeAttention(nn.Module):
     ):
         super().__init__()
         check_probability(dropout)
-        self.heads, self.head_dim = heads, head_dim or width_of_head(d_model, heads)
+        self.heads, self.head_dim = heads, head_dim or head_dim_of(d_model, heads)
         self.dropout, width = dropout, heads * self.head_dim
         self.query = Linear(d_model, width, bias=False)
         self.key_value = PackedLinear(d_model, width, parts=2, bias=False)
@@ -206,7 +206,7 @@ class RelativeAttention(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: Distances,
+        distances: Distances,
         *,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
@@ -215,7 +215,7 @@ class RelativeAttention(nn.Module):
 
         Args:
             mask: which of the S = M + T keys each query may see: at most those up to itself.
-            relation: of these queries and keys.
+            distances: of these queries and keys.
             memory: hidden states (B, M, D) of the segments before, detached.
             cache: their keys and values instead; it takes those of `hidden`, too. At most one of
                 memory and cache is given.
@@ -225,13 +225,13 @@ class RelativeAttention(nn.Module):
         key, value = self.keys_and_values(read)
         if cache is not None:
             key, value = cache.update(key, value)
-        if isinstance(relation, ProjectedDistances):
+        if isinstance(distances, ProjectedDistances):
             context = attend_by_distance(
                 query + self.content_bias,
                 query + self.position_bias,
                 key,
                 value,
-                relation.keys,
+                distances.keys,
                 mask=mask,
                 capture=self.capture,
             )
@@ -242,7 +242,7 @@ class RelativeAttention(nn.Module):
                 value,
                 score=SCALED,
                 mask=mask,
-                bias=relation.scores(query, self.position_bias, self.project),
+                bias=distances.scores(query, self.position_bias, self.project),
                 dropout=self.dropout if self.training else 0.0,
                 capture=self.capture,
             )

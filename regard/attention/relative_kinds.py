@@ -47,7 +47,7 @@ def sum_by_distance(weights: Tensor, rows: Tensor, count: int) -> Tensor:
 # ------------------------------------------------------------------------- Shaw et al. 2018
 
 
-class DistanceVectors(nn.Module):
+class ShawTables(nn.Module):
     """The tables of one layer, for all heads: a^K and a^V, (2k + 1, K) each."""
 
     def __init__(self, head_dim: int, clip_distance: int):
@@ -68,7 +68,7 @@ class ShawRelation(Relation):
     rows: of the pairs of query and key in the tables, (1 or B, T, S).
     """
 
-    vectors: DistanceVectors
+    vectors: ShawTables
     rows: Tensor
 
     def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
@@ -95,8 +95,8 @@ class ShawPositions(RelativePositions):
     def __init__(self, layers: int, head_dim: int, clip_distance: int):
         super().__init__()
         self.clip_distance = clip_distance
-        made = nn.ModuleList(DistanceVectors(head_dim, clip_distance) for _ in range(layers))
-        self.layers = cast("Sequence[DistanceVectors]", made)
+        made = nn.ModuleList(ShawTables(head_dim, clip_distance) for _ in range(layers))
+        self.layers = cast("Sequence[ShawTables]", made)
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
         """See `RelativePositions`."""
@@ -172,7 +172,7 @@ class T5Positions(RelativePositions):
 # -------------------------------------------------------------------------- Dai et al. 2019
 
 
-class ContentPosition(nn.Module):
+class TransformerXLParameters(nn.Module):
     """What one layer of Transformer-XL learns of distances: W_r, and u and v of each head."""
 
     def __init__(self, d_model: int, heads: int):
@@ -189,7 +189,7 @@ class TransformerXLRelation(Relation):
     table: R, a sinusoid for each distance, (N, D).  rows: of the pairs in it, (1 or B, T, S).
     """
 
-    learned: ContentPosition
+    learned: TransformerXLParameters
     table: Tensor
     rows: Tensor
 
@@ -216,8 +216,8 @@ class TransformerXLPositions(RelativePositions):
     def __init__(self, layers: int, d_model: int, heads: int, *, causal: bool):
         super().__init__()
         self.d_model, self.causal = d_model, causal
-        made = nn.ModuleList(ContentPosition(d_model, heads) for _ in range(layers))
-        self.layers = cast("Sequence[ContentPosition]", made)
+        made = nn.ModuleList(TransformerXLParameters(d_model, heads) for _ in range(layers))
+        self.layers = cast("Sequence[TransformerXLParameters]", made)
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
         """See `RelativePositions`."""

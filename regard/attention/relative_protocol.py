@@ -62,7 +62,9 @@ class RelativePositions(nn.Module, ABC):
     def after(self, cache: KeyValueCache, count: int) -> Relations:
         """For a decoding step: queries are the next `count` tokens, keys the cached and these."""
         keys = torch.arange(cache.longest + count, device=cache.lengths.device)
-        return self.between(keys[cache.longest :] if cache.even else cache.positions(count), keys)
+        return self.between(
+            keys[cache.longest :] if cache.equal_lengths else cache.positions(count), keys
+        )
 
 
 def padded_positions(batch: Sequences) -> Tensor:

@@ -71,7 +71,7 @@ class Soft(nn.Module):
         return Selected(weights)
 
 
-class HardInUse(nn.Module):
+class HardInEvaluation(nn.Module):
     """One value in use; in training the expected one.
 
     Args:
@@ -107,11 +107,11 @@ class HardInUse(nn.Module):
         return "" if self.seed is None else f"seed={self.seed}"
 
 
-class Hard(HardInUse):
+class Hard(HardInEvaluation):
     """One value in training, too.
 
     Args:
-        seed: as of `HardInUse`.
+        seed: as of `HardInEvaluation`.
         expected_share: of the sequences in training, which take the expected value at all steps;
             it lessens the variance of the gradient (Xu et al. 2015, section 4.1: 0.5).
     """

@@ -25,10 +25,10 @@ from regard.attention.capture import CapturePoint
 from regard.attention.multihead import (
     LayerCache,
     PackedLinear,
+    head_dim_of,
     merge_heads,
     split_heads,
     split_keys_values,
-    width_of_head,
 )
 from regard.attention.relative_attention import relative_scores
 from regard.layers.dropout import check_probability
@@ -117,7 +117,7 @@ class TwoStreamAttention(nn.Module):
     def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0):
         super().__init__()
         check_probability(dropout)
-        self.heads, self.head_dim = heads, width_of_head(d_model, heads)
+        self.heads, self.head_dim = heads, head_dim_of(d_model, heads)
         self.dropout = dropout
         self.query = Linear(d_model, d_model, bias=False)
         self.key_value = PackedLinear(d_model, d_model, parts=2, bias=False)

@@ -45,7 +45,7 @@ from regard.checkpoints.weights import holds_weights, read_weights
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_pages import releasing
 from regard.file_writing import write_text
-from regard.layers.quantized import Weights
+from regard.layers.quantized import WeightType
 from regard.models import MODELS, is_encoder, model_class, name_of
 from regard.models.adapters import merged
 from regard.models.check_config import check_sizes, config_of
@@ -120,7 +120,7 @@ class ModelFolder:
 
     path: Path
     config: dict[str, Any]
-    dtype: Weights | None
+    dtype: WeightType | None
 
     def model(self) -> nn.Module:
         """The model with its weights, which are mapped from the file where their layout allows it.
@@ -411,9 +411,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _stored_dtype(config: Mapping[str, Any], where: Path) -> Weights | None:
+def _stored_dtype(config: Mapping[str, Any], where: Path) -> WeightType | None:
     found = config.get("regard", {}).get("weights")
-    if found is not None and found not in get_args(Weights):
+    if found is not None and found not in get_args(WeightType):
         raise CheckpointError(f"{where}: `weights` is {found!r}, which this release does not read.")
     if found is not None and config.get("model_type") != OURS:
         raise CheckpointError(

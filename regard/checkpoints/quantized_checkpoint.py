@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from regard.checkpoints.filling import SkipInit, assign, check_finite, check_fit, unique_tensors
 from regard.errors import CheckpointError
-from regard.layers.quantized import Stored, Weights, quantize_matrix
+from regard.layers.quantized import StoredMatrix, WeightType, quantize_matrix
 from regard.models.quantize import prepare, quantize_layers
 
 SCALE = ".scale"
 QUANTIZED = (torch.int8, torch.bfloat16)
 
 
-def quantized_tensors(model: nn.Module, dtype: Weights) -> dict[str, Tensor]:
+def quantized_tensors(model: nn.Module, dtype: WeightType) -> dict[str, Tensor]:
     """What a file holds of a model whose weights are quantized to `dtype`, by name.
 
     The model is quantized afterwards. The file has those matrices quantized that quantizing the
@@ -43,7 +43,7 @@ def quantized_tensors(model: nn.Module, dtype: Weights) -> dict[str, Tensor]:
 
 
 def read_quantized(
-    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], dtype: Weights
+    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], dtype: WeightType
 ) -> nn.Module:
     """The quantized model that a file holds.
 
@@ -76,7 +76,7 @@ def read_dequantized(build: Callable[[], nn.Module], tensors: Mapping[str, Tenso
 
 def _filled(
     build: Callable[[], nn.Module], tensors: Mapping[str, Tensor]
-) -> tuple[nn.Module, dict[str, Stored]]:
+) -> tuple[nn.Module, dict[str, StoredMatrix]]:
     """The model, whose parameters only refer to their quantized matrices, and these by name."""
     weights, scales = _without_scales(tensors)
     with SkipInit():
@@ -84,7 +84,7 @@ def _filled(
     check_fit(model, {name: _as_float32(tensor) for name, tensor in weights.items()})
     check_finite(tensors)
     matrices = {
-        name: Stored(tensor, scales.get(name))
+        name: StoredMatrix(tensor, scales.get(name))
         for name, tensor in weights.items()
         if tensor.dtype in QUANTIZED
     }
@@ -127,7 +127,7 @@ def _as_float32(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, device="meta") if tensor.dtype in QUANTIZED else tensor
 
 
-def _dequantize(model: nn.Module, matrices: Mapping[str, Stored]) -> None:
+def _dequantize(model: nn.Module, matrices: Mapping[str, StoredMatrix]) -> None:
     """Quantized matrices become float32 where they are still parameters of the model."""
     parameters = model.state_dict(keep_vars=True)
     for name, matrix in matrices.items():

@@ -37,7 +37,7 @@ from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
 from regard.file_writing import write_text
 from regard.layers.span_search import SpanSearchHead
-from regard.layers.task_heads import ClassificationHead, LastOf, LastToken
+from regard.layers.task_heads import ClassificationHead, LastToken, LastTokenWithId
 from regard.models.bigbird import BigBirdConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel, Model
@@ -256,7 +256,7 @@ def _ends(model: Model) -> set[int]:
     """The ids at which heads sum up a text."""
     heads = model.heads.values() if isinstance(model, EncoderWithHeads) else ()
     poolings = [head.pooling for head in heads if isinstance(head, ClassificationHead)]
-    return {one.id for one in poolings if isinstance(one, LastOf)}
+    return {one.id for one in poolings if isinstance(one, LastTokenWithId)}
 
 
 def _rolled(values: Tensor, shifts: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.head_gates import captured_or_gated
-from regard.models.wrappers import GeneratorAround, generator
+from regard.models.wrappers import GeneratorWrapper, generator
 from regard.state import State, TokensRead
 
 DEVICES = ("cuda",)  # where steps are replayed
@@ -67,7 +67,7 @@ class CannotReplay(Exception):
     """A step that is no matter of fixed shapes alone."""
 
 
-class Graphed(GeneratorAround):
+class Graphed(GeneratorWrapper):
     """A generator around a model on a GPU: its steps are replayed where that can be.
 
     They are the model's own in training, where gradients are wanted, where attention is captured or
@@ -264,7 +264,7 @@ class GraphBuffer:
         if cache is not None:
             _, layers, heads, _, head_dim = cache.keys.shape
             self.cache = KeyValueCache.empty(
-                lines, layers, heads, head_dim, room=room, like=cache.keys
+                lines, layers, heads, head_dim, capacity=room, like=cache.keys
             )
         self.sources: dict[Any, Source] = {}
         self.replays: dict[Any, CapturedStep] = {}
@@ -301,7 +301,7 @@ class GraphBuffer:
                 made[name] = self._source(part).memory
             elif isinstance(part, TokensRead):  # as of a cache: all rows might have read any
                 none = part.counts.new_zeros(self.lines)
-                made[name] = TokensRead(none, self.room - count, even=False)
+                made[name] = TokensRead(none, self.room - count, equal_lengths=False)
             else:
                 made[name] = part.new_zeros(self.lines, *part.shape[1:])
         return made
@@ -312,9 +312,9 @@ class GraphBuffer:
         keys, values = self.cache.keys, self.cache.values
         lengths, longest = torch.zeros_like(self.cache.lengths), self.room - count
         if not table:
-            return KeyValueCache(keys, values, lengths, longest, even=False)
+            return KeyValueCache(keys, values, lengths, longest, equal_lengths=False)
         origin = lengths.new_zeros(self.lines, self.room)
-        return IndirectKVCache(keys, values, lengths, longest, even=False, origin=origin)
+        return IndirectKVCache(keys, values, lengths, longest, equal_lengths=False, origin=origin)
 
     def _source(self, source: SourceMemory) -> Source:
         width = _rounded(source.keys.size(3), ROOM)

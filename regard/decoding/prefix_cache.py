@@ -25,12 +25,12 @@ from regard.attention.head_gates import captured_or_gated
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
-from regard.models.wrappers import GeneratorAround, generator, unwrapped
+from regard.models.wrappers import GeneratorWrapper, generator, unwrapped
 
 MIN_SHARED = 16  # tokens that a batch must share to compute them first, with one sequence
 
 
-class PrefixCache(GeneratorAround[KeyValueCache]):
+class PrefixCache(GeneratorWrapper[KeyValueCache]):
     """A generator around a language model, which computes prefixes that prompts share once.
 
     The least recently used prefixes are evicted first, and all of them when the model's weights,

@@ -33,14 +33,14 @@ from regard.models.protocols import (
     SearchResults,
 )
 from regard.models.transformer import TransformerState
-from regard.models.wrappers import GeneratorAround
+from regard.models.wrappers import GeneratorWrapper
 from regard.ops import TopKTokens
 from regard.state import State
 
 MAX_TOKENS = 512  # of all sequences in one call, so that the registers stay in the cache
 
 
-class CompiledGenerator(GeneratorAround):
+class CompiledGenerator(GeneratorWrapper):
     """A generator around a quantized model.
 
     Keys and values are float16: as precise as the rest, and half as much to read.

@@ -14,11 +14,11 @@ from regard.data.batches import Sequences
 from regard.data.layout import ALL, FirstTokens, TokenSubset
 from regard.kernels.compiled_decoder import CompiledGenerator
 from regard.kernels.compiled_texts import CompiledTexts
-from regard.layers.scalar_mix import Layer, LayerChoice
+from regard.layers.scalar_mix import LayerChoice, SingleLayer
 from regard.models.protocols import Encoder, LanguageModel, States
-from regard.models.wrappers import EncoderAround
+from regard.models.wrappers import EncoderWrapper
 
-LAST = Layer(-1)
+LAST = SingleLayer(-1)
 
 
 def compiled_encoder(model: Encoder) -> Encoder:
@@ -27,7 +27,7 @@ def compiled_encoder(model: Encoder) -> Encoder:
     return CausalEncoder(model) if causal else CompiledEncoder(model)
 
 
-class CausalEncoder(EncoderAround):
+class CausalEncoder(EncoderWrapper):
     """Around a language model, in which each token sees those before it."""
 
     @property
@@ -43,7 +43,7 @@ class CausalEncoder(EncoderAround):
         return self.model.encode(batch, tokens) if hidden is None else tokens.of(hidden)
 
 
-class CompiledEncoder(EncoderAround):
+class CompiledEncoder(EncoderWrapper):
     """Around a model in which each token sees its whole text; what stands at padding is zero."""
 
     def __init__(self, model: Encoder):

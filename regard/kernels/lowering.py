@@ -296,7 +296,7 @@ class Lowering:
         sizes: dict[str, Any] = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
         sizes["window"] = window or 0
         if bias is not None:
-            sizes["table"] = bias_table(bias, layer.kept, scale)
+            sizes["table"] = bias_table(bias, layer.remaining_heads, scale)
         context = self.write(kind, heads * head_dim, projected, layer=layer_number, **sizes)
         return self.linear(layer.output, context)
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import ops
-from regard.layers.softmax import counting
+from regard.layers.softmax import without_ignored
 from regard.ops import at_least_float32
 
 # Of one cluster: projection (D, D') or None, weight (N, D'), bias (N,).
@@ -49,7 +49,7 @@ class Clusters:
     divisor: int = 1
 
     def __post_init__(self) -> None:
-        if any(one >= next for one, next in pairwise(self.ends)):
+        if any(one >= next for one, next in pairwise(self.bounds)):
             raise ValueError(
                 "`cutoffs` must ascend strictly between 0 and the vocabulary size, "
                 f"{self.vocab_size:,}, but are {', '.join(map(str, self.cutoffs))}."
@@ -57,20 +57,20 @@ class Clusters:
         least = self.divisor ** len(self.cutoffs)
         if self.d_embedding < least:
             raise ValueError(
-                f"`d_embedding` must be at least {least:,}: the last of {len(self.ends) - 1} "
+                f"`d_embedding` must be at least {least:,}: the last of {len(self.bounds) - 1} "
                 f"clusters has vectors of width d_embedding / {self.divisor}^{len(self.cutoffs)}. "
                 f"It is {self.d_embedding}."
             )
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def bounds(self) -> tuple[int, ...]:
         """The first id of each cluster, and behind them the size of the vocabulary."""
         return (0, *self.cutoffs, self.vocab_size)
 
     @property
     def sizes(self) -> list[int]:
         """The number of words of each cluster."""
-        return [end - start for start, end in pairwise(self.ends)]
+        return [end - start for start, end in pairwise(self.bounds)]
 
     @property
     def widths(self) -> list[int]:
@@ -122,7 +122,7 @@ class AdaptiveEmbedding(nn.Module):
         flat = ids.flatten()
         cluster = self.clusters.of(flat)
         indices, found = [], []
-        for n, start in enumerate(self.clusters.ends[:-1]):
+        for n, start in enumerate(self.clusters.bounds[:-1]):
             index = (cluster == n).nonzero()[:, 0]
             indices.append(index)
             found.append(self._of(n, flat[index] - start))
@@ -208,8 +208,8 @@ class AdaptiveSoftmax(nn.Module):
         For each cluster logits are computed only at positions whose target is in it; with
         `smoothing` at all positions.
         """
-        hidden, targets = counting(hidden, targets, count)
-        layers, ends = self.layers(), self.clusters.ends
+        hidden, targets = without_ignored(hidden, targets, count)
+        layers, ends = self.layers(), self.clusters.bounds
         cluster = self.clusters.of(targets)
         in_head = torch.where(cluster == 0, targets, ends[1] + cluster - 1)
         total = self._cross_entropy(hidden, layers[0], in_head)
@@ -243,15 +243,15 @@ class AdaptiveSoftmax(nn.Module):
         hidden: Tensor, layer: OutputLayer, targets: Tensor, smoothing: float = 0.0
     ) -> Tensor:
         projection, weight, bias = layer
-        return ops.cross_entropy(_narrow(hidden, projection), weight, bias, targets, smoothing)
+        return ops.cross_entropy(_project(hidden, projection), weight, bias, targets, smoothing)
 
     @staticmethod
     def _log_probs(hidden: Tensor, layer: OutputLayer) -> Tensor:
         projection, weight, bias = layer
-        logits = ops.linear(_narrow(hidden, projection), weight, bias)
+        logits = ops.linear(_project(hidden, projection), weight, bias)
         return F.log_softmax(logits.to(at_least_float32(logits.dtype)), -1)
 
 
-def _narrow(hidden: Tensor, projection: Tensor | None) -> Tensor:
+def _project(hidden: Tensor, projection: Tensor | None) -> Tensor:
     """(..., D) -> (..., D')"""
     return hidden if projection is None else ops.linear(hidden, projection.t())

@@ -26,7 +26,7 @@ class BatchNorm(nn.BatchNorm1d):
         ).to(x.dtype)
 
 
-class NormedInner(nn.Module):
+class BatchNormDense(nn.Module):
     """norm(relu(U drop(norm(h)) + b)), the inner layer of ULMFiT's classifier; batch norms."""
 
     def __init__(self, d_in: int, d_out: int, dropout: float):

@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-SquashedBy = Literal["relu", "tanh"]
-SQUASHED = {"relu": torch.relu, "tanh": torch.tanh}
+FilterActivation = Literal["relu", "tanh"]
+FILTER_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
 
 class CharacterConvolution(nn.Module):
@@ -31,14 +31,14 @@ class CharacterConvolution(nn.Module):
         characters: int,
         d_character: int,
         filters: Sequence[tuple[int, int]],
-        activation: SquashedBy,
+        activation: FilterActivation,
     ):
         super().__init__()
         self.embedding = nn.Embedding(characters, d_character, padding_idx=0)
         self.convolutions = nn.ModuleList(
             nn.Conv1d(d_character, count, width) for width, count in filters
         )
-        self.activation = SQUASHED[activation]
+        self.activation = FILTER_ACTIVATIONS[activation]
         nn.init.uniform_(self.embedding.weight[1:], -1.0, 1.0)
 
     def forward(self, characters: Tensor) -> Tensor:

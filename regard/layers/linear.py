@@ -37,7 +37,7 @@ class Linear(nn.Linear):
         """(..., K) -> (..., N)"""
         return ops.linear(x, self.weight, self.bias)
 
-    def repeated(self) -> Callable[[Tensor], Tensor]:
+    def step_matmul(self) -> Callable[[Tensor], Tensor]:
         """x W^T for the steps of one loop, (B, K) -> (B, N), without the bias."""
         return SharedWeightMatmul(self.weight)
 

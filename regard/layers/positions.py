@@ -49,11 +49,11 @@ def sinusoid_in_halves(positions: Tensor, d_model: int) -> Tensor:
 class SequenceLengths(Protocol):
     """How long the sequences of a decoder's state are.
 
-    longest: the most tokens.  even: whether all sequences have as many.
+    longest: the most tokens.  equal_lengths: whether all sequences have as many.
     """
 
     longest: int
-    even: bool
+    equal_lengths: bool
 
     def positions(self, count: int) -> Tensor:
         """Of the next `count` tokens of each sequence: (B, T)."""
@@ -90,7 +90,7 @@ class PositionTable(nn.Module, ABC):
 
     def after(self, cache: SequenceLengths, count: int) -> Tensor:
         """Vectors of the next `count` tokens: (T, D), or (B, T, D) where lengths differ."""
-        if cache.even:
+        if cache.equal_lengths:
             return self(count, cache.longest)
         return self.at(cache.positions(count), cache.longest + count)
 

@@ -27,15 +27,15 @@ from regard.layers.panels import (
     quantized_rows,
 )
 from regard.layers.recurrent import LSTMOutput, RecurrentLayer
-from regard.layers.softmax import SLICE, Softmax, counting, summed_loss
+from regard.layers.softmax import SLICE, Softmax, summed_loss, without_ignored
 
 SLICE_BYTES = 8 << 20  # of float32 numbers that are quantized at once
 
-Weights = Literal["int8", "bfloat16"]
+WeightType = Literal["int8", "bfloat16"]
 
 
 @dataclass
-class Stored:
+class StoredMatrix:
     """A matrix as a file has it: `numbers` (N, K) int8 with a `scale` (N,) each row, or bfloat16.
 
     It is an attribute of the parameter that it replaces, `parameter.stored`; `used` when a layer
@@ -52,9 +52,9 @@ class Stored:
         return numbers if self.scale is None else numbers * self.scale[:, None]
 
 
-def quantize_matrix(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
+def quantize_matrix(weight: Tensor, kind: WeightType) -> tuple[Tensor, Tensor | None]:
     """The numbers (N, K) and scales (N,) of a matrix: those that a file has, or rounded now."""
-    stored: Stored | None = getattr(weight, "stored", None)
+    stored: StoredMatrix | None = getattr(weight, "stored", None)
     if stored is not None:
         stored.used = True
         return stored.numbers, stored.scale
@@ -65,7 +65,7 @@ def quantize_matrix(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | Non
     return (numbers / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8), scale
 
 
-def _packed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
+def _packed(weight: Tensor, kind: WeightType) -> tuple[Tensor, Tensor | None]:
     """A matrix (N, K) in panels, and its scales (N,).
 
     Slices of rows are quantized and packed one after the other, and pages of a file are dropped
@@ -73,7 +73,7 @@ def _packed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
     """
     rows, columns = weight.shape
     step = max(PANEL, SLICE_BYTES // max(1, 4 * columns) // PANEL * PANEL)
-    stored: Stored | None = getattr(weight, "stored", None)
+    stored: StoredMatrix | None = getattr(weight, "stored", None)
     packed: Tensor | None = None
     scales = []
     for start in range(0, rows, step) if rows else [0]:
@@ -104,7 +104,7 @@ class QuantizedMatrix(nn.Module):
     weight: Tensor
     scale: Tensor | None
 
-    def __init__(self, weight: Tensor, kind: Weights):
+    def __init__(self, weight: Tensor, kind: WeightType):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         packed, scale = _packed(weight, kind)
@@ -155,7 +155,7 @@ class QuantizedLinear(nn.Module):
 
     bias: Tensor | None
 
-    def __init__(self, linear: nn.Linear, kind: Weights):
+    def __init__(self, linear: nn.Linear, kind: WeightType):
         super().__init__()
         self.matrix = QuantizedMatrix(linear.weight, kind)
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -166,8 +166,8 @@ class QuantizedLinear(nn.Module):
         """(..., K) -> (..., N)"""
         return self.matrix(x, self.bias)
 
-    def repeated(self) -> Callable[[Tensor], Tensor]:
-        """See `Linear.repeated`."""
+    def step_matmul(self) -> Callable[[Tensor], Tensor]:
+        """See `Linear.step_matmul`."""
         return self.matrix
 
 
@@ -176,7 +176,7 @@ class QuantizedRecurrent(nn.Module):
 
     empty = RecurrentLayer.empty
 
-    def __init__(self, layer: RecurrentLayer, kind: Weights):
+    def __init__(self, layer: RecurrentLayer, kind: WeightType):
         super().__init__()
         self.d_model, self.has_cell = layer.d_model, layer.has_cell
         self.input = QuantizedLinear(layer.input, kind)
@@ -225,7 +225,7 @@ class QuantizedSoftmax(nn.Module):
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
         """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`."""
-        hidden, targets = counting(hidden, targets, count)
+        hidden, targets = without_ignored(hidden, targets, count)
         if not smoothing:
             vocab_size = self.matrix.out_features
             return summed_loss(hidden, targets, self.logits, vocab_size), targets.numel()

@@ -54,7 +54,7 @@ class RecurrentLayer(nn.Module, ABC):
             x: (B, T, d_in).
             hidden, cell: the state before the first step, (B, D) and (B, D) or (B, 0).
         """
-        return self.go_on(x, hidden, cell, self.weights())
+        return self.forward_with(x, hidden, cell, self.weights())
 
     def weights(self) -> RecurrentWeights:
         """What one pass computes with."""
@@ -62,7 +62,7 @@ class RecurrentLayer(nn.Module, ABC):
             self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias
         )
 
-    def go_on(
+    def forward_with(
         self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
     ) -> LSTMOutput:
         """As `forward`, with weights that several calls may share."""
@@ -79,7 +79,7 @@ class RecurrentLayer(nn.Module, ABC):
         """
         weights = self.weights()
         for here in x.split(1, 1):
-            _, (hidden, cell) = self.go_on(here, hidden, cell, weights)
+            _, (hidden, cell) = self.forward_with(here, hidden, cell, weights)
             yield hidden, cell
 
     @abstractmethod
@@ -277,7 +277,7 @@ def _rows_of(rows: Tensor, state: S, other: S) -> S:
 
 
 @dataclass(frozen=True)
-class Windows:
+class BPTTWindows:
     """Long texts in windows of `width` steps: the state goes on from one to the next, no gradient.
 
     Of each row the last `learning` windows have gradients; the others are read without. The mask of
@@ -298,7 +298,7 @@ class Windows:
         for learns, window in zip(self._learning(x.size(1)), x.split(self.width, 1), strict=False):
             some = learns is None or bool(learns.any())
             with torch.set_grad_enabled(torch.is_grad_enabled() and some):
-                hidden, (end, cell) = layer.go_on(window, *state, weights)
+                hidden, (end, cell) = layer.forward_with(window, *state, weights)
             if learns is not None:
                 hidden = torch.where(learns[:, None, None], hidden, hidden.detach())
             found.append(hidden)
@@ -353,7 +353,7 @@ class BidirectionalStack(nn.Module):
     def _read(
         self, x: Tensor, lengths: Tensor, read: ReadLayer
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        order, ends = turn(lengths, x.size(1)), []
+        order, ends = reverse_order(lengths, x.size(1)), []
         for n, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True)):
             x = self.dropout(x) if n else x
             forth, ended = read(ahead, x, lengths)
@@ -372,7 +372,7 @@ def _read_whole(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Each row's last hidden state."""
     hiddens, _ = layer(x, *layer.empty(x.size(0), x))
-    return hiddens, (last(hiddens, lengths),)
+    return hiddens, (last_states(hiddens, lengths),)
 
 
 def _read_to_ends(
@@ -389,7 +389,7 @@ def _read_to_ends(
     return torch.cat(outputs, 1), ends
 
 
-def last(hiddens: Tensor, lengths: Tensor) -> Tensor:
+def last_states(hiddens: Tensor, lengths: Tensor) -> Tensor:
     """(B, T, D) -> (B, D): each row's last position; zeros where it has none."""
     if hiddens.size(1) == 0:
         return hiddens.new_zeros(hiddens.size(0), hiddens.size(2))
@@ -398,7 +398,7 @@ def last(hiddens: Tensor, lengths: Tensor) -> Tensor:
     return found.masked_fill(lengths[:, None] == 0, 0.0)
 
 
-def turn(lengths: Tensor, count: int) -> Tensor:
+def reverse_order(lengths: Tensor, count: int) -> Tensor:
     """(B, T) positions that turn each row's own words around and leave its padding in place."""
     at = torch.arange(count, device=lengths.device)[None]
     return torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.layers.softmax import Softmax, counting
+from regard.layers.softmax import Softmax, without_ignored
 
 BISECTIONS = 60
 
@@ -47,7 +47,7 @@ class SampledSoftmax(Softmax):
         """See `Softmax`; in evaluation, and with smoothing, over all words."""
         if not self.training or smoothing:
             return super().loss(hidden, targets, smoothing, count)
-        hidden, targets = counting(hidden, targets, count)
+        hidden, targets = without_ignored(hidden, targets, count)
         probabilities: Tensor = self.probabilities  # type: ignore[assignment]
         sampled = torch.multinomial(probabilities, self.samples)  # (S,)
         return self.sampled_loss(hidden, targets, sampled), targets.numel()

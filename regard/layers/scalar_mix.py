@@ -36,7 +36,7 @@ class LayerChoice(Protocol):
 
 
 @dataclass(frozen=True)
-class Layer:
+class SingleLayer:
     """One layer: 0 the embeddings, 1 the first layer; -1 the last, -2 the one before."""
 
     number: int
@@ -59,7 +59,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Summed:
+class SumOfLayers:
     """The sum of the last `count` layers; None: of all layers above the embeddings."""
 
     count: int | None = None
@@ -80,7 +80,7 @@ class Summed:
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class ConcatLayers:
     """The last `count` layers, the lowest of them first."""
 
     count: int
@@ -138,12 +138,12 @@ class ScalarMix(nn.Module):
 
 
 CHOICES: dict[str, LayerChoice] = {
-    "first": Layer(0),
-    "last": Layer(-1),
-    "second-to-last": Layer(-2),
-    "sum": Summed(),
-    "sum-last-4": Summed(4),
-    "concat-last-4": SideBySide(4),
+    "first": SingleLayer(0),
+    "last": SingleLayer(-1),
+    "second-to-last": SingleLayer(-2),
+    "sum": SumOfLayers(),
+    "sum-last-4": SumOfLayers(4),
+    "concat-last-4": ConcatLayers(4),
 }
 MIX = "mix:"  # followed by scalars, with commas between
 
@@ -155,7 +155,7 @@ def choice_of(layers: str | int | LayerChoice) -> LayerChoice:
         ConfigError: there is no such choice.
     """
     if isinstance(layers, int):
-        return Layer(layers)
+        return SingleLayer(layers)
     if callable(layers):
         return layers
     if not isinstance(layers, str):
@@ -165,7 +165,7 @@ def choice_of(layers: str | int | LayerChoice) -> LayerChoice:
     if layers.startswith(MIX):
         return _mix(layers.removeprefix(MIX))
     if layers.lstrip("-").isdecimal():
-        return Layer(int(layers))
+        return SingleLayer(int(layers))
     raise ConfigError(
         f"There is no choice of layers {layers!r}. {nearest(layers, [*CHOICES, MIX])} The number "
         "of a layer and scalars of a mix (mix:0,0.5,1: one for the embeddings and each layer) are "

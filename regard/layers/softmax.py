@@ -61,12 +61,12 @@ class Softmax(nn.Module):
                 (Szegedy et al. 2016, section 7): (1 - e) * -log p(target) + e * mean(-log p).
             count: how many targets count, where that is known: then nothing waits for the device.
         """
-        hidden, targets = counting(hidden, targets, count)
+        hidden, targets = without_ignored(hidden, targets, count)
         total = ops.cross_entropy(hidden, self.weight, self.bias, targets, smoothing)
         return total, targets.numel()
 
 
-def counting(hidden: Tensor, targets: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
+def without_ignored(hidden: Tensor, targets: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
     """The hidden states (N, D) and targets (N,) that count; `count` is their number, if known."""
     counts = targets != IGNORE
     count = int(counts.sum()) if count is None else count

@@ -19,7 +19,7 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import activation_of
 from regard.layers.linear import Linear
-from regard.layers.softmax import Softmax, counting
+from regard.layers.softmax import Softmax, without_ignored
 
 Pooling = Callable[[Tensor, Sequences], Tensor]
 
@@ -58,7 +58,7 @@ last_token = LastToken()
 
 
 @dataclass(frozen=True)
-class LastOf:
+class LastTokenWithId:
     """The last token with one id in each sequence, BART's </s>: (B, T, D) or (1, N, D) -> (B, D).
 
     A sequence without it has the state of its last token.
@@ -219,6 +219,6 @@ class MaskedLMHead(nn.Module):
         `Softmax.loss`.
         """
         # The hidden states of masked words alone pass the head: about one in seven.
-        hidden, targets = counting(hidden, targets, count)
+        hidden, targets = without_ignored(hidden, targets, count)
         read = self.norm(self.inner(hidden))
         return self.softmax.loss(read, targets, smoothing, targets.numel())

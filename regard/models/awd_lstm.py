@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
-from regard.layers.batch_norm import NormedInner
+from regard.layers.batch_norm import BatchNormDense
 from regard.layers.dropout import EmbeddingDropout, VariationalDropout
 from regard.layers.recurrent import (
+    BPTTWindows,
     RecurrentLayer,
     WeightDropLSTM,
-    Windows,
     read_to,
     reorder,
+    reverse_order,
     stack_cells,
-    turn,
 )
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import (
@@ -235,7 +235,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`; those of the layers are without dropout."""
-        order = turn(batch.lengths, batch.width) if self.config.backward else None
+        order = reverse_order(batch.lengths, batch.width) if self.config.backward else None
         hidden = self.embedded(batch.ids if order is None else batch.ids.gather(1, order))
         yield _turned(hidden, order)
         for layer in self.layers:
@@ -247,7 +247,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
     def _read_text(self, layer: RecurrentLayer, x: Tensor, lengths: Tensor) -> Tensor:
         if not self.training:
             return layer(x, *layer.empty(x.size(0), x))[0]
-        return Windows(lengths, self.config.window, self.config.learning_windows).read(layer, x)
+        return BPTTWindows(lengths, self.config.window, self.config.learning_windows).read(layer, x)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
@@ -262,7 +262,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         pooling = ConcatPooling(backward=config.backward)
         match kind:
             case "classes":
-                inner = NormedInner(3 * width, config.inner, drop)
+                inner = BatchNormDense(3 * width, config.inner, drop)
                 options: dict[str, Any] = {"inner": inner, "dropout": config.inner_dropout}
                 return ClassificationHead(config.inner, outputs, pooling=pooling, **options)
             case "multiple_choice":

@@ -20,7 +20,7 @@ from regard.data.layout import ALL, TokenSubset
 from regard.layers.task_heads import (
     ClassificationHead,
     DenseActivation,
-    LastOf,
+    LastTokenWithId,
     Pooling,
     every_token,
 )
@@ -115,7 +115,7 @@ class BartAsEncoder(nn.Module, Encoder):
         match kind:
             case "classes" | "multiple_choice":
                 inner = DenseActivation(width, "tanh", dropout)
-                pooling: Pooling = LastOf(self.config.eos)
+                pooling: Pooling = LastTokenWithId(self.config.eos)
                 made = ClassificationHead(
                     width, outputs, pooling=pooling, inner=inner, dropout=dropout
                 )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.multihead import SelfAttention
-from regard.attention.pruning import Pruned, cut_heads
+from regard.attention.pruning import Pruned, prune_as_configured
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -167,7 +167,7 @@ class Bert(nn.Module, Encoder):
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(self.block(config) for _ in range(config.distinct_layers))
         init_weights(self, config.init_range)
-        cut_heads(self, config.pruned)
+        prune_as_configured(self, config.pruned)
 
     @property
     def segment_types(self) -> int:

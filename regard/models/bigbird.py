@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from regard.attention.block_sparse import (
     block_window,
     by_blocks,
+    full_if_short,
     global_blocks,
     random_blocks,
     random_plan,
-    shorter,
 )
 from regard.attention.masks import padding
 from regard.attention.multihead import PackedLinear
@@ -147,13 +147,13 @@ class BigBird(Bert):
         size = config.block_size
         if config.attention == "full" or batch.width <= config.full_length:
             return batch.padding_mask()
-        kept = list(cast(BigBirdBlock, self.blocks[layer]).attention.kept)  # heads
+        kept = list(cast(BigBirdBlock, self.blocks[layer]).attention.remaining_heads)  # heads
         plan = self.plan(layer, -(-lengths // size))
         pattern = (
             block_window(size, WINDOW)
             | global_blocks(size, lengths)
             | random_blocks(size, plan[:, kept] if plan.size(1) > 1 else plan)
-            | shorter(lengths, config.full_length)
+            | full_if_short(lengths, config.full_length)
         )
         allowed, device = padding(lengths) & pattern, batch.ids.device
         return by_blocks(

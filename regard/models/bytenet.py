@@ -229,7 +229,9 @@ def columns_of(memory: SourceMemory, read: TokensRead, count: int) -> Tensor:
     """
     _, values = memory.layer(0)  # (N, H=1, S' + 1, 2d), of which the last are zeros
     columns, width = values[:, 0], values.size(2)
-    if read.even:  # a slice, which is faster than a look-up, above all in the backward pass
+    if (
+        read.equal_lengths
+    ):  # a slice, which is faster than a look-up, above all in the backward pass
         found = columns[:, read.longest : read.longest + count]
         found = nn.functional.pad(found, (0, 0, 0, count - found.size(1)))
         return found.repeat_interleave(memory.sharing, 0) if memory.sharing > 1 else found

@@ -70,7 +70,7 @@ SIZES = {
 }
 
 
-def half_sum(a: Tensor, b: Tensor) -> Tensor:
+def scaled_sum(a: Tensor, b: Tensor) -> Tensor:
     """(a + b) sqrt(0.5), which has the variance of its terms."""
     return (a + b) * math.sqrt(0.5)
 
@@ -103,7 +103,7 @@ class GatedConvolution(nn.Module):
     def forward(self, hidden: Tensor, keep: Tensor) -> Tensor:
         """(B, S, D) -> (B, S, D'), reading both sides; `keep` as of `Convolution.centered`."""
         gated = F.glu(self.convolution.centered(self.dropout(hidden), keep), -1)
-        return half_sum(gated, self.residual(hidden))
+        return scaled_sum(gated, self.residual(hidden))
 
 
 class ConvDecoderBlock(GatedConvolution):
@@ -120,9 +120,9 @@ class ConvDecoderBlock(GatedConvolution):
     ) -> Tensor:
         """(B, T, D) -> (B, T, D'); `words` (B, T, E) are the embeddings g of the target."""
         gated = F.glu(self.convolution(buffers.extend(self.dropout(hidden))), -1)
-        query = half_sum(self.query(gated), words)  # d = W_d h + b_d + g, equation 1
-        gated = half_sum(gated, self.context(self.look(query, source)))
-        return half_sum(gated, self.residual(hidden))
+        query = scaled_sum(self.query(gated), words)  # d = W_d h + b_d + g, equation 1
+        gated = scaled_sum(gated, self.context(self.look(query, source)))
+        return scaled_sum(gated, self.residual(hidden))
 
     def look(self, query: Tensor, source: SourceMemory) -> Tensor:
         """c = m sqrt(1/m) sum over j of a_j (z_j + e_j), of m source tokens: (B, T, E)."""
@@ -165,7 +165,7 @@ class ConvEncoder(nn.Module):
             # Each attention of the decoder adds a gradient; their mean goes on into the encoder,
             # but not into the embedding (section 3.4). The authors' program halves it once more.
             keys.register_hook(lambda gradient: gradient / self.attentions)
-        values = half_sum(keys, words)
+        values = scaled_sum(keys, words)
         return SourceMemory(keys[:, None, None], values[:, None, None], source.lengths)
 
 

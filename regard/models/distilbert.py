@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.multihead import SelfAttention
-from regard.attention.pruning import Pruned, cut_heads
+from regard.attention.pruning import Pruned, prune_as_configured
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
@@ -117,7 +117,7 @@ class DistilBert(nn.Module, Encoder):
             table = sinusoid(torch.arange(config.max_length), config.d_model)
             with torch.no_grad():
                 self.positions.vectors.weight.copy_(table)
-        cut_heads(self, config.pruned)
+        prune_as_configured(self, config.pruned)
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.data.word_characters import with_characters
-from regard.layers.character_convolution import CharacterConvolution, Highway, SquashedBy
+from regard.layers.character_convolution import CharacterConvolution, FilterActivation, Highway
 from regard.layers.dropout import Dropout
 from regard.layers.projected_lstm import ProjectedLSTM
-from regard.layers.recurrent import last, reorder, stack_cells, turn
+from regard.layers.recurrent import last_states, reorder, reverse_order, stack_cells
 from regard.layers.sampled_softmax import SampledSoftmax
 from regard.layers.scalar_mix import ScalarMix
 from regard.layers.softmax import Softmax
@@ -68,7 +68,7 @@ class ElmoConfig:
     filters: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     word_length: Size = 50
     highway_layers: Count = 2
-    activation: SquashedBy = "relu"
+    activation: FilterActivation = "relu"
     cell_clip: Limit | None = 3.0
     projection_clip: Limit | None = 3.0
     residual: bool = True
@@ -237,7 +237,7 @@ class Elmo(nn.Module, Encoder):
         self, batch: Sequences, start: BidirectionalCells
     ) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
         """h_0, then the hidden states (B, T, D) of each layer and where its directions ended."""
-        x, order = self.words(batch), turn(batch.lengths, batch.ids.size(1))
+        x, order = self.words(batch), reverse_order(batch.lengths, batch.ids.size(1))
         yield torch.cat([x, x], -1), ()
         forward = self._read(self.ahead, x, start.forward, batch.lengths)
         backward = self._read(self.back, reorder(x, order), start.backward, batch.lengths)
@@ -253,7 +253,7 @@ class Elmo(nn.Module, Encoder):
             x, before = self.dropout(x), (start.hidden[:, n], start.cell[:, n])
             hiddens, cells = layer(x, *before)
             ends = zip((hiddens, cells), before, strict=True)
-            end = [torch.where(some, last(states, lengths), old) for states, old in ends]
+            end = [torch.where(some, last_states(states, lengths), old) for states, old in ends]
             x = hiddens + x if n and self.config.residual else hiddens
             yield x, (end[0], end[1])
 

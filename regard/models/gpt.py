@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import LayerCache, SelfAttention
-from regard.attention.pruning import Pruned, cut_heads
+from regard.attention.pruning import Pruned, prune_as_configured
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -142,7 +142,7 @@ class GPT(nn.Module, CachedLanguageModel, Encoder):
         self.dropout = Dropout(config.embedding_dropout)
         self.blocks: Any = nn.ModuleList(self.block(config, n) for n in range(config.layers))
         init_weights(self, config.init_range)
-        cut_heads(self, config.pruned)
+        prune_as_configured(self, config.pruned)
         self.head: Any = self.new_output(config)
 
     def new_embedding(self, config: Any) -> nn.Module:

@@ -26,7 +26,7 @@ from regard.layers.quantized import (
     QuantizedMatrix,
     QuantizedRecurrent,
     QuantizedSoftmax,
-    Weights,
+    WeightType,
 )
 from regard.layers.recurrent import RecurrentLayer, ResetFirstGRU
 from regard.layers.softmax import Softmax
@@ -37,7 +37,7 @@ GPUS = {"cuda"}
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
-def prepare(model: AnyModel, dtype: Weights = "int8") -> AnyModel:
+def prepare(model: AnyModel, dtype: WeightType = "int8") -> AnyModel:
     """Quantize the weights of a model, in place.
 
     dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
@@ -76,7 +76,7 @@ def check_dtype(dtype: str, name: str = "dtype") -> None:
     Raises:
         ConfigError: weights cannot be quantized to this type.
     """
-    kinds = get_args(Weights)
+    kinds = get_args(WeightType)
     if dtype not in kinds:
         raise ConfigError(
             f"`{name}` must be {' or '.join(kinds)}, but is {dtype!r}. {nearest(dtype, kinds)}"
@@ -101,7 +101,7 @@ def halved(model: AnyModel) -> AnyModel:
     return model.to(torch.bfloat16)
 
 
-def quantize_layers(model: AnyModel, dtype: Weights) -> AnyModel:
+def quantize_layers(model: AnyModel, dtype: WeightType) -> AnyModel:
     """Replace layers by quantized ones, in place; the rest becomes float32."""
     tied: dict[int, QuantizedMatrix] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
@@ -112,7 +112,7 @@ def quantize_layers(model: AnyModel, dtype: Weights) -> AnyModel:
 
 
 def _replace(
-    parent: nn.Module, dtype: Weights, tied: dict[int, QuantizedMatrix], shared: set[int]
+    parent: nn.Module, dtype: WeightType, tied: dict[int, QuantizedMatrix], shared: set[int]
 ) -> None:
     """Replace child modules, innermost first. A `ResetFirstGRU` stays float32: its product is of
     r h, and the quantized recurrence has no such step.
@@ -135,7 +135,7 @@ def _replace(
             setattr(parent, name, new)
 
 
-def _once(weight: Tensor, dtype: Weights, tied: dict[int, QuantizedMatrix]) -> QuantizedMatrix:
+def _once(weight: Tensor, dtype: WeightType, tied: dict[int, QuantizedMatrix]) -> QuantizedMatrix:
     if id(weight) not in tied:
         tied[id(weight)] = QuantizedMatrix(weight, dtype)
     return tied[id(weight)]

@@ -75,14 +75,14 @@ class SegaMemory(CarriedMemory):
 
     BY_POSITION: ClassVar[tuple[str, ...]] = ("hidden", "segment_numbers", "following")
 
-    def put(self, numbers: Tensor, ends: Tensor) -> None:
+    def write_segment_numbers(self, numbers: Tensor, ends: Tensor) -> None:
         """Store the numbers of the next tokens, (B, T, 2), and whether they end, (B, T, 2)."""
         segment = slice(self.end, self.end + numbers.size(1))
         self.segment_numbers[:, segment] = numbers
         self.following[:, segment] = numbers + ends
 
     @property
-    def next(self) -> Tensor:
+    def next_numbers(self) -> Tensor:
         """The numbers of the next token, (B, 2)."""
         if not self.end:
             return self.following.new_zeros(self.lengths.size(0), 2)
@@ -132,7 +132,7 @@ class SegaTransformerXL(TransformerXL):
         """
         memory = self._memory_for(ids, state)
         if segment_numbers is not None:
-            memory.put(segment_numbers, self._ends(ids))
+            memory.write_segment_numbers(segment_numbers, self._ends(ids))
         *_, hidden = self._layers(ids, memory)
         return Output(hidden, memory.advance(ids.size(1)))
 
@@ -146,7 +146,7 @@ class SegaTransformerXL(TransformerXL):
         memory = super()._memory_for(ids, state)
         assert isinstance(memory, SegaMemory)
         ends = self._ends(ids)
-        memory.put(memory.next[:, None] + ends.cumsum(1) - ends, ends)
+        memory.write_segment_numbers(memory.next_numbers[:, None] + ends.cumsum(1) - ends, ends)
         return memory
 
     def _ends(self, ids: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class SegaTransformerXL(TransformerXL):
     def _distance_keys(self, memory: CarriedMemory, count: int) -> DistanceKeys:
         return memory.distances  # the numbers differ from text to text: none are kept
 
-    def _relations(self, memory: CarriedMemory, count: int) -> list[Distances]:
+    def _distances(self, memory: CarriedMemory, count: int) -> list[Distances]:
         assert isinstance(memory, SegaMemory)
         numbers, like = memory.read_segment_numbers(count), memory.hidden  # (B, S, 2)
         made = self._released if self.config.relation == "released" else self._paper

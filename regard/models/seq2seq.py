@@ -32,7 +32,7 @@ from regard.attention.scores import (
     Location,
     SourceScore,
 )
-from regard.attention.selection import Hard, HardInUse, Soft, WeightSelection
+from regard.attention.selection import Hard, HardInEvaluation, Soft, WeightSelection
 from regard.attention.windows import GlobalWindow, MonotonicWindow, PredictiveWindow, SourceWindow
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
@@ -44,7 +44,7 @@ from regard.models.config import Count, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
 from regard.state import Cells, State
 
-Score = Literal[
+ScoreKind = Literal[
     "none",
     "additive",
     "concat",
@@ -70,7 +70,7 @@ class Seq2SeqConfig:
     vocab_size: Size  # of both languages together
     d_model: Size = 1000  # of decoder layers, and of both directions of the encoder together
     layers: Size = 4  # of encoder and decoder each
-    attention: Score = "general"  # the score: see regard/attention/scores.py
+    attention: ScoreKind = "general"  # the score: see regard/attention/scores.py
     window: WindowKind = "global"  # see regard/attention/windows.py
     half_width: Size | None = None  # D of a local window; None: 10
     selection: SelectionKind = "soft"  # see regard/attention/selection.py
@@ -149,11 +149,11 @@ def _hard(config: Seq2SeqConfig) -> Hard:
 SELECTIONS: dict[str, Callable[[Seq2SeqConfig], WeightSelection]] = {
     "soft": lambda config: Soft(),
     "hard": _hard,
-    "hard-expected": lambda config: HardInUse(config.choice_seed),
+    "hard-expected": lambda config: HardInEvaluation(config.choice_seed),
 }
 
 
-class Decoded(NamedTuple):
+class DecoderOutput(NamedTuple):
     """Hidden states (B, T, D), the state after the last step, and what a loss needs beside them."""
 
     hidden: Tensor
@@ -162,7 +162,7 @@ class Decoded(NamedTuple):
 
 
 @dataclass
-class FedState(State):
+class InputFeedingState(State):
     """Cells, the attentional vector that is fed to the next step (R, D), and the source."""
 
     cells: Cells
@@ -171,7 +171,7 @@ class FedState(State):
 
 
 @dataclass
-class AttentionFormState(FedState):
+class AttentionFormState(InputFeedingState):
     """With what windows and hard choices depend on."""
 
     progress: FormProgress
@@ -192,13 +192,13 @@ class PlainDecoder(nn.Module):
     def start(self, memory: Tensor, source: Sequences, cells: Cells) -> Cells:
         return cells
 
-    def forward(self, embedded: Tensor, state: Cells) -> Decoded:
+    def forward(self, embedded: Tensor, state: Cells) -> DecoderOutput:
         """(B, T, D) -> (B, T, D), and the state after the last step."""
         hidden, after = self.stack(embedded, state)
-        return Decoded(hidden, after, {})
+        return DecoderOutput(hidden, after, {})
 
 
-class FedDecoder(nn.Module, ABC):
+class InputFeedingDecoder(nn.Module, ABC):
     """Looks at the source at every step, and is fed with what it made of it (input feeding)."""
 
     extras: tuple[str, ...] = ()
@@ -219,25 +219,25 @@ class FedDecoder(nn.Module, ABC):
                 nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
 
     @abstractmethod
-    def start(self, memory: Tensor, source: Sequences, cells: Cells) -> FedState:
+    def start(self, memory: Tensor, source: Sequences, cells: Cells) -> InputFeedingState:
         """The state before the first step."""
 
-    def first_state(self, memory: Tensor, source: Sequences, cells: Cells) -> FedState:
+    def first_state(self, memory: Tensor, source: Sequences, cells: Cells) -> InputFeedingState:
         """Nothing was attended to yet: the first step is fed with zeros."""
         keys = self.score.prepare(memory)[:, None, None]  # (B, S, K) -> (B, L=1, H=1, S, K)
         read = SourceMemory(keys, memory[:, None, None], source.lengths)
-        return FedState(cells, memory.new_zeros(memory.size(0), memory.size(2)), read)
+        return InputFeedingState(cells, memory.new_zeros(memory.size(0), memory.size(2)), read)
 
     def read(
-        self, embedded: Tensor, state: FedState, look: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, FedState]:
+        self, embedded: Tensor, state: InputFeedingState, look: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, InputFeedingState]:
         """All steps, each of which attends by `look`."""
         rows, fed = embedded.size(0), state.fed
         # What the words say is one product; (B, T, D) -> (T, B, 4D)
         words = self.words(embedded.transpose(0, 1).contiguous()).to(fed.dtype).unbind()
         shifts = [linear.bias.expand(rows, -1) for linear in self.gates[1:]]
-        products = [linear.repeated() for linear in self.gates]
-        combine = self.combine.repeated()
+        products = [linear.step_matmul() for linear in self.gates]
+        combine = self.combine.step_matmul()
         hiddens, cells = list(state.cells.hidden.unbind(1)), list(state.cells.cell.unbind(1))
         outputs = []
         for word in words:
@@ -250,27 +250,27 @@ class FedDecoder(nn.Module, ABC):
             fed = torch.tanh(combine(torch.cat([look(x), x], 1)))
             outputs.append(fed)
         after = Cells(torch.stack(hiddens, 1), torch.stack(cells, 1))
-        return torch.stack(outputs, 1), FedState(after, fed, state.source)
+        return torch.stack(outputs, 1), InputFeedingState(after, fed, state.source)
 
 
-class AttentionDecoder(FedDecoder):
+class AttentionDecoder(InputFeedingDecoder):
     """Soft attention to all of the source."""
 
     def __init__(self, config: Seq2SeqConfig, score: SourceScore):
         super().__init__(config, score)
         self.look = CrossAttentionStep()
 
-    def start(self, memory: Tensor, source: Sequences, cells: Cells) -> FedState:
+    def start(self, memory: Tensor, source: Sequences, cells: Cells) -> InputFeedingState:
         return self.first_state(memory, source, cells)
 
-    def forward(self, embedded: Tensor, state: FedState) -> Decoded:
+    def forward(self, embedded: Tensor, state: InputFeedingState) -> DecoderOutput:
         """(B, T, D) -> (B, T, D), and the state after the last step."""
         look = self.look(state.source, self.score, self.capture)
         hidden, after = self.read(embedded, state, look)
-        return Decoded(hidden, after, {})
+        return DecoderOutput(hidden, after, {})
 
 
-class AttentionFormDecoder(FedDecoder):
+class AttentionFormDecoder(InputFeedingDecoder):
     """Attention through a window, or hard attention; see `regard.attention.form_step`."""
 
     def __init__(self, config: Seq2SeqConfig, score: SourceScore, form: AttentionFormStep):
@@ -282,12 +282,12 @@ class AttentionFormDecoder(FedDecoder):
         progress = FormProgress.start(self.form.selection.keys(source))
         return AttentionFormState(first.cells, first.fed, first.source, progress)
 
-    def forward(self, embedded: Tensor, state: AttentionFormState) -> Decoded:
+    def forward(self, embedded: Tensor, state: AttentionFormState) -> DecoderOutput:
         """(B, T, D) -> (B, T, D), and the state after the last step."""
         looks = self.form(state.source, state.progress, self.score, self.capture)
         hidden, after = self.read(embedded, state, looks)
         following = AttentionFormState(after.cells, after.fed, after.source, looks.progress)
-        return Decoded(hidden, following, looks.extras())
+        return DecoderOutput(hidden, following, looks.extras())
 
 
 class Seq2Seq(nn.Module, EncoderDecoder[State]):
@@ -357,7 +357,7 @@ def decoder(config: Seq2SeqConfig) -> PlainDecoder | AttentionDecoder | Attentio
 
 
 KINDS: dict[str, Any] = {
-    "attention": Score,
+    "attention": ScoreKind,
     "window": WindowKind,
     "selection": SelectionKind,
     "first_state": FirstState,

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.form_step import AttentionFormStep, FormLooks, FormProgress
+from regard.attention.form_step import AttentionFormLoop, AttentionFormStep, FormProgress
 from regard.attention.scores import EQUAL, Additive, SourceScore
-from regard.attention.selection import Hard, HardInUse, Soft, WeightSelection
+from regard.attention.selection import Hard, HardInEvaluation, Soft, WeightSelection
 from regard.attention.windows import GlobalWindow
 from regard.data.batches import Sequences
 from regard.data.regions import regions_of
@@ -84,7 +84,7 @@ def selection(config: ShowAttendTellConfig) -> WeightSelection:
             share = config.expected_share
             return Hard(config.choice_seed, EXPECTED_SHARE if share is None else share)
         case "hard-expected":
-            return HardInUse(config.choice_seed)
+            return HardInEvaluation(config.choice_seed)
         case _:
             return Soft()
 
@@ -153,7 +153,9 @@ class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
         hidden, state, _ = self._decode(tokens, state)
         return self.head.logits(hidden), state
 
-    def _decode(self, ids: Tensor, state: CaptionState) -> tuple[Tensor, CaptionState, FormLooks]:
+    def _decode(
+        self, ids: Tensor, state: CaptionState
+    ) -> tuple[Tensor, CaptionState, AttentionFormLoop]:
         """What the head reads (R, T, d_embedding), the state after these words, and the looks."""
         looks = self.look(state.source, state.progress, self.score, self.capture)
         embedded = self.embedding(ids)  # (R, T) -> (R, T, d_embedding)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
-from regard.attention.pruning import Pruned, cut_heads
+from regard.attention.pruning import Pruned, prune_as_configured
 from regard.attention.relative_bias import Bucket, RelativeBias, causal_bucket, two_sided_bucket
 from regard.attention.relative_kinds import T5Positions
 from regard.attention.relative_protocol import Relation
@@ -182,7 +182,7 @@ class T5Encoder(nn.Module, Encoder):
         self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
         init_t5(self, config)
-        cut_heads(self, tuple(one for one in config.pruned if one[0] == "encoder"))
+        prune_as_configured(self, tuple(one for one in config.pruned if one[0] == "encoder"))
 
     @classmethod
     def of(cls, model: T5) -> T5Encoder:
@@ -263,7 +263,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         self.output_scale = config.d_model**-0.5 if config.scale_output else 1.0
         for part in (self.relative, self.decoder):
             init_t5(cast(nn.Module, part), config)
-        cut_heads(self, tuple(one for one in config.pruned if one[0] != "encoder"))
+        prune_as_configured(self, tuple(one for one in config.pruned if one[0] != "encoder"))
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:

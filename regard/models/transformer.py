@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
-from regard.attention.pruning import Pruned, cut_heads
+from regard.attention.pruning import Pruned, prune_as_configured
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -222,7 +222,7 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         self.decoder = cast("Sequence[DecoderBlock]", decoders)
         tied = self.embedding if config.tied else None
         self.head = Softmax(config.d_model, config.vocab_size, tied=tied, bias=config.output_bias)
-        cut_heads(self, config.pruned)
+        prune_as_configured(self, config.pruned)
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:

@@ -197,14 +197,14 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         """Hidden states of the embeddings, then of each layer, which are written to the memory."""
         hidden = self.dropout(self.embedding(ids))
         yield hidden
-        mask, relations = memory.mask(ids.size(1)), self._relations(memory, ids.size(1))
+        mask, distances = memory.mask(ids.size(1)), self._distances(memory, ids.size(1))
         for n, block in enumerate(self.blocks):
             memory.write(n, hidden)
             if self._caches_keys:
-                hidden = block(hidden, mask, relations[n], cache=memory.layer(n))
+                hidden = block(hidden, mask, distances[n], cache=memory.layer(n))
             else:
                 earlier = memory.read(n, like=hidden)
-                hidden = block(hidden, mask, relations[n], memory=earlier)
+                hidden = block(hidden, mask, distances[n], memory=earlier)
             yield self.dropout(hidden) if n == len(self.blocks) - 1 else hidden
 
     def _memory_for(self, ids: Tensor, state: CarriedMemory | None) -> CarriedMemory:
@@ -222,7 +222,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         """Whether keys and values are cached: gradients and dropout need them recomputed."""
         return not (self.training or torch.is_grad_enabled())
 
-    def _relations(self, memory: CarriedMemory, count: int) -> list[Distances]:
+    def _distances(self, memory: CarriedMemory, count: int) -> list[Distances]:
         """How far `count` queries are from the keys, for each layer."""
         total = memory.count + count
         if self._caches_keys:

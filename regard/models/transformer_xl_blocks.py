@@ -50,11 +50,11 @@ class PostNormBlock(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: Distances,
+        distances: Distances,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        attended = self.attention(hidden, mask, relation, memory=memory, cache=cache)
+        attended = self.attention(hidden, mask, distances, memory=memory, cache=cache)
         hidden = self.attention_norm(hidden, attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
@@ -82,12 +82,12 @@ class PreNormBlock(nn.Module):
         self,
         hidden: Tensor,
         mask: KeyMask,
-        relation: Distances,
+        distances: Distances,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
         read, memory = self.attention_norm(hidden), self._read(memory)
-        attended = self.attention(read, mask, relation, memory=memory, cache=cache)
+        attended = self.attention(read, mask, distances, memory=memory, cache=cache)
         hidden = hidden + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 

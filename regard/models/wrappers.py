@@ -46,12 +46,12 @@ def encoder(model: Encoder) -> Encoder:
 
 def unwrapped(model: object) -> Any:
     """The model itself, without what is around it."""
-    while isinstance(model, Around):
+    while isinstance(model, ModelWrapper):
         model = model.model
     return model
 
 
-class Around(Generic[M]):
+class ModelWrapper(Generic[M]):
     """What every wrapper has: all of `Model`, as of the model."""
 
     def __init__(self, model: M):
@@ -117,7 +117,7 @@ class Around(Generic[M]):
         return self.model.layer_groups
 
 
-class GeneratorAround(Around[Generator[S]], Generator[S]):  # type: ignore[override]
+class GeneratorWrapper(ModelWrapper[Generator[S]], Generator[S]):  # type: ignore[override]
     """A generator around another, which does some of it faster; the rest is the other's."""
 
     @property
@@ -160,7 +160,7 @@ class GeneratorAround(Around[Generator[S]], Generator[S]):  # type: ignore[overr
         return self.model.search(tokens, state, plan)
 
 
-class EncoderAround(Around[Encoder], Encoder):  # type: ignore[override]
+class EncoderWrapper(ModelWrapper[Encoder], Encoder):  # type: ignore[override]
     """An encoder around another, which does some of it faster; the rest is the other's."""
 
     @property

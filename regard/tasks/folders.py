@@ -38,7 +38,7 @@ from regard.checkpoints.sentence_transformers import read_pooling, write_sentenc
 from regard.errors import CheckpointError, ConfigError
 from regard.file_pages import releasing
 from regard.file_writing import check_new, creating, write_text
-from regard.layers.quantized import QuantizedMatrix, Weights
+from regard.layers.quantized import QuantizedMatrix, WeightType
 from regard.models import name_of
 from regard.models.protocols import EncoderDecoder
 from regard.models.quantize import check_dtype, prepare
@@ -59,7 +59,7 @@ NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
 def load(
     path: str | Path,
     *,
-    quantize: Weights | None = None,
+    quantize: WeightType | None = None,
     device: str | None = None,
     weights: None = None,
 ) -> Any:
@@ -117,7 +117,7 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def device_for(wanted: str | None, dtype: Weights | None = None) -> torch.device:
+def device_for(wanted: str | None, dtype: WeightType | None = None) -> torch.device:
     """The device of this name, or the default one, for a model with weights of this type.
 
     Raises:
@@ -275,7 +275,7 @@ def config_of_task(task: TaskVerbs) -> dict[str, Any]:
     return _config_of(task, exported(task.model)[0], {})
 
 
-def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path:
+def quantize(path: str | Path, out: str | Path, dtype: WeightType = "int8") -> Path:
     """Write what a folder holds as a new folder with quantized weights, which `load` opens at once.
 
     They are those that `load(path, quantize=...)` makes, and take a quarter or half of the space.

@@ -16,7 +16,7 @@ from typing import Any
 from rich.text import Text
 from torch import Tensor
 
-from regard.attention.form_step import AttentionFormStep, FormLooks
+from regard.attention.form_step import AttentionFormLoop, AttentionFormStep
 from regard.errors import ConfigError
 from regard.tasks.verbs import TaskVerbs
 from regard.visual import characters
@@ -143,7 +143,7 @@ def alignment_of(task: TaskVerbs, text: str, title: str = "", **options: Any) ->
     Raises:
         ConfigError: the model has no attention to its source.
     """
-    kept: list[FormLooks] = []
+    kept: list[AttentionFormLoop] = []
     forms = [part for part in task.model.modules() if isinstance(part, AttentionFormStep)]
     hooks = [form.register_forward_hook(lambda *given: kept.append(given[2])) for form in forms]
     try:
@@ -168,7 +168,7 @@ def alignment_of(task: TaskVerbs, text: str, title: str = "", **options: Any) ->
 
 
 def _of_form(
-    looks: FormLooks, rows: int, columns: int
+    looks: AttentionFormLoop, rows: int, columns: int
 ) -> tuple[list[list[float]], tuple[AlignedToken, ...]]:
     """The weights before a choice, (T, S), and what the rows have beside them."""
     weights = [_only(one)[:columns].tolist() for one in looks.weights[:rows]]

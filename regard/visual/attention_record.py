@@ -63,10 +63,10 @@ class AttentionRecord:
             if isinstance(point, CapturePoint)
         }
         self._heads = {
-            id(attention.capture): tuple(head + 1 for head in attention.kept)
+            id(attention.capture): tuple(head + 1 for head in attention.remaining_heads)
             for attention in module.modules()
             if isinstance(attention, MultiHeadAttention)
-            and attention.kept != tuple(range(attention.heads))
+            and attention.remaining_heads != tuple(range(attention.heads))
         }
         if not self._names:
             raise ConfigError(f"{type(module).__name__} has no attention: nothing can be shown.")

@@ -16,7 +16,7 @@ from regard.attention.capture import CapturePoint
 from regard.attention.form_step import AttentionFormStep, FormProgress
 from regard.attention.masks import padding
 from regard.attention.scores import COSINE, PLAIN, SCALED, ContentBased, Location
-from regard.attention.selection import Hard, HardInUse, Soft, draw, normalized
+from regard.attention.selection import Hard, HardInEvaluation, Soft, draw, normalized
 from regard.attention.windows import GlobalWindow, MonotonicWindow, PredictiveWindow
 from regard.data.batches import Sequences
 from regard.errors import RegardError
@@ -194,7 +194,7 @@ def test_windows_and_choices_commute_with_sharing_of_a_source():
     window, lengths = PredictiveWindow(4, 2).double(), torch.tensor([6, 3])
     hidden, memory = normal(3, 4, 4), normal(2, 7, 4, seed=1)
     rows = torch.tensor([0, 0, 1, 1])
-    for selection in (Soft(), HardInUse(seed=1).eval(), HardInUse().eval()):
+    for selection in (Soft(), HardInEvaluation(seed=1).eval(), HardInEvaluation().eval()):
         keys = torch.tensor([7, 7, 9, 9])
         shared, loop = looks(window, selection, hidden, memory, lengths, keys=keys)
         each, separate = looks(window, selection, hidden, memory[rows], lengths[rows], keys=keys)
@@ -241,11 +241,11 @@ def test_keys_depend_on_the_tokens_of_a_sequence_alone(seed):
 def test_hard_attention_in_use_takes_the_largest_weight_or_draws_by_the_seed():
     weights = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.0, 0.0], [0.0, 0.0, 0.0]])
     keys, steps = torch.tensor([11, 12, 13]), torch.tensor([0, 4, 2])
-    found = HardInUse().eval()(weights, keys, steps).weights
+    found = HardInEvaluation().eval()(weights, keys, steps).weights
     assert found.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
     drawn = []
     for step in range(400):
-        chosen = HardInUse(3).eval()(weights, keys, torch.full((3,), step)).weights
+        chosen = HardInEvaluation(3).eval()(weights, keys, torch.full((3,), step)).weights
         number = number_of(11, step + 1)
         expected = 0 if number < 0.1 else 1 if number < 0.7 else 2
         assert chosen.tolist() == [[float(n == expected) for n in range(3)], [1, 0, 0], [0, 0, 0]]
@@ -282,7 +282,7 @@ def test_hard_attention_in_training_gives_log_probabilities_and_entropies():
 
 def test_hard_expected_attention_is_soft_in_training_and_hard_in_use():
     weights, keys = torch.tensor([[0.2, 0.4, 0.2]]), torch.tensor([1])
-    selection = HardInUse().train()
+    selection = HardInEvaluation().train()
     torch.testing.assert_close(
         selection(weights, keys, keys).weights, torch.tensor([[0.25, 0.5, 0.25]])
     )

@@ -12,12 +12,12 @@ from regard.attention.attend import attend
 from regard.attention.block_sparse import (
     block_window,
     by_blocks,
+    full_if_short,
     global_blocks,
     random_blocks,
     random_plan,
-    shorter,
 )
-from regard.attention.masks import Mask, Positions, causal, given, global_, padding, window
+from regard.attention.masks import Coordinates, Mask, causal, given, global_, padding, window
 from regard.ops import Drop, KeyMask
 
 B, H, K = 3, 2, 5
@@ -41,7 +41,7 @@ def pattern(name: str, length: int, size: int, lengths: Tensor) -> Mask:
         "bigbird": block_window(size, 1)
         | global_blocks(size, lengths)
         | random_blocks(size, plan)
-        | shorter(lengths, 2 * size),
+        | full_if_short(lengths, 2 * size),
         "causal": causal()
         & (block_window(size, 1) | global_blocks(size) | random_blocks(size, causal_plan)),
         "given": given(draw),
@@ -216,7 +216,7 @@ def test_keep_at_gives_the_elements_of_the_dense_mask():
 def test_positions_of_five_dimensions_are_asked_like_the_grid():
     lengths = torch.tensor([11, 4, 8])
     mask = pattern("bigbird", 12, 3, lengths)
-    at = Positions(
+    at = Coordinates(
         torch.arange(B).view(-1, 1, 1, 1, 1), torch.arange(H).view(1, -1, 1, 1, 1),
         torch.arange(12).view(1, 1, 4, 3, 1), torch.arange(12).view(1, 1, 1, 1, -1),
     )  # fmt: skip

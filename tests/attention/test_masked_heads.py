@@ -384,8 +384,8 @@ def test_published_weights_of_pruned_heads_are_zero_and_pruned_again_when_read()
     whole = from_published({k: v for k, v in config.items() if k != PRUNED}, tensors).eval()
     assert whole.config.pruned == () and attentions(whole)[3].heads == 4
     assert far(whole(TEXTS).hidden, model(TEXTS).hidden) < 1e-6
-    assert attentions(with_all_heads(model))[1].kept == (0, 1, 2, 3)
-    assert attentions(model)[1].kept == (1, 3)
+    assert attentions(with_all_heads(model))[1].remaining_heads == (0, 1, 2, 3)
+    assert attentions(model)[1].remaining_heads == (1, 3)
 
 
 def test_a_list_of_pruned_heads_that_contradicts_the_weights_raises_an_error():

@@ -210,7 +210,7 @@ def test_given_takes_grids_of_2_to_4_dimensions():
         ),
         (
             lambda: given(torch.ones(2, 3, 3).bool()).resolve(3, 3, sequences=4),
-            r"`grid` must cover all that is asked, but it has 2 sequences.*asked are 4 sequences",
+            r"`grid` must cover all coordinates, but it has 2 sequences.*have 4 sequences",
         ),
         (
             lambda: given(torch.ones(1, 2, 3, 3).bool()).resolve(3, 3, heads=4),

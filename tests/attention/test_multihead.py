@@ -117,7 +117,7 @@ def test_self_attention_with_a_cache_equals_the_full_pass():
     ours = SelfAttention(8, 2, kind="decoder")
     x = torch.randn(2, 5, 8)
     full = ours(x, causal().resolve(5, 5))
-    cache = KeyValueCache.empty(2, 1, 2, 4, room=1, like=x)
+    cache = KeyValueCache.empty(2, 1, 2, 4, capacity=1, like=x)
     pieces = []
     for start, count in ((0, 2), (2, 1), (3, 2)):
         cache = cache.reserve(count)

@@ -30,7 +30,7 @@ Rows = list[list[Tensor]]  # of each row the keys (H, K) of its positions
 
 def cache_of(lengths: list[int]) -> tuple[KeyValueCache, Rows]:
     """A cache of rows of these lengths, and what is in it."""
-    cache = KeyValueCache.empty(len(lengths), LAYERS, HEADS, WIDTH, room=1, like=torch.zeros(1))
+    cache = KeyValueCache.empty(len(lengths), LAYERS, HEADS, WIDTH, capacity=1, like=torch.zeros(1))
     cache = cache.reserve(max(lengths))
     new = torch.randn(len(lengths), HEADS, max(lengths), WIDTH)
     for layer in range(LAYERS):
@@ -80,7 +80,7 @@ def test_a_paged_cache_equals_lists_of_keys_and_values(steps, lengths):
             rows = [list(rows[i]) for i in index]
         assert cache.lengths.tolist() == [len(row) for row in rows]
         assert cache.longest == max(map(len, rows)) and cache.rows == len(rows)
-        assert cache.even == (len({len(row) for row in rows}) == 1)
+        assert cache.equal_lengths == (len({len(row) for row in rows}) == 1)
         taken = cache.pages[cache.pages >= 0].tolist()
         assert len({*taken}) == len(taken)
     written(cache.copy(), [list(row) for row in rows], 1)

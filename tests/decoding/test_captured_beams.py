@@ -20,7 +20,7 @@ from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.rnnsearch import RNNSearch, RNNSearchConfig
 from regard.models.seq2seq import SCORES, Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.wrappers import GeneratorAround
+from regard.models.wrappers import GeneratorWrapper
 from regard.state import State
 
 WORDS = 17
@@ -72,7 +72,7 @@ class Followed(State):
     sentence: Tensor
 
 
-class Following(GeneratorAround):
+class Following(GeneratorWrapper):
     """A model whose captured attention is kept by sentence and prefix."""
 
     def __init__(self, model, record):

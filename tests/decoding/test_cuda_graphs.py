@@ -437,7 +437,7 @@ class Uneven(GPT2):
 
     def step(self, tokens, state):
         scores, state = super().step(tokens, state)
-        return scores if state.even else scores * 2, state
+        return scores if state.equal_lengths else scores * 2, state
 
 
 class Twice(GPT2):

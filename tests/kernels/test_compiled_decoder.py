@@ -383,7 +383,7 @@ class Uneven(GPT2):
 
     def step(self, tokens, state):
         scores, state = super().step(tokens, state)
-        return (scores if state.even else scores * 2), state
+        return (scores if state.equal_lengths else scores * 2), state
 
 
 @pytest.mark.parametrize("kind", [Scaled, Twice, Later, Uneven])

@@ -48,17 +48,17 @@ def naive(head: AdaptiveSoftmax, hidden: Tensor) -> Tensor:
         if weights is not None:
             rows = [weights[w] @ read + head.biases[0][w] for w in words]
         else:
-            start = clusters.ends[n]
+            start = clusters.bounds[n]
             rows = [head.weights[n][w - start] @ read + head.biases[n][w - start] for w in words]
         for cluster in range(len(clusters.cutoffs) if more else 0):
             rows.append(head.cluster_weight[cluster] @ read + head.cluster_bias[cluster])
         return torch.stack(rows).log_softmax(0)
 
-    first = clusters.ends[1]
+    first = clusters.bounds[1]
     chosen = scores(0, range(first), more=True)
     said = [*chosen[:first]]
     for n in range(1, len(clusters.sizes)):
-        inside = scores(n, range(clusters.ends[n], clusters.ends[n + 1]), more=False)
+        inside = scores(n, range(clusters.bounds[n], clusters.bounds[n + 1]), more=False)
         said += [chosen[first + n - 1] + one for one in inside]
     return torch.stack(said)
 
@@ -116,7 +116,7 @@ def test_vectors_of_words_are_rows_of_their_clusters_matrix_projected(clusters):
     for at in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]:
         word = int(ids[at])
         n = sum(word >= cut for cut in clusters.cutoffs) if clusters.divisor != 1 else 0
-        vector = embedding.tables[n].weight[word - (clusters.ends[n] if n else 0)]
+        vector = embedding.tables[n].weight[word - (clusters.bounds[n] if n else 0)]
         if clusters.projects:
             vector = embedding.projections[n] @ vector
         torch.testing.assert_close(found[at], vector)

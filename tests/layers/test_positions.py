@@ -86,7 +86,7 @@ class Cache:
 
     def __init__(self, *lengths: int):
         self.lengths, self.longest = torch.tensor(lengths), max(lengths)
-        self.even = len(set(lengths)) == 1
+        self.equal_lengths = len(set(lengths)) == 1
 
     def positions(self, count):
         return self.lengths[:, None] + torch.arange(count)

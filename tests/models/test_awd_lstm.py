@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.batch_norm import NormedInner
+from regard.layers.batch_norm import BatchNormDense
 from regard.layers.dropout import EmbeddingDropout, VariationalDropout
-from regard.layers.recurrent import WeightDropLSTM, Windows
+from regard.layers.recurrent import BPTTWindows, WeightDropLSTM
 from regard.layers.task_heads import ConcatPooling
 from regard.models import size_of
 from regard.models.awd_lstm import PUBLISHED, SIZES, AwdLstm, AwdLstmConfig
@@ -171,7 +171,7 @@ def test_windows_carry_the_state_and_the_last_of_each_row_learn():
     layer = WeightDropLSTM(3, 4, 0.0).double().train()
     lengths, width, learning = torch.tensor([11, 4, 7, 1, 0]), 3, 2
     x = torch.randn(5, 11, 3, dtype=torch.double, requires_grad=True)
-    out = Windows(lengths, width, learning).read(layer, x)
+    out = BPTTWindows(lengths, width, learning).read(layer, x)
     keep = (torch.arange(11) < lengths[:, None])[..., None]
     mix = torch.randn(out.shape, dtype=torch.double) * keep
     (out * mix).sum().backward()
@@ -234,7 +234,7 @@ def test_the_classifier_is_the_printed_one():
     """torch's own modules in the order of the printout, with the same weights."""
     head = model(inner=4).new_head("classes", 2)
     inner = head.inner
-    assert isinstance(inner, NormedInner)
+    assert isinstance(inner, BatchNormDense)
     theirs = nn.Sequential(
         nn.BatchNorm1d(18), nn.Dropout(0.4), nn.Linear(18, 4), nn.ReLU(), nn.BatchNorm1d(4),
         nn.Dropout(0.1), nn.Linear(4, 2),

@@ -56,7 +56,7 @@ class CountedBlock(BigBirdBlock):
         block = torch.arange(length) // SIZE
         inner = (block > 0) & (block < last)
         bias = np.log(1 + RANDOM) * (inner[:, None] & (block == 0)).float()
-        relation = BiasRelation(bias.expand(1, len(self.attention.kept), -1, -1))
+        relation = BiasRelation(bias.expand(1, len(self.attention.remaining_heads), -1, -1))
         attended = self.attention(hidden, mask, relation=relation)
         hidden = self.attention_norm(hidden, attended)
         return self.feed_norm(hidden, self.feed(hidden))

@@ -26,7 +26,7 @@ from regard.models import name_of as models_name
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
 from regard.models.exchange_vocabulary import exchange_vocabulary
 from regard.models.protocols import Encoder, Generator, LanguageModel
-from regard.models.wrappers import EncoderAround, GeneratorAround
+from regard.models.wrappers import EncoderWrapper, GeneratorWrapper
 from regard.tasks import task_class
 from regard.tasks.folders import load, save
 from regard.text import train as train_tokenizer
@@ -920,9 +920,9 @@ def test_a_generator_around_a_model_answers_as_the_model(model, monkeypatch):
     assert {"config", "head", "step", "prefill", "first_token", "tokens_per_pass"} <= members(
         Generator
     )
-    answers_as_its_model(GeneratorAround(model), Generator, monkeypatch)
+    answers_as_its_model(GeneratorWrapper(model), Generator, monkeypatch)
 
 
 def test_an_encoder_around_a_model_answers_as_the_model(encoder, monkeypatch):
     assert {"config", "embedding", "states", "chosen", "repeated_blocks"} <= members(Encoder)
-    answers_as_its_model(EncoderAround(encoder), Encoder, monkeypatch)
+    answers_as_its_model(EncoderWrapper(encoder), Encoder, monkeypatch)

@@ -139,7 +139,7 @@ def test_quantized_folders_have_a_quarter_or_half_of_the_size(tmp_path):
 def test_stored_matrices_are_loaded_without_dequantizing(model_folders, name, monkeypatch):
     """Nothing is rounded again, and no model is built twice."""
     built, dequantized = [], []
-    folder, matrix = model_folder.ModelFolder, stored.Stored
+    folder, matrix = model_folder.ModelFolder, stored.StoredMatrix
     made, numbers = folder._build, matrix.dequantized
     monkeypatch.setattr(folder, "_build", lambda *given: built.append(1) or made(*given))
     monkeypatch.setattr(matrix, "dequantized", lambda self: dequantized.append(1) or numbers(self))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from regard.attention.pruning import cut_zeros, pruned_heads, with_all_heads
+from regard.attention.pruning import prune_zero_heads, pruned_heads, with_all_heads
 from regard.checkpoints.filling import SkipInit
 from regard.errors import ConfigError, RegardError
 from regard.lazy import imported
@@ -146,7 +146,7 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
             f"config.json: a model of these sizes does not fit into memory here: {error}"
         ) from None
     try:
-        cut_zeros(model, config.get(PRUNED, ()))
+        prune_zero_heads(model, config.get(PRUNED, ()))
     except ConfigError as error:
         raise ConfigError(f"config.json: `{PRUNED}`: {error}") from None
     return model
