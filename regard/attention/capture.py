@@ -1,8 +1,8 @@
-"""Capture points, which attention weights pass, and the listener that records them.
+"""Attention capture: points in a model through which attention weights pass, and their listener.
 
-Nothing here changes a result. Without a listener a capture point costs one look at a context
-variable. It is a context variable and not an attribute of a module, so that two requests which
-share a model do not capture each other's weights.
+Capture changes no result. Without a listener a capture point only reads a context variable. The
+listener is a context variable and not an attribute of a module, so that two requests which share a
+model do not capture each other's weights.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ listening: ContextVar[Listener | None] = ContextVar("listening", default=None)
 
 
 class CapturePoint(nn.Module):
-    """Where a listener takes attention weights; a module, so that it has a path in its model.
+    """Where a listener receives attention weights; a module, so that it has a name in its model.
 
     kind: which attention this is: "encoder" (self-attention of an encoder), "decoder" (masked
         self-attention), "cross" (decoder to encoder), "query" (XLNet's query stream).
-    uses: how many layers compute with this attention, one after the other (ALBERT's do).
+    uses: how many layers share this attention (more than 1 in ALBERT).
     """
 
     def __init__(self, kind: str, uses: int = 1):
@@ -55,7 +55,7 @@ class CapturePoint(nn.Module):
         return listener is not None and listener.wants(self)
 
     def forward(self, weights: Tensor) -> None:
-        """Give weights (B, H, T, S) to the listener."""
+        """Pass weights (B, H, T, S) to the listener."""
         listener = listening.get()
         if listener is not None:
             listener.take(self, weights)
@@ -68,7 +68,7 @@ class CapturePoint(nn.Module):
 class ReshapedCapture:
     """A capture point for weights that were computed in another shape.
 
-    reshape: gives them as (B, H, T, S): sequences that share a memory, blocks of a sparse pattern.
+    reshape: from that shape to (B, H, T, S); of hypotheses that share a memory it is `unshare`.
     """
 
     capture: CapturePoint
@@ -85,7 +85,7 @@ class ReshapedCapture:
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """Capture is off inside: a search tries many hypotheses whose weights were not asked for."""
+    """Capture is off inside the block, such as for the hypotheses of a search."""
     token = listening.set(None)
     try:
         yield
@@ -94,11 +94,11 @@ def muted() -> Iterator[None]:
 
 
 def label(source: Labels | None = None, target: Labels | None = None) -> bool:
-    """Tell the listener which words the next forward pass reads.
+    """Tell the listener the tokens of the next forward pass, as text.
 
     Args:
-        source: a list of words for each sequence.
-        target: of a model without a source, what it reads; with a source, the whole sequence
+        source: the tokens of each source; None: the model has no source.
+        target: without a source the tokens that the model reads; with a source the whole target,
             bos ... eos, of which the decoder reads all but the last and predicts all but the first.
 
     Returns:

@@ -14,20 +14,22 @@ from regard.attention.multihead import share, unshare
 
 
 class CrossAttentionStep(nn.Module):
-    """With one head, and without projections: the memory's first layer is what is read."""
+    """One head without projections; its keys and values are layer 0 of the `SourceMemory`."""
 
     def forward(
         self, source: SourceMemory, score: Score, capture: CapturePoint
     ) -> Callable[[Tensor], Tensor]:
-        """What hidden states (B, D) find in the source, (B, D): for the steps of one loop."""
+        """The attention of the steps of one loop: a function from hidden states (B, D) to contexts
+        (B, D).
+        """
         keys, values = source.layer(0)  # (N, H=1, S, K)
         count, mask = keys.size(0), source.mask
 
-        def look(hidden: Tensor) -> Tensor:
+        def attend_step(hidden: Tensor) -> Tensor:
             rows = hidden.size(0)
             query = share(hidden[:, None, None], count)  # (B, D) -> (N, H=1, B/N, D)
             reshaped = ReshapedCapture(capture, partial(unshare, rows=rows))
             context = attend(query, keys, values, score=score, mask=mask, capture=reshaped)
             return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (B, D)
 
-        return look
+        return attend_step

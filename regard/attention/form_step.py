@@ -1,11 +1,11 @@
-"""Attention of a recurrent decoder's steps in any form: a window, and soft or hard.
+"""Cross-attention of a recurrent decoder in any form: a window of the source, and soft or hard.
 
-    looks = step(source, progress, score, capture)       for the steps of one loop
-    context = looks(hidden)                              (R, D) -> (R, D)
-    looks.progress, looks.extras()                       the next state, and what a loss needs
+    loop = step(source, progress, score, capture)        for the steps of one loop
+    context = loop(hidden)                               (B, D) -> (B, D)
+    loop.progress, loop.extras()                         the next state, and what a loss needs
 
-`CrossAttentionStep` is the same for a global window and soft attention, which has no state and is
-compiled. The values may be words of a source or regions of an image.
+With a global window and soft attention it is `CrossAttentionStep`, which has no state and can be
+compiled. The values are the tokens of a source or the regions of an image.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ from regard.state import State
 
 @dataclass
 class FormProgress(State):
-    """Of each sequence (R,): how many steps were made, and the key of its random numbers."""
+    """The state of windows and of hard attention.
+
+    steps: (B,), the steps that each sequence has made.
+    keys: (B,) int64, which determine its random numbers.
+    """
 
     steps: Tensor
     keys: Tensor
@@ -45,8 +49,8 @@ class AttentionFormStep(nn.Module):
     """One query per sequence and step, one head, no projections.
 
     Args:
-        window: which positions may be attended to.
-        selection: what becomes of the weights.
+        window: the positions that may be attended to.
+        selection: soft or hard attention.
     """
 
     def __init__(self, window: SourceWindow, selection: WeightSelection):
@@ -60,7 +64,7 @@ class AttentionFormStep(nn.Module):
         score: SourceScore,
         capture: CapturePoint,
     ) -> AttentionFormLoop:
-        """What attends, for the steps of one loop."""
+        """The attention of the steps of one loop."""
         return AttentionFormLoop(self, source, progress, score, capture)
 
 
@@ -68,8 +72,8 @@ class AttentionFormLoop:
     """The steps of one loop; see `AttentionFormStep`.
 
     progress: after the steps so far.
-    views, weights, selected: of each step what the window let through, the weights
-        (N, H=1, R/N, S) before the choice, and what was chosen.
+    views, weights, selected: of each step the window, the weights (N, H=1, B/N, S) before the
+        selection, and the selection.
     """
 
     def __init__(
@@ -90,16 +94,17 @@ class AttentionFormLoop:
         self.selected: list[Selected] = []
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """What hidden states (R, D) find, (R, D); R / N of them read each of the N sources."""
+        """Contexts (B, D) of hidden states (B, D); B / N of them read each of the N sources."""
         rows, (count, _, width, _) = hidden.size(0), self.keys.shape
-        query = share(hidden[:, None, None], count)  # (R, D) -> (N, H=1, R/N, D)
+        query = share(hidden[:, None, None], count)  # (B, D) -> (N, H=1, B/N, D)
         shape = count, 1, query.size(2)
+        # (B,) -> (N, H=1, B/N)
         steps, keys = self.progress.steps.view(shape), self.progress.keys.view(shape)
         view = self.form.window(query, steps, self.lengths, width)
         self.views.append(view)
 
         def reweight(weights: Tensor) -> Tensor:
-            """(N, H=1, R/N, S) -> the same shape"""
+            """(N, H=1, B/N, S) -> the same shape"""
             if view.factor is not None:
                 weights = weights * view.factor.to(weights.dtype)
             self.weights.append(weights)
@@ -116,10 +121,10 @@ class AttentionFormLoop:
             capture=ReshapedCapture(self.capture, partial(unshare, rows=rows)),
         )
         self.progress = replace(self.progress, steps=self.progress.steps + 1)
-        return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (R, D)
+        return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (B, D)
 
     def extras(self) -> dict[str, Tensor]:
-        """For `Output.extras`: of each choice log-probability and entropy, (R, T)."""
+        """For `Output.extras`: the log-probability and the entropy of each draw, (B, T)."""
         log_probs = [one.log_probs.flatten() for one in self.selected if one.log_probs is not None]
         entropy = [one.entropy.flatten() for one in self.selected if one.entropy is not None]
         if not log_probs:

@@ -2,7 +2,7 @@
 
     mask = local_mask(batch, 256)      of a layer with a locally banded matrix (Child et al. 2019)
 
-Long rows are computed block by block: time and memory grow with the length and not with its square.
+Long sequences are computed block by block: time and memory grow with the length, not its square.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from regard.attention.masks import window as windowed
 from regard.data.batches import Sequences
 from regard.ops import KeyMask, UnpaddedMask
 
-# Rows of at least so many windows are computed by blocks, so many of which are as long as a window.
+# Sequences of at least `LONG` windows are computed by blocks, of which `BLOCKS` are one window.
 # On one thread, 12 heads of 64, a window of 256, forward and backward: at 2,048 tokens blocks take
 # 0.20 s, the dense grid 0.65 s; at 1,024 tokens 0.14 s and 0.16 s, and at 512 the grid is faster.
 LONG, BLOCKS = 4, 4
@@ -21,7 +21,7 @@ SMALLEST_BLOCK = 16
 
 
 def local_mask(batch: Sequences, window: int | None) -> KeyMask:
-    """What the tokens of a batch see of their own sequences; window: None: all before them."""
+    """The causal mask of a batch in which a token sees the last `window` tokens; None: all."""
     if window is None or batch.width <= window:
         return batch.causal_mask()
     if batch.layout is not None:

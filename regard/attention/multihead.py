@@ -32,7 +32,7 @@ class LayerCache(Protocol):
 
 
 def split_heads(x: Tensor, heads: int, head_dim: int = -1) -> Tensor:
-    """(B, T, H * K) -> (B, H, T, K); `head_dim` must be given where there may be no heads."""
+    """(B, T, H * K) -> (B, H, T, K); `head_dim` is K, and must be given where H may be 0."""
     return x.unflatten(-1, (heads, head_dim)).transpose(1, 2)
 
 
@@ -48,14 +48,14 @@ def split_keys_values(packed: Tensor, heads: int, head_dim: int) -> tuple[Tensor
 
 
 class PackedLinear(Linear):
-    """Several projections of one input side by side: (..., D) -> `parts` times (..., D')."""
+    """`parts` projections of one input as one matrix: (..., d_in) -> (..., `parts` * d_out)."""
 
     def __init__(self, d_in: int, d_out: int, parts: int, *, bias: bool = True):
         self.parts = parts
         super().__init__(d_in, parts * d_out, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Each part as if it stood alone: Glorot's bound depends on the shape."""
+        """Glorot's initialization of each projection by itself: its bound depends on the shape."""
         for part in self.weight.chunk(self.parts):
             nn.init.xavier_uniform_(part)
         if self.bias is not None:
@@ -65,10 +65,12 @@ class PackedLinear(Linear):
 class MultiHeadAttention(nn.Module):
     """What every attention with several heads has.
 
-    heads: how many are left after pruning.  kept: their indices among the `total_heads`.
+    heads: H, without pruned heads.
+    total_heads: H before pruning.
+    remaining_heads: the original indices of the H heads.
     head_dim: K.
-    output: reads the heads side by side, (B, T, H * K).
-    projections: the names of the matrices before the heads.
+    output: W^O, which reads the concatenated heads, (B, T, H * K).
+    projections: the names of the layers that project to queries, keys and values.
     """
 
     projections: tuple[str, ...]
@@ -91,10 +93,10 @@ class SelfAttention(MultiHeadAttention):
         head_dim: K; None: D / H.
         dropout: of the attention weights.
         score: how queries and keys are compared.
-        projection_bias: whether the projections add a vector (T5's do not).
+        projection_bias: whether the projections have biases (T5's have none).
 
     Raises:
-        ValueError: `head_dim` is None and the heads do not divide the width.
+        ValueError: `head_dim` is None and `heads` does not divide `d_model`.
     """
 
     projections = ("query_key_value",)
@@ -126,13 +128,13 @@ class SelfAttention(MultiHeadAttention):
         cache: LayerCache | None = None,
         tokens: TokenSubset = ALL,
     ) -> Tensor:
-        """(B, T, D) -> (B, T, D), or less where only some tokens are wanted.
+        """(B, T, D) -> (B, T, D), or fewer tokens where `tokens` selects some.
 
         Args:
             mask: the keys that each query may see.
-            relation: what is known of the positions of queries and keys.
-            cache: the keys and values of earlier positions; it takes those of `hidden`.
-            tokens: those whose queries are computed; keys and values are those of all tokens.
+            relation: the relative-position terms.
+            cache: the keys and values of earlier positions; those of `hidden` are added to it.
+            tokens: the tokens whose queries are computed; all tokens have keys and values.
 
         Raises:
             ValueError: both `cache` and `tokens` are given.
@@ -203,7 +205,9 @@ class SelfAttention(MultiHeadAttention):
 
 @dataclass(frozen=True)
 class Memory:
-    """What one layer's cross-attention reads: keys and values (N, H, S, K), and their mask."""
+    """What the cross-attention of one layer reads: keys and values (N, H, S, K), and the mask of
+    the keys.
+    """
 
     key: Tensor
     value: Tensor
@@ -234,15 +238,15 @@ class CrossAttention(MultiHeadAttention):
         self.capture = CapturePoint("cross")
 
     def read(self, memory: Tensor, mask: KeyMask = ALL_KEYS) -> Memory:
-        """The keys and values of a memory (N, S, D), of which a query may see what `mask` says."""
+        """The keys and values of an encoder's states (N, S, D); mask: the keys that queries see."""
         key, value = split_keys_values(self.key_value(memory), self.heads, self.head_dim)
         return Memory(key, value, mask)
 
     def forward(self, hidden: Tensor, memory: Memory) -> Tensor:
-        """(B, T, D) -> (B, T, D), reading N memories where N divides B.
+        """(B, T, D) -> (B, T, D), with N memories, where N divides B.
 
-        B/N neighbouring rows read the same memory (the hypotheses of a beam): they become further
-        queries of one attention instead of copies of the memory.
+        B / N neighbouring sequences (the hypotheses of a beam) read the same memory: they are
+        computed as further queries of one sequence, so that the memory is not copied.
         """
         count, key = hidden.size(0), memory.key
         query = share(split_heads(self.query(hidden), self.heads, self.head_dim), key.size(0))
@@ -259,28 +263,30 @@ class CrossAttention(MultiHeadAttention):
 
 
 def share(query: Tensor, memories: int) -> Tensor:
-    """Rows that read the same memory side by side: (N * R, H, T, K) -> (N, H, R * T, K)."""
+    """The queries of the R sequences that read the same memory as those of one sequence:
+    (N * R, H, T, K) -> (N, H, R * T, K), with N = `memories`.
+    """
     if query.size(0) == memories:
         return query
     rows, heads, count, width = query.shape
-    split = query.reshape(memories, rows // memories, heads, count, width)
-    return split.transpose(1, 2).reshape(memories, heads, -1, width)
+    split = query.reshape(memories, rows // memories, heads, count, width)  # (N, R, H, T, K)
+    return split.transpose(1, 2).reshape(memories, heads, -1, width)  # -> (N, H, R, T, K) -> ...
 
 
 def unshare(context: Tensor, rows: int) -> Tensor:
-    """The inverse of `share`: (N, H, R * T, K) -> (N * R, H, T, K)."""
+    """The inverse of `share`: (N, H, R * T, K) -> (N * R, H, T, K), with N * R = `rows`."""
     memories, heads, queries, width = context.shape
     if rows == memories:
         return context
-    split = context.reshape(memories, heads, rows // memories, -1, width)
-    return split.transpose(1, 2).reshape(rows, heads, -1, width)
+    split = context.reshape(memories, heads, rows // memories, -1, width)  # (N, H, R, T, K)
+    return split.transpose(1, 2).reshape(rows, heads, -1, width)  # -> (N, R, H, T, K) -> ...
 
 
 def head_dim_of(d_model: int, heads: int) -> int:
     """K = D / H.
 
     Raises:
-        ValueError: the heads do not divide the width.
+        ValueError: `heads` does not divide `d_model`.
     """
     if heads < 1 or d_model % heads:
         raise ValueError(f"`heads` must divide `d_model`, but they are {heads} and {d_model}.")

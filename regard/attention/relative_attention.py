@@ -107,8 +107,8 @@ def relative_shift(scores: Tensor) -> Tensor:
     if count == 1:
         return scores
     # Pad one column on the left and reshape: row i moves T - 1 - i columns to the left.
-    line = F.pad(scores, (1, 0)).flatten(-2)
-    return line[..., count:].unflatten(-1, (count, width))
+    line = F.pad(scores, (1, 0)).flatten(-2)  # (B, H, T, 1 + S) -> (B, H, T * (1 + S))
+    return line[..., count:].unflatten(-1, (count, width))  # -> (B, H, T, S)
 
 
 class DistanceScores(Protocol):
@@ -167,12 +167,12 @@ def attend_by_distance(
 
 
 class RelativeAttention(nn.Module):
-    """Self-attention over this segment and what came before it (Transformer-XL).
+    """Self-attention over this segment and the memory before it (Transformer-XL).
 
     score(i, j) = ((q_i + u) k_j + (q_i + v) W_r r_ij) / sqrt(K)
 
-    u and v are learned for each head: content and position bias. r_ij is sinusoid(i - j), or
-    whatever a `DistanceScores` makes of it.
+    u and v, the content and the position bias, are learned for each head. r_ij is sinusoid(i - j);
+    with other `DistanceScores` it is defined there.
 
     Args:
         head_dim: K; None: D / H.
@@ -217,8 +217,8 @@ class RelativeAttention(nn.Module):
             mask: which of the S = M + T keys each query may see: at most those up to itself.
             distances: of these queries and keys.
             memory: hidden states (B, M, D) of the segments before, detached.
-            cache: their keys and values instead; it takes those of `hidden`, too. At most one of
-                memory and cache is given.
+            cache: their keys and values instead; those of `hidden` are added to it. At most one of
+                `memory` and `cache` is given.
         """
         query = split_heads(self.query(hidden), self.heads, self.head_dim)  # (B, H, T, K)
         read = hidden if memory is None else torch.cat([memory, hidden], 1)
@@ -249,16 +249,16 @@ class RelativeAttention(nn.Module):
         return self.output(merge_heads(context))
 
     def content_queries(self, hidden: Tensor) -> Tensor:
-        """q + u, which are compared with keys: (B, T, D) -> (B, H, T, K)."""
+        """q + u: (B, T, D) -> (B, H, T, K)."""
         query = split_heads(self.query(hidden), self.heads, self.head_dim)
         return query + self.content_bias
 
     def keys_and_values(self, read: Tensor) -> tuple[Tensor, Tensor]:
-        """Of hidden states (B, S, D): (B, H, S, K) twice."""
+        """The keys and values of hidden states: (B, S, D) -> 2 times (B, H, S, K)."""
         return split_keys_values(self.key_value(read), self.heads, self.head_dim)
 
     def project(self, vectors: Tensor) -> Tensor:
-        """W_r of vectors of distances, (R, D) or (B, R, D) -> (1 or B, H, R, K)."""
+        """W_r r of R distances: (R, D) or (B, R, D) -> (1 or B, H, R, K)."""
         vectors = vectors if vectors.dim() == 3 else vectors[None]
         return split_heads(self.distance(vectors), self.heads, self.head_dim)
 
@@ -266,9 +266,10 @@ class RelativeAttention(nn.Module):
 def distance_vectors(
     count: int, d_model: int, *, max_distance: int | None = None, like: Tensor | None = None
 ) -> Tensor:
-    """The vectors of distances count - 1 ... 0, for `ByDistance`: (S, D).
+    """r, the sinusoids of the distances `count` - 1 ... 0: (S, D) with S = `count`.
 
-    max_distance: distances above this one are set to it.  like: a tensor of their type and device.
+    max_distance: larger distances are replaced by it; None: no limit.
+    like: a tensor whose dtype and device the result has.
     """
     device = None if like is None else like.device
     distances = torch.arange(count - 1, -1, -1, device=device)
@@ -310,13 +311,13 @@ def _by_head(
     mask: KeyMask = ALL_KEYS,
     scale: float | None = None,
 ) -> Tensor:
-    """Head by head, all steps in one buffer (T, S), which fits the processor's cache."""
+    """Head by head, with all scores in one buffer (T, S), which fits the processor's cache."""
     scale = key.size(-1) ** -0.5 if scale is None else scale
     content_query, distance_query = content_query * scale, distance_query * scale
     sequences, heads, count, total = *content_query.shape[:3], key.size(2)
     context = value.new_empty(sequences, heads, count, value.size(-1))
-    # `relative_shift` without a copy: (T, 1 + S), written behind the first column, is read from
-    # number T on as (T, S).
+    # `relative_shift` without a copy: what is written to all but the first column of (T, 1 + S) is
+    # read as (T, S) from element T on.
     buffer = value.new_empty(count * (total + 1))
     padded, scores = buffer.view(count, total + 1), buffer[count:].view(count, total)
     padded[:, 0], by_distance = 0, padded[:, 1:]
@@ -332,8 +333,8 @@ def _by_head(
 
 
 def _blocked_columns(mask: KeyMask) -> tuple[slice, Tensor | None]:
-    """From the first key to the last that some query may not see, and which queries may not see
-    them: (1 or B, 1 or H, 1 or T, S').
+    """The columns from the first to the last key that some query may not see, and the mask of these
+    S' columns, True = blocked: (1 or B, 1 or H, 1 or T, S').
     """
     if mask.blocked is None:
         return slice(0), None

@@ -37,8 +37,10 @@ from regard.layers.positions import sinusoid
 
 
 def sum_by_distance(weights: Tensor, rows: Tensor, count: int) -> Tensor:
-    """The sum of the weights of all keys with the same of `count` rows of a table, the transpose of
-    `gather_by_distance`: (B, H, T, S) -> (B, H, T, N).
+    """Sum the weights of the keys that share a row of a table of N = `count` rows: (B, H, T, S) ->
+    (B, H, T, N), the transpose of `gather_by_distance`.
+
+    rows: the row of each query and key, (1 or B, T, S).
     """
     total = weights.new_zeros(*weights.shape[:3], count)
     return total.scatter_add(-1, rows[:, None].expand_as(weights), weights)
@@ -62,16 +64,18 @@ class ShawTables(nn.Module):
 class ShawRelation(Relation):
     """e_ij = q_i (k_j + a^K_ij) / sqrt(K),  z_i = sum_j w_ij (v_j + a^V_ij)   (equations 3 and 4)
 
-    A query is compared with the 2k + 1 vectors instead of one for each key (section 3.3); so are
-    the values added.
+    A query is multiplied with the 2k + 1 vectors instead of one for each key, and the weights of
+    each distance are summed before they are multiplied with the values (section 3.3).
 
-    rows: of the pairs of query and key in the tables, (1 or B, T, S).
+    rows: the row of the tables for each query and key, (1 or B, T, S).
     """
 
     vectors: ShawTables
     rows: Tensor
 
-    def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
         """See `Relation`."""
         return gather_by_distance(score(query, self.vectors.keys), self.rows[:, None])
 
@@ -86,10 +90,10 @@ class ShawRelation(Relation):
 
 
 class ShawPositions(RelativePositions):
-    """A vector for each distance up to `clip_distance`, which all further ones share: "Self-
-    Attention with Relative Position Representations" (Shaw et al. 2018).
+    """A learned vector for each distance clipped to k = `clip_distance`: "Self-Attention with
+    Relative Position Representations" (Shaw et al. 2018, section 3.2).
 
-    a_ij = w_clip(j - i),  clip(x) = max(-k, min(k, x)); every layer has its own, heads share them.
+    a_ij = w_clip(j - i),  clip(x) = max(-k, min(k, x)); each layer has two tables, shared by heads.
     """
 
     def __init__(self, layers: int, head_dim: int, clip_distance: int):
@@ -103,11 +107,11 @@ class ShawPositions(RelativePositions):
         return self.at(-distances(queries, keys))
 
     def rows(self, offsets: Tensor) -> Tensor:
-        """The rows of the tables for distances of any shape: clip(x) + k."""
+        """The rows of the tables for distances j - i, clip(j - i) + k: (...,) -> (...,)."""
         return offsets.clamp(-self.clip_distance, self.clip_distance) + self.clip_distance
 
     def at(self, offsets: Tensor) -> Relations:
-        """With j - i, or another signed distance, (1 or B, T, S)."""
+        """The relations for distances j - i, or other signed ones, (1 or B, T, S)."""
         rows = self.rows(offsets)
         return [ShawRelation(vectors, rows) for vectors in self.layers]
 
@@ -137,21 +141,24 @@ class DependencyRelations(ShawPositions):
 
 @dataclass(frozen=True)
 class BiasRelation(Relation):
-    """A number for each pair and each head, (1 or B, H, T, S)."""
+    """A bias that is added to the scores, (1 or B, H, T, S)."""
 
     bias: Tensor
 
-    def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
         """See `Relation`."""
-        return self.bias if len(kept) == self.bias.size(1) else self.bias[:, kept]
+        all_heads = len(remaining_heads) == self.bias.size(1)
+        return self.bias if all_heads else self.bias[:, remaining_heads]
 
 
 class T5Positions(RelativePositions):
-    """A number for each bucket of distances and each head (T5).
+    """A learned bias for each bucket of distances and each head (T5).
 
     Args:
-        layers: how many there are.
-        tables: one, which all layers share, or one for each (umT5).
+        layers: L.
+        tables: one table that all layers share (T5), or one for each layer (umT5).
     """
 
     def __init__(self, layers: int, tables: Sequence[RelativeBias]):
@@ -173,7 +180,7 @@ class T5Positions(RelativePositions):
 
 
 class TransformerXLParameters(nn.Module):
-    """What one layer of Transformer-XL learns of distances: W_r, and u and v of each head."""
+    """W_r of one layer, and u and v, (H, 1, K): the content and the position bias."""
 
     def __init__(self, d_model: int, heads: int):
         super().__init__()
@@ -186,16 +193,19 @@ class TransformerXLParameters(nn.Module):
 class TransformerXLRelation(Relation):
     """e_ij = ((q_i + u) k_j + (q_i + v) W_r R_{i-j}) / sqrt(K)         (section 3.3, A^rel)
 
-    table: R, a sinusoid for each distance, (N, D).  rows: of the pairs in it, (1 or B, T, S).
+    table: R, the sinusoids of N distances, (N, D).
+    rows: the row of the table for each query and key, (1 or B, T, S).
     """
 
     learned: TransformerXLParameters
     table: Tensor
     rows: Tensor
 
-    def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
         """See `Relation`."""
-        learned, heads = self.learned, list(kept)
+        learned, heads = self.learned, list(remaining_heads)
         vectors = learned.distance(self.table.to(query))[None]  # (1, N, D)
         vectors = split_heads(vectors, len(learned.content_bias))  # (1, H, N, K)
         content, position = learned.content_bias[heads], learned.position_bias[heads]
@@ -208,9 +218,9 @@ class TransformerXLRelation(Relation):
 class TransformerXLPositions(RelativePositions):
     """Queries are compared with a projected sinusoid of each distance (Transformer-XL).
 
-    Each layer has its own W_r, u and v. Later keys have negative distances.
+    Each layer has its own W_r, u and v. Keys after the query have negative distances.
 
-    causal: no query attends to later keys: distances are never negative.
+    causal: whether no query attends to keys after it, so that no distance is negative.
     """
 
     def __init__(self, layers: int, d_model: int, heads: int, *, causal: bool):

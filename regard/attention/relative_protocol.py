@@ -25,13 +25,15 @@ class Relation(ABC):
     """The relative-position terms of one layer for one batch."""
 
     @abstractmethod
-    def scores(self, query: Tensor, key: Tensor, score: Score, kept: Sequence[int]) -> Tensor:
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
         """What is added to the scores, (B, H, T, S) or what broadcasts to it.
 
         Args:
             query, key: (B, H, T, K) and (B, H, S, K).
             score: how queries and keys are compared.
-            kept: the indices of the H heads that are left after pruning.
+            remaining_heads: the original indices of the H heads that are not pruned.
         """
 
     @property

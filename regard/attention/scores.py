@@ -1,4 +1,4 @@
-"""How well a key answers a query: the parts that `attend` takes as `score`.
+"""Scores of queries and keys: the functions and modules that `attend` takes as `score`.
 
 Each gives (..., T, S) from a query (..., T, ·) and a key (..., S, ·).
 
@@ -9,7 +9,7 @@ Each gives (..., T, S) from a query (..., T, ·) and a key (..., S, ·).
     location       (W q)_s, whatever the keys are                   (Luong et al. 2015)
     cosine         q · k / (‖q‖ ‖k‖)                                (Graves et al. 2014)
     content-based  the cosine times a strength, softplus(w · q + b) (Graves et al. 2014)
-    equal          0: the context is the mean of all values, as without attention
+    equal          0: the context is the mean of all values
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 class SourceScore(Protocol):
-    """A score whose keys are made of a source once, before the steps of a decoder."""
+    """A score whose keys are computed from a source once, before the steps of a decoder."""
 
     def prepare(self, memory: Tensor) -> Tensor:
         """What depends on the source alone: (B, S, d_key) -> (B, S, ·)."""
@@ -47,7 +47,7 @@ class Dot:
     scale: float | None = None
 
     def prepare(self, memory: Tensor) -> Tensor:
-        """The source is its own key."""
+        """The source itself: (B, S, d_key), same."""
         return memory
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Additive(nn.Module):
 
 
 class Location(nn.Module):
-    """(W q)_s: the query alone says which positions it reads (Luong et al. 2015, eq. 8).
+    """(W q)_s: the scores depend on the query alone, not on the keys (Luong et al. 2015, eq. 8).
 
     Args:
         positions: rows of W, and so the most positions that a source may have.
@@ -105,7 +105,7 @@ class Location(nn.Module):
         self.weigh = Linear(d_query, positions, bias=False)
 
     def prepare(self, memory: Tensor) -> Tensor:
-        """The memory itself, of which only the number of positions counts.
+        """The memory itself, (B, S, d_key): only its number of positions is used.
 
         Raises:
             RegardError: there are more positions than rows of W.
@@ -129,7 +129,7 @@ class Cosine:
     """q · k / (‖q‖ ‖k‖), from -1 to 1: of two keys one weighs at most e^2 times the other."""
 
     def prepare(self, memory: Tensor) -> Tensor:
-        """Keys of length 1; a zero stays zero."""
+        """Keys of length 1, (B, S, K), same; a zero vector stays zero."""
         return F.normalize(memory, dim=-1)
 
     def __call__(self, query: Tensor, prepared: Tensor) -> Tensor:
@@ -141,10 +141,10 @@ COSINE = Cosine()
 
 @dataclass(frozen=True)
 class Equal:
-    """0, whatever query and keys are."""
+    """0 for every query and key."""
 
     def prepare(self, memory: Tensor) -> Tensor:
-        """One number of each position: they are not read."""
+        """(B, S, d_key) -> (B, S, 1): the values of keys are not used."""
         return memory[..., :1]
 
     def __call__(self, query: Tensor, prepared: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class ContentBased(nn.Module):
         self.strength = nn.Linear(d_query, 1)
 
     def prepare(self, memory: Tensor) -> Tensor:
-        """Keys of length 1."""
+        """Keys of length 1, (B, S, K), same."""
         return COSINE.prepare(memory)
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:

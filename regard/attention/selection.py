@@ -1,14 +1,14 @@
-"""Soft and hard attention: what becomes of the weights (Xu et al. 2015, section 4).
+"""Soft and hard attention: how a context is made from the weights (Xu et al. 2015, section 4).
 
     soft            the context is the mean of the values by their weights
     hard            the context is one value, drawn with its weight as its probability; training is
                     by REINFORCE (`regard.tasks.reinforce`), which reads the log-probabilities
-    hard-expected   training is by the expected context, the soft one (section 4.2); in use it is
-                    one value
+    hard-expected   training is by the expected context, the soft one (section 4.2); in evaluation
+                    it is one value
 
-In use hard attention takes the value with the largest weight, or draws one by a seed. Random
-numbers are functions of a sequence's key and of the step: the same sequence draws the same alone
-and in a batch, in a search and in one pass. Hard attention reads weights as probabilities: those of
+In evaluation hard attention takes the value with the largest weight, or draws one by a seed. Random
+numbers are functions of a sequence's key and of the step, so that a sequence draws the same alone
+and in a batch, in a search and in one pass. Hard attention takes weights as probabilities: those of
 a window that do not sum to one are normalized.
 """
 
@@ -23,17 +23,17 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.ops import at_least_float32, hashed, uniform
 
-# Names in `Output.extras`, (B, T): of each choice its log-probability, 0 where nothing was drawn,
+# Names in `Output.extras`, (B, T): of each draw its log-probability, 0 where nothing was drawn,
 # and the entropy in nats of the distribution from which it was drawn.
 CHOICE_LOG_PROBS, CHOICE_ENTROPY = "choice_log_probs", "choice_entropy"
 
 
 @dataclass(frozen=True)
 class Selected:
-    """What replaces the weights, (..., S), and what is known of the choice, (...,) each.
+    """The weights after the selection, (..., S), and (...,) each:
 
-    index: the chosen position, where every sequence takes one.
-    log_probs, entropy: of a draw in training.
+    index: the selected position, where every sequence selects one.
+    log_probs, entropy: of a draw in training, in nats.
     """
 
     weights: Tensor
@@ -43,18 +43,18 @@ class Selected:
 
 
 class WeightSelection(Protocol):
-    """What a context is made of, given the weights."""
+    """From attention weights to those of which the context is the sum."""
 
     training: bool
     extras: tuple[str, ...]
-    """What training gives beside a context: of draws, which need REINFORCE, both names above."""
+    """The auxiliaries of `Output` in training: both names above where REINFORCE needs them."""
 
     def keys(self, source: Sequences) -> Tensor:
-        """Of each sequence, what its random numbers depend on: (B,) int64."""
+        """The keys of the random numbers of each sequence: (B,) int64."""
         ...
 
     def __call__(self, weights: Tensor, keys: Tensor, steps: Tensor, /) -> Selected:
-        """The choice by weights (..., S) of sequences with keys (...,), at steps (...,)."""
+        """The selection by weights (..., S), for sequences with keys (...,) at steps (...,)."""
         ...
 
 
@@ -72,10 +72,10 @@ class Soft(nn.Module):
 
 
 class HardInEvaluation(nn.Module):
-    """One value in use; in training the expected one.
+    """One value in evaluation; in training the expected one.
 
     Args:
-        seed: with which choices are drawn in use; None: the largest weight is chosen.
+        seed: of the draws in evaluation; None: the largest weight is selected.
     """
 
     extras: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class HardInEvaluation(nn.Module):
         return Selected(normalized(weights).to(weights.dtype))
 
     def choose(self, weights: Tensor, keys: Tensor, steps: Tensor) -> Selected:
-        """One value, as in use."""
+        """One value, as in evaluation."""
         if self.seed is None:
             index = weights.argmax(-1)
         else:
@@ -112,8 +112,8 @@ class Hard(HardInEvaluation):
 
     Args:
         seed: as of `HardInEvaluation`.
-        expected_share: of the sequences in training, which take the expected value at all steps;
-            it lessens the variance of the gradient (Xu et al. 2015, section 4.1: 0.5).
+        expected_share: the fraction of sequences in training that take the expected value at all
+            steps, which reduces the variance of the gradient (Xu et al. 2015, section 4.1: 0.5).
     """
 
     extras: tuple[str, ...] = (CHOICE_LOG_PROBS, CHOICE_ENTROPY)
@@ -123,7 +123,7 @@ class Hard(HardInEvaluation):
         self.expected_share = expected_share
 
     def keys(self, source: Sequences) -> Tensor:
-        """In training numbers of torch's default generator."""
+        """In training drawn from torch's default generator."""
         if not self.training:
             return super().keys(source)
         return torch.empty(len(source), dtype=torch.int64).random_().to(source.ids.device)
@@ -148,16 +148,18 @@ class Hard(HardInEvaluation):
 
 
 def normalized(weights: Tensor) -> Tensor:
-    """Weights (..., S) as probabilities, at least float32; without any weight all are 0."""
+    """Weights (..., S) divided by their sum, at least float32; zeros where all are 0."""
     wide = weights.to(at_least_float32(weights.dtype))
     total = wide.sum(-1, keepdim=True)
     return wide / (total + (total == 0))
 
 
 def draw(weights: Tensor, number: Tensor) -> Tensor:
-    """An index (...,) by weights (..., S), drawn by numbers (...,) from 0 to below 1.
+    """Indices (...,) with probabilities proportional to weights (..., S).
 
-    By the inverse of the cumulative distribution; zeros at the end change nothing.
+    By the inverse of the cumulative distribution, so that zeros at the end change nothing.
+
+    number: (...,), uniform in [0, 1).
     """
     cumulative = weights.double().cumsum(-1)
     total = cumulative[..., -1:]
@@ -167,6 +169,6 @@ def draw(weights: Tensor, number: Tensor) -> Tensor:
 
 
 def _one_hot(index: Tensor, weights: Tensor) -> Tensor:
-    """1 at the index (...,), where there is any weight (..., S) at all."""
+    """1 at the index (...,), 0 elsewhere: (..., S); only zeros where all weights are 0."""
     chosen = torch.zeros_like(weights).scatter_(-1, index[..., None], 1.0)
     return chosen * (weights > 0).any(-1, keepdim=True)

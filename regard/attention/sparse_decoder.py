@@ -40,7 +40,7 @@ class CausalBlocks:
     seed: int = 0
 
     def mask(self, length: int) -> Mask:
-        """For sequences of up to so many tokens; shorter ones have the beginning of it."""
+        """The mask of sequences of `length` tokens; that of shorter ones is its first rows."""
         blocks = torch.tensor([-(-length // self.size)])
         plan = random_plan(blocks, 1, self.random, self.seed, is_causal=True)
         seen = block_window(self.size, self.window, 0) | global_blocks(self.size)
@@ -48,11 +48,11 @@ class CausalBlocks:
 
 
 class SparseSelfAttention(SelfAttention):
-    """`SelfAttention` of a decoder in which a token sees a part of those before it.
+    """`SelfAttention` of a decoder in which a token sees some of the tokens before it.
 
     Args:
-        pattern: which part.
-        options: as of `SelfAttention`.
+        pattern: which ones.
+        options: those of `SelfAttention`.
     """
 
     def __init__(self, d_model: int, heads: int, *, pattern: CausalBlocks, **options: Any):

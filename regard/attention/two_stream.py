@@ -42,17 +42,17 @@ CONTENT, QUERY = "encoder", "query"
 
 @dataclass
 class SegmentMemory(State):
-    """What each layer read of the segments before: hidden (B, L, M, D)."""
+    """The inputs of each layer at the last M positions before a segment: (B, L, M, D)."""
 
     hidden: Tensor
 
     @classmethod
-    def behind(
+    def after(
         cls, hidden: Tensor, memory: SegmentMemory | None, length: int | None
     ) -> SegmentMemory:
         """The memory after a segment, whose layers read `hidden` (B, L, T, D); `memory` is used up.
 
-        length: M, the positions that are kept; None: all.
+        length: M, the positions that are stored; None: all.
         """
         if memory is not None:
             memory.consume()
@@ -62,7 +62,9 @@ class SegmentMemory(State):
 
 @dataclass(frozen=True)
 class StreamKeys:
-    """What both streams of a layer read: (B, H, S, K) twice, and W_r r, (1, H, R, K)."""
+    """What both streams of a layer read: keys and values (B, H, S, K), and W_r r of R distances,
+    (1, H, R, K).
+    """
 
     key: Tensor
     value: Tensor
@@ -142,7 +144,7 @@ class TwoStreamAttention(nn.Module):
         Args:
             distances: (R, D), the table of vectors of distances.
             memory: (B, M, D) of the segments before; it gets no gradient.
-            cache: the keys and values of earlier positions; it takes those of `content`.
+            cache: the keys and values of earlier positions; those of `content` are added to it.
         """
         hidden = content if memory is None else torch.cat([memory.detach().to(content), content], 1)
         key, value = split_keys_values(self.key_value(hidden), self.heads, self.head_dim)

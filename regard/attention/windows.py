@@ -1,12 +1,12 @@
 """Windows: which source positions a decoder's step attends to (Luong et al. 2015).
 
     global    all of the source
-    local-m   within half_width D of p_t = t, which assumes that both sides run in step
+    local-m   within half_width D of p_t = t: source and target are assumed to be monotonic
     local-p   within D of p_t = S sigmoid(v · tanh(W h_t)), and the weights, after the softmax over
               the window, times exp(-(s - p_t)^2 / (2 (D/2)^2))
 
-A window composes with any score: it is a mask, and of local-p a factor of the weights. Positions s
-and t count from 0. The part of a window beyond an end of the source is ignored.
+A window can be combined with any score: it is a mask, and with local-p also a factor of the
+weights. Positions s and t count from 0. Positions before and after the source are ignored.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from regard.ops import at_least_float32
 
 @dataclass(frozen=True)
 class WindowView:
-    """What queries see through a window.
+    """The window of each query.
 
-    allowed: (..., S), boolean.
+    allowed: (..., S) bool, the positions inside it.
     factor: (..., S), what the weights are multiplied by after the softmax; None: 1.
     centre: (...,), the position p_t; None where the window has none.
     deviation: the standard deviation of the factor's Gaussian, in positions.
@@ -41,7 +41,7 @@ class SourceWindow(Protocol):
     """Which positions of a source each query may attend to."""
 
     def __call__(self, query: Tensor, steps: Tensor, lengths: Tensor, width: int, /) -> WindowView:
-        """The view of queries (..., D).
+        """The windows of queries (..., D).
 
         Args:
             steps: (...,), t of each query.
@@ -62,7 +62,7 @@ class GlobalWindow:
 
 @dataclass(frozen=True)
 class MonotonicWindow:
-    """Local-m: p_t = t, and the last position where the target is longer than the source.
+    """Local-m: p_t = t, or the last position of a source that is shorter than t.
 
     half_width: D, in positions.
     """
@@ -77,9 +77,9 @@ class MonotonicWindow:
 
 
 class PredictiveWindow(nn.Module):
-    """Local-p: p_t is predicted, and positions near it weigh more (Luong et al. 2015, eq. 9, 10).
+    """Local-p: p_t is predicted, with a Gaussian around it (Luong et al. 2015, eq. 9 and 10).
 
-    The standard deviation is D / 2; the weights are not normalized again, as in the paper.
+    Its standard deviation is D / 2. As in the paper, the weights are not normalized again.
     """
 
     def __init__(self, d_query: int, half_width: int):

@@ -17,7 +17,7 @@ form here, which a model replaces where it can do better.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -27,16 +27,16 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
-from regard.layers.scalar_mix import LayerChoice
-from regard.layers.scalar_mix import States as States
 from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
 
 if TYPE_CHECKING:
     from regard.layers.recurrent import RecurrentLayer
+    from regard.layers.scalar_mix import LayerChoice
 
 S = TypeVar("S", bound=State)  # what a generator carries from step to step
+States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
 
 
 @dataclass(frozen=True)

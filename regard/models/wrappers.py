@@ -8,14 +8,13 @@ does not do itself is the model's.
 
 from __future__ import annotations
 
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.layers.scalar_mix import LayerChoice
 from regard.models.protocols import (
     Encoder,
     Generator,
@@ -28,6 +27,9 @@ from regard.models.protocols import (
 )
 from regard.ops import TopKTokens, operation
 from regard.text.templates import Template
+
+if TYPE_CHECKING:
+    from regard.layers.scalar_mix import LayerChoice
 
 M = TypeVar("M", bound=Model)
 

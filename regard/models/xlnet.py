@@ -290,7 +290,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             )
         config = self.config
         hidden = torch.stack(read, 1)[:, :, : config.reuse_len]  # (B, L, T, D)
-        return SegmentMemory.behind(hidden, memory, config.memory_length)
+        return SegmentMemory.after(hidden, memory, config.memory_length)
 
     # ---- a language model
 

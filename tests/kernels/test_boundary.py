@@ -163,7 +163,7 @@ MALFORMED_CACHES = {
 
 
 def with_origin(part, line):
-    cache = hasattr(part, "even")
+    cache = hasattr(part, "equal_lengths")
     shape = (len(part.lengths), part.keys.size(3)) if cache else (len(part.lengths),)
     return replace(part, origin=torch.full(shape, line))
 
