@@ -123,7 +123,7 @@ class Albert(Bert):
         for number in self.block_of_layer[:-1]:
             hidden = self.blocks[number](hidden, mask)
             yield hidden
-        for number in self.block_of_layer[-1:]:  # the last layer computes no other tokens
+        for number in self.block_of_layer[-1:]:  # the last layer computes only `tokens`
             yield self.blocks[number](hidden, mask, tokens)
 
     def embed(self, batch: Sequences) -> Tensor:
@@ -131,7 +131,7 @@ class Albert(Bert):
         return self.project(super().embed(batch))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.

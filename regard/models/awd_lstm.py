@@ -56,11 +56,12 @@ class AwdLstmConfig:
     """The defaults are the model of the paper for the Penn Treebank (section 5).
 
     d_model: of the embedding and of the last layer.  d_hidden: of the other layers.
-    backward: whether it reads texts from their end, as the second model of ULMFiT does. As an
-        encoder it turns them around by itself; a language model's task gives it turned texts.
-    window, learning_windows: an encoder in training reads a text in windows of so many tokens, and
-        so many of the last ones learn.
-    head_dropout, inner_dropout, inner: of the head for classes, the last its inner layer's width.
+    backward: whether it reads texts from their end, as the second model of ULMFiT does. The encoder
+        reverses its texts itself; a language model's task gives it reversed texts.
+    window, learning_windows: in training the encoder reads a text in windows of `window` tokens, of
+        which the last `learning_windows` get gradients.
+    head_dropout, inner_dropout, inner: of the head for classes: the dropout before and after its
+        inner layer, and the width of this layer.
     """
 
     vocab_size: Size
@@ -164,7 +165,8 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
     # ---- a language model
 
     def forward(self, ids: Tensor, state: AwdState | None = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each id (B, T), and the state.
+        """Hidden states (B, T, D) that predict the token after each of the ids (B, T), and the
+        state.
 
         The auxiliary `undropped` are those before the output's dropout.
         """
@@ -179,7 +181,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         return AwdState(wide, stack_cells([self.last.empty(sequences, like)]))
 
     def prefill(self, tokens: Tensor, state: AwdState, lengths: Tensor | None = None) -> AwdState:
-        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
+        """The state after the tokens (B, T), or after the first `lengths` (B,) of them."""
         state.consume()
         embedded = self.embedded(tokens)
         if lengths is None:
@@ -196,7 +198,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         return first_token_of((self.config.eos, self.config.bos), self.config.vocab_size)
 
     def step(self, tokens: Tensor, state: AwdState) -> tuple[Tensor, AwdState]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         hidden, state = self._read(self.embedded(tokens), state)
         return self.head.logits(self.output_dropout(hidden)), state
@@ -237,12 +239,12 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         """See `Encoder`; those of the layers are without dropout."""
         order = reverse_order(batch.lengths, batch.width) if self.config.backward else None
         hidden = self.embedded(batch.ids if order is None else batch.ids.gather(1, order))
-        yield _turned(hidden, order)
+        yield _in_text_order(hidden, order)
         for layer in self.layers:
             hidden = self._read_text(layer, hidden, batch.lengths)
-            yield _turned(hidden, order)
+            yield _in_text_order(hidden, order)
             hidden = self.hidden_dropout(hidden)
-        yield tokens.of(_turned(self._read_text(self.last, hidden, batch.lengths), order))
+        yield tokens.of(_in_text_order(self._read_text(self.last, hidden, batch.lengths), order))
 
     def _read_text(self, layer: RecurrentLayer, x: Tensor, lengths: Tensor) -> Tensor:
         if not self.training:
@@ -250,7 +252,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         return BPTTWindows(lengths, self.config.window, self.config.learning_windows).read(layer, x)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         That for classes is ULMFiT's: [h_T, max, mean] of the hidden states, an inner layer between
         two batch norms, and the output (Howard & Ruder 2018, section 3.3).
@@ -279,6 +281,6 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         return Template.lines(tokenizer.eos_id, tokenizer.bos_id)
 
 
-def _turned(hidden: Tensor, order: Tensor | None) -> Tensor:
-    """Hidden states (B, T, D) of turned texts, at the positions of the texts themselves."""
+def _in_text_order(hidden: Tensor, order: Tensor | None) -> Tensor:
+    """Hidden states (B, T, D) of reversed texts, in the order of the texts; order: None: same."""
     return hidden if order is None else reorder(hidden, order)

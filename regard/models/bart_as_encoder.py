@@ -3,8 +3,8 @@
     text -> encoder ----------+
     start, text -> decoder <--+ -> hidden states
 
-The decoder gets the text shifted by one token. Its hidden state at the last </s> stands for the
-text, as it has seen all of it; a state for each token marks answers.
+The decoder reads the text shifted by one token. Its hidden state at the last </s>, which has
+attended to all tokens, represents the text; tags and answers are read at each token.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class BartAsEncoder(nn.Module, Encoder):
         return Output(self.encode(batch))
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """Those of the decoder, of a padded batch, behind the encoder's embeddings: the decoder's
-        are those of the tokens before. See `Encoder`.
+        """The encoder's embeddings of a padded batch, then the hidden states of the decoder's
+        layers. The decoder's embeddings are left out: they belong to shifted tokens. See `Encoder`.
         """
         yield self.bart.embed_source(batch)
         last, states = (
@@ -129,5 +129,5 @@ class BartAsEncoder(nn.Module, Encoder):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """<s> A </s></s> B </s>, where the tokenizer's own file does not say it."""
+        """<s> A </s></s> B </s>, where the tokenizer's file has no template."""
         return Template.roberta(*tokenizer.required_ids("cls", "sep"))

@@ -3,8 +3,8 @@
     ids -> embed + positions + segments -> norm -> L x [self-attention, feed-forward] -> hidden
 
 The encoder of the Transformer with learned positions, a learned vector for each of two segments and
-gelu; every position sees every other. What it is asked is answered by a head on top: which word is
-masked, whether one text follows another, the class of a text, of a word, of a span.
+gelu; every position attends to every other. Heads on top predict masked tokens, whether one text
+follows another, and the classes of texts, tokens and spans.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BertConfig:
     positions: one of the kinds of `regard.models.position_kinds`; the paper's are learned.
     clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
         None: 16.
-    pruned: heads that were removed, as `regard.prune_heads` leaves them.
+    pruned: heads that were pruned, as `regard.prune_heads` records them.
     """
 
     vocab_size: Size
@@ -75,7 +75,7 @@ class BertConfig:
     attention_dropout: Probability = 0.1
     head_dropout: Probability | None = None
     norm_eps: Epsilon = 1e-12
-    init_range: InitScale = 0.02  # matrices start normal with this deviation
+    init_range: InitScale = 0.02  # standard deviation of the initial matrices
     tied: bool = True  # the embedding is the masked words' output too
     pad: TokenId | None = 0
     pruned: Pruned = ()
@@ -150,13 +150,13 @@ class Bert(nn.Module, Encoder):
     PUBLISHED = PUBLISHED
     unpadded = True
     block: type[nn.Module] = BertBlock
-    # The heads whose inner layer is the pooler that came out of pre-training.
+    # The heads whose inner layer is the pre-trained pooler.
     pooled: tuple[str, ...] = ("pooler", "next_sentence", "classes", "multiple_choice")
 
     def __init__(self, config: BertConfig):
         super().__init__()
         self.config = config
-        # The vector of padding is never trained, as in the published program.
+        # The vector of padding gets no gradient, as in the published program.
         width = config.d_embedding
         self.embedding = nn.Embedding(config.vocab_size, width, padding_idx=config.pad)
         self.positions = absolute_positions(config, width)
@@ -191,7 +191,7 @@ class Bert(nn.Module, Encoder):
         for block, relation in zip(self.blocks[:-1], relations, strict=False):
             hidden = block(hidden, mask, relation=relation)
             yield hidden
-        for block in self.blocks[-1:]:  # the last layer computes no other tokens
+        for block in self.blocks[-1:]:  # the last layer computes only `tokens`
             yield block(hidden, mask, tokens, relations[-1])
 
     def embed(self, batch: Sequences) -> Tensor:
@@ -201,7 +201,7 @@ class Bert(nn.Module, Encoder):
         return self.dropout(self.norm(summed))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -235,12 +235,12 @@ class Bert(nn.Module, Encoder):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """[CLS] A [SEP] B [SEP], where the tokenizer's own file does not say it."""
+        """[CLS] A [SEP] B [SEP], where the tokenizer's file has no template."""
         return Template.bert(*tokenizer.required_ids("cls", "sep"))
 
 
 def softmax_over(embedding: nn.Embedding, config: Any) -> Softmax:
-    """The output over words: the embedding itself, or where that is not `tied` one like it."""
+    """The output layer over the vocabulary; with `config.tied` its matrix is the embedding's."""
     tied = embedding if config.tied else None
     softmax = Softmax(embedding.embedding_dim, config.vocab_size, tied=tied, bias=True)
     if tied is None:

@@ -39,7 +39,8 @@ from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import States
 from regard.ops import KeyMask
 
-# From the number of a layer and the blocks of each sequence (B,) to what `random_blocks` takes.
+# From the index of a layer and the number of blocks of each sequence (B,) to the plan of
+# `random_blocks`.
 Plan = Callable[[int, Tensor], Tensor]
 WINDOW = 1  # blocks on either side
 ALWAYS = 2 * WINDOW + 3  # blocks that a block of queries sees beside the random ones
@@ -129,7 +130,7 @@ class BigBird(Bert):
         for layer, block in enumerate(self.blocks[:-1]):
             hidden = block(hidden, self.mask(batch, layer))
             yield hidden
-        for block in self.blocks[-1:]:  # the last layer computes no other tokens
+        for block in self.blocks[-1:]:  # the last layer computes only `tokens`
             yield block(hidden, self.mask(batch, len(self.blocks) - 1), tokens)
 
     def embed(self, batch: Sequences) -> Tensor:
@@ -142,7 +143,7 @@ class BigBird(Bert):
         return self.norm(self.dropout(summed))
 
     def mask(self, batch: Sequences, layer: int) -> KeyMask:
-        """Which tokens see each other in a layer (from 0); see figure 1 of the paper."""
+        """The mask of a layer (from 0), figure 1 of the paper."""
         config, lengths = self.config, batch.lengths
         size = config.block_size
         if config.attention == "full" or batch.width <= config.full_length:
@@ -161,13 +162,13 @@ class BigBird(Bert):
         )
 
     def drawn_plan(self, layer: int, blocks: Tensor) -> Tensor:
-        """The random blocks of a layer for sequences of so many blocks, (B,): (B, H, N, R)."""
+        """The random blocks of a layer, (B, H, N, R), for sequences of `blocks` (B,) blocks."""
         config = self.config
         seed = config.random_seed * max(1, config.layers) + layer
         return random_plan(blocks, config.heads, config.random_blocks, seed)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.

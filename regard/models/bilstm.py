@@ -123,7 +123,7 @@ class BiLSTM(nn.Module, Encoder):
         yield tokens.of(self.recurrent(self.dropout(words), batch.lengths)[0])
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Those for texts read [h_T, max, mean] of the hidden states.
 

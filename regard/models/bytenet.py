@@ -3,9 +3,9 @@
     source -> embed -> residual blocks of dilated convolutions -> a column for each position
     target -> embed + column -> residual blocks of masked dilated convolutions -> output
 
-The decoder stands on the encoder: position t of the target reads column t. The encoder makes
-a S + b columns of S source tokens; behind them the decoder goes on without ("dynamic
-unfolding", section 3.2). The dilation doubles from block to block, and starts again in each set.
+The decoder is stacked on the encoder: position t of the target reads column t. The encoder makes
+a S + b columns of S source tokens; later target positions have no column ("dynamic unfolding",
+section 3.2). The dilation doubles from block to block, and starts again in each set.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class MultiplicativeUnit(nn.Module):
         self.convolution = Convolution(width, 4 * width, kernel, dilation)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(4))
 
-    def forward(self, hidden: Tensor, found: Tensor) -> Tensor:
-        """The unit of (B, T, D), of which the convolution found (B, T, 4D)."""
-        parts = zip(self.norms, found.chunk(4, -1), strict=True)
+    def forward(self, hidden: Tensor, convolved: Tensor) -> Tensor:
+        """(B, T, D) and its convolution (B, T, 4D) -> (B, T, D)"""
+        parts = zip(self.norms, convolved.chunk(4, -1), strict=True)
         *gates, update = (norm(part) for norm, part in parts)
         g1, g2, g3 = (torch.sigmoid(gate) for gate in gates)
         return g1 * torch.tanh(g2 * hidden + g3 * torch.tanh(update))
@@ -95,9 +95,9 @@ class RectifiedUnit(nn.Module):
         self.convolution = Convolution(width, width, kernel, dilation)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, hidden: Tensor, found: Tensor) -> Tensor:
-        """The unit of (B, T, D), of which the convolution found (B, T, D)."""
-        return torch.relu(self.norm(found))
+    def forward(self, hidden: Tensor, convolved: Tensor) -> Tensor:
+        """(B, T, D) and its convolution (B, T, D) -> (B, T, D)"""
+        return torch.relu(self.norm(convolved))
 
 
 UNITS: dict[str, type[RectifiedUnit] | type[MultiplicativeUnit]] = {
@@ -118,16 +118,21 @@ class ResidualBlock(nn.Module):
         self.dropout, self.expand = Dropout(config.dropout), Linear(inner, width)
 
     def inner(self, x: Tensor) -> Tensor:
-        """What the dilated convolution reads: (B, T, 2d) -> (B, T, d)"""
+        """The input of the dilated convolution: (B, T, 2d) -> (B, T, d)."""
         return torch.relu(self.inner_norm(self.reduce(torch.relu(self.norm(x)))))
 
-    def outer(self, x: Tensor, hidden: Tensor, found: Tensor) -> Tensor:
-        """The sum, of what the dilated convolution found of `hidden`."""
-        return x + self.dropout(self.expand(self.unit(hidden, found)))
+    def outer(self, x: Tensor, hidden: Tensor, convolved: Tensor) -> Tensor:
+        """The output of the block, (B, T, 2d).
+
+        Args:
+            x: the input of the block, (B, T, 2d).
+            hidden, convolved: `inner` of it, (B, T, d), and its dilated convolution.
+        """
+        return x + self.dropout(self.expand(self.unit(hidden, convolved)))
 
 
 def blocks(config: ByteNetConfig) -> Sequence[ResidualBlock]:
-    """Those of the encoder, or of the decoder."""
+    """The residual blocks of an encoder or a decoder."""
     made = nn.ModuleList(
         ResidualBlock(config, dilation) for _ in range(config.sets) for dilation in config.dilations
     )
@@ -139,8 +144,8 @@ class ByteNetState(State):
     """The last inputs of each dilated convolution (B, C), the encoder's columns, and how many
     tokens were read.
 
-    columns: the values of a source (N, L=1, H=1, S' + 1, 2d), without keys: a position reads the
-        column of its number. Behind the last of each source are zeros.
+    columns: the values of a source (N, L=1, H=1, S' + 1, 2d), without keys: target position t reads
+        column t. After the last column of each source there are zeros.
     """
 
     inputs: Tensor
@@ -170,7 +175,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
         nn.init.normal_(self.embedding.weight, std=1.0)
         self.dropout = Dropout(config.dropout)
         self.encoder, self.decoder = blocks(config), blocks(config)
-        # How the two are joined is not printed: here the column enters the first block's input.
+        # The paper does not say how: here the column is added to the input of the first block.
         self.column = Linear(width, width, bias=False)
         self.output_norm, self.output = nn.LayerNorm(width), Linear(width, width)
         self.head = Softmax(width, config.vocab_size, tied=None, bias=True)
@@ -189,7 +194,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
         return ByteNetState(inputs, memory, TokensRead.start(len(source), inputs.device))
 
     def step(self, tokens: Tensor, state: ByteNetState) -> tuple[Tensor, ByteNetState]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         hidden, state = self._decode(tokens, state)
         return self.head.logits(hidden), state
@@ -199,7 +204,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
         return [block.unit.convolution for block in self.decoder]
 
     def _columns(self, source: Sequences) -> Tensor:
-        """(B, S', 2d); the tokens behind a source's own are `pad`, as far as its columns go."""
+        """The encoder's columns (B, S', 2d); a source with more columns than tokens is padded."""
         config = self.config
         lengths = unfolded(source.lengths, config)
         width = math.ceil(config.length_ratio * source.width + config.extra_columns)
@@ -224,9 +229,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
 
 
 def columns_of(memory: SourceMemory, read: TokensRead, count: int) -> Tensor:
-    """The columns that the next `count` tokens of each row read, (R, T, 2d): zeros for those that
-    come behind the last.
-    """
+    """The columns of the next `count` target positions, (B, T, 2d); zeros after the last column."""
     _, values = memory.layer(0)  # (N, H=1, S' + 1, 2d), of which the last are zeros
     columns, width = values[:, 0], values.size(2)
     if (
@@ -241,9 +244,7 @@ def columns_of(memory: SourceMemory, read: TokensRead, count: int) -> Tensor:
 
 
 def unfolded(lengths: Tensor, config: ByteNetConfig) -> Tensor:
-    """Columns of sources of these lengths: ceil(a S + b), at least S; none of an empty one
-    but b.
-    """
+    """The number of columns of sources with these lengths S: max(S, ceil(a S + b)), (B,)."""
     found = torch.ceil(config.length_ratio * lengths.double() + config.extra_columns).long()
     return torch.maximum(found, lengths)
 

@@ -19,23 +19,25 @@ class CachedLanguageModel(LanguageModel[KeyValueCache]):
 
     @abstractmethod
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of ids (B, T) behind the cached tokens, and the next cache."""
+        """Hidden states (B, T, D) of the ids (B, T) that follow the cached tokens, and the next
+        cache.
+        """
 
     def prefill(
         self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
     ) -> KeyValueCache:
-        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
+        """The state after the tokens (B, T), or after the first `lengths` (B,) of them."""
         state = self.continued(tokens, state)[1]
         return state if lengths is None else state.truncate(lengths)
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Logits (R, T, V) of the token after each of the tokens (R, T), and the new cache."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next cache."""
         hidden, state = self.continued(tokens, state)
         return self.head.logits(hidden), state
 
     @property
     def first_token(self) -> int:
-        """The token before an empty prompt: `bos`, else `eos`, which ends the text before.
+        """The token that stands for an empty prompt: `bos`, else `eos`, which ends a text.
 
         Raises:
             ConfigError: the vocabulary has neither.

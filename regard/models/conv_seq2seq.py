@@ -76,8 +76,8 @@ def scaled_sum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def normalized(linear: nn.Module, gated: bool = False, dropout: float = 0.0) -> nn.Module:
-    """With weight normalization and the paper's start: a normal distribution of the variance p/n,
-    or 4p/n before a gate, of n inputs that are kept with probability p (section 3.5).
+    """A linear layer with weight normalization and the paper's initialization: normal with variance
+    p/n, or 4p/n before a gate, for n inputs that dropout retains with probability p (section 3.5).
     """
     weight = cast("Linear", linear).weight
     variance = (4.0 if gated else 1.0) * (1.0 - dropout) / weight.size(1)
@@ -121,10 +121,10 @@ class ConvDecoderBlock(GatedConvolution):
         """(B, T, D) -> (B, T, D'); `words` (B, T, E) are the embeddings g of the target."""
         gated = F.glu(self.convolution(buffers.extend(self.dropout(hidden))), -1)
         query = scaled_sum(self.query(gated), words)  # d = W_d h + b_d + g, equation 1
-        gated = scaled_sum(gated, self.context(self.look(query, source)))
+        gated = scaled_sum(gated, self.context(self.attend(query, source)))
         return scaled_sum(gated, self.residual(hidden))
 
-    def look(self, query: Tensor, source: SourceMemory) -> Tensor:
+    def attend(self, query: Tensor, source: SourceMemory) -> Tensor:
         """c = m sqrt(1/m) sum over j of a_j (z_j + e_j), of m source tokens: (B, T, E)."""
         rows, (keys, values) = query.size(0), source.layer(0)  # (N, H=1, S, E)
         context = attend(
@@ -141,7 +141,7 @@ class ConvDecoderBlock(GatedConvolution):
 
 
 class ConvEncoder(nn.Module):
-    """Keys and values of a source."""
+    """The encoder: the keys and values of a source."""
 
     def __init__(self, config: ConvSeq2SeqConfig):
         super().__init__()
@@ -170,7 +170,7 @@ class ConvEncoder(nn.Module):
 
 
 class ConvDecoder(nn.Module):
-    """All positions of a target at once, or the next ones."""
+    """The decoder over all positions of a target, or over the next ones."""
 
     def __init__(self, config: ConvSeq2SeqConfig):
         super().__init__()
@@ -185,7 +185,7 @@ class ConvDecoder(nn.Module):
 
     @property
     def convolutions(self) -> list[Convolution]:
-        """Those that a step remembers the inputs of."""
+        """The convolutions whose last inputs are in the state, from the input up."""
         return [block.convolution for block in self.blocks]
 
     def forward(self, words: Tensor, state: ConvSeq2SeqState) -> tuple[Tensor, ConvSeq2SeqState]:
@@ -250,7 +250,7 @@ class ConvSeq2Seq(nn.Module, EncoderDecoder[ConvSeq2SeqState]):
         return ConvSeq2SeqState(inputs, memory, TokensRead.start(len(source), inputs.device))
 
     def step(self, tokens: Tensor, state: ConvSeq2SeqState) -> tuple[Tensor, ConvSeq2SeqState]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         hidden, state = self.decoder(self._embed(tokens, state.read), state)
         return self.head.logits(self.dropout(hidden)), state

@@ -127,13 +127,13 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         return Output(hidden[rows, at])
 
     def joined(self, source: Sequences, target: Sequences) -> Tensor:
-        """Each target directly behind its source: (B, S) and (B, T) -> (B, S + T)."""
+        """Each target directly after its source: (B, S) and (B, T) -> (B, S + T)."""
         width, longest = source.ids.size(1) + target.ids.size(1), target.ids.size(1)
-        behind = torch.arange(width, device=source.ids.device) - source.lengths[:, None]
+        offset = torch.arange(width, device=source.ids.device) - source.lengths[:, None]
         if not longest:
             return source.ids
-        of_target = target.ids.gather(1, behind.clamp(0, longest - 1))
-        return torch.where(behind < 0, F.pad(source.ids, (0, longest)), of_target)
+        of_target = target.ids.gather(1, offset.clamp(0, longest - 1))
+        return torch.where(offset < 0, F.pad(source.ids, (0, longest)), of_target)
 
     def read(self, source: Sequences) -> State:
         """See `Generator`."""

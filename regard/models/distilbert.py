@@ -2,8 +2,8 @@
 
     ids -> embed + positions -> norm -> L x [self-attention, feed-forward] -> hidden
 
-Every second layer of BERT, taught by all of them. Segments and the pooler are gone; what came out
-of the attention is not dropped; the class of a text is read through a layer with relu.
+Half of the layers of BERT, distilled from all of them. There are no segments and no pooler, no
+dropout after attention, and the classifier has an inner layer with relu.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ NORM_EPS = 1e-12
 class DistilBertConfig:
     """The defaults are the base model.
 
-    `sinusoidal` positions begin as sines and cosines; they are trained like any other. `pruned` are
-    heads that were taken away, as `regard.prune_heads` leaves them.
+    sinusoidal: whether the learned positions are initialized with sinusoids.
+    pruned: heads that were pruned, as `regard.prune_heads` records them.
     """
 
     vocab_size: Size
@@ -97,7 +97,7 @@ class DistilBertBlock(nn.Module):
 
 
 class DistilBert(nn.Module, Encoder):
-    """DistilBERT without a head, an `Encoder`. It does not look at segments."""
+    """DistilBERT without a head, an `Encoder`. It ignores segments."""
 
     Config = DistilBertConfig
     SIZES = SIZES
@@ -136,7 +136,7 @@ class DistilBert(nn.Module, Encoder):
         for block in self.blocks[:-1]:
             hidden = block(hidden, mask)
             yield hidden
-        for block in self.blocks[-1:]:  # the last layer computes no other tokens
+        for block in self.blocks[-1:]:  # the last layer computes only `tokens`
             yield block(hidden, mask, tokens)
 
     def embed(self, batch: Sequences) -> Tensor:
@@ -174,6 +174,6 @@ class DistilBert(nn.Module, Encoder):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """[CLS] A [SEP] B [SEP], where the tokenizer's own file does not say it."""
+        """[CLS] A [SEP] B [SEP], where the tokenizer's file has no template."""
         begins, ends = tokenizer.required_ids("cls", "sep")
         return Template.around((begins,), (ends,), (ends,))

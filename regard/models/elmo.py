@@ -11,8 +11,8 @@ mix of the layers that is learned with the task (eq. 1),
 
 As in the published models the hidden states of an LSTM are a projection of wider cells, both are
 clipped, and layers above the first add their input to their output. Every sequence starts from
-zeros, so that its states do not depend on what was read before. `carried` goes on from a state
-instead, as the authors' program does from batch to batch.
+zeros, so that its states do not depend on earlier texts. `carried` continues from a state instead,
+as the authors' program does from batch to batch.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Elmo(nn.Module, Encoder):
 
     @property
     def embedding(self) -> nn.Embedding:  # type: ignore[override]
-        """The vectors of characters: there are none of tokens."""
+        """The embedding of characters; tokens have none."""
         return self.words.characters.embedding
 
     @property
@@ -196,8 +196,8 @@ class Elmo(nn.Module, Encoder):
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
         """See `Encoder`: the extra "characters", (B, T, C).
 
-        C is `word_length`, or what the longest word of the batch takes with the widest filter
-        behind it: all windows further on hold padding alone and have the same maximum.
+        C is `word_length`, or less: the longest word of the batch and the widest filter. All later
+        windows contain only padding and have the same maximum.
         """
         widest = max(width for width, _ in self.config.filters)
         return with_characters(batch, tokenizer, self.config.word_length, widest)
@@ -216,9 +216,10 @@ class Elmo(nn.Module, Encoder):
     def carried(
         self, batch: Sequences, state: BidirectionalCells | None = None
     ) -> tuple[list[Tensor], BidirectionalCells]:
-        """As `states`, but each sequence goes on from its row of a state; and the state after it.
+        """As `states`, but each sequence continues from its row of a state; also the next state.
 
-        The backward direction goes on from where it ended, before the first word of what was read.
+        The backward direction continues from its last state, that of the first word of the earlier
+        text.
         """
         if state is not None:
             state.consume()
@@ -236,7 +237,9 @@ class Elmo(nn.Module, Encoder):
     def _layers(
         self, batch: Sequences, start: BidirectionalCells
     ) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
-        """h_0, then the hidden states (B, T, D) of each layer and where its directions ended."""
+        """h_0, then the hidden states (B, T, D) of each layer and the last states of both
+        directions.
+        """
         x, order = self.words(batch), reverse_order(batch.lengths, batch.ids.size(1))
         yield torch.cat([x, x], -1), ()
         forward = self._read(self.ahead, x, start.forward, batch.lengths)
@@ -260,12 +263,12 @@ class Elmo(nn.Module, Encoder):
     # ---- two language models
 
     def forward(self, batch: Sequences, state: BidirectionalCells | None = None) -> Output:
-        """Hidden states of the last layer that predict what follows each token, (2B, T, P).
+        """Hidden states of the last layer that predict the token after each token, (2B, T, P).
 
         Args:
-            batch: no padding. The first B sequences are read by the forward direction, the others
-                hold the same texts with their words reversed and are read by the backward one.
-            state: of B rows, where both go on from; None: from zeros.
+            batch: without padding. The first B sequences are read by the forward direction; the
+                other B are the same texts reversed, read by the backward one.
+            state: of B sequences, from which both directions continue; None: zeros.
         """
         if state is not None:
             state.consume()
@@ -286,7 +289,7 @@ class Elmo(nn.Module, Encoder):
     # ---- heads and texts
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.

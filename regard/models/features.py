@@ -135,7 +135,7 @@ class Features(nn.Module, Encoder):
         return made
 
     def train(self, mode: bool = True) -> Features:
-        """The encoder stays as it is used: nothing of it is dropped."""
+        """Train or evaluate the biLSTM; the encoder stays in evaluation mode, without dropout."""
         super().train(mode)
         self.encoder.eval()
         return self
@@ -147,7 +147,7 @@ class Features(nn.Module, Encoder):
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """The features, and what the biLSTM gives."""
         feature = self.choice(self.encoder.states(batch))
-        known = batch.ids.clamp(max=self.config.vocab_size)  # behind it: one vector for all others
+        known = batch.ids.clamp(max=self.config.vocab_size)  # all unknown words share one vector
         feature = torch.cat([self.words(known).to(feature.dtype), feature], -1)
         yield feature
         yield tokens.of(self.recurrent(self.dropout(feature), batch.lengths)[0])
@@ -165,7 +165,7 @@ class Features(nn.Module, Encoder):
         return self.encoder.static(batch)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.

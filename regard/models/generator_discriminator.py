@@ -21,13 +21,13 @@ from regard.layers.softmax import slice_on
 from regard.models.electra import ElectraConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 
-ROWS = 128  # of a slice of probabilities, at least
+ROWS = 128  # the fewest rows of a slice of probabilities
 
 
 class GeneratorAndDiscriminator(EncoderWithHeads):
     """A discriminator, used like any `EncoderWithHeads`, and the generator it is trained with.
 
-    They share all that is in the embeddings but the projections to their widths.
+    They share the embeddings, but not the projections of these to the widths of the models.
 
     generator: an encoder with the head "masked_lm".
     """
@@ -61,8 +61,8 @@ class GeneratorAndDiscriminator(EncoderWithHeads):
         """
         head = self.generator.masked_lm
         rows = max(slice_on(hidden.device) // self.config.vocab_size, ROWS)
-        shares = (head.logits(part).float().softmax(-1) for part in hidden.split(rows))
-        return torch.cat([torch.multinomial(p, 1, generator=random)[:, 0] for p in shares])
+        probs = (head.logits(part).float().softmax(-1) for part in hidden.split(rows))
+        return torch.cat([torch.multinomial(p, 1, generator=random)[:, 0] for p in probs])
 
 
 def generator_config(config: ElectraConfig, size: float, layers: int | None) -> ElectraConfig:

@@ -3,8 +3,8 @@
     ids -> embed + positions -> L x [masked self-attention, feed-forward] -> hidden -> softmax
 
 The decoder of the Transformer without cross-attention, with learned positions and gelu; a layer
-norm follows each sub-layer. It predicts the next token of a text. It is an encoder too: the hidden
-state of the last token sums up all before it, and heads on top answer about the text (section 3.2).
+norm follows each sub-layer. It predicts the next token of a text. It is an encoder too: heads for
+tasks read the hidden state of the last token, which has attended to the whole text (section 3.2).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ OutputKind = Literal["tied", "own", "none"]
 class GPTConfig:
     """The defaults are the model of the paper. The inner layer is four times as wide as the model.
 
-    output: whether the words are predicted with the embedding itself (tied), with a matrix of its
-        own, or not at all, in a model that is an encoder alone.
+    output: the output layer: "tied" to the embedding, a matrix of its "own", or "none", in a model
+        that is only an encoder.
     positions: one of the kinds of `regard.models.position_kinds`; the paper's are learned.
     clip_distance: of "shaw": distances beyond it share a vector;
         None: 16.
     choice_dropout, choice_activation: of the "multiple_choice" head.
     pad, bos, eos: None where the vocabulary has no such token.
-    pruned: heads that were taken away, as `regard.prune_heads` leaves them.
+    pruned: heads that were pruned, as `regard.prune_heads` records them.
     """
 
     vocab_size: Size
@@ -67,13 +67,13 @@ class GPTConfig:
     positions: Positions = "learned"
     clip_distance: Size | None = None
     activation: Activation = "gelu-tanh"
-    dropout: Probability = 0.1  # behind each sub-layer
+    dropout: Probability = 0.1  # after each sub-layer
     embedding_dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
     choice_dropout: Probability = 0.1
     choice_activation: Activation | None = None
     norm_eps: Epsilon = 1e-5
-    init_range: InitScale = 0.02  # matrices start normal with this deviation
+    init_range: InitScale = 0.02  # standard deviation of the initial matrices
     output: OutputKind = "tied"
     pad: TokenId | None = None
     bos: TokenId | None = None
@@ -82,7 +82,7 @@ class GPTConfig:
 
     @property
     def tied(self) -> bool:
-        """Whether the embedding is the output too."""
+        """Whether the output layer uses the matrix of the embedding."""
         return self.output == "tied"
 
 
@@ -150,7 +150,7 @@ class GPT(nn.Module, CachedLanguageModel, Encoder):
         return nn.Embedding(config.vocab_size, config.d_model)
 
     def new_output(self, config: Any) -> nn.Module:
-        """The output over tokens."""
+        """The output layer over the vocabulary."""
         if config.output == "none":
             return NoLMHead()
         tied = self.embedding if config.output == "tied" else None
@@ -194,16 +194,16 @@ class GPT(nn.Module, CachedLanguageModel, Encoder):
     # ---- a language model
 
     def forward(self, ids: Tensor, state: KeyValueCache | None = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T).
+        """Hidden states (B, T, D) that predict the token after each of the ids (B, T).
 
-        Where a state is given, the ids come behind it and the next state comes back.
+        With a state, the ids follow the tokens of the state, and the output has the next state.
         """
         if state is None:
             return Output(self.encode(Sequences.full(ids)))
         return Output(*self.continued(ids, state))
 
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        """Hidden states (B, T, D) of the ids (B, T) that follow a state, and the next state."""
         state.consume()
         count = ids.size(1)
         cache = state.reserve(count)
@@ -224,7 +224,7 @@ class GPT(nn.Module, CachedLanguageModel, Encoder):
     # ---- heads and texts
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -256,17 +256,17 @@ class GPT(nn.Module, CachedLanguageModel, Encoder):
     def template(tokenizer: Any) -> Template:
         """start A extract, and start A delimiter B extract (section 3.3).
 
-        They are the tokens with the roles bos, sep and cls. A tokenizer without one of them, as the
-        published ones are, adds no special tokens, as in its own library.
+        They are the tokens with the roles bos, sep and cls. A tokenizer without one of them, such
+        as the published ones, adds no special tokens.
         """
-        marks = (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id)
-        if None in marks:
+        special = (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id)
+        if None in special:
             return Template.around((), (), ())
-        return Template.around(*((mark,) for mark in marks))
+        return Template.around(*((token,) for token in special))
 
 
 class ChoiceHead(ClassificationHead):
-    """How well a row answers, at its last token: a(W drop(h) + b), to be compared with others."""
+    """The score of a candidate answer, at its last token: a(W drop(h) + b)."""
 
     def __init__(self, d_model: int, activation: str | None, dropout: float):
         super().__init__(d_model, 1, pooling=last_token, dropout=dropout)
@@ -278,7 +278,7 @@ class ChoiceHead(ClassificationHead):
 
 
 class NoLMHead(nn.Module):
-    """Instead of a language modeling head, where there is none."""
+    """A null head, of models without a language-modeling head."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Raise an error: there are no weights for it."""

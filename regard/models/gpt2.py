@@ -45,7 +45,7 @@ class GPT2Config:
     d_ff: None means four times `d_model`.
     head_dropout: of the "tags" head; None: 0.1. The "classes" and "span" heads have no dropout,
         and `choice_dropout` is that of the "multiple_choice" head.
-    scaled: scores are divided by sqrt(d_k); scaled_by_layer: and by the number of the layer.
+    scaled: scores are divided by sqrt(K); scaled_by_layer: and by the number of the layer, from 1.
 
     The others are those of `GPTConfig`.
     """
@@ -59,14 +59,14 @@ class GPT2Config:
     positions: Positions = "learned"
     clip_distance: Size | None = None
     activation: Activation = "gelu-tanh"
-    dropout: Probability = 0.1  # behind each sub-layer
+    dropout: Probability = 0.1  # after each sub-layer
     embedding_dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
     head_dropout: Probability | None = None
     choice_dropout: Probability = 0.1
     choice_activation: Activation | None = None
     norm_eps: Epsilon = 1e-5
-    init_range: InitScale = 0.02  # matrices start normal with this deviation
+    init_range: InitScale = 0.02  # standard deviation of the initial matrices
     scaled: bool = True
     scaled_by_layer: bool = False
     output: OutputKind = "tied"
@@ -77,7 +77,7 @@ class GPT2Config:
 
     @property
     def tied(self) -> bool:
-        """Whether the embedding is the output too."""
+        """Whether the output layer uses the matrix of the embedding."""
         return self.output == "tied"
 
 
@@ -140,7 +140,7 @@ class GPT2Block(nn.Module):
 
 
 def score_of(config: GPT2Config, layer: int) -> Dot:
-    """How queries and keys of a layer (from 0) are compared."""
+    """The dot-product score of a layer (from 0)."""
     if config.scaled and not config.scaled_by_layer:
         return SCALED
     scale = (config.d_model // config.heads) ** -0.5 if config.scaled else 1.0
@@ -158,14 +158,14 @@ class GPT2(GPT):
     def __init__(self, config: GPT2Config):
         super().__init__(config)
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        # Each of the 2 L sub-layers adds to the sum: together they shall not add more than one.
+        # Each of the 2 L sub-layers adds to the residual sum, whose variance must not grow with L.
         deviation = config.init_range / math.sqrt(2 * config.layers)
         for block in self.blocks:
             nn.init.normal_(block.attention.output.weight, std=deviation)
             nn.init.normal_(block.feed.outer.weight, std=deviation)
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; the last one is behind the last norm."""
+        """See `Encoder`; the last layer includes the final norm."""
         hidden = self.embed(batch)
         yield hidden
         mask, relations = batch.causal_mask(), self.relations.of(batch)
@@ -176,7 +176,7 @@ class GPT2(GPT):
         yield self.norm(last(hidden, mask, relation=relations[-1], tokens=tokens))
 
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        """Hidden states (B, T, D) of the ids (B, T) that follow a state, and the next state."""
         hidden, state = super().continued(ids, state)
         return self.norm(hidden), state
 

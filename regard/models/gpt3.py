@@ -27,12 +27,12 @@ from regard.ops import KeyMask
 
 @dataclass(frozen=True)
 class GPT3Config(GPT2Config):
-    """The defaults are the smallest model. The paper tells of no dropout and of no width of bands;
+    """The defaults are the smallest model. The paper mentions no dropout and no width of the bands;
     256 is that of GPT-Neo.
 
-    attention_kinds: of the first layers, and repeated for the others: "global", which sees all
-        earlier tokens, or "local".
-    window: how many tokens a "local" layer sees, its own included.
+    attention_kinds: of the first layers, repeated for the others: "global": a token sees all
+        earlier ones; "local": only the last `window` tokens.
+    window: the tokens that a token of a "local" layer sees, itself included.
 
     The others are those of `GPT2Config`.
     """
@@ -93,17 +93,17 @@ class GPT3(GPT2):
     SIZES = SIZES
     PUBLISHED: dict[str, Any] = PUBLISHED
 
-    def of_layers(self, mask: Callable[[int | None], KeyMask]) -> list[KeyMask]:
-        """The mask of each layer, where `mask` makes that of a window; None: of all tokens."""
+    def layer_masks(self, mask: Callable[[int | None], KeyMask]) -> list[KeyMask]:
+        """The mask of each layer; mask: from a window, or None for all tokens, to a mask."""
         kinds = self.config.attention_kinds
         made = {"global": mask(None), "local": mask(self.config.window)}
         return [made[kinds[n % len(kinds)]] for n in range(self.config.layers)]
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; the last one is behind the last norm."""
+        """See `Encoder`; the last layer includes the final norm."""
         hidden = self.embed(batch)
         yield hidden
-        masks = self.of_layers(lambda window: local_mask(batch, window))
+        masks = self.layer_masks(lambda window: local_mask(batch, window))
         relations = self.relations.of(batch)
         *inner, last = self.blocks
         for block, mask, relation in zip(inner, masks, relations, strict=False):
@@ -112,12 +112,12 @@ class GPT3(GPT2):
         yield self.norm(last(hidden, masks[-1], relation=relations[-1], tokens=tokens))
 
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        """Hidden states (B, T, D) of the ids (B, T) that follow a state, and the next state."""
         state.consume()
         count = ids.size(1)
         cache = state.reserve(count)
         hidden = self.dropout(self.embedding(ids) + self.positions.after(cache, count))
-        masks = self.of_layers(lambda window: cache.mask(count, window))
+        masks = self.layer_masks(lambda window: cache.mask(count, window))
         relations = self.relations.after(cache, count)
         for n, block in enumerate(self.blocks):
             hidden = block(hidden, masks[n], relation=relations[n], cache=cache.layer(n))

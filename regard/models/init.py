@@ -29,7 +29,7 @@ def init_weights(module: nn.Module, std: float) -> nn.Module:
 def linear_head(
     encoder: Encoder, kind: str, outputs: int, *, pooling: Pooling, d_pooled: int | None = None
 ) -> nn.Module:
-    """A new head of one linear layer behind dropout, for an encoder without a pooler.
+    """A new head, a linear layer after dropout, for an encoder without a pooler.
 
     Args:
         outputs: of the heads "classes", "multiple_choice" and "tags"; "span" has 2.

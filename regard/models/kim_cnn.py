@@ -99,7 +99,7 @@ class KimCNN(nn.Module, Encoder):
         yield tokens.of(torch.cat(features, 1).mT)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.

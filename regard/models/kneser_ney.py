@@ -6,7 +6,8 @@ a(.) is how often the longest n-grams occur, and of shorter ones how many tokens
 The discount D depends on whether a(c w) is 1, 2, or more; g(c) is what discounts take from c. The
 shortest context is empty, and below it all tokens are equally probable.
 
-A sentence ends with `eos`, which also stands before the next one: no context goes back behind it.
+A sentence ends with `eos`, which is also the first token of the next one's contexts: contexts do
+not cross it.
 Nothing is trained by gradients: `KneserNey.fit` counts.
 """
 
@@ -78,11 +79,13 @@ class Contexts(State):
 
 
 class NGramTable(nn.Module):
-    """All n-grams of one length, by their number: sorted by prefix, then by the last token.
+    """All N n-grams of one length, sorted by the index of the prefix, then by the last token.
 
-    key: (N,) int64, the number of the prefix times V plus the last token.  start: (M + 1,) int64,
-        where those of each prefix begin.  log_prob, log_backoff: (N,) of the last token after the
-        others, and g of all as a context.
+    key: (N,) int64, the index of the prefix (in the table of its length) times V, plus the last
+        token.
+    start: (M + 1,) int64, the index of the first n-gram of each of the M prefixes.
+    log_prob, log_backoff: (N,), of the last token after the others, and log g of the n-gram as a
+        context.
     """
 
     key: Tensor
@@ -100,14 +103,18 @@ class NGramTable(nn.Module):
         self.register_buffer("log_backoff", torch.zeros(len(key)))
 
     def find(self, prefix: Tensor, token: Tensor) -> Tensor:
-        """The numbers of n-grams by those of their prefixes; `NONE` where there is none."""
+        """The indices of n-grams from the indices of their prefixes and their last tokens, all
+        (...,); `NONE` where there is none.
+        """
         key = prefix * self.vocab_size + token
         at = torch.searchsorted(self.key, key).clamp(max=len(self.key) - 1)
         known = (prefix >= 0) & (token >= 0) & (self.key[at] == key)
         return torch.where(known, at, NONE)
 
     def following(self, prefixes: Tensor) -> tuple[Tensor, Tensor]:
-        """All n-grams with these prefixes (P,): the row of its prefix and the number of each."""
+        """All n-grams with these prefixes (P,): of each the position of its prefix in `prefixes`,
+        and its index.
+        """
         known = (prefixes >= 0).nonzero()[:, 0]
         first, end = self.start[prefixes[known]], self.start[prefixes[known] + 1]
         counts = end - first
@@ -161,8 +168,8 @@ class KneserNeyHead:
         return found
 
     def _of_contexts(self, contexts: Tensor, length: int) -> tuple[Tensor, NGramTable, NGramTable]:
-        """The numbers of the last `length` tokens of contexts (N, order - 1) -> (N,), the n-grams
-        of this length, and those with one token more.
+        """The indices of the last `length` tokens of contexts, (N, order - 1) -> (N,), the table of
+        this length, and that of one token more.
         """
         first, *others = contexts[:, contexts.size(1) - length :].unbind(1)
         found = first
@@ -215,7 +222,9 @@ class KneserNey(nn.Module, LanguageModel[Contexts]):
         return cls(config, tables)
 
     def forward(self, ids: Tensor, state: Contexts | None = None) -> Output:
-        """Contexts (B, T, order - 1) for predicting what follows each id (B, T); the last ones."""
+        """Contexts (B, T, order - 1) that predict the token after each of the ids (B, T); the last
+        ones.
+        """
         contexts = (state or self.empty(len(ids))).after(ids, self.config.eos)
         return Output(contexts, Contexts(contexts[:, -1]))
 
@@ -237,7 +246,7 @@ class KneserNey(nn.Module, LanguageModel[Contexts]):
         return self.config.eos
 
     def step(self, tokens: Tensor, state: Contexts) -> tuple[Tensor, Contexts]:
-        """Log-probabilities (R, T, V) of what follows each of the tokens (R, T)."""
+        """Log-probabilities (B, T, V) of the token after each token (B, T), and the next state."""
         state.consume()
         contexts = state.after(tokens, self.config.eos)
         return self.head.logits(contexts), Contexts(contexts[:, -1])
@@ -274,7 +283,9 @@ class _Level:
     def discounted(
         self, counts: np.ndarray, length: int, prefixes: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """g of each of so many prefixes, and the first term of each n-gram's probability."""
+        """g of each of the `prefixes` prefixes, and the first term of the probability of each
+        n-gram.
+        """
         discount = np.array([0, *_discounts(counts, length)])[np.minimum(counts, 3)]
         total = np.bincount(self.prefix, counts, prefixes)
         taken = np.bincount(self.prefix, discount, prefixes)

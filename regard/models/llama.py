@@ -2,9 +2,9 @@
 
     ids -> embed -> L x [norm, masked grouped-query attention; norm, gated feed-forward] -> norm
 
-GPT-2 with what decoders of today have instead (section 2.2): a norm that neither subtracts the mean
-nor adds a bias, rotary positions in the queries and keys of each layer, a gated feed-forward layer,
-and, from Llama 2 on, heads of keys and values that several heads of queries share.
+GPT-2 with four changes (section 2.2): RMSNorm, which neither subtracts the mean nor adds a bias;
+rotary positions in the queries and keys of each layer; gated feed-forward layers; and, from Llama 2
+on, heads of keys and values that several heads of queries share.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LlamaConfig:
 
     key_value_heads: None: as many as `heads`.
     head_dim: None: `d_model` / `heads`.
-    max_length: of the texts of pre-training; longer ones are read, with positions never seen.
+    max_length: of the texts of pre-training; longer ones are accepted.
     rope_theta, rope_scaling, rope_factor: of the rotary positions, see `RotaryAngles`.
     rope_low_factor, rope_high_factor, rope_original_length: of their kind llama3.
     attention_bias, feed_bias: whether the projections of attention, and the feed-forward layers,
@@ -71,7 +71,7 @@ class LlamaConfig:
     attention_dropout: Probability = 0.0
     head_dropout: Probability = 0.1
     norm_eps: Epsilon = 1e-6
-    init_range: InitScale = 0.02  # matrices start normal with this deviation
+    init_range: InitScale = 0.02  # standard deviation of the initial matrices
     output: OutputKind = "own"
     pad: TokenId | None = None
     bos: TokenId | None = None
@@ -79,7 +79,7 @@ class LlamaConfig:
 
     @property
     def tied(self) -> bool:
-        """Whether the embedding is the output too."""
+        """Whether the output layer uses the matrix of the embedding."""
         return self.output == "tied"
 
     @property
@@ -189,7 +189,7 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
         return True
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; the last one is behind the last norm."""
+        """See `Encoder`; the last layer includes the final norm."""
         hidden = self.embedding(batch.ids)
         yield hidden
         mask, angles = batch.causal_mask(), self.positions.of(batch)
@@ -201,16 +201,16 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
     # ---- a language model
 
     def forward(self, ids: Tensor, state: KeyValueCache | None = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T).
+        """Hidden states (B, T, D) that predict the token after each of the ids (B, T).
 
-        Where a state is given, the ids come behind it and the next state comes back.
+        With a state, the ids follow the tokens of the state, and the output has the next state.
         """
         if state is None:
             return Output(self.encode(Sequences.full(ids)))
         return Output(*self.continued(ids, state))
 
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        """Hidden states (B, T, D) of the ids (B, T) that follow a state, and the next state."""
         state.consume()
         count = ids.size(1)
         cache = state.reserve(count)
@@ -230,7 +230,7 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
     # ---- heads and texts
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -252,5 +252,5 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """A and A B, where the tokenizer's own file does not say what stands around them."""
+        """A, and A B, without special tokens, where the tokenizer's file has no template."""
         return Template.around((), (), ())

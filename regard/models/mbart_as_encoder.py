@@ -49,5 +49,5 @@ class MBartAsEncoder(BartAsEncoder):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """A B </s>, where the tokenizer's own file does not say it; it also names the language."""
+        """A B </s>, where the tokenizer's file has no template; it also names the language."""
         return Template.around((), (), (tokenizer.required_ids("eos")[0],))

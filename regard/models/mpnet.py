@@ -31,7 +31,7 @@ class MpnetConfig(RobertaConfig):
 
 
 class Mpnet(Roberta):
-    """MPNet without a head, an `Encoder`. It does not look at segments."""
+    """MPNet without a head, an `Encoder`. It ignores segments."""
 
     Config = MpnetConfig
     SIZES = {"base": dict(d_model=768, d_ff=3072, heads=12, layers=12)}  # noqa: RUF012
@@ -58,7 +58,7 @@ class Mpnet(Roberta):
         for block in self.blocks[:-1]:
             hidden = block(hidden, mask, relation=relation)
             yield hidden
-        for block in self.blocks[-1:]:  # the last layer computes no other tokens
+        for block in self.blocks[-1:]:  # the last layer computes only `tokens`
             yield block(hidden, mask, tokens, relation)
 
     def embed(self, batch: Sequences) -> Tensor:

@@ -1,17 +1,17 @@
-"""The interfaces of models: what tasks, decoders and pictures may ask of them, and nothing else.
+"""The interfaces of models: all methods that tasks, decoders and pictures call on them.
 
-A model returns hidden states; its head turns them into scores or a loss. Decoding needs a few
-verbs and no model's name. A language model has `empty` and `prefill`, an encoder-decoder `read`
-(`regard.decoding.start` is written with them); both have `step`, and every state has `select`:
+A model returns hidden states; its head computes logits or a loss from them. Decoding uses these
+methods. A language model has `empty` and `prefill`, an encoder-decoder has `read`
+(`regard.decoding.start` calls them); both have `step`, and every state has `select`:
 
     state = model.empty(sequences)              before any token
-    state = model.prefill(tokens, state)        after the tokens (R, T); computes no scores
+    state = model.prefill(tokens, state)        after the tokens (B, T); computes no logits
     state = model.read(source)                  after a source
-    scores, state = model.step(tokens, state)   (R, T) -> (R, T, V), up to a constant per position
+    logits, state = model.step(tokens, state)   (B, T) -> (B, T, V), up to a constant per position
     state = state.select(rows)                  sequences reordered, repeated or dropped
 
-A model inherits the interfaces that it has. What one offers beyond its abstract methods has a plain
-form here, which a model replaces where it can do better.
+A model inherits the interfaces that it implements. Methods that are not abstract have a default
+here, which a model may override.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of 
 
 @dataclass(frozen=True)
 class Output:
-    """What every model's `forward` returns.
+    """What `forward` of every model returns.
 
-    hidden: (B, T, D), what the head reads.
-    state: after these tokens, where the model gives one.
+    hidden: (B, T, D), the input of the head.
+    state: the state after these tokens; None: the model returns none.
     extras: named auxiliaries that an objective needs.
     """
 
@@ -54,7 +54,7 @@ class Output:
 
 
 class Head(Protocol):
-    """From hidden states to tokens."""
+    """The output layer: from hidden states to logits over the vocabulary, or to a loss."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)"""
@@ -63,29 +63,38 @@ class Head(Protocol):
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """Sum of the losses over (N, D) hidden states, and how many targets counted.
+        """The sum of the losses, in nats, and the number of targets that are not ignored.
 
         Args:
-            count: of the targets, where that is known, so that no device has to be waited for.
+            hidden: (N, D).
+            targets: (N,) token ids; -100 is ignored.
+            smoothing: label smoothing, see `Softmax.loss`.
+            count: the number of targets that are not ignored, where it is known: computing it would
+                wait for the device.
         """
         ...
 
 
-# Of each source the best first: its tokens, score, log-probability, and whether it has an end.
+# Of each source its hypotheses, best first: tokens, score, log-probability, whether it has ended.
 SearchResults = list[list[tuple[list[int], float, float, bool]]]
 
 
 @dataclass(frozen=True, eq=False)
 class SearchPlan:
-    """A beam search of A sources, as a generator may make it without a look between the steps.
+    """The options of a beam search of A sources that a generator may run as one call.
 
-    size: running hypotheses of each source.  wanted: finished ones.  ends: tokens that end one.
+    size: the running hypotheses of each source (the beam size).
+    wanted: the finished hypotheses that are returned for each source.
+    ends: the tokens that end a hypothesis.
     stopping: when a source is finished, as `generation_config.json` names it.
-    limits: (A,), most tokens.  penalty: of a length, what its score is divided by.
-    bits: of hypotheses and vocabulary, how many hold the index of a continuation.
-    count: continuations of a source that are ranked.  never: forbidden tokens.
-    normalized: the others have the probability 1 together.
-    forced: at the limit every hypothesis gets an end, which counts 0.
+    limits: (A,), the most tokens of a hypothesis.
+    penalty: from a length to the divisor of the log-probability.
+    bits: from the numbers of hypotheses and of tokens of the vocabulary to the bits that hold the
+        index of a continuation.
+    count: the continuations of a source that are ranked at each step.
+    never: tokens that are not generated.
+    normalized: whether the probabilities of the remaining tokens are scaled to sum to 1.
+    forced: whether a hypothesis at its limit is ended by a token with log-probability 0.
     """
 
     size: int
@@ -102,18 +111,17 @@ class SearchPlan:
 
     @property
     def most(self) -> int:
-        """Tokens of the longest."""
+        """The largest of `limits`."""
         return int(self.limits.max())
 
 
 class Model(ABC):
     """What every model has.
 
-    continues: whether the source of a generation is a prompt to be continued, so that it counts for
-        `max_length` and for repetitions, and not something to be answered.
-    tokens_per_pass: tokens of a batch, padding included, that its encoder computes in one pass on a
-        CPU.
-    unpadded: whether it reads batches without padding.
+    continues: whether generation continues a prompt, whose tokens then count for `max_length` and
+        for repetitions; False: it generates a target from a source.
+    tokens_per_pass: the tokens of a batch, padding included, for one pass of an encoder on a CPU.
+    unpadded: whether it reads unpadded batches, (1, N).
     """
 
     __call__: Callable[..., Any]  # `forward`, as of every `nn.Module`
@@ -137,31 +145,33 @@ class Model(ABC):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """The blocks that can be compiled, or computed again for the backward pass; [] for none."""
+        """The blocks that are compiled or checkpointed (recomputed in the backward pass) one by
+        one; [] for none.
+        """
         return []
 
     @property
     def sharded_parts(self) -> list[nn.Module]:
-        """The parts that are gathered one after the other where several processes divide the model:
-        only their own `forward` reads their parameters. The rest is gathered for the whole pass.
+        """The modules that FSDP shards one by one: only their own `forward` reads their parameters.
+        The other parameters are gathered for the whole pass.
         """
         return self.repeated_blocks
 
     @property
     def layer_groups(self) -> list[nn.Module]:
-        """Its layers from the input up, for learning rates that differ and gradual unfreezing; what
-        is in none of them, such as the embedding, comes before, and heads after. [] for none.
+        """The layers from the input up, for discriminative learning rates and gradual unfreezing.
+        Other parts, such as the embedding, come before them, and heads after. [] for none.
         """
         return self.repeated_blocks
 
 
 class Generator(Model, Generic[S]):
-    """What can be decoded: a model with one of the two shapes below, or a faster form of one.
+    """A model that can be decoded: a `LanguageModel`, an `EncoderDecoder`, or a wrapper of one.
 
-    `config` has bos and eos, too. Where it `continues` a text, decoding starts with `empty` and
-    `prefill`; else with `read`. See `regard.decoding.start`.
+    `config` also has bos and eos. If it `continues` a text, decoding starts with `empty` and
+    `prefill`, else with `read`. See `regard.decoding.start`.
 
-    extras: the names of the auxiliaries of its `Output` in training, for objectives that need them.
+    extras: the names of `Output.extras` in training.
     """
 
     head: Any  # a `Head`
@@ -169,45 +179,50 @@ class Generator(Model, Generic[S]):
 
     @abstractmethod
     def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T), and the state after them.
+        """Logits (B, T, V) of the token after each of the tokens (B, T), up to a constant for each
+        position, and the state after these tokens.
 
         Raises:
             RegardError: the state was used before.
         """
 
     def topk(self, tokens: Tensor, state: S, count: int) -> tuple[TopKTokens, S] | None:
-        """The `count` most probable tokens after each of the tokens (R, 1), and the next state.
+        """The `count` most probable tokens after each of the tokens (B, 1), and the next state.
 
-        None, and nothing is done, where they are found in no other way than through all scores.
+        None, with the state unused, where the generator has no faster way than all logits.
         """
         return None
 
     def search(self, tokens: Tensor, state: S, plan: SearchPlan) -> SearchResults | None:
-        """A whole search from the first tokens (A, 1) on; None where the generator makes none."""
+        """A whole beam search from the first tokens (A, 1); None where the generator has none."""
         return None
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> S:
-        """The state of so many sequences before any token.
+        """The state of `sequences` sequences before any token.
 
         Args:
-            dtype: of its tensors; None: that in which the model computes.
+            dtype: of its tensors; None: the dtype in which the model computes.
+
+        Raises:
+            TypeError: the model does not continue texts.
         """
         raise TypeError(
             f"{type(self).__name__} does not continue a text: its state needs a source."
         )
 
     def prefill(self, tokens: Tensor, state: S, lengths: Tensor | None = None) -> S:
-        """The state after the tokens (R, T), or the first `lengths` (R,) of them; no scores are
-        computed.
+        """The state after the tokens (B, T), or after the first `lengths` (B,) of them; computes no
+        logits.
 
         Raises:
             RegardError: the state was used before.
+            TypeError: the model does not continue texts.
         """
         raise TypeError(f"{type(self).__name__} does not continue a text: it has no prompts.")
 
     @property
     def first_token(self) -> int:
-        """What an empty prompt begins with: `bos`, or the token that ends the text before.
+        """The token that stands for an empty prompt: `bos`, or the token that ends a text.
 
         Raises:
             ConfigError: the vocabulary has neither.
@@ -215,15 +230,19 @@ class Generator(Model, Generic[S]):
         return self.config.bos
 
     def read(self, source: Sequences) -> S:
-        """The state after a source, before the first target token, which is `config.bos`."""
+        """The state after a source, before the first target token, which is `config.bos`.
+
+        Raises:
+            TypeError: the model reads no source.
+        """
         raise TypeError(f"{type(self).__name__} continues a text and reads no source.")
 
 
 def first_token_of(candidates: Sequence[int | None], vocab_size: int) -> int:
-    """What an empty prompt begins with: the first candidate that is not None.
+    """The token that stands for an empty prompt: the first candidate that is not None.
 
     Raises:
-        ConfigError: there is none, or it is no id of the vocabulary.
+        ConfigError: there is none, or it is not in the vocabulary.
     """
     found = next((one for one in candidates if one is not None), None)
     if found is None or found >= vocab_size:
@@ -237,7 +256,7 @@ def first_token_of(candidates: Sequence[int | None], vocab_size: int) -> int:
 class LanguageModel(Generator[S]):
     """Predicts each token from those before it.
 
-    trained_in_order: whether it is also trained so; a permutation model learns from other orders.
+    trained_in_order: whether it is trained on tokens in their order; XLNet is on permutations.
     """
 
     continues = True
@@ -245,13 +264,13 @@ class LanguageModel(Generator[S]):
 
     @property
     def reads_backward(self) -> bool:
-        """Whether it predicts what comes before, so that its texts are turned around."""
+        """Whether it predicts the token before each token, from reversed texts."""
         return False
 
     @property
     def target_length(self) -> int | None:
-        """Tokens of a text that evaluation reads at a time, where what a token sees depends on it;
-        None: a token sees the same however many are read at a time.
+        """The length of a segment in evaluation, where the context of a token depends on it; None:
+        it does not.
         """
         return None
 
@@ -261,8 +280,8 @@ class LanguageModel(Generator[S]):
         """The same weights, reading a text with another memory.
 
         Args:
-            memory_length: positions before a segment that it reads.
-            max_distance: distances above this one are set to it.
+            memory_length: M, the positions before a segment that it attends to.
+            max_distance: larger distances are replaced by it.
 
         Raises:
             ConfigError: the model has no memory of a length that can be chosen.
@@ -274,9 +293,9 @@ class LanguageModel(Generator[S]):
 
     @abstractmethod
     def forward(self, ids: Tensor, state: S | None = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T).
+        """Hidden states (B, T, D) that predict the token after each of the ids (B, T).
 
-        Where a state is given, the ids come behind it, and the next state comes back.
+        With a state, the ids follow the tokens of the state, and the output has the next state.
         """
 
     @abstractmethod
@@ -289,10 +308,10 @@ class LanguageModel(Generator[S]):
 
 
 class Recurrent(Model):
-    """A model of recurrent layers on each other, whose cells pictures show.
+    """A model with a stack of recurrent layers, whose cells can be drawn.
 
-    In evaluation the first layer reads `embedded`, every other one the hidden states below it, and
-    the head those of the last.
+    In evaluation the first layer reads `embedded`, each other layer the hidden states of the layer
+    below, and the head those of the last layer.
     """
 
     head: Any  # a `Head`
@@ -304,16 +323,15 @@ class Recurrent(Model):
 
     @abstractmethod
     def embedded(self, ids: Tensor) -> Tensor:
-        """What the first layer reads: (B, T) -> (B, T, d_in)."""
+        """The input of the first layer: (B, T) -> (B, T, d_in)."""
 
 
 class EncoderDecoder(Generator[S]):
     """Predicts each target token from a source and the target tokens before it.
 
-    output_scale: what the decoder's states are multiplied by before the output reads them.
+    output_scale: the factor of the decoder's hidden states before the output layer.
     reads_regions: whether a source is the regions of an image (`regard.data.regions`), not tokens.
-    joins_source: whether a target is read behind its source in one sequence, so that attention goes
-        over both.
+    joins_source: whether source and target are one sequence, so that attention spans both.
     """
 
     output_scale: float = 1.0
@@ -322,7 +340,7 @@ class EncoderDecoder(Generator[S]):
 
     @abstractmethod
     def forward(self, source: Sequences, target: Sequences) -> Output:
-        """Hidden states for predicting what follows each token of the target: (B, T, D), or
+        """Hidden states that predict the token after each token of the target: (B, T, D), or
         (1, N, D) where source and target are unpadded.
         """
 
@@ -334,7 +352,7 @@ class EncoderDecoder(Generator[S]):
         """Its encoder alone, with the same weights.
 
         Raises:
-            ConfigError: it gives no states of its own for the tokens of a source.
+            ConfigError: it has no encoder that gives a state for each token of a source.
         """
         raise ConfigError(
             f"{type(self).__name__} gives no vectors of texts: only encoders of Transformers do, "
@@ -367,11 +385,11 @@ class CrossAttentionModel(EncoderDecoder[S]):
 
 
 class Encoder(Model):
-    """Gives a hidden state for each token of a text, for any task that puts a head on top.
+    """A model that gives a hidden state for each token of a text; tasks put a head on top.
 
-    embedding: the vectors of tokens; of an encoder of characters, those of characters.
-    pooled: the kinds of head whose inner layer comes out of pre-training.
-    segment_types: how many texts of a row it distinguishes by their segments.
+    embedding: the embedding of tokens, or of characters where the encoder reads these.
+    pooled: the kinds of head whose inner layer is pre-trained.
+    segment_types: the number of segment ids (token types) that it distinguishes.
     is_causal: whether a hidden state depends on no later token and the model's head predicts the
         next token from it. Tasks then put a question after its context instead of before each
         choice, and offer `aux_lm_weight`. XLNet with attention in both directions is a language
@@ -404,47 +422,46 @@ class Encoder(Model):
         of an unpadded batch.
 
         Args:
-            tokens: those whose hidden states the last layer computes.
+            tokens: the tokens that the last layer computes.
         """
 
     @property
     def word_tables(self) -> list[nn.Embedding]:
-        """The tables of vectors of the vocabulary, which files of word vectors can initialize; []
-        for none.
-        """
+        """The embeddings of words that files of word vectors can initialize; [] for none."""
         return [self.embedding] if isinstance(self.embedding, nn.Embedding) else []
 
     def input_tokenizer(self, tokenizer: Any) -> Any:
-        """The tokenizer as this encoder reads its ids: itself, or for an encoder that reads
-        characters one that gives every unknown word an id of its own
-        (`regard.text.open_vocabulary`).
+        """The tokenizer of this encoder's inputs: itself, or, where the encoder reads characters,
+        one that gives every unknown word an id of its own (`regard.text.open_vocabulary`).
         """
         return tokenizer
 
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
-        """A padded batch of token ids with all that this encoder reads: named extras such as the
+        """A padded batch of token ids with the extras that this encoder reads, such as the
         characters of each word.
 
         Args:
-            tokenizer: what `input_tokenizer` gave, of which the ids are.
+            tokenizer: the result of `input_tokenizer`, which encoded the ids.
         """
         return batch
 
     def static(self, batch: Sequences) -> Tensor:
-        """The vectors of a padded batch that do not depend on what surrounds a token, (B, T, D)."""
+        """The context-independent vectors of the tokens of a padded batch, (B, T, D)."""
         vectors: Tensor = self.embedding(batch.ids)
         return vectors
 
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
-        """What heads read, (B, T, D), or (1, N, D) of an unpadded batch: the hidden states of the
-        last layer; of ELMo the mix of all.
+        """The input of heads, (B, T, D), or (1, N, D) of an unpadded batch: the hidden states of
+        the last layer; of ELMo the scalar mix of all layers.
         """
         for hidden in self.states(batch, tokens):  # noqa: B007
             pass
         return hidden
 
     def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
-        """`choice` of the hidden states of a batch, for its N tokens end to end: (N, D)."""
+        """The features (N, D') that `choice` makes of the hidden states, for all N tokens of a
+        batch without padding.
+        """
         hidden = choice(self.states(batch))  # (B, T, D), or (1, N and padding, D) where unpadded
         if batch.layout is None:
             return hidden[batch.keep]
@@ -452,7 +469,7 @@ class Encoder(Model):
 
     @abstractmethod
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -460,4 +477,4 @@ class Encoder(Model):
 
     @abstractmethod
     def template(self, tokenizer: Any) -> Template:
-        """The template of its input, where the tokenizer's file does not say it."""
+        """The special tokens of its input, where the tokenizer's file has no template."""

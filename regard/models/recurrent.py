@@ -2,10 +2,10 @@
 
     ids -> embed -> L x recurrent layer -> softmax
 
-Dropout stands on every connection that goes up (embedding to first layer, layer to layer, last
-layer to softmax) and on none that goes from step to step. The state travels from window to window,
-so that a stream is read in one go while gradients stop at a window's start. Under a head it is an
-encoder, from which classifiers and taggers are fine-tuned (Dai & Le 2015).
+Dropout is applied to every vertical connection (embedding to first layer, layer to layer, last
+layer to softmax) and to none between steps. The state is carried from window to window of a stream,
+and gradients stop at the start of a window (truncated backpropagation through time). Under a head
+it is an encoder, from which classifiers and taggers are fine-tuned (Dai & Le 2015).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
     """A stack of RNN, GRU or LSTM layers, a `LanguageModel` and an `Encoder`.
 
     It is trained on streams in which every sentence ends with `eos` and none begins with `bos`.
-    So what stands before the first word is the end of another sentence: without a prompt, or with
-    an empty one, it starts from `eos`.
+    The first word of a sentence therefore follows an `eos`: without a prompt, or with an empty one,
+    generation starts from `eos`.
     """
 
     Config = RecurrentConfig
@@ -79,13 +79,13 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
     def __init__(self, config: RecurrentConfig):
         super().__init__()
         self.config = config
-        width, words = config.d_model, config.vocab_size
-        self.embedding = nn.Embedding(words, width)
+        width, vocab_size = config.d_model, config.vocab_size
+        self.embedding = nn.Embedding(vocab_size, width)
         kind = cell_class(config.cell)
         self.stack = Stack(kind, width, width, config.layers, dropout=config.dropout)
         self.dropout = Dropout(config.dropout)
         tied = self.embedding if config.tied else None
-        self.head = Softmax(width, words, tied=tied, bias=True)
+        self.head = Softmax(width, vocab_size, tied=tied, bias=True)
         self._init(self)
 
     def _init(self, module: nn.Module) -> nn.Module:
@@ -101,7 +101,8 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
     # ---- a language model
 
     def forward(self, ids: Tensor, state: Cells | None = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each id (B, T), and the state.
+        """Hidden states (B, T, D) that predict the token after each of the ids (B, T), and the
+        state.
 
         The auxiliary `undropped` are those before the output's dropout.
         """
@@ -114,7 +115,7 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
         return self.stack.empty(sequences, self.embedding(none).to(dtype))
 
     def prefill(self, tokens: Tensor, state: Cells, lengths: Tensor | None = None) -> Cells:
-        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
+        """The state after the tokens (B, T), or after the first `lengths` (B,) of them."""
         state.consume()
         return self.stack.read(self.embedded(tokens), state, lengths)
 
@@ -124,7 +125,7 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
         return self.config.eos
 
     def step(self, tokens: Tensor, state: Cells) -> tuple[Tensor, Cells]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         hidden, state = self.stack(self.embedded(tokens), state)
         return self.head.logits(self.dropout(hidden)), state
@@ -160,7 +161,7 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
             yield tokens.of(hidden) if n == self.config.layers - 1 else hidden
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Those for texts read [h_T, max, mean] of the hidden states.
 

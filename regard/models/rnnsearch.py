@@ -56,7 +56,7 @@ SIZES = {"tiny": dict(d_model=256, d_embedding=256, d_score=256, d_maxout=256, d
 
 @dataclass
 class SearchState(State):
-    """The decoder's hidden state s (R, D), and the annotations of the source."""
+    """The decoder's hidden state s (B, D), and the annotations of the source."""
 
     hidden: Tensor
     source: SourceMemory
@@ -100,20 +100,20 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
         return SearchState(first, SourceMemory(keys, memory[:, None, None], source.lengths))
 
     def step(self, tokens: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
-        """Logits (R, T, V) of the next word after each of the tokens (R, T), and the state."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         hidden, state = self._decode(tokens, state)
         return self.head.logits(hidden), state
 
     def _decode(self, ids: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
-        """The input t_i of the output layer (R, T, l), and the state after these words."""
+        """The input t_i of the output layer (B, T, l), and the next state."""
         attend, hidden = self.cross_attention(state.source, self.score, self.capture), state.hidden
-        words = self.dropout(self.embedding(ids))  # (R, T) -> (R, T, m)
+        words = self.dropout(self.embedding(ids))  # (B, T) -> (B, T, m)
         read = []
         for word in words.unbind(1):
-            context = attend(hidden)  # (R, 2D)
+            context = attend(hidden)  # (B, 2D)
             read.append(torch.cat([hidden, word, context], 1))
             below = self.gru.input(torch.cat([word, context], 1)).to(hidden.dtype)
             hidden = reset_first_gru_step(below, hidden, self.gru.recurrent.weight)
-        pairs = self.readout(torch.stack(read, 1)).unflatten(2, (-1, 2))  # (R, T, l, 2)
+        pairs = self.readout(torch.stack(read, 1)).unflatten(2, (-1, 2))  # -> (B, T, l, 2)
         return self.dropout(pairs.amax(-1)), SearchState(hidden, state.source)

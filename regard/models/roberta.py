@@ -97,5 +97,5 @@ class Roberta(Bert):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """<s> A </s></s> B </s>, where the tokenizer's own file does not say it."""
+        """<s> A </s></s> B </s>, where the tokenizer's file has no template."""
         return Template.roberta(*tokenizer.required_ids("cls", "sep"))

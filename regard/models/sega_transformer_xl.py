@@ -33,8 +33,9 @@ from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 @dataclass(frozen=True)
 class SegaTransformerXLConfig(TransformerXLConfig):
-    """sentence_ends, paragraph_ends: tokens behind which a sentence or a paragraph begins; `eos`
-    ends a paragraph, and a paragraph's end is a sentence's. They count where no numbers are given.
+    """sentence_ends, paragraph_ends: the tokens that end a sentence or a paragraph; `eos` ends a
+    paragraph, and the end of a paragraph ends a sentence. They are used where a batch has no
+    segment numbers.
 
     relation: the paper's; or that of the released program, for weights that were trained with it:
         a row of sinusoid(sentence_last - sentence_j) is shifted as the distances of tokens are, so
@@ -67,7 +68,7 @@ def widths(d_model: int) -> tuple[int, int, int]:
 class SegaMemory(CarriedMemory):
     """segment_numbers: (B, C, 2), the numbers of the sentence and the paragraph of each position.
 
-    following: (B, C, 2), those of the token behind it.
+    following: (B, C, 2), those of the token after it.
     """
 
     segment_numbers: Tensor = field(kw_only=True)
@@ -97,8 +98,9 @@ class SegaMemory(CarriedMemory):
 class SegmentDistances:
     """Distances in tokens, sentences and paragraphs, as in the paper.
 
-    tokens: vectors of distances S - 1 ... 0, (S, D).  others: for sentences and for paragraphs
-    vectors of distances 0 ..., (R, D), and of each query and key the distance, (B, 1, T, S).
+    tokens: the vectors of distances S - 1 ... 0, (S, D).
+    others: for sentences and for paragraphs the vectors of the distances 0 ... N - 1, (N, D), and
+        the distance of each query and key, (B, 1, T, S).
     """
 
     tokens: Tensor
@@ -185,15 +187,15 @@ class SegaTransformerXL(TransformerXL):
 
     def _released(self, numbers: Tensor, count: int, like: Tensor) -> DistanceScores:
         position = torch.arange(numbers.size(1) - 1, -1, -1, device=numbers.device)
-        behind = numbers[:, -1:] - numbers  # (B, S, 2); the last numbers are the greatest
+        to_last = numbers[:, -1:] - numbers  # (B, S, 2); the last numbers are the greatest
         vectors = self._placed(position, 0, like)[None]
         for part in (0, 1):
-            vectors = vectors + self._placed(behind[..., part], 1 + part, like)
+            vectors = vectors + self._placed(to_last[..., part], 1 + part, like)
         return ByDistance(self.dropout(vectors))
 
     def _placed(self, distances: Tensor, part: int, like: Tensor) -> Tensor:
         """Vectors of distances of one kind in their third, zeros elsewhere: (...,) -> (..., D)."""
         limit, sizes = self.config.max_distance, widths(self.config.d_model)
         distances = distances if limit is None else distances.clamp(max=limit)
-        before, behind = sum(sizes[:part]), sum(sizes[part + 1 :])
-        return F.pad(sinusoid(distances, sizes[part]), (before, behind)).to(like.dtype)
+        before, after = sum(sizes[:part]), sum(sizes[part + 1 :])
+        return F.pad(sinusoid(distances, sizes[part]), (before, after)).to(like.dtype)

@@ -104,8 +104,8 @@ class SegaBert(Bert):
 
         Each text of a pair is a paragraph, as in the released programs. Its sentences are found in
         its tokens, in which line breaks are lost; `indexed_input` is for texts with paragraphs. The
-        first special token has the indices of the token after it; one behind a text those of the
-        token before it, one token further.
+        first special token has the indices of the token after it; one after a text has those of the
+        token before it, with the next token index.
         """
         if "tokens" in batch.extras:
             return batch

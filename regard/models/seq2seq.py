@@ -1,7 +1,7 @@
 """Sequence to sequence with LSTMs, without attention (Sutskever et al. 2014) and with it.
 
-    source -> embed -> bidirectional LSTM -> memory, and a first state for the decoder
-    target -> embed -> LSTM -> hidden states, each looking at the memory where there is attention
+    source -> embed -> bidirectional LSTM -> memory, and the initial state of the decoder
+    target -> embed -> LSTM -> hidden states, which attend to the memory
 
 Attention is Luong's (2015, section 3): c = attend(h, memory), ~h = tanh(W_c [c; h]), and ~h is fed
 to the next step beside the next word ("input feeding", section 3.3). Its parts are the score, the
@@ -82,7 +82,7 @@ class Seq2SeqConfig:
     # themselves (Luong et al. 2015; OpenNMT).
     first_state: FirstState = "projected"
     dropout: Probability = 0.2
-    max_length: Size | None = None  # any; "location" has weights for so many positions
+    max_length: Size | None = None  # any; with "location", the positions that have weights
     pad: TokenId = 0
     bos: TokenId = 1  # the token with which the decoder starts
     eos: TokenId = 2
@@ -163,7 +163,9 @@ class DecoderOutput(NamedTuple):
 
 @dataclass
 class InputFeedingState(State):
-    """Cells, the attentional vector that is fed to the next step (R, D), and the source."""
+    """The LSTM's states, the attentional vector ~h, (B, D), that is fed to the next step, and the
+    source.
+    """
 
     cells: Cells
     fed: Tensor
@@ -172,13 +174,13 @@ class InputFeedingState(State):
 
 @dataclass
 class AttentionFormState(InputFeedingState):
-    """With what windows and hard choices depend on."""
+    """Also the counters of windows and of hard attention."""
 
     progress: FormProgress
 
 
 class PlainDecoder(nn.Module):
-    """Knows of the source only what its first state says."""
+    """A decoder without attention (Sutskever et al. 2014)."""
 
     extras: tuple[str, ...] = ()
 
@@ -199,7 +201,9 @@ class PlainDecoder(nn.Module):
 
 
 class InputFeedingDecoder(nn.Module, ABC):
-    """Looks at the source at every step, and is fed with what it made of it (input feeding)."""
+    """A decoder that attends to the source at every step, with input feeding: ~h of a step is an
+    input of the next one.
+    """
 
     extras: tuple[str, ...] = ()
 
@@ -207,7 +211,7 @@ class InputFeedingDecoder(nn.Module, ABC):
         super().__init__()
         width = config.d_model
         self.words = Linear(config.d_embedding or width, 4 * width)
-        # Each layer's gates from what comes from below (fed, at the bottom) beside its own state.
+        # The gates of each layer, from its input (~h at the first layer) and its own hidden state.
         gates = [Linear(2 * width, 4 * width, bias=n > 0) for n in range(config.layers)]
         self.gates = cast("Sequence[Linear]", nn.ModuleList(gates))
         self.dropout = Dropout(config.dropout)
@@ -223,17 +227,20 @@ class InputFeedingDecoder(nn.Module, ABC):
         """The state before the first step."""
 
     def first_state(self, memory: Tensor, source: Sequences, cells: Cells) -> InputFeedingState:
-        """Nothing was attended to yet: the first step is fed with zeros."""
+        """The state before the first step; ~h is zeros."""
         keys = self.score.prepare(memory)[:, None, None]  # (B, S, K) -> (B, L=1, H=1, S, K)
         read = SourceMemory(keys, memory[:, None, None], source.lengths)
         return InputFeedingState(cells, memory.new_zeros(memory.size(0), memory.size(2)), read)
 
     def read(
-        self, embedded: Tensor, state: InputFeedingState, look: Callable[[Tensor], Tensor]
+        self, embedded: Tensor, state: InputFeedingState, attend: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, InputFeedingState]:
-        """All steps, each of which attends by `look`."""
+        """All ~h, (B, T, D), and the state after the last step.
+
+        attend: from hidden states (B, D) to contexts (B, D).
+        """
         rows, fed = embedded.size(0), state.fed
-        # What the words say is one product; (B, T, D) -> (T, B, 4D)
+        # The words' part of the gates is one product; (B, T, D) -> (T, B, 4D)
         words = self.words(embedded.transpose(0, 1).contiguous()).to(fed.dtype).unbind()
         shifts = [linear.bias.expand(rows, -1) for linear in self.gates[1:]]
         products = [linear.step_matmul() for linear in self.gates]
@@ -247,7 +254,7 @@ class InputFeedingDecoder(nn.Module, ABC):
                 gates = products[n](torch.cat([x, hiddens[n]], 1))
                 x, cells[n] = self.cell(shift, gates, cells[n])
                 hiddens[n] = x
-            fed = torch.tanh(combine(torch.cat([look(x), x], 1)))
+            fed = torch.tanh(combine(torch.cat([attend(x), x], 1)))
             outputs.append(fed)
         after = Cells(torch.stack(hiddens, 1), torch.stack(cells, 1))
         return torch.stack(outputs, 1), InputFeedingState(after, fed, state.source)
@@ -265,8 +272,8 @@ class AttentionDecoder(InputFeedingDecoder):
 
     def forward(self, embedded: Tensor, state: InputFeedingState) -> DecoderOutput:
         """(B, T, D) -> (B, T, D), and the state after the last step."""
-        look = self.look(state.source, self.score, self.capture)
-        hidden, after = self.read(embedded, state, look)
+        attend = self.look(state.source, self.score, self.capture)
+        hidden, after = self.read(embedded, state, attend)
         return DecoderOutput(hidden, after, {})
 
 
@@ -284,10 +291,10 @@ class AttentionFormDecoder(InputFeedingDecoder):
 
     def forward(self, embedded: Tensor, state: AttentionFormState) -> DecoderOutput:
         """(B, T, D) -> (B, T, D), and the state after the last step."""
-        looks = self.form(state.source, state.progress, self.score, self.capture)
-        hidden, after = self.read(embedded, state, looks)
-        following = AttentionFormState(after.cells, after.fed, after.source, looks.progress)
-        return DecoderOutput(hidden, following, looks.extras())
+        loop = self.form(state.source, state.progress, self.score, self.capture)
+        hidden, after = self.read(embedded, state, loop)
+        following = AttentionFormState(after.cells, after.fed, after.source, loop.progress)
+        return DecoderOutput(hidden, following, loop.extras())
 
 
 class Seq2Seq(nn.Module, EncoderDecoder[State]):
@@ -327,13 +334,15 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         return self._read(self._embed(source.ids), source)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         hidden, state, _ = self.decoder(self._embed(tokens), state)
         return self.head.logits(self.dropout(hidden)), state
 
     def _read(self, words: Tensor, source: Sequences) -> State:
-        """The decoder's first state; its layer n begins with what the encoder's ended with."""
+        """The decoder's initial state: layer n starts from the last state of layer n of the
+        encoder.
+        """
         if self.bridge is None:
             memory, cells = self.encoder.with_cells(words, source.lengths)
             return self.decoder.start(memory, source, cells)
@@ -376,8 +385,8 @@ def check_forms(config: Seq2SeqConfig) -> None:
     """Check the options one by one, and against each other.
 
     Raises:
-        ConfigError: one names a form that there is not, or has no effect on the form that another
-            names; or the output is tied to an embedding of another width.
+        ConfigError: a value is not one of its kinds, or an option has no effect with the value of
+            another; or the output is tied to an embedding of another width.
     """
     for name, kinds in KINDS.items():
         if (value := vars(config)[name]) not in get_args(kinds):

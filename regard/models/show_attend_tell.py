@@ -78,7 +78,7 @@ class ShowAttendTellConfig:
 
 
 def selection(config: ShowAttendTellConfig) -> WeightSelection:
-    """What becomes of the weights."""
+    """Soft or hard attention."""
     match config.attention:
         case "hard":
             share = config.expected_share
@@ -91,7 +91,7 @@ def selection(config: ShowAttendTellConfig) -> WeightSelection:
 
 @dataclass
 class CaptionState(State):
-    """The LSTM's cells, the regions, and what hard choices depend on."""
+    """The LSTM's state, the regions, and the counters of hard attention."""
 
     cells: Cells
     source: SourceMemory
@@ -129,12 +129,12 @@ class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`; both must be padded, and the source has `regions`."""
-        hidden, _, looks = self._decode(target.ids, self.read(source))
+        hidden, _, loop = self._decode(target.ids, self.read(source))
         if not self.training:
             return Output(hidden)
-        # T times (N, H=1, R/N, S) -> (B, T, S)
-        weights = torch.stack([one.flatten(0, 2) for one in looks.weights], 1)
-        return Output(hidden, extras={ATTENTION_WEIGHTS: weights, **looks.extras()})
+        # T times (N, H=1, B/N, S) -> (B, T, S)
+        weights = torch.stack([one.flatten(0, 2) for one in loop.weights], 1)
+        return Output(hidden, extras={ATTENTION_WEIGHTS: weights, **loop.extras()})
 
     def read(self, source: Sequences) -> CaptionState:
         """The state before the first word; h and c are functions of the mean region."""
@@ -148,7 +148,7 @@ class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
         return CaptionState(Cells(hidden, cell), memory, progress)
 
     def step(self, tokens: Tensor, state: CaptionState) -> tuple[Tensor, CaptionState]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         hidden, state, _ = self._decode(tokens, state)
         return self.head.logits(hidden), state
@@ -156,23 +156,23 @@ class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
     def _decode(
         self, ids: Tensor, state: CaptionState
     ) -> tuple[Tensor, CaptionState, AttentionFormLoop]:
-        """What the head reads (R, T, d_embedding), the state after these words, and the looks."""
-        looks = self.look(state.source, state.progress, self.score, self.capture)
-        embedded = self.embedding(ids)  # (R, T) -> (R, T, d_embedding)
+        """The input of the head (B, T, d_embedding), the next state, and the attention."""
+        loop = self.look(state.source, state.progress, self.score, self.capture)
+        embedded = self.embedding(ids)  # (B, T) -> (B, T, d_embedding)
         hidden, cell = state.cells.hidden[:, 0], state.cells.cell[:, 0]
         hiddens, contexts = [], []
         for word in self.words(embedded).to(hidden.dtype).unbind(1):
-            context = torch.sigmoid(self.gate(hidden)) * looks(hidden)  # (R, d_region)
+            context = torch.sigmoid(self.gate(hidden)) * loop(hidden)  # (B, d_region)
             gates = self.gates(torch.cat([context, hidden], 1))
             hidden, cell = self.cell(word, gates, cell)
             hiddens.append(hidden)
             contexts.append(context)
-        after = CaptionState(Cells(hidden[:, None], cell[:, None]), state.source, looks.progress)
+        after = CaptionState(Cells(hidden[:, None], cell[:, None]), state.source, loop.progress)
         found = self._output(embedded, torch.stack(hiddens, 1), torch.stack(contexts, 1))
-        return found, after, looks
+        return found, after, loop
 
     def _output(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Equation 7 without L_o: (R, T, d_embedding)."""
+        """Equation 7 without L_o: (B, T, d_embedding)."""
         read = self.hidden_output(self.dropout(hidden)) + self.context_output(context)
         found: Tensor = self.dropout(embedded + read)
         return found

@@ -213,7 +213,7 @@ class T5Encoder(nn.Module, Encoder):
         yield self.dropout(self.norm(hidden))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -235,7 +235,7 @@ class T5Encoder(nn.Module, Encoder):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """A </s> B </s>, where the tokenizer's own file does not say it."""
+        """A </s> B </s>, where the tokenizer's file has no template."""
         (eos,) = tokenizer.required_ids("eos")
         return Template.around((), (eos,), (eos,))
 
@@ -286,7 +286,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         return Output(self.finish(hidden))
 
     def encode(self, source: Sequences) -> Tensor:
-        """What the decoder reads, (B, S, D)."""
+        """The encoder's states, (B, S, D)."""
         return self.encoder.encode(source)
 
     def source_encoder(self) -> T5Encoder:
@@ -304,7 +304,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         return TransformerState(KeyValueCache.empty(len(lengths), *sizes, like=kept.keys), kept)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         count, source = tokens.size(1), state.source
         cache = state.cache.reserve(count)
@@ -318,7 +318,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         return self.head.logits(self.finish(hidden)), TransformerState(cache.advance(count), source)
 
     def finish(self, hidden: Tensor) -> Tensor:
-        """What follows the last block of the decoder: the norm, and the scale of the output."""
+        """The final norm of the decoder and the output scale: (B, T, D), same."""
         return self.dropout(self.decoder_norm(hidden)) * self.output_scale
 
 
@@ -351,7 +351,7 @@ def feed_forward(config: T5EncoderConfig) -> FeedForward | GatedFeedForward:
 
 
 def positions_of(config: T5EncoderConfig, bucket: Bucket, layers: int) -> T5Positions:
-    """What so many layers add to their scores: one table for all, or one for each."""
+    """The relative position biases of `layers` layers: one table for all, or one for each."""
     sizes = config.heads, bucket, config.buckets, config.max_distance
     count = layers if config.bias_per_layer else 1
     return T5Positions(layers, [RelativeBias(*sizes) for _ in range(count)])

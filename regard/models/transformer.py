@@ -52,7 +52,7 @@ class TransformerConfig:
     clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
         None: 16.
     bos: the token with which the decoder starts.
-    pruned: heads that were taken away, as `regard.prune_heads` leaves them.
+    pruned: heads that were pruned, as `regard.prune_heads` records them.
     decoder_d_ff, decoder_heads: of the decoder; None: those of the encoder.
     scale_embedding: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
     output_bias: whether the output adds a bias to the logits, as published translators do.
@@ -119,7 +119,7 @@ PUBLISHED = {
 
 
 def add_norm(config: TransformerConfig) -> nn.LayerNorm:
-    """norm(x + drop(f(x))), behind each sub-layer f."""
+    """norm(x + drop(f(x))), after each sub-layer f."""
     return AddNorm(config.d_model, dropout=config.dropout)
 
 
@@ -252,7 +252,7 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
             yield hidden
 
     def encode(self, source: Sequences) -> Tensor:
-        """What the decoder reads, (B, S, D), or (1, N, D) of an unpadded batch."""
+        """The encoder's states, (B, S, D), or (1, N, D) of an unpadded batch."""
         for hidden in self.source_states(source):  # noqa: B007
             pass
         return self.finish_encoder(hidden)
@@ -303,7 +303,7 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         return TransformerState(KeyValueCache.empty(len(lengths), *sizes, like=kept.keys), kept)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         state.consume()
         count, source = tokens.size(1), state.source
         cache = state.cache.reserve(count)
@@ -314,20 +314,20 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
             key, value = source.layer(n, block.cross.heads)
             memory = Memory(key.to(hidden), value.to(hidden), keys)
             hidden = block(hidden, mask, memory, relation=relations[n], cache=cache.layer(n))
-        scores = self.head.logits(self.finish_decoder(hidden))
-        return scores, TransformerState(cache.advance(count), source)
+        logits = self.head.logits(self.finish_decoder(hidden))
+        return logits, TransformerState(cache.advance(count), source)
 
     def finish_encoder(self, hidden: Tensor) -> Tensor:
-        """What follows the last block of the encoder: here nothing."""
+        """The part after the last block of the encoder, (B, S, D), same: here nothing."""
         return hidden
 
     def finish_decoder(self, hidden: Tensor) -> Tensor:
-        """What follows the last block of the decoder: here nothing."""
+        """The part after the last block of the decoder, (B, T, D), same: here nothing."""
         return hidden
 
 
 class SourceEncoder(nn.Module, Encoder):
-    """The encoder of a Transformer alone, an `Encoder` that reads texts as its sources."""
+    """The encoder of a Transformer as an `Encoder`: its texts are sources."""
 
     def __init__(self, model: Transformer):
         super().__init__()
@@ -339,7 +339,7 @@ class SourceEncoder(nn.Module, Encoder):
         return Output(self.encode(batch))
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; what follows the last layer belongs to it."""
+        """See `Encoder`; the last layer includes `finish_encoder`."""
         last = self.config.encoder_layers
         for n, hidden in enumerate(self.model.source_states(batch)):
             yield tokens.of(self.model.finish_encoder(hidden)) if n == last else hidden
@@ -353,7 +353,7 @@ class SourceEncoder(nn.Module, Encoder):
         raise no_head(self, kind, ())
 
     def template(self, tokenizer: Any) -> Template:
-        """A </s> B </s>, where the tokenizer's own file does not say it."""
+        """A </s> B </s>, where the tokenizer's file has no template."""
         (eos,) = tokenizer.required_ids("eos")
         return Template.around((), (eos,), (eos,))
 

@@ -78,9 +78,9 @@ class PreNormTransformer(Transformer):
         self.decoder_norm = nn.LayerNorm(config.d_model)
 
     def finish_encoder(self, hidden: Tensor) -> Tensor:
-        """The last norm."""
+        """The final norm: (B, T, D), same."""
         return self.encoder_norm(hidden)
 
     def finish_decoder(self, hidden: Tensor) -> Tensor:
-        """The last norm."""
+        """The final norm: (B, T, D), same."""
         return self.decoder_norm(hidden)

@@ -56,8 +56,8 @@ class TransformerXLConfig:
 
     d_embedding: the width of the vectors of the most frequent words; None: `d_model`.
     cutoffs, divisor: the clusters of the vocabulary, see `regard.layers.adaptive_softmax.Clusters`.
-    output: whether words are predicted with the matrices of the embedding (tied), with others
-        (own), or not at all, in a model that is an encoder alone (none).
+    output: the output layer: "tied" to the embedding, with matrices of its "own", or "none", in a
+        model that is only an encoder.
     tied_projections: for each cluster, whether input and output share the projection; missing
         entries: false.
     norm: whether the layer norm follows a sub-layer (post) or comes before it (pre).
@@ -92,7 +92,7 @@ class TransformerXLConfig:
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.0
     norm_eps: Epsilon = 1e-5
-    init_range: InitScale = 0.02  # matrices start normal with this standard deviation
+    init_range: InitScale = 0.02  # standard deviation of the initial matrices
     max_length: Size | None = None  # any
     pad: TokenId | None = None
     bos: TokenId | None = None
@@ -100,7 +100,7 @@ class TransformerXLConfig:
 
     @property
     def tied(self) -> bool:
-        """Whether the embedding is the output's weight too."""
+        """Whether the output layer uses the matrix of the embedding."""
         return self.output == "tied"
 
     @property
@@ -186,8 +186,8 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
     # ---- a language model
 
     def forward(self, ids: Tensor, state: CarriedMemory | None = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T), the segment
-        behind a state; and the next state, without gradient.
+        """Hidden states (B, T, D) that predict the token after each of the ids (B, T), a segment
+        that follows a state; and the next state, without gradient.
         """
         memory = self._memory_for(ids, state)
         *_, hidden = self._layers(ids, memory)
@@ -223,7 +223,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         return not (self.training or torch.is_grad_enabled())
 
     def _distances(self, memory: CarriedMemory, count: int) -> list[Distances]:
-        """How far `count` queries are from the keys, for each layer."""
+        """The distances of the next `count` queries and their keys, for each layer."""
         total = memory.count + count
         if self._caches_keys:
             layers = range(self.config.layers)
@@ -267,7 +267,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
     def prefill(
         self, tokens: Tensor, state: CarriedMemory, lengths: Tensor | None = None
     ) -> CarriedMemory:
-        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
+        """The state after the tokens (B, T), or after the first `lengths` (B,) of them."""
         memory = self._memory_for(tokens, state)
         for _ in self._layers(tokens, memory):
             pass
@@ -283,7 +283,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         return first_token_of((self.config.eos, self.config.bos), self.config.vocab_size)
 
     def step(self, tokens: Tensor, state: CarriedMemory) -> tuple[Tensor, CarriedMemory]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
         output = self(tokens, state)
         return self.head.logits(output.hidden), output.state
 
@@ -316,7 +316,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
             yield tokens.of(hidden) if n == self.config.layers else hidden
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.

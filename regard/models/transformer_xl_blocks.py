@@ -1,6 +1,6 @@
-"""The blocks of Transformer-XL, with the norm behind each sub-layer or before it.
+"""The blocks of Transformer-XL, with the norm after each sub-layer ("post") or before it ("pre").
 
-The published models have it behind ("post"); Dai et al. 2019 trained some with it before ("pre").
+The published models are post-norm; Dai et al. 2019 also trained pre-norm ones.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class PostNormBlock(nn.Module):
         return self.feed_norm(hidden, self.feed(hidden))
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """What the attention reads of the memory (B, M, D): (B, H, M, K) twice."""
+        """Keys and values of the memory (B, M, D): (B, H, M, K) twice."""
         return self.attention.keys_and_values(memory)
 
     def content_queries(self, hidden: Tensor) -> Tensor:
-        """q + u of the attention's inputs: (B, T, D) -> (B, H, T, K)."""
+        """q + u of the inputs of the block: (B, T, D) -> (B, H, T, K)."""
         return self.attention.content_queries(hidden)
 
 
@@ -92,11 +92,11 @@ class PreNormBlock(nn.Module):
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """What the attention reads of the memory (B, M, D): (B, H, M, K) twice."""
+        """Keys and values of the memory (B, M, D): (B, H, M, K) twice."""
         return self.attention.keys_and_values(self.attention_norm(memory))
 
     def content_queries(self, hidden: Tensor) -> Tensor:
-        """q + u of the attention's inputs: (B, T, D) -> (B, H, T, K)."""
+        """q + u of the inputs of the block: (B, T, D) -> (B, H, T, K)."""
         return self.attention.content_queries(self.attention_norm(hidden))
 
     def _read(self, memory: Tensor | None) -> Tensor | None:
@@ -117,7 +117,7 @@ def relative_attention(config: BlockOptions) -> RelativeAttention:
 
 
 def add_norm(config: BlockOptions) -> AddNorm:
-    """norm(x + drop(f(x))), behind each sub-layer f."""
+    """norm(x + drop(f(x))), after each sub-layer f."""
     return AddNorm(config.d_model, eps=config.norm_eps, dropout=config.dropout)
 
 

@@ -2,8 +2,8 @@
 
 Code that decodes or encodes asks `generator(model)` or `encoder(model)`. Where something faster is
 registered that takes the model, such as the compiled kernels, this is a wrapper, which is kept
-beside the model; else it is the model itself. A wrapper has all that the protocols promise: what it
-does not do itself is the model's.
+beside the model; else it is the model itself. A wrapper has all members of the protocols: those
+that it does not override are the model's.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ M = TypeVar("M", bound=Model)
 
 @operation
 def generator(model: Generator) -> Generator:
-    """What decodes with a model: the model itself, where nothing faster is registered."""
+    """The generator that decodes with a model: the model, where no wrapper is registered for it."""
     return model
 
 
 @operation
 def encoder(model: Encoder) -> Encoder:
-    """What encodes with a model: the model itself, where nothing faster is registered."""
+    """The encoder that computes with a model: the model, where no wrapper is registered for it."""
     return model
 
 
 def unwrapped(model: object) -> Any:
-    """The model itself, without what is around it."""
+    """The model without its wrappers."""
     while isinstance(model, ModelWrapper):
         model = model.model
     return model
 
 
 class ModelWrapper(Generic[M]):
-    """What every wrapper has: all of `Model`, as of the model."""
+    """What every wrapper has: the members of `Model`, which are those of the wrapped model."""
 
     def __init__(self, model: M):
         self.model = model
@@ -120,7 +120,7 @@ class ModelWrapper(Generic[M]):
 
 
 class GeneratorWrapper(ModelWrapper[Generator[S]], Generator[S]):  # type: ignore[override]
-    """A generator around another, which does some of it faster; the rest is the other's."""
+    """A generator that wraps another; a subclass overrides what it computes faster."""
 
     @property
     def extras(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -163,7 +163,7 @@ class GeneratorWrapper(ModelWrapper[Generator[S]], Generator[S]):  # type: ignor
 
 
 class EncoderWrapper(ModelWrapper[Encoder], Encoder):  # type: ignore[override]
-    """An encoder around another, which does some of it faster; the rest is the other's."""
+    """An encoder that wraps another; a subclass overrides what it computes faster."""
 
     @property
     def embedding(self) -> Any:  # type: ignore[override]

@@ -5,9 +5,9 @@
 
 Transformer-XL's relative positions and memory, trained on permutations: a token is predicted from
 those that come before it in a random order of the positions. The content stream h has read its own
-token, the query stream g knows its position alone; both read the keys and values of h. A layer norm
+token, the query stream g only its position; both read the keys and values of h. A layer norm
 follows each sub-layer. For fine-tuning the content stream is an encoder whose tokens all see each
-other (section 2.6), and which sums up a text at the last token.
+other (section 2.6); classifiers read its last token.
 
 One dropout mask of the distance vectors holds for all sequences of a batch.
 """
@@ -79,7 +79,7 @@ class XlnetConfig:
     answer_starts, answer_ends: how many first tokens of an answer the head "span_search" keeps, and
         how many last tokens of each.
     summary, summary_activation, summary_dropout: what the heads "classes" and "multiple_choice"
-        read, and the activation of their inner layer and the dropout behind it.
+        read, the activation of their inner layer, and the dropout after it.
     output: as in `GPTConfig`.
     """
 
@@ -104,7 +104,7 @@ class XlnetConfig:
     summary_activation: Activation = "tanh"
     summary_dropout: Probability = 0.1
     norm_eps: Epsilon = 1e-12
-    init_range: InitScale = 0.02  # parameters start normal with this standard deviation
+    init_range: InitScale = 0.02  # standard deviation of the initial parameters
     output: OutputKind = "tied"
     max_length: Size | None = None  # any
     pad: TokenId | None = 5
@@ -113,7 +113,7 @@ class XlnetConfig:
 
     @property
     def tied(self) -> bool:
-        """Whether the embedding is the output too."""
+        """Whether the output layer uses the matrix of the embedding."""
         return self.output == "tied"
 
 
@@ -149,15 +149,15 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
     def __init__(self, config: XlnetConfig):
         super().__init__()
         self.config = config
-        width, words = config.d_model, config.vocab_size
-        self.embedding = nn.Embedding(words, width)
+        width, vocab_size = config.d_model, config.vocab_size
+        self.embedding = nn.Embedding(vocab_size, width)
         self.start = nn.Parameter(torch.zeros(width))  # query stream: w of section 2.3
         self.dropout = Dropout(config.dropout)
         self.blocks: Any = nn.ModuleList(XlnetBlock(config) for _ in range(config.layers))
         self.head: Any = NoLMHead()
         if config.output != "none":
             tied = self.embedding if config.tied else None
-            self.head = Softmax(width, words, tied=tied, bias=True)
+            self.head = Softmax(width, vocab_size, tied=tied, bias=True)
         _init(self, config.init_range)
 
     @property
@@ -183,7 +183,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
     # ---- an encoder
 
     def encode_segment(self, batch: Sequences, memory: SegmentMemory | None = None) -> Output:
-        """One segment of a text behind the memory of those before; see `streams` for its extras.
+        """One segment of a text, after the memory of earlier ones; see `streams` for its extras.
 
         The output's `hidden` is (B, P, D) of the query stream, or where there are no targets
         (B, T, D) of the content stream, which the extra "content" always is; its `state` is the
@@ -295,7 +295,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
     # ---- a language model
 
     def forward(self, ids: Tensor, state: KeyValueCache | None = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T).
+        """Hidden states (B, T, D) that predict the token after each of the ids (B, T).
 
         In the order of the text, the query stream stands one position further than the content
         stream. With `attention` "uni" the content stream predicts.
@@ -306,7 +306,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
         return Output(self._following(ids, positions, KeyMask.causal(ids.size(1), ids.device)))
 
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        """Hidden states (B, T, D) of the ids (B, T) that follow a state, and the next state."""
         state.consume()
         count = ids.size(1)
         cache = state.reserve(count)
@@ -343,7 +343,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
     # ---- heads and texts
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -369,7 +369,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
-        """A <sep> <cls>, and A <sep> B <sep> <cls>, where the tokenizer's file does not say it."""
+        """A <sep> <cls>, and A <sep> B <sep> <cls>, where the tokenizer's file has no template."""
         ends, sums_up = tokenizer.required_ids("sep", "cls")
         first, second, last = (ends, 0), (ends, 1), (sums_up, 2)
         return Template(((), (first, last)), ((), (first,), (second, last)))
