@@ -1,1 +1,1 @@
-"""The other bricks: recurrent layers, feed-forward layers, dropout, output heads."""
+"""Layers other than attention: recurrent, convolution, feed-forward, norm, dropout, heads."""

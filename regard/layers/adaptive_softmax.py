@@ -1,14 +1,15 @@
 """Adaptive softmax and adaptive input: less work and less width for rare words.
 
-The vocabulary, its most frequent words first, is cut into clusters. The output layer predicts a
-word of the first cluster, or which of the others the word is in; that cluster's own layer then
+The vocabulary, its most frequent words first, is divided into clusters. The output layer predicts a
+word of the first cluster, or in which other cluster the word is; the layer of that cluster then
 predicts the word (Grave et al. 2017, "Efficient softmax approximation for GPUs", section 4):
 
     p(w) = p(w | head)                        of the first cluster
     p(w) = p(cluster | head) p(w | cluster)   of the others
 
-Rare words have narrower vectors, which a projection widens, as inputs and as outputs (Baevski &
-Auli 2019, "Adaptive Input Representations for Neural Language Modeling", section 3).
+Rare words have smaller embeddings, which are projected to the width of the model, as inputs and as
+outputs (Baevski & Auli 2019, "Adaptive Input Representations for Neural Language Modeling", section
+3).
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ OutputLayer = tuple[Tensor | None, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Clusters:
-    """How a vocabulary is cut, and how wide the vectors of its words are.
+    """The clusters of a vocabulary, and the widths of their embeddings.
 
-    cutoffs: the ids with which the second and all further clusters begin; none: one cluster.
-    d_embedding: the width of the first cluster's vectors; that of each further cluster is the one
-        before divided by `divisor`. Where `divisor` is 1, all words are in one matrix.
+    cutoffs: the first ids of the second and all further clusters; (): one cluster.
+    d_embedding: the width of the first cluster's embeddings; the width of each further cluster is
+        that of the one before divided by `divisor`. With `divisor` 1 all words are in one matrix.
 
     Raises:
-        ValueError: cut-offs are not ascending ids, or a cluster's vectors would have no dimension.
+        ValueError: cut-offs are not ascending ids, or the width of a cluster would be 0.
     """
 
     vocab_size: int
@@ -64,7 +65,7 @@ class Clusters:
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """The first id of each cluster, and behind them the size of the vocabulary."""
+        """The first id of each cluster, then the size of the vocabulary."""
         return (0, *self.cutoffs, self.vocab_size)
 
     @property
@@ -79,7 +80,7 @@ class Clusters:
 
     @property
     def tables(self) -> list[tuple[int, int]]:
-        """The shapes of the matrices of vectors: one for all words, or one a cluster."""
+        """The shapes of the embedding matrices: one for all words, or one for each cluster."""
         if self.divisor == 1:
             return [(self.vocab_size, self.d_embedding)]
         return list(zip(self.sizes, self.widths, strict=True))
@@ -110,7 +111,7 @@ class AdaptiveEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The vectors of the first table: of the type and on the device of all."""
+        """The first table, whose dtype and device are those of all tables."""
         return cast(Tensor, self.tables[0].weight)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -131,20 +132,22 @@ class AdaptiveEmbedding(nn.Module):
         return vectors.unflatten(0, ids.shape)
 
     def _of(self, number: int, ids: Tensor) -> Tensor:
-        """The vectors of ids of one table, counted from its first."""
+        """The vectors, (N, D), of ids (N,) of one table, counted from its first id."""
         vectors = self.tables[number](ids)
         return ops.linear(vectors, self.projections[number]) if self.projections else vectors
 
 
 class AdaptiveSoftmax(nn.Module):
-    """A head whose output layer is cut into clusters.
+    """A head with an output layer for each cluster.
 
-    weights, biases: as `Clusters.tables`.  cluster_weight, cluster_bias: of the choice of a cluster
-    in the head's output layer, in the order of the clusters.  projections: (D, D') of each cluster.
+    weights, biases: of the words; shapes as in `Clusters.tables`.
+    cluster_weight, cluster_bias: of the clusters after the first, in the first output layer.
+    projections: (D, D') of each cluster.
 
     Args:
-        tied: an embedding whose matrices are the output's too.
-        tied_projections: for each cluster whether its projection is the embedding's too.
+        tied: an embedding whose matrices the output layers share.
+        embedding: the embedding whose projections `tied_projections` shares.
+        tied_projections: for each cluster whether it shares the projection of `embedding`.
     """
 
     def __init__(
@@ -182,7 +185,7 @@ class AdaptiveSoftmax(nn.Module):
                 nn.init.normal_(weight, std=weight.size(1) ** -0.5)
 
     def layers(self) -> list[OutputLayer]:
-        """The output layer of each cluster; that of the first chooses among the others, too."""
+        """The output layer of each cluster; the first also predicts the other clusters."""
         weights, biases = list(self.weights), list(self.biases)
         if len(weights) == 1:
             weights, biases = (list(one.split(self.clusters.sizes)) for one in (*weights, *biases))
@@ -203,10 +206,10 @@ class AdaptiveSoftmax(nn.Module):
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`.
+        """The sum of the cross-entropies in nats, and the number of targets; see `Softmax.loss`.
 
-        For each cluster logits are computed only at positions whose target is in it; with
-        `smoothing` at all positions.
+        Logits of a cluster are computed only at positions whose target is in it; with `smoothing`
+        at all positions.
         """
         hidden, targets = without_ignored(hidden, targets, count)
         layers, ends = self.layers(), self.clusters.bounds
@@ -225,8 +228,8 @@ class AdaptiveSoftmax(nn.Module):
     def _uniform_cross_entropy(self, hidden: Tensor, layers: Sequence[OutputLayer]) -> Tensor:
         """Sum over positions of the mean of -log p over all words.
 
-        With smoothing 1 the target does not matter: a cross-entropy is then the mean of -log p over
-        the outputs of its layer.
+        With smoothing 1 a cross-entropy does not depend on the target: it is the mean of -log p
+        over the outputs of its layer.
         """
         sizes, words = self.clusters.sizes, self.clusters.vocab_size
         any_word = hidden.new_zeros(len(hidden), dtype=torch.long)

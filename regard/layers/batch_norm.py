@@ -12,8 +12,8 @@ from regard.layers.linear import Linear
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalization (Ioffe & Szegedy 2015), in float32.
 
-    A single vector has no variance: in training it is normalized by the running statistics, which
-    it leaves as they are.
+    A batch of one vector has no variance: in training it is normalized by the running statistics,
+    which are not updated.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -27,7 +27,9 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 class BatchNormDense(nn.Module):
-    """norm(relu(U drop(norm(h)) + b)), the inner layer of ULMFiT's classifier; batch norms."""
+    """norm(relu(U drop(norm(h)) + b)), the inner layer of ULMFiT's classifier (Howard & Ruder 2018,
+    section 3.3); both norms are batch norms.
+    """
 
     def __init__(self, d_in: int, d_out: int, dropout: float):
         super().__init__()

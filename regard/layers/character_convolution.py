@@ -20,10 +20,10 @@ class CharacterConvolution(nn.Module):
     """The largest value of every filter over the characters of a word.
 
     Args:
-        characters: ids; 0 has the vector 0.
-        d_character: of a character's vector.
-        filters: (width, number of filters), widths in characters.
-        activation: of the maxima.
+        characters: the number of character ids; id 0 has a zero vector.
+        d_character: the width of a character's vector.
+        filters: (width in characters, number of filters).
+        activation: applied to the maxima.
     """
 
     def __init__(
@@ -42,14 +42,17 @@ class CharacterConvolution(nn.Module):
         nn.init.uniform_(self.embedding.weight[1:], -1.0, 1.0)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """(N, C) ids -> (N, F), the filters of all widths end to end."""
+        """(N, C) ids -> (N, F), the filters of all widths concatenated."""
         vectors = self.embedding(characters).transpose(1, 2)  # (N, C, D) -> (N, D, C)
         largest = [conv(vectors).amax(2) for conv in self.convolutions]  # (N, F_w, C') -> (N, F_w)
         return self.activation(torch.cat(largest, 1))
 
 
 class Highway(nn.Module):
-    """A layer that lets through what its gate does not transform; it starts by letting most."""
+    """z = t * relu(W x + b) + (1 - t) * x,  t = sigmoid(W_t x + b_t)   (Srivastava et al. 2015)
+
+    b_t starts at -2, so that the layer is close to the identity.
+    """
 
     def __init__(self, d_model: int):
         super().__init__()

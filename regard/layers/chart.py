@@ -1,16 +1,16 @@
 """The best trees over a chart of spans, for a whole batch at once (CKY).
 
 A tree is a set of constituents, spans of words that do not cross, with one over all words; its
-score is the sum of theirs. Constituents may have any number of children, words too. To find each
-tree once, the children of a constituent are joined from the left:
+score is the sum of theirs. Constituents may have any number of children, words too. So that
+each tree is found once, the children of a constituent are joined from the left:
 
     item(i, j)   a constituent, s(i, j) + two(i, j); or a word by itself, 0
     two(i, j)    at least two children: max over k of children(i, k) + item(k, j)
     children     one item, or two and more
 
-Spans of one width are computed together, from narrow to wide: a sentence of N words takes N steps,
-however many sentences are side by side. A cell [b, i, w - 1] of a chart (B, N, N) is the span of w
-words from word i of sentence b; cells beyond the last word mean nothing.
+Spans of one width are computed together, from narrow to wide, for all sentences of a batch: N words
+take N steps. A cell [b, i, w - 1] of a chart (B, N, N) is the span of w words from word i of
+sentence b; cells after the last word are ignored.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def best_trees(scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The best tree of each sentence.
 
     Args:
-        scores: of constituents, (B, N, N).
-        lengths: words of each sentence, (B,), at least 1.
+        scores: the scores of constituents, (B, N, N).
+        lengths: the number of words of each sentence, (B,), at least 1.
 
     Returns:
         The scores of the trees, (B,), and their constituents, (B, N, N) bool.
@@ -96,7 +96,8 @@ def k_best_trees(scores: Tensor, lengths: Tensor, k: int) -> list[list[ScoredTre
     """The `k` best trees of each sentence with labels, best first; fewer where there are fewer.
 
     Args:
-        scores: of the labels of each cell, (B, N, N, O).
+        scores: the scores of the O labels of each cell, (B, N, N, O).
+        lengths: the number of words of each sentence, (B,), at least 1.
     """
     chart = _KBest(scores, k)
     return [
@@ -106,10 +107,10 @@ def k_best_trees(scores: Tensor, lengths: Tensor, k: int) -> list[list[ScoredTre
 
 
 class _KBest:
-    """The K best items and children of each span, and from which choices they come.
+    """The K best items and children of each span, with backpointers.
 
-    Every choice is the index of a candidate: of a split with two ranks, (w - 1) * K * K; of a rank
-    of `two` with a label's, K * K; of an item or of two and more children, 2 * K.
+    A backpointer is the index of a candidate: of a split and two ranks, (w - 1) * K * K; of a rank
+    of `two` and a rank of a label, K * K; of an item, or of two and more children, 2 * K.
     """
 
     def __init__(self, scores: Tensor, k: int):
@@ -139,9 +140,9 @@ class _KBest:
         words = torch.arange(1, width, device=label.device)
         right = self.items[:, at + words, width - 1 - words]  # (B, starts, width - 1, K)
         pairs = left[..., :, None] + right[..., None, :]
-        two, split = pairs.flatten(2).topk(k, -1)
+        two, split = pairs.flatten(2).topk(k, -1)  # from (B, starts, (w - 1) * K * K)
         named = two[..., :, None] + label[:, :starts, width - 1, None, :]
-        item, item_from = named.flatten(2).topk(k, -1)
+        item, item_from = named.flatten(2).topk(k, -1)  # from (B, starts, K * K)
         children, children_from = torch.cat([item, two], -1).topk(k, -1)
         here = slice(None), slice(starts), width - 1
         self.items[here], self.children[here] = item, children
@@ -212,10 +213,11 @@ def _padded(values: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """All spans of the words of B sentences end to end: M of them.
+    """All M spans of the words of B sentences.
 
-    row: the sentence of each, (M,).  starts: its first word.  stops: the word after its last.
-    lengths: words of the sentences, (B,).
+    row: the index of the sentence of each span, (M,).
+    starts, stops: its first word, and the word after its last one, (M,).
+    lengths: the number of words of each sentence, (B,).
     """
 
     row: Tensor
@@ -225,7 +227,7 @@ class Spans:
 
     @classmethod
     def of(cls, lengths: Tensor, size: int) -> Spans:
-        """Those of sentences of so many words, (B,), at most `size`."""
+        """The spans of sentences with `lengths` words, (B,), at most `size`."""
         starts, last = torch.triu_indices(size, size, device=lengths.device)
         inside = last < lengths[:, None]  # (B, P)
         if inside.is_meta:  # where costs are estimated every sentence has `size` words
@@ -234,7 +236,7 @@ class Spans:
         return cls(row, starts[number], last[number] + 1, lengths)
 
     def chart(self, values: Tensor, size: int) -> Tensor:
-        """Their values, (M,) or (M, O), as a chart, (B, N, N) or (B, N, N, O)."""
+        """Values of the spans, (M,) or (M, O), as a chart (B, N, N) or (B, N, N, O), N = `size`."""
         chart = values.new_zeros(len(self.lengths), size, size, *values.shape[1:])
         chart[self.row, self.starts, self.stops - self.starts - 1] = values
         return chart
@@ -251,13 +253,12 @@ class Spans:
 def max_margin_loss(scores: Tensor, gold: Tensor, spans: Spans) -> Tensor:
     """max over trees T of s(T) + D(T, T*), minus s(T*), for each sentence: (B,).
 
-    D is the Hamming distance of the charts of labels: the spans whose label, or whether they have
-    one, differs between T and the gold tree T* (Stern et al. 2017, section 4; Kitaev and Klein
-    2018, section 3). A constituent with another label than the gold one is one difference, and a
-    gold constituent that is missing is one. No constituent is label 0, whose score is 0.
+    D is the Hamming distance between the charts of labels of T and the gold tree T*: the number of
+    spans that have different labels, label 0 being no constituent, whose score is 0 (Stern et al.
+    2017, section 4; Kitaev and Klein 2018, section 3).
 
     Args:
-        scores: of the labels 1 to O of the spans, (M, O).
+        scores: the scores of the labels 1 to O of the spans, (M, O).
         gold: the chart of the gold labels, (B, N, N).
     """
     wanted = spans.values(gold)

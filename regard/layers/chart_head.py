@@ -18,11 +18,11 @@ DROPOUT = 0.2
 class ChartHead(nn.Module):
     """s(i, j, .) = W relu(norm(U (f_j - f_i) + b)) + c
 
-    f_k is the point between the words k and k + 1: the first half of the hidden state of word k,
-    and the second half of that of word k + 1. With a bidirectional LSTM these are what its forward
-    direction has read, and its backward one. Vectors for the ends of a sentence are learned.
+    f_k is the fencepost between the words k and k + 1: the first half of the hidden state of word k
+    and the second half of that of word k + 1. With a bidirectional LSTM these are the states of its
+    forward and its backward direction. Vectors for the ends of a sentence are learned.
 
-    outputs: labels of constituents.
+    outputs: O, the number of labels of constituents.
     """
 
     pooling = staticmethod(every_token)
@@ -42,18 +42,18 @@ class ChartHead(nn.Module):
         return self.output.out_features
 
     def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
-        """The scores of all spans of tokens, M together: (B, T, D) or (1, N, D) -> (M, O)"""
+        """The scores of all M spans of tokens: (B, T, D) or (1, N, D) -> (M, O)."""
         return self.span_scores(batch.pad(hidden), Spans.of(batch.lengths, batch.width))
 
     def scores(self, pooled: Tensor) -> Tensor:
-        """What is read of the tokens, as it is: spans are scored when the words are known."""
+        """The hidden states themselves: `span_scores` computes the scores when words are known."""
         return pooled
 
     def span_scores(self, words: Tensor, spans: Spans) -> Tensor:
         """The scores of the labels of spans: (B, N, D) -> (M, O).
 
         Args:
-            words: hidden states of the words; anything beyond the words of a sentence.
+            words: hidden states of the words; those after a sentence are ignored.
         """
         before, after = self.ends.to(words.dtype).expand(len(words), 1, 2, -1).unbind(2)
         words = torch.cat([before, self.dropout(words), after], 1)  # (B, N + 2, D)
@@ -61,7 +61,7 @@ class ChartHead(nn.Module):
         words = words.index_put((row, spans.lengths + 1), self.ends[1].to(words.dtype))
         half = words.size(-1) // 2
         between = torch.cat([words[:, :-1, :half], words[:, 1:, half:]], -1)  # (B, N + 1, D)
-        # U (f_j - f_i) = U f_j - U f_i: the product is that of N + 1 vectors, not of all spans.
+        # U (f_j - f_i) = U f_j - U f_i: N + 1 products instead of one for each span.
         read = self.inner(between)  # (B, N + 1, D')
         found = read[spans.row, spans.stops] - read[spans.row, spans.starts] + self.bias  # (M, D')
         return self.output(self.dropout(self.norm(found).relu()))

@@ -1,4 +1,4 @@
-"""Compression of a memory: c neighbouring positions become one (Rae et al. 2019, section 3.1)."""
+"""Compression of a memory: c consecutive positions become one (Rae et al. 2019, section 3.1)."""
 
 from __future__ import annotations
 

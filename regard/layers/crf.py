@@ -19,10 +19,10 @@ INIT = 0.1  # transitions start uniform in +- this
 
 
 class CRF(nn.Module):
-    """The transitions between O tags, and from the beginning and to the end of a sentence.
+    """A linear-chain CRF: transitions between O tags, from the start and to the end of a sentence.
 
-    All methods take `scores` (B, W, O) of the tags of each word, and `keep` (B, W), which is True
-    for the words of a sentence and False behind them.
+    All methods take the scores (B, W, O) of the tags of each word (emissions), and `keep` (B, W)
+    bool, False for padding after a sentence.
     """
 
     def __init__(self, tags: int):
@@ -62,7 +62,7 @@ class CRF(nn.Module):
         return (total + end).logsumexp(1).masked_fill(~keep[:, 0], 0)
 
     def best(self, scores: Tensor, keep: Tensor, allowed: Transitions | None = None) -> Tensor:
-        """The most probable tags (B, W), of those that are allowed; 0 behind a sentence."""
+        """The most probable tags (B, W), of those that are allowed; 0 at padding."""
         start, transitions, end = self._masked(scores, allowed)
         rows, words, _ = scores.shape
         if not words:
@@ -73,7 +73,7 @@ class CRF(nn.Module):
             after = (totals[-1][:, None] + into).amax(2) + scores[:, t]
             totals.append(torch.where(keep[:, t, None], after, totals[-1]))
         path = [(totals[-1] + end).argmax(1)]
-        for t in range(words - 1, 0, -1):  # the tag before is sought for the best ones alone
+        for t in range(words - 1, 0, -1):  # backtracking: only for the best tags
             before = (totals[t - 1] + into[path[-1]]).argmax(1)
             path.append(torch.where(keep[:, t], before, path[-1]))
         return torch.stack(path[::-1], 1).masked_fill(~keep, 0)
@@ -81,7 +81,7 @@ class CRF(nn.Module):
     def probabilities(
         self, scores: Tensor, keep: Tensor, allowed: Transitions | None = None
     ) -> Tensor:
-        """p(y_t = y | x) of each tag at each word, (B, W, O); 0 behind a sentence."""
+        """p(y_t = y | x) of each tag at each word, (B, W, O); 0 at padding."""
         with torch.enable_grad():
             given = scores.detach().requires_grad_()
             total = self.log_normalizer(given, keep, allowed).sum()
@@ -90,8 +90,8 @@ class CRF(nn.Module):
             return torch.autograd.grad(total, given)[0]
 
     def _masked(self, scores: Tensor, allowed: Transitions | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Start, transitions and end, in type and on the device of the scores; the forbidden ones
-        very low.
+        """Start, transitions and end with the dtype and device of the scores; forbidden ones are
+        large negative numbers.
         """
         parts = [part.to(scores) for part in (self.start, self.transitions, self.end)]
         if allowed is not None:
@@ -102,9 +102,10 @@ class CRF(nn.Module):
 
 
 class Transitions:
-    """Which tags may begin a sentence, (O,), and which may follow which, (O, O), by name.
+    """The allowed transitions: tags that may begin a sentence, (O,) bool, and that may follow each
+    tag, (O, O) bool, from and to.
 
-    In IOB2 an entity begins with B-, and I- goes on with an entity of the same type.
+    In IOB2 an entity begins with B-, and I- continues an entity of the same type.
     """
 
     def __init__(self, start: Tensor, between: Tensor):
@@ -128,7 +129,7 @@ class CRFHead(ClassificationHead):
     """Scores of the tags of each token, and the transitions between tags.
 
     Args:
-        tags: the head of a tagger; its parts become those of this one.
+        tags: the head of a tagger, whose modules this head uses.
     """
 
     def __init__(self, tags: ClassificationHead):

@@ -1,8 +1,8 @@
-"""Dropout by a seed: which elements become zero is a function of it and of their positions.
+"""Dropout by a seed: its mask is a function of the seed and of the indices of the elements.
 
-Torch draws one random number per element, with a serial generator on a CPU. Here a dropout draws
-one number, its seed. The compiled `ops.dropout` computes the rest in parallel, several times faster
-than torch's, stores no mask and computes it again in the backward pass.
+On a CPU torch draws a random number for each element, serially. Here a call draws one number, the
+seed. The compiled `ops.dropout` computes the mask in parallel, several times faster than torch, and
+again in the backward pass instead of storing it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regard.ops import DRAWS, NO_DROP, Drop, is_disabled
 
 
 def dropout(x: Tensor, probability: float) -> Tensor:
-    """Zero each element with this probability and scale the others so that the mean stays.
+    """Zero each element with this probability, scale the others by 1 / (1 - p): (...), same.
 
     Draws from torch's default generator, so that a saved generator state repeats the run.
     """
@@ -24,9 +24,9 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 
 
 def draw(probability: float, x: Tensor) -> Drop:
-    """The threshold for this probability, and a new seed from torch's default generator.
+    """The `Drop` of this probability for x, with a new seed from torch's default generator.
 
-    There is no seed where torch's own dropout computes, whose generator draws by itself.
+    The seed is 0, and not drawn, where torch's own dropout is used, which draws itself.
     """
     check_probability(probability)
     if probability == 0.0:
@@ -38,13 +38,17 @@ def draw(probability: float, x: Tensor) -> Drop:
 
 
 def check_probability(probability: float) -> None:
-    """Something must be left to scale up."""
+    """Check a dropout probability.
+
+    Raises:
+        ValueError: it is not in [0, 1).
+    """
     if not 0.0 <= probability < 1.0:
         raise ValueError(f"`probability` must be in [0, 1), but is {probability}.")
 
 
 class Dropout(nn.Module):
-    """`dropout` in training, nothing in evaluation."""
+    """`dropout` in training, the identity in evaluation."""
 
     def __init__(self, probability: float):
         super().__init__()
@@ -79,11 +83,11 @@ class EmbeddingDropout(Dropout):
         self.vocab_size = vocab_size
 
     def forward(self, vectors: Tensor, ids: Tensor) -> Tensor:  # type: ignore[override]
-        """Vectors (B, T, D) of the words with these ids (B, T) -> (B, T, D)."""
+        """(B, T, D), the vectors of the words with ids (B, T) -> (B, T, D)"""
         if not self.training or not self.probability:
             return vectors
-        kept = dropout(vectors.new_ones(self.vocab_size, 1), self.probability)
-        return vectors * kept[ids]
+        factors = dropout(vectors.new_ones(self.vocab_size, 1), self.probability)
+        return vectors * factors[ids]
 
 
 # ------------------------------------------------------------ implementations of ops.dropout
@@ -94,7 +98,7 @@ def _draws_itself(x: Tensor, drop: Drop = NO_DROP) -> bool:
 
 
 def _by_torch(x: Tensor, drop: Drop) -> Tensor:
-    """On a GPU, whose own generator draws: not a function of the seed."""
+    """On a GPU: torch's generator draws the mask, which does not depend on the seed."""
     return F.dropout(x, drop.probability)
 
 

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0, whose last map of features are the regions of an image.
+"""EfficientNet-Lite0, whose last feature map gives the regions of an image.
 
 Tan and Le 2019, table 1, without squeeze-and-excitation and with ReLU6 instead of swish, as in the
 released "lite" models:
@@ -33,7 +33,7 @@ STEM = 32  # channels
 class ConvolutionNorm(nn.Module):
     """A convolution without bias, and batch normalization.
 
-    depthwise: each channel by itself.
+    depthwise: whether each channel is convolved by itself.
     """
 
     def __init__(
@@ -52,13 +52,15 @@ class ConvolutionNorm(nn.Module):
         return self.norm(self.convolution(x))
 
     def _padding(self, size: int) -> int:
-        """Both sides together."""
+        """The padding of both sides together, for "SAME"."""
         steps = -(-size // self.stride)
         return max(0, (steps - 1) * self.stride + self.kernel - size)
 
 
 class InvertedBottleneck(nn.Module):
-    """Channels are expanded, convolved one by one and projected (Sandler et al. 2018)."""
+    """x + project(relu6(depthwise(relu6(expand(x))))) (Sandler et al. 2018, section 3.4); without x
+    where stride or width change.
+    """
 
     def __init__(self, d_in: int, d_out: int, kernel: int, stride: int, expansion: int):
         super().__init__()
@@ -97,8 +99,8 @@ class EfficientNetLite(nn.Module):
 
 @torch.no_grad()
 def region_features(network: EfficientNetLite, image: Tensor) -> Tensor:
-    """Of one image (3, H, W), alone, so that it has the same numbers whatever comes with it:
-    (S, 1280).
+    """The features of one image: (3, H, W) -> (S, 1280). It is not batched with other images, so
+    that they do not change the rounding.
     """
     features: Tensor = network(image[None])[0]
     return features

@@ -39,12 +39,12 @@ def relu_squared(x: Tensor) -> Tensor:
 
 
 def gelu_10(x: Tensor) -> Tensor:
-    """x Phi(x), no further than 10 from zero, so that 8 bits can hold it."""
+    """x Phi(x), clipped to [-10, 10] for 8-bit quantization."""
     return F.gelu(x).clamp(-10, 10)
 
 
 def laplace(x: Tensor) -> Tensor:
-    """P(z < x) of z ~ N(sqrt(1/2), 1 / (4 pi)), near to max(0, x)^2 (Ma et al. 2023)."""
+    """P(z < x) with z ~ N(sqrt(1/2), 1 / (4 pi)), close to max(0, x)^2 (Ma et al. 2023)."""
     return 0.5 * (1 + torch.erf((x - 0.707107) / (0.282095 * 2**0.5)))
 
 
@@ -82,8 +82,8 @@ class FeedForward(nn.Module):
     """Two linear layers with an activation between them, at every position alike.
 
     Args:
-        dropout: of what the activation gives.
-        bias: whether the layers add a vector (T5's do not).
+        dropout: after the activation.
+        bias: whether the layers have biases (T5's have none).
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class GatedFeedForward(nn.Module):
     W and V are one matrix, whose first half is W.
 
     Args:
-        dropout: of what is between the matrices.
-        bias: whether all three products add a vector.
+        dropout: before W2.
+        bias: whether the three products have biases.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Linear layers, by oneDNN on x86.
 
-For float32 on an x86 CPU torch asks MKL, which holds back on processors that are not Intel's.
-oneDNN, which every torch for x86 carries too, does not: one core of an AMD EPYC (Zen 5) computes
-250 GFLOP/s instead of 105. Other types, processors and devices go torch's own way: on AArch64
-torch calls the Arm Compute Library or SVE code, but `_linear_pointwise` oneDNN's reference product.
+For float32 on an x86 CPU torch calls MKL, which is slow on processors that are not Intel's. oneDNN,
+which every torch for x86 also contains, is not: one core of an AMD EPYC (Zen 5) computes
+250 GFLOP/s instead of 105. Other types, processors and devices use torch's own function: on AArch64
+it calls the Arm Compute Library or SVE code, while `_linear_pointwise` is oneDNN's reference product.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if _X86 else
 
 @operation
 def linear_no_grad(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b of one type, (..., K) and (N, K) -> (..., N); for use where no graph is made."""
+    """x W^T + b without autograd, all of one dtype: (..., d_in) and W (d_out, d_in) -> (...,
+    d_out).
+    """
     return F.linear(x, weight, bias)
 
 
 class Linear(nn.Linear):
-    """torch's linear layer by `ops.linear`."""
+    """`nn.Linear` computed by `ops.linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., K) -> (..., N)"""
+        """(..., d_in) -> (..., d_out)"""
         return ops.linear(x, self.weight, self.bias)
 
     def step_matmul(self) -> Callable[[Tensor], Tensor]:
-        """x W^T for the steps of one loop, (B, K) -> (B, N), without the bias."""
+        """x W^T without the bias, for the steps of one loop: (B, d_in) -> (B, d_out)."""
         return SharedWeightMatmul(self.weight)
 
 
@@ -89,7 +91,7 @@ def _in_bfloat16(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 class _Linear(torch.autograd.Function):
-    """`copy` is the weight in the type of x; gradients of parameters have the parameters' type."""
+    """`copy` is the weight in the dtype of x; gradients have the dtype of their parameters."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor) -> Tensor:
@@ -102,9 +104,9 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         x, weight = ctx.saved_tensors
-        flat = torch.atleast_2d(grad).flatten(0, -2)  # (..., N) -> (M, N)
+        flat = torch.atleast_2d(grad).flatten(0, -2)  # (..., d_out) -> (M, d_out)
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        inputs = torch.atleast_2d(x).flatten(0, -2)
+        inputs = torch.atleast_2d(x).flatten(0, -2)  # (..., d_in) -> (M, d_in)
         return (
             linear_no_grad(grad, weight.t()) if needs_x else None,
             weight_gradient(flat, inputs, ctx.dtype) if needs_weight else None,
@@ -114,7 +116,9 @@ class _Linear(torch.autograd.Function):
 
 
 def weight_gradient(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The gradient of a weight from those of outputs and the inputs: (M, N), (M, K) -> (N, K)."""
+    """The gradient of a weight, (d_out, d_in), from the gradient of the outputs (M, d_out) and the
+    inputs (M, d_in).
+    """
     return linear_no_grad(grad.t(), x.t()).to(dtype)
 
 
@@ -127,10 +131,10 @@ ops.register(ops.linear, "bfloat16", _in_bfloat16, when=_under_autocast)
 
 
 class SharedWeightMatmul:
-    """A matrix that the steps of one loop multiply with: `SharedWeightMatmul(weight)(x)` is x W^T.
+    """x W^T = `SharedWeightMatmul(weight)(x)` for all steps of one loop.
 
-    The weight is converted once, and its gradient is one product over all steps at the end instead
-    of a small one at each. Make a new one for each pass over a sequence.
+    The weight is cast once, and its gradient is one product over all steps instead of one for each
+    step. Each pass over a sequence needs a new object.
     """
 
     def __init__(self, weight: Tensor):
@@ -141,20 +145,21 @@ class SharedWeightMatmul:
         self.token = _SharedWeight.apply(weight, self)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(B, K) -> (B, N)"""
+        """(B, d_in) -> (B, d_out)"""
         return _SharedProduct.apply(x, self.token, self)
 
     def gradient(self) -> Tensor | None:
-        """That of the weight, from the records of the steps; None where no step was used."""
+        """The gradient of the weight, (d_out, d_in), over the recorded steps; None: no step."""
         if not self.grads:
             return None
-        grads, inputs = torch.cat(self.grads), torch.cat(self.inputs)  # (T * B, N), (T * B, K)
+        # (T * B, d_out) and (T * B, d_in)
+        grads, inputs = torch.cat(self.grads), torch.cat(self.inputs)
         self.grads, self.inputs = [], []
         return linear_no_grad(grads.t(), inputs.t()).to(self.dtype)
 
 
 class _SharedWeight(torch.autograd.Function):
-    """Gives the steps a common input, so that its backward runs after those of all steps."""
+    """A common input of all steps, so that its backward pass runs after theirs."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, loop: SharedWeightMatmul) -> Tensor:

@@ -2,7 +2,7 @@
 
 y = W x + b + (alpha / r) B A x
 
-W (N, K) and b (N,) are frozen. A (r, K) has random initial values and B (N, r) is zero at first, so
+W (d_out, d_in) and b (d_out,) are frozen. A (r, d_in) is random and B (d_out, r) zero at first, so
 training starts from the function of the layer. After training, (alpha / r) B A can be added to W:
 the result is a plain layer.
 """
@@ -22,10 +22,10 @@ from regard.ops import linear
 
 
 class LowRankUpdate(nn.Module):
-    """(alpha / r) B A dropout(x), the update of some rows of a matrix W.
+    """(alpha / r) B A dropout(x), the update of N rows of a matrix W.
 
     Args:
-        weight: W (rows, K), whose dtype and device A and B get.
+        weight: W, (d_out, d_in), whose dtype and device A and B get.
         rows: the rows of W that are updated: the outputs of one projection.
         rank: r.
         scale: alpha / r.
@@ -40,7 +40,7 @@ class LowRankUpdate(nn.Module):
         self.dropout = Dropout(dropout)
         self.A = nn.Parameter(weight.new_empty(rank, weight.size(1)))
         self.B = nn.Parameter(weight.new_zeros(rows.stop - rows.start, rank))
-        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # bound 1 / sqrt(K), as in `nn.Linear`
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # bound 1 / sqrt(d_in), as in `nn.Linear`
 
     @property
     def rank(self) -> int:
@@ -48,11 +48,11 @@ class LowRankUpdate(nn.Module):
         return self.A.size(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., K) -> (..., N)"""
+        """(..., d_in) -> (..., N)"""
         return linear(linear(self.dropout(x), self.A) * self.scale, self.B)
 
     def delta(self) -> Tensor:
-        """(alpha / r) B A, (N, K)."""
+        """(alpha / r) B A, (N, d_in)."""
         return self.scale * (self.B @ self.A)
 
     def extra_repr(self) -> str:
@@ -78,7 +78,7 @@ class LowRankLinear(nn.Module):
         self.updates = nn.ModuleDict(dict(ordered))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., K) -> (..., N)"""
+        """(..., d_in) -> (..., d_out)"""
         y, parts, end = self.base(x), [], 0
         for update in self.ordered_updates():
             rows = update.rows

@@ -2,9 +2,9 @@
 
     W[n] ~ scale[n] * q[n]          with 8-bit integers q and a scale for each row, or bfloat16
 
-A matrix is stored in panels of 16 rows, as compiled kernels read it: see `pack`. What it is
-multiplied with is quantized too: to bfloat16, or to 8 bits in groups of 64 numbers that share a
-scale. The definitions here give the numbers of the compiled kernels, up to the order of rounding.
+A matrix is stored in panels of 16 rows, as compiled kernels read it: see `pack`. Activations are
+quantized too: to bfloat16, or to 8 bits in groups of 64 elements that share a scale. The functions
+here and the compiled kernels have the same results, up to the order of rounding.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from regard.errors import RegardError
 from regard.ops import operation
 
 PANEL = 16  # rows of a matrix that are stored together
-GROUP = 64  # numbers of an input that share a scale
-SMALLEST = 1e-30  # a group whose numbers are all smaller becomes zeros
+GROUP = 64  # elements of an activation that share a scale
+SMALLEST = 1e-30  # a group with a smaller absolute maximum becomes zeros
 OFFSET = 128  # 8-bit weights are stored without sign
 SLICE = 1 << 22  # weights that `quantized_linear` holds as float32 at once: 16 MB
 
@@ -40,20 +40,23 @@ def pack(weight: Tensor) -> Tensor:
     full = F.pad(weight, (0, -weight.size(1) % GROUP, 0, -weight.size(0) % PANEL)).contiguous()
     if full.storage_offset() % side:  # a slice of a file
         full = full.clone()
-    words = full.view(torch.int32).unflatten(0, (-1, PANEL))  # `side` numbers that stay together
+    words = full.view(torch.int32).unflatten(0, (-1, PANEL))  # a word: `side` elements of a row
     # (P, 16, K / side) -> (P, K / side, 16, side)
     packed = words.transpose(1, 2).contiguous()[..., None].view(weight.dtype)
     return packed.view(torch.uint8).bitwise_xor_(OFFSET) if side == 4 else packed
 
 
 def unpack(packed: Tensor, rows: int, columns: int) -> Tensor:
-    """The inverse of `pack`, as float32; without scales."""
+    """The inverse of `pack`, as float32, without scales: -> (rows, columns)."""
+    # (P, K / side, 16, side) -> (P, 16, K / side, side) -> (P * 16, K)
     plain = packed.transpose(1, 2).flatten(2).flatten(0, 1)[:rows, :columns]
     return _signed(plain)
 
 
 def rows_of(packed: Tensor, ids: Tensor, columns: int) -> Tensor:
-    """Rows of a packed matrix, as float32, without scales; reads no others: (...,) -> (..., K)"""
+    """Rows of a packed matrix, as float32, without scales: (...,) -> (..., columns). Other rows are
+    not read.
+    """
     rows = packed[ids // PANEL, :, ids % PANEL]  # (..., K / side, side)
     return _signed(rows.flatten(-2)[..., :columns])
 
@@ -83,24 +86,24 @@ def quantized_linear(x: Tensor, matrix: Panels, bias: Tensor | None = None) -> T
 
 
 def _rounded(x: Tensor, matrix: Panels) -> Tensor:
-    """x quantized as the matrix is, in its own type again."""
+    """x quantized as the matrix is, then dequantized to its own dtype: (..., K), same."""
     if matrix.scale is None:
         return x.to(torch.bfloat16).to(x.dtype)
     rounded = round_to_8_bits(x)
-    # Rounding has a gradient of zero; this passes that of the rounded numbers on to x.
+    # Straight-through estimator: the gradient of rounding, which is zero, is replaced by 1.
     return x + (rounded - x).detach() if x.requires_grad else rounded
 
 
 def _scaled(product: Tensor, matrix: Panels, bias: Tensor | None) -> Tensor:
-    """Products with the quantized numbers become those with the matrix, and the bias is added."""
+    """scale * product + bias, (..., N), from the product with the quantized weights."""
     if matrix.scale is not None:
         product = product * matrix.scale.to(product.dtype)
     return product if bias is None else product + bias
 
 
 def round_to_8_bits(x: Tensor) -> Tensor:
-    """x with 8 bits a number, in groups of 64 that share a scale: the group's maximum / 127."""
-    groups = F.pad(x, (0, -x.size(-1) % GROUP)).unflatten(-1, (-1, GROUP))
+    """x rounded to 8 bits: (..., K), same. Groups of 64 elements have a scale, max |x| / 127."""
+    groups = F.pad(x, (0, -x.size(-1) % GROUP)).unflatten(-1, (-1, GROUP))  # -> (..., G, 64)
     maximum = groups.abs().amax(-1, keepdim=True)
     inverse = torch.where(maximum < SMALLEST, 0.0, 127.0 / maximum)
     numbers = (groups * inverse).round() * (maximum / 127.0)  # NaN and infinity give NaN
@@ -113,7 +116,7 @@ def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
 
     Raises:
         IndexError: there is no such row.
-        RegardError: ids are no integers, or on another device than the matrix.
+        RegardError: ids are not integers, or on another device than the matrix.
     """
     if ids.dtype not in (torch.int64, torch.int32):
         raise RegardError(f"`ids` must be int64 or int32, but is {ids.dtype}.")
@@ -130,9 +133,9 @@ def quantized_recurrence(
     """`ops.rnn`, `ops.gru` or `ops.lstm` with a quantized recurrent matrix.
 
     Args:
-        below: W x + b of all steps, (B, T, G D); one gate of an RNN, 3 of a GRU, 4 of an LSTM.
-        matrix, bias: U, (G D, D), and its bias.
-        hidden, cell: before the first step, (B, D), and (B, D) or (B, 0).
+        below: W x + b of all steps, (B, T, G * D); G is 1 for an RNN, 3 for a GRU, 4 for an LSTM.
+        matrix, bias: U, (G * D, D), and its bias.
+        hidden, cell: the state before the first step, (B, D), and (B, D) or (B, 0).
 
     Returns:
         Every hidden state (B, T, D), the last one and the last cell.
@@ -156,7 +159,11 @@ def quantized_recurrence(
 
 
 def check_recurrence(below: Tensor, hidden: Tensor, cell: Tensor) -> None:
-    """Raises RegardError: the sizes do not belong together."""
+    """Check the shapes of a recurrence.
+
+    Raises:
+        RegardError: they do not match.
+    """
     sizes = tuple(map(tuple, (below.shape, hidden.shape, cell.shape)))
     match sizes:
         case (rows, _, gates), (again, width), (same, inner) if rows == again == same and width:
@@ -170,13 +177,21 @@ def check_recurrence(below: Tensor, hidden: Tensor, cell: Tensor) -> None:
 
 
 def check_device(name: str, x: Tensor, packed: Tensor) -> None:
-    """Raises RegardError: x and the matrix are on different devices."""
+    """Check the device of x.
+
+    Raises:
+        RegardError: it is not that of the matrix.
+    """
     if x.device != packed.device:
         raise RegardError(f"`{name}` is on {x.device}, but the matrix is on {packed.device}.")
 
 
 def check_range(name: str, numbers: Tensor, end: int) -> None:
-    """Raises IndexError: some numbers on the CPU are not from 0 to before `end`."""
+    """Check indices on the CPU.
+
+    Raises:
+        IndexError: one is below 0, or not below `end`.
+    """
     if not numbers.is_cpu or not numbers.numel():
         return
     low, high = map(int, numbers.aminmax())

@@ -1,6 +1,7 @@
 """From the hidden states of a text's tokens to one vector.
 
-Texts are unpadded, one after the other: states (N, D) of all tokens, and lengths (B,) of the texts.
+Texts are unpadded: hidden states (N, D) of the tokens of all texts, and the lengths (B,) of the
+    texts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def _starts(lengths: Tensor) -> Tensor:
 
 def _sum(states: Tensor, lengths: Tensor, weights: Tensor | None = None) -> Tensor:
     """The sum, or the weighted one, over the tokens of each text: (N, D) -> (B, D)."""
-    # The fastest of torch's sums over segments by far, and each segment has a sum of its own.
+    # By far the fastest of torch's segment sums; a text does not change the rounding of others.
     every = torch.arange(len(states), device=states.device)
     return embedding_bag(every, states, _starts(lengths), mode="sum", per_sample_weights=weights)
 
@@ -35,22 +36,22 @@ def _counts(lengths: Tensor, states: Tensor) -> Tensor:
 
 
 def mean(states: Tensor, lengths: Tensor) -> Tensor:
-    """The mean over the tokens of each text."""
+    """The mean over the tokens of each text: (N, D) -> (B, D); zeros for an empty text."""
     return _sum(states, lengths) / _counts(lengths, states)
 
 
 def maximum(states: Tensor, lengths: Tensor) -> Tensor:
-    """The largest value of each dimension over the tokens of each text."""
+    """The maximum of each dimension over the tokens of each text: (N, D) -> (B, D)."""
     return torch.segment_reduce(states, "max", lengths=lengths)
 
 
 def mean_by_root(states: Tensor, lengths: Tensor) -> Tensor:
-    """The sum over the tokens of each text, divided by the square root of their number."""
+    """The sum over the tokens of each text, over the root of their number: (N, D) -> (B, D)."""
     return _sum(states, lengths) / _counts(lengths, states).sqrt()
 
 
 def weighted_mean(states: Tensor, lengths: Tensor) -> Tensor:
-    """The mean with weights 1, 2, 3, … along each text."""
+    """The mean with weights 1, 2, 3, … along each text: (N, D) -> (B, D)."""
     before = _starts(lengths).repeat_interleave(lengths)  # (N,)
     weights = torch.arange(1, len(states) + 1, device=states.device) - before
     sums = (lengths * (lengths + 1) / 2).clamp(min=1)
@@ -58,12 +59,12 @@ def weighted_mean(states: Tensor, lengths: Tensor) -> Tensor:
 
 
 def first(states: Tensor, lengths: Tensor) -> Tensor:
-    """The first token of each text."""
+    """The first token of each text: (N, D) -> (B, D)."""
     return states[_starts(lengths)]
 
 
 def last(states: Tensor, lengths: Tensor) -> Tensor:
-    """The last token of each text."""
+    """The last token of each text: (N, D) -> (B, D)."""
     return states[lengths.cumsum(0) - 1]
 
 
@@ -85,8 +86,7 @@ class Pooling:
 
     kinds: of `KINDS`; the vectors of several are concatenated.
     normalize: whether the vector is scaled to length 1.
-    max_length: how many tokens of a text are read, special ones included; None: as the model
-        limits it.
+    max_length: the most tokens of a text, special ones included; None: the model's limit.
 
     Raises:
         ConfigError: there is no such kind, or none is given.

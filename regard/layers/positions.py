@@ -1,4 +1,4 @@
-"""Position embeddings: sinusoidal, learned, or none where attention knows of positions itself."""
+"""Absolute position embeddings: sinusoidal, learned, or none, as with relative positions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def sinusoid(positions: Tensor, d_model: int) -> Tensor:
         raise ValueError(f"`d_model` must be even for pairs of sine and cosine, but is {d_model}.")
     pairs = torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device)
     angles = positions.double().unsqueeze(-1) * torch.exp(pairs * (-math.log(10000.0) / d_model))
-    # (..., D/2, 2) -> (..., D): sine and cosine of one frequency stand next to each other
+    # (..., D/2, 2) -> (..., D): the sine and the cosine of a frequency are neighbours
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
 
 
 def sinusoid_in_halves(positions: Tensor, d_model: int) -> Tensor:
-    """Sinusoidal position vectors as fairseq and tensor2tensor have them, (...,) -> (..., D).
+    """Sinusoidal position vectors of fairseq and tensor2tensor, (...,) -> (..., D), float32.
 
-    All sines stand before all cosines, and the last frequency is 1/10000 itself:
+    All sines are before all cosines, and the last frequency is 1/10000:
     PE(pos, i) = sin(pos / 10000^(i/(D/2-1))),  PE(pos, D/2+i) = cos(pos / 10000^(i/(D/2-1)))
     """
     half = d_model // 2
@@ -47,16 +47,17 @@ def sinusoid_in_halves(positions: Tensor, d_model: int) -> Tensor:
 
 
 class SequenceLengths(Protocol):
-    """How long the sequences of a decoder's state are.
+    """The lengths of the sequences of a decoder's state.
 
-    longest: the most tokens.  equal_lengths: whether all sequences have as many.
+    longest: the largest length.
+    equal_lengths: whether all lengths are `longest`.
     """
 
     longest: int
     equal_lengths: bool
 
     def positions(self, count: int) -> Tensor:
-        """Of the next `count` tokens of each sequence: (B, T)."""
+        """The positions of the next `count` tokens of each sequence: (B, T)."""
         ...
 
 
@@ -76,7 +77,7 @@ class PositionTable(nn.Module, ABC):
         """Vectors of positions that differ between sequences: (B, T) -> (B, T, D).
 
         Args:
-            end: above all of them, as far as that is known without asking the device.
+            end: an upper bound of the positions (exclusive) that is known without the device.
 
         Raises:
             ValueError: the table has no such positions.
@@ -96,9 +97,9 @@ class PositionTable(nn.Module, ABC):
 
 
 class SinusoidalPositions(PositionTable):
-    """A table without parameters, which grows as far as positions come.
+    """A table without parameters, which is enlarged when a position exceeds it.
 
-    vectors: of positions (N,) and a width D, (N, D): `sinusoid`, or another function.
+    vectors: the function from positions (N,) and a width D to vectors (N, D).
     """
 
     table: Tensor
@@ -109,7 +110,7 @@ class SinusoidalPositions(PositionTable):
         self.register_buffer("table", vectors(torch.arange(256), d_model), persistent=False)
 
     def reserve(self, count: int) -> None:
-        """Make sure that positions 0 ... count - 1 are in the table."""
+        """Enlarge the table to contain the positions 0 ... count - 1."""
         if count > self.table.size(0):
             longer = torch.arange(2 * count, device=self.table.device)
             self.table = self.vectors_of(longer, self.d_model).to(self.table.dtype)
@@ -128,7 +129,7 @@ class SinusoidalPositions(PositionTable):
 class LearnedPositions(PositionTable):
     """A learned vector for each of the first `max_length` positions (GPT, BERT).
 
-    offset: the row of the table with the first position.
+    offset: the row of the table for position 0.
     """
 
     def __init__(self, max_length: int, d_model: int, offset: int = 0):
@@ -165,7 +166,7 @@ class LearnedPositions(PositionTable):
 
 
 class NoPositions(PositionTable):
-    """Zeros: attention knows of the positions itself, or nothing does."""
+    """Zeros, where positions are relative or there are none."""
 
     zero: Tensor
 
@@ -183,12 +184,12 @@ class NoPositions(PositionTable):
 
 
 class DependencyPositions(PositionTable):
-    """Where a token stands in its sequence, and how deep its word in the dependency tree: "Self-
-    Attention with Structural Position Representations" (Wang et al. 2019, section 3).
+    """The position of a token and the depth of its word in the dependency tree: "Self-Attention
+    with Structural Position Representations" (Wang et al. 2019, section 3).
 
     p = tanh(W [sinusoid(position); sinusoid(depth)] + b), the depth of the root being 0
 
-    The paper combines the two by "a non-linear function"; here tanh of a linear layer.
+    The paper combines them by "a non-linear function"; here it is tanh of a linear layer.
     """
 
     def __init__(self, d_model: int):
@@ -219,10 +220,10 @@ class DependencyPositions(PositionTable):
 
 
 class RobertaPositions(LearnedPositions):
-    """Learned positions as RoBERTa counts them: row `pad + 1` of the table is that of the first
-    token, and every padding id, even between tokens, has row `pad` and is not counted.
+    """RoBERTa's learned positions: the first token has row `pad + 1` of the table; padding ids,
+    also between tokens, have row `pad` and are not counted.
 
-    `of` takes padding ids from the batch. `forward`, `at` and `after` are for tokens alone.
+    `of` finds padding ids in the batch; `forward`, `at` and `after` are for inputs without them.
     """
 
     def __init__(self, max_length: int, d_model: int, pad: int):

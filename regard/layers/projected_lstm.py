@@ -2,9 +2,9 @@
 
     c = clip(f * c + i * g),  h = clip(R (o * tanh(c)))
 
-`projected_lstm` is the equation. The implementation below multiplies all inputs at once, and in
-the backward pass sums up the gradients of the weights in one product each, where autograd adds up a
-matrix at every step.
+`projected_lstm` is the equation. The registered implementation multiplies all inputs at once, and
+computes the gradient of each weight by one product over all steps, where autograd adds a matrix at
+every step.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from regard.ops import autocast_dtype, linear, operation
 
 
 class ProjectedWeights(NamedTuple):
-    """Of an LSTM whose cells are wider than its hidden states: D cells, P outputs.
+    """The weights of an LSTM with D cells and P outputs.
 
-    W (4D, D_in), U (4D, P), b (4D,), gates in the order i, f, g, o; R (P, D), the projection.
+    W (4D, D_in), U (4D, P) and b (4D,), gates in the order i, f, g, o; R (P, D), the projection.
     """
 
     input: Tensor
@@ -44,8 +44,8 @@ def projected_lstm(
 
     Args:
         x: (B, T, D_in), T > 0.
-        hidden, cell: before the first step, (B, P) and (B, D).
-        cell_clip, projection_clip: the largest absolute value of c' and h'; None: any.
+        hidden, cell: the state before the first step, (B, P) and (B, D).
+        cell_clip, projection_clip: the largest absolute value of c' and h'; None: no limit.
 
     Returns:
         Every hidden state, (B, T, P), and every cell, (B, T, D).
@@ -120,7 +120,7 @@ def _one_type(
     cell_clip: float | None = None,
     projection_clip: float | None = None,
 ) -> bool:
-    """Whether all tensors have one type; autocast goes to the definition."""
+    """Whether all tensors have one dtype; under autocast the definition is called."""
     types = {one.dtype for one in (x, hidden, cell, *weights)}
     return types == {autocast_dtype(x)}
 
@@ -186,8 +186,8 @@ class _ProjectedLSTM(torch.autograd.Function):
         x, hidden, _, w, u, _, _, hiddens, _, gates, squashed = ctx.saved_tensors
         d_gates, d_projected, d_hidden, d_cell = _through_time(ctx, *grads)
         flat = d_gates.flatten(0, 1)  # (T, B, 4D) -> (T B, 4D)
-        before = torch.cat([hidden[None], hiddens[:-1]]).flatten(0, 1)
-        outputs = (squashed * gates.chunk(4, 2)[3]).flatten(0, 1)
+        before = torch.cat([hidden[None], hiddens[:-1]]).flatten(0, 1)  # (T, B, P) -> (T B, P)
+        outputs = (squashed * gates.chunk(4, 2)[3]).flatten(0, 1)  # (T, B, D) -> (T B, D)
         d_x = (d_gates @ w).transpose(0, 1) if ctx.needs_input_grad[0] else None
         d_w = flat.t() @ x.transpose(0, 1).flatten(0, 1)
         d_r = d_projected.flatten(0, 1).t() @ outputs

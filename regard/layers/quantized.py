@@ -29,17 +29,20 @@ from regard.layers.panels import (
 from regard.layers.recurrent import LSTMOutput, RecurrentLayer
 from regard.layers.softmax import SLICE, Softmax, summed_loss, without_ignored
 
-SLICE_BYTES = 8 << 20  # of float32 numbers that are quantized at once
+SLICE_BYTES = 8 << 20  # float32 weights that are quantized at a time
 
 WeightType = Literal["int8", "bfloat16"]
 
 
 @dataclass
 class StoredMatrix:
-    """A matrix as a file has it: `numbers` (N, K) int8 with a `scale` (N,) each row, or bfloat16.
+    """A quantized matrix as it is stored in a file.
 
-    It is an attribute of the parameter that it replaces, `parameter.stored`; `used` when a layer
-    has it.
+    It is the attribute `stored` of the parameter that it replaces.
+
+    numbers: (N, K), int8 or bfloat16.
+    scale: (N,), of each row; None: bfloat16.
+    used: whether a quantized layer was built from it.
     """
 
     numbers: Tensor
@@ -52,20 +55,20 @@ class StoredMatrix:
         return numbers if self.scale is None else numbers * self.scale[:, None]
 
 
-def quantize_matrix(weight: Tensor, kind: WeightType) -> tuple[Tensor, Tensor | None]:
-    """The numbers (N, K) and scales (N,) of a matrix: those that a file has, or rounded now."""
+def quantize_matrix(weight: Tensor, dtype: WeightType) -> tuple[Tensor, Tensor | None]:
+    """The quantized weights (N, K) and scales (N,) of a matrix: those of its file, or new ones."""
     stored: StoredMatrix | None = getattr(weight, "stored", None)
     if stored is not None:
         stored.used = True
         return stored.numbers, stored.scale
-    if kind == "bfloat16":
+    if dtype == "bfloat16":
         return weight.detach().to(torch.bfloat16), None
     numbers = weight.detach().float()
     scale = numbers.abs().amax(1) / 127
     return (numbers / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8), scale
 
 
-def _packed(weight: Tensor, kind: WeightType) -> tuple[Tensor, Tensor | None]:
+def _packed(weight: Tensor, dtype: WeightType) -> tuple[Tensor, Tensor | None]:
     """A matrix (N, K) in panels, and its scales (N,).
 
     Slices of rows are quantized and packed one after the other, and pages of a file are dropped
@@ -80,7 +83,7 @@ def _packed(weight: Tensor, kind: WeightType) -> tuple[Tensor, Tensor | None]:
         part = slice(start, start + step)
         if stored is None:
             source = weight.detach()[part]
-            numbers, scale = quantize_matrix(source, kind)
+            numbers, scale = quantize_matrix(source, dtype)
         else:
             stored.used = True
             source = numbers = stored.numbers[part]
@@ -104,10 +107,10 @@ class QuantizedMatrix(nn.Module):
     weight: Tensor
     scale: Tensor | None
 
-    def __init__(self, weight: Tensor, kind: WeightType):
+    def __init__(self, weight: Tensor, dtype: WeightType):
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        packed, scale = _packed(weight, kind)
+        packed, scale = _packed(weight, dtype)
         self.register_buffer("weight", packed)
         self.register_buffer("scale", scale)
 
@@ -118,7 +121,7 @@ class QuantizedMatrix(nn.Module):
 
     @property
     def panels(self) -> Panels:
-        """What the operations take."""
+        """The matrix as the operations take it."""
         return Panels(self.weight, self.scale, self.shape)
 
     def part(self, first: int, end: int) -> QuantizedMatrix:
@@ -130,9 +133,9 @@ class QuantizedMatrix(nn.Module):
         return part
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """`model.float()` and its like move the matrix, but leave it quantized."""
+        """`model.to()`, `float()` and the like move the matrix, but do not convert its weights."""
         kind = self.weight.dtype
-        self.weight = self.weight.view(torch.uint8)  # they do not convert integers
+        self.weight = self.weight.view(torch.uint8)  # integers are not converted
         super()._apply(fn, recurse)
         self.weight = self.weight.view(kind)
         self.scale = None if self.scale is None else self.scale.float()
@@ -155,9 +158,9 @@ class QuantizedLinear(nn.Module):
 
     bias: Tensor | None
 
-    def __init__(self, linear: nn.Linear, kind: WeightType):
+    def __init__(self, linear: nn.Linear, dtype: WeightType):
         super().__init__()
-        self.matrix = QuantizedMatrix(linear.weight, kind)
+        self.matrix = QuantizedMatrix(linear.weight, dtype)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         bias = None if linear.bias is None else linear.bias.detach().float()
         self.register_buffer("bias", bias)
@@ -176,11 +179,11 @@ class QuantizedRecurrent(nn.Module):
 
     empty = RecurrentLayer.empty
 
-    def __init__(self, layer: RecurrentLayer, kind: WeightType):
+    def __init__(self, layer: RecurrentLayer, dtype: WeightType):
         super().__init__()
         self.d_model, self.has_cell = layer.d_model, layer.has_cell
-        self.input = QuantizedLinear(layer.input, kind)
-        self.recurrent = QuantizedLinear(layer.recurrent, kind)
+        self.input = QuantizedLinear(layer.input, dtype)
+        self.recurrent = QuantizedLinear(layer.recurrent, dtype)
 
     def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> LSTMOutput:
         """See `RecurrentLayer.forward`."""
@@ -224,7 +227,7 @@ class QuantizedSoftmax(nn.Module):
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`."""
+        """The sum of the cross-entropies in nats, and the number of targets; see `Softmax.loss`."""
         hidden, targets = without_ignored(hidden, targets, count)
         if not smoothing:
             vocab_size = self.matrix.out_features

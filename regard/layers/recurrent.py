@@ -33,7 +33,12 @@ LSTMOutput = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, the las
 
 
 class RecurrentLayer(nn.Module, ABC):
-    """One layer; each kind of cell is a subclass."""
+    """One recurrent layer; each kind of cell is a subclass.
+
+    gates: G, the gates that are stacked in the matrices.
+    has_cell: whether the state has a cell beside the hidden state.
+    recurrent_bias: whether the recurrent product has a bias of its own.
+    """
 
     gates = 1
     has_cell = False
@@ -57,7 +62,7 @@ class RecurrentLayer(nn.Module, ABC):
         return self.forward_with(x, hidden, cell, self.weights())
 
     def weights(self) -> RecurrentWeights:
-        """What one pass computes with."""
+        """The weights of one pass."""
         return RecurrentWeights(
             self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias
         )
@@ -69,13 +74,12 @@ class RecurrentLayer(nn.Module, ABC):
         if x.size(1) == 0:
             return hidden[:, None][:, :0], (hidden, cell)
         outputs, hidden, cell = self.read(x, hidden, cell, weights)
-        # Under autocast these may have 16 bits; what travels on keeps the width of the input.
+        # Under autocast these may have 16 bits; the state keeps the dtype of the input.
         return outputs.to(x.dtype), (hidden.to(x.dtype), cell.to(x.dtype))
 
     def steps(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The (hidden, cell) after each of the steps of x (B, T, d_in), one step at a time.
-
-        Each pair that is yielded is what the next step reads.
+        """The (hidden, cell) after each of the steps of x (B, T, d_in), one step at a time: each
+        pair is the input of the next step.
         """
         weights = self.weights()
         for here in x.split(1, 1):
@@ -89,7 +93,7 @@ class RecurrentLayer(nn.Module, ABC):
         """Every hidden state (B, T, D), the last one and the last cell, T > 0."""
 
     def empty(self, rows: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The state before anything was read: zeros."""
+        """The initial state, zeros: hidden (B, D), and cell (B, D) or (B, 0), with B = `rows`."""
         width = self.d_model if self.has_cell else 0
         return like.new_zeros(rows, self.d_model), like.new_zeros(rows, width)
 
@@ -116,7 +120,7 @@ class GRU(RecurrentLayer):
 
 
 class ResetFirstGRU(RecurrentLayer):
-    """Gates in the order r, z, n, of which r comes before the matrix; see
+    """Gates in the order r, z, n; r is applied before the recurrent matrix, see
     `reset_first_gru_step`.
     """
 
@@ -125,7 +129,8 @@ class ResetFirstGRU(RecurrentLayer):
     def read(
         self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
     ) -> tuple[Tensor, Tensor, Tensor]:
-        below, outputs = ops.linear(x, weights.input, weights.input_bias).to(hidden.dtype), []
+        below = ops.linear(x, weights.input, weights.input_bias).to(hidden.dtype)  # (B, T, 3D)
+        outputs = []
         for one in below.unbind(1):
             hidden = reset_first_gru_step(one, hidden, weights.recurrent)
             outputs.append(hidden)
@@ -135,8 +140,8 @@ class ResetFirstGRU(RecurrentLayer):
 def reset_first_gru_step(below: Tensor, hidden: Tensor, recurrent: Tensor) -> Tensor:
     """h' = (1 - z) h + z n,  n = tanh(W x + U (r h))       (Bahdanau et al. 2014, section A.1.1)
 
-    The reset r multiplies h, where `ops.gru_step` multiplies the product; and z is the share of
-    what is new, where there it is that of what was.
+    The reset gate r multiplies h, where in `ops.gru_step` it multiplies U h; and z is the weight of
+    the new state, where there it is that of the old one.
 
     Args:
         below: W x + b of the gates r, z, n, (B, 3D).
@@ -144,7 +149,7 @@ def reset_first_gru_step(below: Tensor, hidden: Tensor, recurrent: Tensor) -> Te
         recurrent: the matrices U of the gates r, z, n, (3D, D).
     """
     width = hidden.size(1)
-    of_gates, of_new = recurrent.split([2 * width, width])
+    of_gates, of_new = recurrent.split([2 * width, width])  # (3D, D) -> (2D, D), (D, D)
     gates = below[:, : 2 * width] + ops.linear(hidden, of_gates, None).to(hidden.dtype)
     reset, update = torch.sigmoid(gates).chunk(2, 1)
     new = below[:, 2 * width :] + ops.linear(reset * hidden, of_new, None).to(hidden.dtype)
@@ -164,9 +169,10 @@ class LSTM(RecurrentLayer):
 
 
 class WeightDropLSTM(LSTM):
-    """Dropout on the recurrent matrix, once for a pass (Merity et al. 2018, section 2).
+    """An LSTM with dropout on the recurrent matrix, one mask for a pass (Merity et al. 2018,
+    section 2).
 
-    It has two biases, as `torch.nn.LSTM`, whose weights are published.
+    It has two biases, like `torch.nn.LSTM` and so the published weights.
     """
 
     recurrent_bias = True
@@ -183,7 +189,7 @@ class WeightDropLSTM(LSTM):
 
 
 class LSTMStep(nn.Module):
-    """`ops.lstm_step` as a part of a model, for loops that feed outputs back."""
+    """`ops.lstm_step` as a module, for decoders whose outputs are inputs of the next step."""
 
     def forward(self, below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 4D), (B, 4D) and (B, D) -> the next hidden state and cell, (B, D)."""
@@ -194,17 +200,19 @@ CELLS: dict[str, type[RecurrentLayer]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
 
 
 def cell_class(name: str) -> type[RecurrentLayer]:
-    """The layer of this name."""
+    """The layer class of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
     if name not in CELLS:
         raise ValueError(f"`cell` must be one of {', '.join(CELLS)}, but is {name!r}.")
     return CELLS[name]
 
 
 class Stack(nn.Module):
-    """Layers on each other, with dropout between them and never between steps.
-
-    (Zaremba et al. 2014, section 3.1: noise on the recurrent connections would be amplified at
-    every step.)
+    """A stack of layers, with dropout between layers and not between steps (Zaremba et al. 2014,
+    section 3.1: noise on recurrent connections would be amplified at every step).
     """
 
     def __init__(
@@ -226,7 +234,7 @@ class Stack(nn.Module):
 
         Args:
             x: (B, T, d_in).
-            state: where to go on from; None: from zeros.
+            state: the state before the first step; None: zeros.
         """
         state = self.empty(x.size(0), x) if state is None else state
         after = []
@@ -237,26 +245,25 @@ class Stack(nn.Module):
         return x, stack_cells(after)
 
     def read(self, x: Tensor, state: Cells, lengths: Tensor | None = None) -> Cells:
-        """The state after all steps, or of each row after its own first `lengths[b]`, (B,).
-
-        The batch goes on together from each length to the next longer one.
+        """The state after all steps of x (B, T, d_in), or of sequence b after its first
+        `lengths[b]` steps; see `read_to`.
         """
         if lengths is None:
             return self(x, state)[1]
         return read_to(lengths, state, lambda part, state: self(x[:, part], state)[1])
 
     def empty(self, rows: int, like: Tensor) -> Cells:
-        """Before anything was read: zeros, on the device of `like`."""
+        """The initial state, zeros, with the dtype and device of `like`."""
         return stack_cells([layer.empty(rows, like) for layer in self.layers])
 
 
 def read_to(lengths: Tensor, state: S, read: Callable[[slice, S], S]) -> S:
-    """The state of each row after its own first `lengths[b]` steps, (B,).
+    """The state of each sequence b after its first `lengths[b]` steps, (B,).
 
-    The batch goes on together from each length to the next longer one.
+    The whole batch is computed from each length to the next larger one.
 
     Args:
-        read: the state after some of the steps, from the state before them.
+        read: from a slice of the steps and the state before them to the state after them.
     """
     kept, done = state, 0
     for length in sorted(set(lengths.clamp(min=0).tolist())):
@@ -266,7 +273,7 @@ def read_to(lengths: Tensor, state: S, read: Callable[[slice, S], S]) -> S:
 
 
 def _rows_of(rows: Tensor, state: S, other: S) -> S:
-    """`state` in the rows (B,) that are True, `other` elsewhere."""
+    """`state` for the sequences whose entry of `rows` (B,) is True, `other` for the others."""
     others = other.tensors()
     return state.with_tensors(
         {
@@ -278,13 +285,13 @@ def _rows_of(rows: Tensor, state: S, other: S) -> S:
 
 @dataclass(frozen=True)
 class BPTTWindows:
-    """Long texts in windows of `width` steps: the state goes on from one to the next, no gradient.
+    """Truncated backpropagation through time: texts in windows of `width` steps, between which the
+    state is carried without gradient.
 
-    Of each row the last `learning` windows have gradients; the others are read without. The mask of
-    a weight dropout is that of the whole text. ("BPTT for text classification", Howard & Ruder
-    2018, section 3.3.)
+    In each text the last `learning` windows have gradients. The mask of weight dropout is the same
+    for all windows ("BPTT for text classification", Howard & Ruder 2018, section 3.3).
 
-    lengths: of the rows, (B,).
+    lengths: of the texts, (B,).
     """
 
     lengths: Tensor
@@ -292,7 +299,7 @@ class BPTTWindows:
     learning: int
 
     def read(self, layer: RecurrentLayer, x: Tensor) -> Tensor:
-        """The layer's hidden states from zeros on: (B, T, d_in) -> (B, T, D)."""
+        """The layer's hidden states, from a zero state: (B, T, d_in) -> (B, T, D)."""
         weights, state = layer.weights(), layer.empty(x.size(0), x)
         found = [x.new_zeros(x.size(0), 0, layer.d_model)]
         for learns, window in zip(self._learning(x.size(1)), x.split(self.width, 1), strict=False):
@@ -306,7 +313,7 @@ class BPTTWindows:
         return torch.cat(found, 1)
 
     def _learning(self, steps: int) -> Iterator[Tensor | None]:
-        """For each window, which rows learn in it, (B,); None: all, without a look at lengths."""
+        """For each window the texts that have gradients in it, (B,) bool; None: all of them."""
         count = -(-steps // self.width)
         if count <= self.learning:
             return repeat(None, count)
@@ -315,7 +322,7 @@ class BPTTWindows:
 
 
 class BidirectionalStack(nn.Module):
-    """Each level reads both ways (Schuster & Paliwal 1997); d_model is that of both together."""
+    """Bidirectional layers (Schuster & Paliwal 1997); d_model is the width of both directions."""
 
     def __init__(
         self,
@@ -337,16 +344,17 @@ class BidirectionalStack(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states (B, T, D), and those with which each level's directions ended, (B, L, D).
+        """Hidden states (B, T, D), and the last states of both directions of each layer, (B, L, D).
 
-        The way back starts at each row's own last position, so that padding changes nothing; what
-        stands at the padding means nothing. A row without a position ends with zeros.
+        The backward direction starts at the last position of each sequence, so that padding changes
+        nothing; hidden states at padding are undefined. The last states of an empty sequence are
+        zeros.
         """
         x, (hidden,) = self._read(x, lengths, _read_whole)
         return x, hidden
 
     def with_cells(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Cells]:
-        """As `forward`, with the cells, too; it goes on from each length to the next longer one."""
+        """As `forward`, with the last cells too, (B, L, D); computed from length to length."""
         x, (hidden, cell) = self._read(x, lengths, _read_to_ends)
         return x, Cells(hidden, cell)
 
@@ -363,14 +371,14 @@ class BidirectionalStack(nn.Module):
         return x, tuple(torch.stack(levels, 1) for levels in zip(*ends, strict=True))
 
 
-# A layer, (B, T, D) and (B,) lengths -> hidden states, and what each row ended with, (B, D) each.
+# A layer, (B, T, D) and (B,) lengths -> hidden states, and the last states, (B, D) each.
 ReadLayer = Callable[[RecurrentLayer, Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]
 
 
 def _read_whole(
     layer: RecurrentLayer, x: Tensor, lengths: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Each row's last hidden state."""
+    """The hidden states, and the last one of each sequence."""
     hiddens, _ = layer(x, *layer.empty(x.size(0), x))
     return hiddens, (last_states(hiddens, lengths),)
 
@@ -378,7 +386,7 @@ def _read_whole(
 def _read_to_ends(
     layer: RecurrentLayer, x: Tensor, lengths: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Each row's last hidden state and cell."""
+    """The hidden states, and the last hidden state and cell of each sequence."""
     hidden, cell = ends = layer.empty(x.size(0), x)
     outputs, done = [hidden[:, None][:, :0]], 0
     for length in sorted({*lengths.tolist(), x.size(1)} - {0}):
@@ -390,7 +398,7 @@ def _read_to_ends(
 
 
 def last_states(hiddens: Tensor, lengths: Tensor) -> Tensor:
-    """(B, T, D) -> (B, D): each row's last position; zeros where it has none."""
+    """The last position of each sequence: (B, T, D) -> (B, D); zeros for an empty one."""
     if hiddens.size(1) == 0:
         return hiddens.new_zeros(hiddens.size(0), hiddens.size(2))
     row = torch.arange(lengths.size(0), device=lengths.device)
@@ -399,18 +407,18 @@ def last_states(hiddens: Tensor, lengths: Tensor) -> Tensor:
 
 
 def reverse_order(lengths: Tensor, count: int) -> Tensor:
-    """(B, T) positions that turn each row's own words around and leave its padding in place."""
+    """Positions (B, T), T = `count`, that reverse each sequence and leave its padding in place."""
     at = torch.arange(count, device=lengths.device)[None]
     return torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
 
 
 def reorder(x: Tensor, order: Tensor) -> Tensor:
-    """(B, T, D) in another order of the positions, (B, T)."""
+    """(B, T, D) with position t taken from position `order[b, t]`, (B, T)."""
     return x.gather(1, order[..., None].expand_as(x))
 
 
 def stack_cells(layers: Sequence[Sequence[Tensor]]) -> Cells:
-    """The (hidden, cell) of each layer as one state, rows first: (B, L, D)."""
+    """The (hidden, cell) of each layer, (B, D) each, as one state, (B, L, D) each."""
     return Cells(*(torch.stack(list(part), 1) for part in zip(*layers, strict=True)))
 
 
@@ -418,8 +426,8 @@ def stack_cells(layers: Sequence[Sequence[Tensor]]) -> Cells:
 
 
 def _torch_arguments(x: Tensor, weights: RecurrentWeights) -> tuple:
-    """Weights, then of torch's kernels: has biases, 1 layer, no dropout, whether gradients can be
-    needed, one direction, rows first.
+    """The weights, and the other arguments of torch's kernels: has biases, 1 layer, no dropout,
+    training, one direction, batch first.
     """
     zeros = torch.zeros_like(weights.input[:, 0])
     biases = (zeros if bias is None else bias for bias in weights[2:])
@@ -457,7 +465,7 @@ def _several_steps(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWe
 
 @cache
 def _has_bfloat16_lstm() -> bool:
-    """Whether oneDNN has an LSTM in bfloat16 for this processor: not for all that lack AVX-512."""
+    """Whether oneDNN has an LSTM in bfloat16 for this processor; not for all without AVX-512."""
     x, state = torch.zeros(1, 2, 1), torch.zeros(1, 1)
     weights = RecurrentWeights(torch.zeros(4, 1), torch.zeros(4, 1), None, None)
     try:

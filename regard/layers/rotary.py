@@ -1,7 +1,7 @@
 """Rotary positions: "RoFormer: Enhanced Transformer with Rotary Position Embedding" (Su et al.).
 
-The two numbers x_i and x_{i+K/2} of a query or a key are rotated by an angle that grows with its
-position, so that the product of a query and a key depends on the distance between them alone:
+The elements x_i and x_{i+K/2} of a query or a key are rotated by an angle proportional to its
+position, so that the product of a query and a key depends only on the distance between them:
 
     (R_m q) . (R_n k) = q . R_{n-m} k                           (Su et al. 2021, eq. 16 and 34)
 """
@@ -22,7 +22,7 @@ RotaryScaling = Literal["none", "linear", "llama3"]
 
 @dataclass(frozen=True)
 class RotaryAngles:
-    """How fast each pair of numbers rotates: frequency i of K/2 is theta^(-2i/K).
+    """The frequencies of the K/2 pairs: frequency i is theta^(-2i/K).
 
     scaling: for texts longer than those of pre-training. "linear" divides all frequencies by
         `factor` (Chen et al. 2023, "Extending Context Window of Large Language Models via Position
@@ -39,7 +39,7 @@ class RotaryAngles:
     original_length: int = 8192
 
     def frequencies(self, head_dim: int) -> Tensor:
-        """Radians a position of each pair: (K/2,) float64.
+        """The frequency of each pair, in radians per position: (K/2,) float64.
 
         Raises:
             ValueError: K is odd.
@@ -54,14 +54,14 @@ class RotaryAngles:
             case "llama3":
                 # 0 where a wavelength is long, 1 where it is short
                 turns = self.original_length * plain / (2 * math.pi)
-                kept = (turns - self.low_factor) / (self.high_factor - self.low_factor)
-                kept = kept.clamp(0, 1)
-                return (1 - kept) * plain / self.factor + kept * plain
+                share = (turns - self.low_factor) / (self.high_factor - self.low_factor)
+                share = share.clamp(0, 1)
+                return (1 - share) * plain / self.factor + share * plain
             case _:
                 return plain
 
     def __call__(self, positions: Tensor, head_dim: int) -> Tensor:
-        """All cosines before all sines of positions: (...,) -> (..., K), float32.
+        """The cosines, then the sines of positions: (...,) -> (..., K), float32.
 
         The angles are computed in float64, as those of `sinusoid`.
         """
@@ -78,7 +78,7 @@ class RotaryPositions(SinusoidalPositions):
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Queries or keys (B, H, T, K), rotated by their positions (T, K) or (B, T, K)."""
+    """Rotate queries or keys, (B, H, T, K), same, by `RotaryPositions` (T, K) or (B, T, K)."""
     cos, sin = angles.unsqueeze(-3).to(x).chunk(2, -1)  # (T, K) -> 2 times (1, T, K/2)
     first, second = x.chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

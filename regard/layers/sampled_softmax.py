@@ -1,11 +1,11 @@
-"""A softmax that compares each target in training with a sample of the other words.
+"""Sampled softmax: in training the normalization is over the target and a sample of other words.
 
     loss = -log( exp(r_t) / (exp(r_t) + sum_{k sampled, k != t} exp(r_k)) ),  r_k = s_k - log q_k
 
-(Jean et al. 2015; Jozefowicz et al. 2016, section 3.1.) s are the scores, q_k is how often word k
-is expected in a sample. Words are drawn without replacement with the probabilities of a Zipfian
-text, p_k = log((k + 2) / (k + 1)) / log(V + 1), so that ids must be sorted by frequency, the most
-frequent first, as those of a trained vocabulary of words are.
+(Jean et al. 2015; Jozefowicz et al. 2016, section 3.1.) s are the logits, q_k is the expected count
+of word k in a sample. Words are drawn without replacement from the log-uniform (Zipfian)
+distribution, p_k = log((k + 2) / (k + 1)) / log(V + 1), so that ids must be sorted by frequency,
+the most frequent first, as those of a trained vocabulary of words are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SampledSoftmax(Softmax):
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """See `Softmax`; in evaluation, and with smoothing, over all words."""
+        """See `Softmax`; in evaluation, and with `smoothing`, it is the loss over all words."""
         if not self.training or smoothing:
             return super().loss(hidden, targets, smoothing, count)
         hidden, targets = without_ignored(hidden, targets, count)
@@ -53,7 +53,7 @@ class SampledSoftmax(Softmax):
         return self.sampled_loss(hidden, targets, sampled), targets.numel()
 
     def sampled_loss(self, hidden: Tensor, targets: Tensor, sampled: Tensor) -> Tensor:
-        """The sum of the losses with this sample: (N, D), (N,) and (S,) -> ()."""
+        """The sum of the losses in nats with a sample: (N, D), (N,) ids and (S,) ids -> ()."""
         correction: Tensor = self.log_expected  # type: ignore[assignment]
         bias = torch.zeros_like(correction) if self.bias is None else self.bias
         bias = bias - correction
@@ -71,10 +71,9 @@ def zipfian(vocab_size: int) -> np.ndarray:
 
 
 def expected_counts(probabilities: np.ndarray, samples: int) -> np.ndarray:
-    """How often each word is expected in `samples` different words, (V,).
+    """q, the probability that each word is in a sample of `samples` different words: (V,).
 
-    Drawn with replacement n times, word k is among them with 1 - (1 - p_k)^n; n is the number with
-    which these sum to `samples`.
+    In n draws with replacement it is 1 - (1 - p_k)^n; n is chosen so that these sum to `samples`.
     """
     if samples == len(probabilities):
         return np.ones_like(probabilities)

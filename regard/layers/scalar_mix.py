@@ -1,11 +1,11 @@
-"""A feature from the hidden states of an encoder: one layer, a sum, a concatenation, a scalar mix.
+"""Features from the layers of an encoder: one layer, a sum, a concatenation, a scalar mix.
 
     choice = choice_of("concat-last-4")
-    feature = choice(encoder.states(texts))       (B, T, 4 D), and no other layer is kept
+    feature = choice(encoder.states(texts))       (B, T, 4 D); only four layers are in memory
 
-Layers are numbered as in BERT's paper (section 5.3, table 7): 0 are the embeddings, 1 to L the
-layers above them. A choice reads the hidden states one by one as they are computed, and stops
-the encoder after the last layer that it needs.
+Layers are numbered as in BERT's paper (section 5.3, table 7): 0 is the embeddings, 1 to L are the
+layers. A choice takes the hidden states one by one as they are computed, and does not compute the
+layers after the last one that it needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of 
 
 
 class LayerChoice(Protocol):
-    """Makes one feature (B, T, D') of the hidden states of all layers, each (B, T, D)."""
+    """From the hidden states of all layers, each (B, T, D), to one feature (B, T, D')."""
 
     def __call__(self, states: States) -> Tensor: ...
 
@@ -45,8 +45,8 @@ class SingleLayer:
         if self.number >= 0:
             found = list(islice(states, self.number, self.number + 1))
         else:
-            kept = deque(states, maxlen=-self.number)
-            found = list(kept)[:1] if len(kept) == -self.number else []
+            last = deque(states, maxlen=-self.number)
+            found = list(last)[:1] if len(last) == -self.number else []
         if not found:
             raise ConfigError(
                 f"This model has no layer {self.number}. Layers are counted from 0, the "
@@ -81,7 +81,7 @@ class SumOfLayers:
 
 @dataclass(frozen=True)
 class ConcatLayers:
-    """The last `count` layers, the lowest of them first."""
+    """The last `count` layers concatenated, the lowest first: (B, T, `count` * D)."""
 
     count: int
 
@@ -96,7 +96,7 @@ class ConcatLayers:
 class ScalarMix(nn.Module):
     """gamma * sum_j softmax(s)_j h_j over the embeddings and all layers (Peters et al. 2018, eq. 1)
 
-    `scalars` (L + 1,) are s; all zero, which they are at the start, gives the mean of the layers.
+    scalars: s, (L + 1,), initialized with zeros, which give the mean of the layers.
     """
 
     def __init__(self, layers: int):
@@ -106,7 +106,7 @@ class ScalarMix(nn.Module):
 
     @classmethod
     def of(cls, scalars: Sequence[float], gamma: float = 1.0) -> ScalarMix:
-        """A mix of known scalars, one for the embeddings and one for each layer."""
+        """A frozen mix of given scalars, one for the embeddings and one for each layer."""
         mix = cls(len(scalars) - 1).requires_grad_(False)
         mix.scalars.copy_(torch.tensor(scalars))
         mix.gamma.fill_(gamma)
@@ -133,7 +133,7 @@ class ScalarMix(nn.Module):
         return total
 
     def width(self, d_model: int) -> int:
-        """That of a layer."""
+        """See `LayerChoice`."""
         return d_model
 
 
@@ -149,7 +149,7 @@ MIX = "mix:"  # followed by scalars, with commas between
 
 
 def choice_of(layers: str | int | LayerChoice) -> LayerChoice:
-    """The choice of this name, the layer of this number, or the mix `mix:1,0,-2` of scalars.
+    """The choice of a name of `CHOICES`, of the number of a layer, or of scalars, `mix:1,0,-2`.
 
     Raises:
         ConfigError: there is no such choice.
@@ -183,8 +183,8 @@ def _mix(scalars: str) -> ScalarMix:
 
 
 def _last(states: States, count: int) -> list[Tensor]:
-    """The last `count` states; never more of them are kept."""
-    kept = deque(states, maxlen=count)
-    if len(kept) < count:
-        raise ConfigError(f"This model has {len(kept)} layers: it has no last {count}.")
-    return list(kept)
+    """The last `count` states; no more are in memory at a time."""
+    last = deque(states, maxlen=count)
+    if len(last) < count:
+        raise ConfigError(f"This model has {len(last)} layers: it has no last {count}.")
+    return list(last)

@@ -1,10 +1,10 @@
 """The output layer: logits for decoding, and a loss that never stores all logits.
 
-A batch of 4,096 tokens and a vocabulary of 50,000 make 800 MB of logits and as much again of
-gradients. The implementation of `ops.cross_entropy` here goes through the tokens in slices and
-computes, while a slice's logits exist, both its loss and its gradients; so memory is one slice, and
-the backward pass is a multiplication. Where the tokens are so few that the gradient of their logits
-is smaller than the gradients of the parameters, it is stored instead of them.
+4,096 tokens and a vocabulary of 50,000 have 800 MB of logits and as much again of gradients. The
+implementation of `ops.cross_entropy` here computes the loss and the gradients slice by slice of the
+tokens: only the logits of one slice are in memory, and the backward pass is a multiplication by the
+incoming gradient. For few tokens the gradient of the logits is smaller than the gradients of the
+parameters, and is stored instead of them.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ class Softmax(nn.Module):
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """Sum of the cross-entropies in nats, and how many targets counted.
+        """The sum of the cross-entropies in nats, and the number of targets that are not ignored.
 
         Args:
             hidden: (N, D).
-            targets: (N,) token ids; -100 does not count.
-            smoothing: share e of the target's probability spread evenly over all tokens
-                (Szegedy et al. 2016, section 7): (1 - e) * -log p(target) + e * mean(-log p).
-            count: how many targets count, where that is known: then nothing waits for the device.
+            targets: (N,) token ids; -100 is ignored.
+            smoothing: label smoothing e (Szegedy et al. 2016, section 7):
+                (1 - e) * -log p(target) + e * mean(-log p).
+            count: the number of targets that are not ignored, where it is known: computing it waits
+                for the device.
         """
         hidden, targets = without_ignored(hidden, targets, count)
         total = ops.cross_entropy(hidden, self.weight, self.bias, targets, smoothing)
@@ -67,7 +68,10 @@ class Softmax(nn.Module):
 
 
 def without_ignored(hidden: Tensor, targets: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
-    """The hidden states (N, D) and targets (N,) that count; `count` is their number, if known."""
+    """The hidden states (N, D) and targets (N,) without those of target -100: (N', D) and (N',).
+
+    count: N', if known.
+    """
     counts = targets != IGNORE
     count = int(counts.sum()) if count is None else count
     if count == targets.numel():
@@ -77,14 +81,14 @@ def without_ignored(hidden: Tensor, targets: Tensor, count: int | None) -> tuple
 
 
 def slice_on(device: torch.device) -> int:
-    """How many logits a slice has on a device."""
+    """The number of logits of a slice on a device."""
     return SLICES.get(device.type, SLICE)
 
 
 def token_losses(
     hidden: Tensor, targets: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int
 ) -> Iterator[Tensor]:
-    """-log p(target) slice by slice and without a gradient: (N, D) and (N,) -> several (n,)."""
+    """-log p(target) in nats, without gradient: (N, D) and (N,) -> one (n,) for each slice."""
     rows = max(slice_on(hidden.device) // vocab_size, MIN_ROWS)
     for start in range(0, targets.numel(), rows):
         part = slice(start, start + rows)
@@ -94,7 +98,7 @@ def token_losses(
 def summed_loss(
     hidden: Tensor, targets: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int
 ) -> Tensor:
-    """The sum of -log p(target) without a gradient: (N, D) and (N,) -> ()."""
+    """The sum of -log p(target) in nats, without gradient: (N, D) and (N,) -> ()."""
     total = hidden.new_zeros((), dtype=torch.float64)
     for part in token_losses(hidden, targets, logits, vocab_size):
         total += part.sum()
@@ -128,7 +132,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         copies = cast(weight, dtype), None if bias is None else cast(bias, dtype)
         ctx.learning = learning and any(ctx.needs_input_grad)
         ctx.dtypes = hidden.dtype, weight.dtype
-        # To pass over the weight's gradient pays from about D/2 tokens on.
+        # Adding to the gradient of the weight pays for slices of about D/2 tokens or more.
         slice_size = SLICES.get(weight.device.type, TRAINING_SLICE)
         rows = max(slice_size // weight.size(0), weight.size(1) // 2, 1)
         total = hidden.new_zeros((), dtype=torch.float64)

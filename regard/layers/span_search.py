@@ -73,9 +73,8 @@ class SpanSearchHead(nn.Module):
 
     def end_logits(self, hidden: Tensor, starts: Tensor, allowed: Tensor) -> Tensor:
         """(B, T, D) and the states of S first tokens (B, S, D) -> (B, S, T)."""
-        both = torch.cat(
-            torch.broadcast_tensors(hidden[:, None], starts[:, :, None]), -1
-        )  # (B, S, T, 2 D)
+        pairs = torch.broadcast_tensors(hidden[:, None], starts[:, :, None])
+        both = torch.cat(pairs, -1)  # 2 times (B, S, T, D) -> (B, S, T, 2 D)
         inner = self.end_norm(torch.tanh(self.end_inner(both)))
         return self.end(inner)[..., 0].masked_fill(~allowed[:, None], -torch.inf)
 

@@ -2,8 +2,8 @@
 
     scores = W drop(a(U drop(h)))        at every token, or at the token that represents a text
 
-Families differ in where they read, whether there is an inner layer (BERT's pooler is one) and where
-they drop; so these are the parts of one head.
+Families of models differ in the pooling, in the inner layer (BERT's pooler is one) and in dropout,
+which are the arguments of one head.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pooling = Callable[[Tensor, Sequences], Tensor]
 
 
 def every_token(hidden: Tensor, batch: Sequences) -> Tensor:
-    """No pooling: (B, T, D) or (1, N, D) as it is."""
+    """No pooling: (B, T, D) or (1, N, D), same."""
     return hidden
 
 
@@ -38,8 +38,8 @@ def first_token(hidden: Tensor, batch: Sequences) -> Tensor:
 class LastToken:
     """The last token of each sequence, GPT's [EXTRACT]: (B, T, D) or (1, N, D) -> (B, D).
 
-    skip: tokens with this id at the end are passed over, as `transformers` passes over the padding
-        of classifiers even where a text itself ends in it; None: there are none.
+    skip: tokens with this id at the end are skipped. `transformers` skips the padding id so, even
+        where a text itself ends in it. None: none are skipped.
     """
 
     skip: int | None = None
@@ -91,7 +91,7 @@ class ConcatPooling:
 
     h_T is the last hidden state. A sequence without a token has zeros.
 
-    backward: whether texts are read from their end, so that h_T is the first.
+    backward: whether the model reads texts from their end, so that h_T is at the first position.
     """
 
     backward: bool = False
@@ -101,24 +101,25 @@ class ConcatPooling:
         at = torch.zeros_like(batch.lengths) if self.backward else (batch.lengths - 1).clamp(min=0)
         end = padded[torch.arange(len(batch), device=hidden.device), at]
         parts = torch.stack([end, max_of_tokens(hidden, batch), batch.mean(hidden)], 1)  # (B, 3, D)
+        # (B, 3, D) -> (B, 3 D)
         return parts.masked_fill((batch.lengths == 0)[:, None, None], 0.0).flatten(1)
 
 
 class TaskHead(Protocol):
-    """What answers from hidden states.
+    """A head that computes scores from hidden states.
 
-    pooling: what it reads of the hidden states of a batch.
+    pooling: from the hidden states of a batch to the input of `scores`.
     """
 
     pooling: Pooling
 
     def scores(self, pooled: Tensor) -> Tensor:
-        """From what it reads: (..., D) -> (..., O)."""
+        """From pooled hidden states to O scores: (..., D) -> (..., O)."""
         ...
 
 
 class DenseActivation(nn.Module):
-    """a(U drop(h) + b), as wide as the model or as `d_out` says."""
+    """a(U drop(h) + b), of width `d_out`; None: D."""
 
     def __init__(
         self, d_model: int, activation: str, dropout: float = 0.0, *, d_out: int | None = None
@@ -171,7 +172,7 @@ class ClassificationHead(nn.Module):
 
     @property
     def outputs(self) -> int:
-        """How many scores there are."""
+        """O, the number of scores."""
         return self.output.out_features
 
     def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
@@ -186,9 +187,10 @@ class ClassificationHead(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Which word stands here: softmax(E norm(a(U h + b)) + c), E the embedding (BERT, section 3.1).
+    """p(token) = softmax(E norm(a(U h + b)) + c), E the embedding (Devlin et al. 2019, section
+    3.1).
 
-    It has the two verbs of every head over words, `logits` and `loss`.
+    A `TaskHead`, and a `Head` over the vocabulary with `logits` and `loss`.
     """
 
     def __init__(self, d_model: int, activation: str, norm_eps: float, softmax: Softmax):
@@ -215,10 +217,8 @@ class MaskedLMHead(nn.Module):
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """Sum of the losses over (N, D) hidden states, and how many targets counted; see
-        `Softmax.loss`.
-        """
-        # The hidden states of masked words alone pass the head: about one in seven.
+        """The sum of the losses in nats, and the number of targets; see `Softmax.loss`."""
+        # The head is computed only at masked tokens: about one in seven.
         hidden, targets = without_ignored(hidden, targets, count)
         read = self.norm(self.inner(hidden))
         return self.softmax.loss(read, targets, smoothing, targets.numel())

@@ -16,16 +16,18 @@ from regard.text.characters import ELMO_CHARACTERS, ELMO_PADDING
 
 
 def vectors_of_words(batch: Sequences, read: Callable[[Tensor], Tensor]) -> Tensor:
-    """(B, T, P), zeros at the padding; "characters" of the extras are (B, T, C).
+    """The vectors of the words of a batch, (B, T, P), from its extra "characters", (B, T, C); zeros
+    at padding.
 
     On a CPU every distinct word of the batch is computed once; equal ids have equal characters.
-    Other devices compute all words, since to find the distinct ones is to wait for them.
+    On other devices all words are computed: finding the distinct ones would wait for the device.
 
     Args:
         read: from characters (N, C) to vectors (N, P).
     """
     characters, keep = batch.extras["characters"], batch.keep
     if characters.device.type != "cpu":
+        # (B, T, C) -> (B * T, C) -> (B * T, P) -> (B, T, P)
         vectors = read(characters.flatten(0, 1)).unflatten(0, keep.shape)
         return vectors * keep[..., None]
     distinct, word = batch.ids[keep].unique(return_inverse=True)
@@ -36,9 +38,10 @@ def vectors_of_words(batch: Sequences, read: Callable[[Tensor], Tensor]) -> Tens
 
 
 class CharacterLSTM(nn.Module):
-    """Where an LSTM ends that reads the characters of a word from both sides (section 4.1).
+    """The last states of a bidirectional LSTM over the characters of a word (Lample et al. 2016,
+    section 4.1).
 
-    d_model: of both directions together.
+    d_model: the width of both directions together.
     """
 
     def __init__(self, d_character: int, d_model: int):
