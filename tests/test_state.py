@@ -220,7 +220,8 @@ def test_select_copies_no_keys_until_most_of_them_are_unused():
 def test_rewinding_beyond_the_shortest_sequence_raises_an_error(count):
     cache = KeyValueCache.empty(2, 1, 1, 1, like=torch.zeros(1)).advance(5)
     cache = cache.truncate(torch.tensor([4, 2]))
-    with pytest.raises(ValueError, match=f"from 0 to 2, the positions of the shortest sequence, but is {count}"):
+    message = f"from 0 to 2, the positions of the shortest sequence, but is {count}"
+    with pytest.raises(ValueError, match=message):
         cache.rewind(count)
     assert cache.rewind(2).lengths.tolist() == [2, 0]
 

@@ -3,7 +3,7 @@
 For float32 on an x86 CPU torch calls MKL, which is slow on processors that are not Intel's. oneDNN,
 which every torch for x86 also contains, is not: one core of an AMD EPYC (Zen 5) computes
 250 GFLOP/s instead of 105. Other types, processors and devices use torch's own function: on AArch64
-it calls the Arm Compute Library or SVE code, while `_linear_pointwise` is oneDNN's reference product.
+it calls the Arm Compute Library or SVE code, where `_linear_pointwise` is oneDNN's reference code.
 """
 
 from __future__ import annotations
