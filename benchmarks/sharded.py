@@ -142,7 +142,7 @@ def overhead(folder: Path, rows: int, rounds: int) -> None:
             shards = len(begin(out, task, [source], least).shards)
             began = time.perf_counter()
             worker.run(
-                str(out), strict=False, lease_timeout=60.0, changed=[source.stat().st_mtime_ns]
+                str(out), strict=False, lease_timeout=60.0, modified=[source.stat().st_mtime_ns]
             )
             took[shards] = time.perf_counter() - began
         (few, short), (many, long) = sorted(took.items())

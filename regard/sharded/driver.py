@@ -26,6 +26,7 @@ from regard.sharded.manifest import (
     ShardedTask,
     ShardManifest,
     begin,
+    names_in,
 )
 from regard.training.interrupt import Interrupted
 
@@ -39,7 +40,7 @@ class WorkerOptions:
     workers: the number of processes.
     on: where they run: the name of an executor, see `regard.executors.executor`.
     gpus: the number of GPUs of each worker.
-    strict: whether the first row without a result is an error that stops all workers.
+    strict: whether the first row without a result raises an error, which stops all workers.
     lease_timeout: seconds without a heartbeat after which a worker counts as dead, and another one
         computes its shard.
     """
@@ -63,7 +64,7 @@ class WorkerOptions:
 class ShardedSummary:
     """The numbers of shards and rows in a complete output folder.
 
-    failed: the number of rows without a result.
+    out: the folder.  failed: the number of rows without a result.
     """
 
     out: Path
@@ -138,7 +139,7 @@ def _run(
         "out": str(out),
         "strict": workers.strict,
         "lease_timeout": workers.lease_timeout,
-        "changed": [os.stat(split_member(f.path)[0]).st_mtime_ns for f in manifest.files],
+        "modified": [os.stat(split_member(f.path)[0]).st_mtime_ns for f in manifest.files],
     }
     names = [f"worker {number}" for number in range(min(workers.workers, len(pending)))]
     threads = manifest.task.threads
@@ -155,7 +156,11 @@ def _run(
 
 @dataclass
 class _Progress:
-    """A stage of the progress display."""
+    """What the progress line shows.
+
+    rows: of all shards.  before: rows of shards that were done before this start.  since: the start
+    by `time.monotonic`.  done, failed: rows of each shard since then, by its number.
+    """
 
     rows: int
     before: int
@@ -212,9 +217,10 @@ class _Display:
 
 
 def _complete(out: Path, manifest: ShardManifest) -> int:
-    """Write failed.jsonl, remove what workers have left behind; returns the number of such rows."""
-    files = [manifest.failed(out, number) for number in range(len(manifest.shards))]
-    there = {one.name for one in os.scandir(out / FAILED)} if (out / FAILED).exists() else set()
+    """Write failed.jsonl and remove the temporary files of workers; returns the number of rows that
+    failed."""
+    files = [manifest.failed_file(out, number) for number in range(len(manifest.shards))]
+    there = names_in(out / FAILED)
     failed = 0
     with replacing(out / ALL_FAILED, uuid.uuid4().hex) as temporary:
         with temporary.open("wb") as joined:

@@ -73,18 +73,18 @@ class ShardManifest:
         """The number of rows of all shards."""
         return sum(shard.rows for shard in self.shards)
 
-    def part(self, out: Path, number: int) -> Path:
+    def part_file(self, out: Path, number: int) -> Path:
         """The file with the results of a shard."""
         return out / PARTS / f"part-{number:05}.{self.task.format}"
 
-    def failed(self, out: Path, number: int) -> Path:
+    def failed_file(self, out: Path, number: int) -> Path:
         """The file that lists the rows of a shard that have no result."""
         return out / FAILED / f"part-{number:05}.jsonl"
 
     def pending(self, out: Path) -> list[int]:
         """The numbers of the shards that have no part yet."""
         done = names_in(out / PARTS)
-        return [n for n in range(len(self.shards)) if self.part(out, n).name not in done]
+        return [n for n in range(len(self.shards)) if self.part_file(out, n).name not in done]
 
 
 def names_in(folder: Path) -> set[str]:

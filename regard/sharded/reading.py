@@ -30,7 +30,7 @@ class ShardedResults:
     def files(self) -> list[Path]:
         """The part of each shard, in order."""
         numbers = range(len(self.manifest.shards))
-        return [self.manifest.part(self.folder, number) for number in numbers]
+        return [self.manifest.part_file(self.folder, number) for number in numbers]
 
     def __len__(self) -> int:
         return self.manifest.rows

@@ -58,13 +58,13 @@ POLL_INTERVAL = 0.5  # seconds between two checks of the shards that other worke
 MESSAGE_INTERVAL = 0.5  # seconds between two messages about rows
 
 
-def run(out: str, *, strict: bool, lease_timeout: float, changed: Sequence[int]) -> None:
+def run(out: str, *, strict: bool, lease_timeout: float, modified: Sequence[int]) -> None:
     """Compute shards until all are done: the function of a job.
 
     out: the output folder.
     strict: whether a row without a result raises its error.
     lease_timeout: seconds without a change after which the owner of a lease counts as dead.
-    changed: when each file of the input was last changed, in nanoseconds.
+    modified: when each file of the input was last modified, in nanoseconds (`st_mtime_ns`).
 
     Raises:
         DataError: with `strict`, a row has no result; or a file has changed meanwhile.
@@ -73,11 +73,11 @@ def run(out: str, *, strict: bool, lease_timeout: float, changed: Sequence[int])
     """
     folder = Path(out)
     manifest = read_manifest(folder)
-    _check_files(manifest, changed)
+    _check_files(manifest, modified)
     with Interruption() as interruption:
         try:
             with interruption.leaving_at_once():
-                worker = _Worker(folder, manifest, strict, changed)
+                worker = _Worker(folder, manifest, strict, modified)
                 leases = Leases(folder / LEASES, lease_timeout)
                 with leases.renewing(), closing(worker.files):
                     _work(worker, leases)
@@ -109,8 +109,8 @@ def _work(worker: _Worker, leases: Leases) -> None:
             worker.report(number, done=True)
 
 
-def _check_files(manifest: ShardManifest, changed: Sequence[int]) -> None:
-    for file, nanoseconds in zip(manifest.files, changed, strict=True):
+def _check_files(manifest: ShardManifest, modified: Sequence[int]) -> None:
+    for file, nanoseconds in zip(manifest.files, modified, strict=True):
         try:
             status = os.stat(split_member(file.path)[0])
         except OSError as error:
@@ -131,7 +131,7 @@ class _Results:
 class _Worker:
     """The open model and the open files, and how the parts are written."""
 
-    def __init__(self, out: Path, manifest: ShardManifest, strict: bool, changed: Sequence[int]):
+    def __init__(self, out: Path, manifest: ShardManifest, strict: bool, modified: Sequence[int]):
         task = manifest.task
         torch.set_num_threads(task.threads)
         if (checksum := model_checksum(task.model)) != manifest.model_sha256:
@@ -139,7 +139,7 @@ class _Worker:
                 f"{task.model} is another model here: its sha256 must be "
                 f"{manifest.model_sha256[:12]}…, but is {checksum[:12]}…."
             )
-        self.out, self.manifest, self.strict, self.changed = out, manifest, strict, changed
+        self.out, self.manifest, self.strict, self.modified = out, manifest, strict, modified
         self.files = OpenFiles(manifest.files)
         self.computer = open_computer(task)
         keep_freed_blocks()
@@ -149,7 +149,7 @@ class _Worker:
         self._reported = 0.0
 
     def is_done(self, number: int) -> bool:
-        return self.manifest.part(self.out, number).exists()
+        return self.manifest.part_file(self.out, number).exists()
 
     def compute_shard(self, number: int, lease: Lease) -> None:
         """Compute a shard and write its part, unless the lease is lost meanwhile."""
@@ -162,7 +162,7 @@ class _Worker:
             self._compute_rows(shard, chunk, results)
             rows += len(chunk)
             self.report(number, rows, len(results.failed))
-        _check_files(self.manifest, self.changed)
+        _check_files(self.manifest, self.modified)
         if rows != shard.rows:
             problem = f"has {rows:,} rows in shard {number}, and had {shard.rows:,}."
             raise DataError(self.manifest.files[shard.file].path, shard.line, problem)
@@ -190,10 +190,10 @@ class _Worker:
                 (self.out / FAILED).mkdir(exist_ok=True)
                 content = "".join(results.failed).encode("utf-8", "backslashreplace")
                 write = partial(write_bytes, content=content)
-                _replace(self.manifest.failed(self.out, number), write, lease)
-            _replace(self.manifest.part(self.out, number), results.part.save, lease)
+                _replace(self.manifest.failed_file(self.out, number), write, lease)
+            _replace(self.manifest.part_file(self.out, number), results.part.save, lease)
         except OSError as error:
-            raise not_written(self.manifest.part(self.out, number), error) from error
+            raise not_written(self.manifest.part_file(self.out, number), error) from error
 
     def report(self, number: int, rows: int = 0, failed: int = 0, done: bool = False) -> None:
         """Send the numbers of rows computed and failed, at most every `MESSAGE_INTERVAL` seconds

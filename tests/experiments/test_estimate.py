@@ -15,7 +15,7 @@ from regard.data.bidirectional_streams import BidirectionalStreams, Bidirectiona
 from regard.errors import ConfigError
 from regard.experiments.estimate import estimate, measuring, samples
 from regard.experiments.estimate.counting import memory_of, updates_of
-from regard.experiments.estimate.measuring import Clock, Seconds, activations_of, whole_batch
+from regard.experiments.estimate.measuring import Clock, Seconds, activations_of, time_of_batch
 from regard.experiments.estimate.samples import first_rows
 from regard.experiments.runs import read_recipe
 from regard.models import model_class
@@ -142,12 +142,12 @@ name = "sgd"
 
 
 def test_the_first_limit_decides_the_estimated_updates():
-    def updates(an_epoch=None, **limits):
-        return updates_of(TrainingOptions(**limits), an_epoch, items=100.0)
+    def updates(batches_per_epoch=None, **limits):
+        return updates_of(TrainingOptions(**limits), batches_per_epoch, items=100.0)
 
     assert updates(updates=7) == 7
-    assert updates(epochs=2, an_epoch=5) == 10
-    assert updates(epochs=2, an_epoch=5, accumulate=2) == 6
+    assert updates(epochs=2, batches_per_epoch=5) == 10
+    assert updates(epochs=2, batches_per_epoch=5, accumulate=2) == 6
     assert updates(tokens=250) == 3
     assert updates(updates=2, tokens=250, epochs=9) == 2
     assert updates(epochs=9) is None
@@ -160,11 +160,11 @@ def test_timing_separates_constant_costs_from_those_of_each_example():
         taken.append(rows)
         return Seconds(own=0.1 + 0.01 * rows, wall=0.1 + 0.01 * rows)
 
-    assert whole_batch(timed, 1000) == (pytest.approx(0.1 + 10.0), 64)
+    assert time_of_batch(timed, 1000) == (pytest.approx(0.1 + 10.0), 64)
     assert taken == [1, 1, 4, 16, 64]
-    assert whole_batch(timed, 6) == (pytest.approx(0.16), 6)
+    assert time_of_batch(timed, 6) == (pytest.approx(0.16), 6)
     # Where other programs take the time, fewer rows are timed and their time does not count.
-    assert whole_batch(lambda rows: Seconds(0.1 * rows, 9.0), 50) == (pytest.approx(5.0), 1)
+    assert time_of_batch(lambda rows: Seconds(0.1 * rows, 9.0), 50) == (pytest.approx(5.0), 1)
 
 
 def test_the_clock_does_not_count_the_time_of_other_processes():

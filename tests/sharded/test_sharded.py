@@ -495,7 +495,7 @@ def test_a_model_that_is_missing_or_another_one_where_the_worker_is(encoder, tmp
     with pytest.raises(CheckpointError, match="there is no such folder"):
         embed(tmp_path / "nothing", source, tmp_path / "out")
     embed(encoder, source, tmp_path / "out")
-    arguments = {"strict": False, "lease_timeout": 60.0, "changed": [source.stat().st_mtime_ns]}
+    arguments = {"strict": False, "lease_timeout": 60.0, "modified": [source.stat().st_mtime_ns]}
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     manifest["model_sha256"] = "0" * 64
     (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))

@@ -27,11 +27,11 @@ from typing import Any
 from torch import nn
 
 from regard.experiments.estimate.counting import (
-    Figure,
+    PublishedFigure,
     memory_of,
     parameters_of,
     published,
-    sharded,
+    sharded_memory,
     updates_of,
 )
 from regard.experiments.estimate.measuring import Measured, measured
@@ -67,7 +67,7 @@ class Estimate:
     updates: int | None
     seconds: float | None
     measured: str
-    published: tuple[Figure, ...] = ()
+    published: tuple[PublishedFigure, ...] = ()
     attention_flops: float = 0.0
     devices: int = 1
     shards: dict[str, int] | None = None
@@ -90,7 +90,8 @@ class Estimate:
         """Plain values, for JSON."""
         return {**asdict(self), "totals": self.totals()}
 
-    def _times(self) -> str:
+    def _passes_text(self) -> str:
+        """How the products of an update follow from those of a forward pass."""
         frozen = any(part.endswith("(frozen)") for part in self.parameters)
         adapted = any(f"{part} (frozen)" in self.parameters for part in self.parameters)
         times = ", twice what is frozen" if adapted else ", once what is frozen" * frozen
@@ -124,7 +125,7 @@ class Estimate:
             *((f"  {use}", _bytes(number)) for use, number in self.memory.items()),
             ("    a token", _bytes(self.memory["activations"] / max(1, self.batch_tokens))),
             *self._shards_text(),
-            ("FLOPs", f"{_number(totals['flops'])}, {self._times()}"),
+            ("FLOPs", f"{_number(totals['flops'])}, {self._passes_text()}"),
             (f"  {article} {self.items[:-1]}", _number(totals["flops_per_item"])),
             *self._attention_text(),
             ("  an update", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),
@@ -184,7 +185,7 @@ def estimate(
         count=items,
         flops=flops,
         batch_tokens=max(map(positions_in, sample.batches)),
-        updates=updates_of(options, sample.an_epoch, items),
+        updates=updates_of(options, sample.batches_per_epoch, items),
         seconds=found.seconds,
         measured=found.how,
         published=published(task.model),
@@ -192,7 +193,9 @@ def estimate(
         devices=devices or 1,
         shards=None
         if devices is None
-        else sharded(task.model, options, found.activations, len(sample.batches[0]), devices),
+        else sharded_memory(
+            task.model, options, found.activations, len(sample.batches[0]), devices
+        ),
     )
 
 

@@ -17,7 +17,7 @@ from regard.training.options import TrainingOptions
 
 
 @dataclass(frozen=True)
-class Figure:
+class PublishedFigure:
     """A published number, and its source."""
 
     quantity: str
@@ -50,7 +50,7 @@ def memory_of(model: nn.Module, options: TrainingOptions, activations: int) -> d
     }
 
 
-def sharded(
+def sharded_memory(
     model: nn.Module, options: TrainingOptions, activations: int, rows: int, devices: int
 ) -> dict[str, int]:
     """Bytes on the device that has the most, by use, where `devices` share a training.
@@ -89,29 +89,31 @@ def _shard(parameter: nn.Parameter, devices: int) -> int:
 
 
 def _gathered(model: nn.Module) -> int:
-    """Bytes of what a device has of others' parameters and gradients at a time, at most."""
+    """The most bytes of parameters and gradients that a device gathers from others at a time."""
     blocks = model.sharded_parts if isinstance(model, Model | EncoderWithHeads) else []
     largest = max(map(bytes_of, blocks), default=0)
     gradients = max((bytes_of(block, trained=True) for block in blocks), default=0)
     return bytes_of(model) - sum(map(bytes_of, blocks)) + 2 * largest + gradients
 
 
-def updates_of(options: TrainingOptions, an_epoch: int | None, items: float) -> int | None:
+def updates_of(options: TrainingOptions, batches_per_epoch: int | None, items: float) -> int | None:
     """Updates until the first limit is reached; None where that depends on data that is missing.
 
-    an_epoch: batches of an epoch.  items: counted in one update. Early stopping is not considered.
+    Early stopping is not considered.
+
+    batches_per_epoch: None where it is unknown.  items: those of one update.
     """
     limits = []
     if options.updates is not None:
         limits.append(options.updates)
     if options.tokens is not None:
         limits.append(math.ceil(options.tokens / items))
-    if options.epochs is not None and an_epoch is not None:
-        limits.append(options.epochs * math.ceil(an_epoch / options.accumulate))
+    if options.epochs is not None and batches_per_epoch is not None:
+        limits.append(options.epochs * math.ceil(batches_per_epoch / options.accumulate))
     return min(limits, default=None)
 
 
-def published(model: nn.Module) -> tuple[Figure, ...]:
-    """The numbers that were published for this size, if it is a named one."""
+def published(model: nn.Module) -> tuple[PublishedFigure, ...]:
+    """The published numbers for the size of this model, if it is one of the sizes with a name."""
     printed = model_class(name_of(model)).PUBLISHED.get(size_of(model), {})
-    return tuple(Figure(quantity, *figure) for quantity, figure in printed.items())
+    return tuple(PublishedFigure(quantity, *figure) for quantity, figure in printed.items())

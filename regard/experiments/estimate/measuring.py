@@ -20,13 +20,17 @@ from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 
-ENOUGH, PATIENCE = 0.5, 15.0  # seconds of processor time of a pass, of wall time of all passes
-BUSY = 0.7  # the main thread's share of a processor, below which the result mentions it
+PASS_SECONDS = 0.5  # of processor time: a pass that takes as long is measured exactly enough
+MAX_SECONDS = 15.0  # of wall time of all passes: then no larger pass begins
+BUSY_SHARE = 0.7  # if the main thread has less of a processor, the result says so
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of one update, bytes of its activations, and how they were found."""
+    """What one update costs.
+
+    seconds: None where it was not measured.  activations: bytes.  how: what was measured, in words.
+    """
 
     seconds: float | None
     activations: int
@@ -34,7 +38,10 @@ class Measured:
 
 
 def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
-    """Time a few rows of a batch on this machine; `counted` where it has too little memory."""
+    """The cost of an update from a few rows of a batch, timed on this machine.
+
+    counted: what is returned, with the reason, if this machine has too little memory.
+    """
     options: TrainingOptions = recipe.training
     batch = sample.batches[0]
     needed = 5 * bytes_of(sample.task.model)
@@ -43,10 +50,10 @@ def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(recipe.seed)
-    task = with_numbers(sample.task)
+    task = with_new_weights(sample.task)
     task.model.train()
     clock = Clock()
-    seconds, rows = whole_batch(
+    seconds, rows = time_of_batch(
         lambda n: clock.time(lambda: _losses(task, first_rows(batch, n), options).backward()),
         len(batch),
     )
@@ -61,12 +68,12 @@ def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
     )
     if rows == 1 < len(batch):
         how += " (what the weights cost is counted with every row: an upper bound)"
-    if clock.share < BUSY:
+    if clock.share < BUSY_SHARE:
         how += f"; other programs took {1 - clock.share:.0%} of its time, which is not in the time"
     return Measured(whole, activations_of(task, batch, options, max(rows, 2)), how)
 
 
-def with_numbers(task: Task) -> Task:
+def with_new_weights(task: Task) -> Task:
     """The same task with a model with new weights on the CPU."""
     made = copy(task)
     made.model = twin(task.model, "cpu")
@@ -103,7 +110,7 @@ class Clock:
         return self.own / self.wall
 
 
-def whole_batch(timed: Callable[[int], Seconds], most: int) -> tuple[float, int]:
+def time_of_batch(timed: Callable[[int], Seconds], most: int) -> tuple[float, int]:
     """Seconds of a pass over `most` rows, and how many were timed.
 
     A pass costs a constant time for the weights and a time for each row: one row and several rows
@@ -112,7 +119,7 @@ def whole_batch(timed: Callable[[int], Seconds], most: int) -> tuple[float, int]
     rows, first = 1, timed(1)  # the first also loads code and allocates memory
     taken = timed(1)
     one, spent = taken.own, first.wall + taken.wall
-    while rows < most and taken.own < ENOUGH and spent < PATIENCE:
+    while rows < most and taken.own < PASS_SECONDS and spent < MAX_SECONDS:
         rows = min(most, 4 * rows)
         taken = timed(rows)
         spent += taken.wall

@@ -53,21 +53,21 @@ HasModelT = TypeVar("HasModelT", bound=HasModel)
 class TaskSample:
     """A task whose model is on the meta device, and some of its batches.
 
-    an_epoch: batches of an epoch; None: unknown.  vocabulary, how: a description of the vocabulary
-    and of the batches.
+    batches_per_epoch: None where it is unknown.  vocabulary, how: the vocabulary and the batches,
+    described in words.
     """
 
     task: Task
     batches: Sequence[Any]
-    an_epoch: int | None
+    batches_per_epoch: int | None
     vocabulary: str
     how: str
 
 
 class HeadOnly(Task):
-    """A task on an encoder without its data: passes through encoder and head cost the same.
+    """Stands for a task whose data is missing: its passes through encoder and head cost the same.
 
-    head: its kind; "" for a task without one.
+    head: the kind of the head; "" for a task without one.
     """
 
     def __init__(self, model: EncoderWithHeads, tokenizer: Tokenizer, head: str, items: str):
@@ -76,7 +76,7 @@ class HeadOnly(Task):
         self.aux_lm: AuxiliaryLM | None = None
 
     def counts(self, batch: Any) -> dict[str, int]:
-        """As of the task; every token counts as a word."""
+        """The counts of the task, in which every token counts as a word."""
         own = int(batch.texts.lengths.sum()) if self.items == "words" else len(batch)
         words = self.aux_lm
         return {"loss": own} | ({} if words is None else {"words": words.count(batch.texts)})
@@ -114,7 +114,7 @@ def with_local_model(recipe: Any) -> Any:
 def read_sample(recipe: Any) -> TaskSample:
     """Real batches where the data exists and is not large, else assumed ones."""
     kind = task_class(recipe.task)
-    why = _why_not(recipe, kind)
+    why = _why_not_read(recipe, kind)
     if why:
         taught = (
             "; the passes of the teacher are not counted" if dict(recipe).get("teacher") else ""
@@ -124,11 +124,11 @@ def read_sample(recipe: Any) -> TaskSample:
     model = _model(recipe, tokenizer)
     task = _with_adapters(recipe, kind.from_recipe(recipe, model, tokenizer), model)
     sampler = task.train_batches()
-    an_epoch = sampler.batches_per_epoch
-    batches = list(islice(sampler, min(BATCHES, an_epoch)))
-    how = f"{shape_of(batches[0])}; mean of {len(batches)} of {an_epoch:,} an epoch"
+    batches_per_epoch = sampler.batches_per_epoch
+    batches = list(islice(sampler, min(BATCHES, batches_per_epoch)))
+    how = f"{shape_of(batches[0])}; mean of {len(batches)} of {batches_per_epoch:,} an epoch"
     vocabulary = f"{tokenizer.vocab_size:,} tokens, {_origin(recipe)}"
-    return TaskSample(task, batches, an_epoch, vocabulary, how)
+    return TaskSample(task, batches, batches_per_epoch, vocabulary, how)
 
 
 def _with_adapters(recipe: Any, task: HasModelT, model: nn.Module) -> HasModelT:
@@ -138,7 +138,7 @@ def _with_adapters(recipe: Any, task: HasModelT, model: nn.Module) -> HasModelT:
     return task
 
 
-def _why_not(recipe: Any, kind: Any) -> str:
+def _why_not_read(recipe: Any, kind: Any) -> str:
     """Why the data is not read; "" where it is."""
     files = [split_member(file)[0] for file in recipe.data.files()]
     missing = next((str(file) for file in files if not file.exists()), "")
@@ -156,7 +156,7 @@ def _model(recipe: Any, tokenizer: Any) -> Any:
         return twin(build_model(recipe.model, tokenizer), "meta")
     with torch.device("meta"):
         model = build_model(recipe.model, tokenizer)
-    return model.to("meta")  # with tables that numpy made
+    return model.to("meta")  # tables made by numpy are still on the CPU
 
 
 def _origin(recipe: Any) -> str:
@@ -175,7 +175,7 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
         return TaskSample(task, [batch], None, vocabulary, how)
     model = headed(model)
     if (whole := kind.without_data(recipe, model, tokenizer)) is not None:
-        batch = kind.example(_within(recipe, model.config.max_length), ASSUMED_TOKENS)
+        batch = kind.example(_with_rows_within(recipe, model.config.max_length), ASSUMED_TOKENS)
         how = f"{shape_of(batch)}; full rows are assumed: {why}"
         return TaskSample(_with_adapters(recipe, whole, model), [batch], None, vocabulary, how)
     own, new = model.outputs().get(kind.head), ASSUMED_OUTPUTS.get(kind.name)
@@ -185,7 +185,7 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     _with_adapters(recipe, task, model)
     weight = getattr(getattr(recipe, "objective", None), "aux_lm_weight", 0.0)
     task.aux_lm = AuxiliaryLM.of(task.model, weight)
-    batch = kind.example(_within(recipe, model.config.max_length), ASSUMED_TOKENS)
+    batch = kind.example(_with_rows_within(recipe, model.config.max_length), ASSUMED_TOKENS)
     head = f"a head of {outputs:,} output{'s' * (outputs > 1)}" if kind.head else "no head"
     rows = f"rows of {batch.texts.ids.size(1)} tokens"
     how = f"{shape_of(batch)}; {rows} and {head} are assumed: {why}"
@@ -203,8 +203,8 @@ def _assumed_tokenizer(recipe: Any) -> tuple[Tokenizer, str]:
     return made, f"{made.vocab_size:,} tokens, as the recipe says"
 
 
-def _within(recipe: Any, limit: int | None) -> Any:
-    """The recipe with rows within the model's limit."""
+def _with_rows_within(recipe: Any, limit: int | None) -> Any:
+    """The recipe with `max_length` of [data] within the limit of the model."""
     most = min(recipe.data.max_length, limit or recipe.data.max_length)
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": most})})
 
