@@ -165,8 +165,12 @@ class _Submitted:
         self.messages.parent.mkdir(parents=True, exist_ok=True)
         self.messages.touch()
         given = job.function, dict(job.arguments), max(1, job.cpus), str(self.messages)
-        with outside_jobs(), redirect_stderr(io.StringIO()):  # submitit prints what it raises
-            submitted = submitter.submit(call_job, *given)
+        try:
+            with outside_jobs(), redirect_stderr(io.StringIO()):  # submitit prints what it raises
+                submitted = submitter.submit(call_job, *given)
+        except BaseException:
+            self.messages.unlink()
+            raise
         self.number: str = submitted.job_id
         self.output = Path(submitted.paths.stdout)
         self.tails = [_Tail(self.messages), _Tail(self.output), _Tail(submitted.paths.stderr)]

@@ -224,6 +224,21 @@ def test_a_controller_that_does_not_answer_at_first_is_an_error(cluster):
         list(SlurmExecutor(1, pause=PAUSE).run([job], RecordingListener()))
 
 
+def test_jobs_that_cannot_be_cancelled_are_named(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr("regard.executors.slurm.STOP_TIMEOUT", 2.0)
+    jobs = [Job("example_jobs:double", {"number": 4}, "double")]
+    jobs += [Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"}, "a")]
+    heard = RecordingListener()
+    with closing(SlurmExecutor(2, pause=PAUSE).run(jobs, heard)) as results:
+        assert next(results).value == 8
+        wait_for((tmp_path / "a.pid").exists)
+        (cluster / "silent").touch()
+    (cluster / "silent").unlink()
+    assert heard.lines[-1] == ("a", "the Slurm jobs have not ended yet. To end them: scancel 2")
+    subprocess.run(["scancel", "2"], check=True)
+    wait_for((tmp_path / "a.saved").exists)
+
+
 def test_the_options_of_sbatch_are_those_of_the_address():
     runner = SlurmExecutor(1, "debug?time=90&account=lab&reservation=r1&exclusive=", pause=PAUSE)
     job = Job("example_jobs:double", {"number": 4}, "double")
