@@ -74,13 +74,14 @@ def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
     threads = job.cpus or max(1, available_cpus() // workers)
     environment = os.environ | job_variables(threads)
     if job.gpus:
-        named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        gpus = named.split(",") if named else [str(n) for n in range(job.gpus * workers)]
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        every = ",".join(map(str, range(job.gpus * workers)))
+        gpus = [gpu for gpu in (every if named is None else named).split(",") if gpu.strip()]
         own = gpus[slot * job.gpus : (slot + 1) * job.gpus]
         if len(own) < job.gpus:
             raise ConfigError(
                 f"{workers} workers with {job.gpus} GPUs each need {workers * job.gpus} GPUs, but "
-                f"CUDA_VISIBLE_DEVICES names {len(gpus)}: {named}. Use fewer workers."
+                f"CUDA_VISIBLE_DEVICES names {len(gpus)}: {named!r}. Use fewer workers."
             )
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return environment

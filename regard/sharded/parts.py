@@ -204,16 +204,18 @@ def _in_utf8(value: Any) -> Any:
 
 
 def check_new_columns(
-    rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], path: str
+    rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], path: str, line: int | None = None
 ) -> None:
     """Check that no column of the input has the name of a column of the results.
+
+    line: of a single row, for the error.
 
     Raises:
         DataError: one has.
     """
     if both := {name for row in rows for name in row} & set(added):
         problem = f"has a column {min(both)!r}, which is the name of a column of the results."
-        raise DataError(path, None, problem, "Rename it.")
+        raise DataError(path, line, problem, "Rename it.")
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -145,6 +145,7 @@ class _Worker:
         keep_freed_blocks()
         first = self._first_rows()
         self.columns = self._columns(first)
+        self.added = self._added_columns(first)
         self.new_part = self._part_maker(first)
         self._reported = 0.0
 
@@ -174,6 +175,14 @@ class _Worker:
         """Compute some rows of a shard and add them to its results."""
         path = self.manifest.files[shard.file].path
         computed, errors = self.computer.compute_rows(rows, self.columns, path)
+        rows = [*rows]
+        for index, row in enumerate(rows):  # of JSONL each row has fields of its own
+            try:
+                check_new_columns([row.record], self.added, path, row.line)
+            except DataError as error:
+                computed[index], errors[index] = None, error
+                own = {name: one for name, one in row.record.items() if name not in self.added}
+                rows[index] = replace(row, record=own)
         for index in sorted(errors):
             if self.strict:
                 raise errors[index]
@@ -230,21 +239,25 @@ class _Worker:
             texts_of(first[0], columns, file.path)
         return columns
 
+    def _added_columns(self, first: Sequence[InputRow]) -> dict[str, Any]:
+        """The columns of results that stand beside those of the input; {} where none do."""
+        task, file = self.manifest.task, self.manifest.files[0]
+        of_lines = task.format == "jsonl" and file.format == "lines"  # a line has no other columns
+        if of_lines or task.format in ("safetensors", "txt"):
+            return {}
+        added = added_columns(self.computer, first, self.columns)
+        check_new_columns([row.record for row in first], added, file.path)
+        return added
+
     def _part_maker(self, first: Sequence[InputRow]) -> Callable[[], ShardPart]:
         """A function that makes an empty part."""
         task = self.manifest.task
         if isinstance(self.computer, VectorComputer) and task.format == "safetensors":
             return partial(VectorPart, self.computer.embedder.width)
-        if task.format == "txt":
-            return partial(LinePart, text_line)
-        records, file = [row.record for row in first], self.manifest.files[0]
-        if task.format == "jsonl" and file.format == "lines":  # a line has no other columns
-            return partial(LinePart, json_line)
-        added, path = added_columns(self.computer, first, self.columns), file.path
-        check_new_columns(records, added, path)
-        if task.format == "jsonl":
-            return partial(LinePart, json_line)
-        return partial(ParquetPart, parquet_schema(records, added, path))
+        if task.format in ("txt", "jsonl"):
+            return partial(LinePart, text_line if task.format == "txt" else json_line)
+        records, path = [row.record for row in first], self.manifest.files[0].path
+        return partial(ParquetPart, parquet_schema(records, self.added, path))
 
 
 def added_columns(

@@ -97,6 +97,13 @@ def test_threads_are_divided_among_workers_and_gpus_given_out(monkeypatch):
         list(executor("local", 3).run([Job("example_jobs:facts", {}, gpus=2)] * 3))
 
 
+@pytest.mark.parametrize("named, known", [("", 0), (" ", 0), ("3", 1), ("3,", 1)])
+def test_no_gpu_is_given_out_that_the_variable_does_not_name(monkeypatch, named, known):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    with pytest.raises(ConfigError, match=f"need 2 GPUs, but CUDA_VISIBLE_DEVICES names {known}: "):
+        list(executor("local", 2).run([Job("example_jobs:facts", {}, gpus=1)] * 2))
+
+
 def test_a_job_caches_few_shapes_unless_the_user_has_set_how_many(monkeypatch):
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     (result,) = executor("local", 1).run([Job("example_jobs:facts", {})])

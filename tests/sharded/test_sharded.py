@@ -539,6 +539,25 @@ def test_values_that_a_parquet_column_cannot_hold_and_columns_of_results_are_nam
     assert len(list(predict(classifier, mine, tmp_path / "mine-txt", format="txt"))) == 1
 
 
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+@pytest.mark.parametrize("number", [1, 1024, 1300])
+def test_a_row_with_a_field_of_the_results_fails_wherever_it_stands(
+    classifier, tmp_path, format, number
+):
+    rows = [json.dumps({"text": text}) for text in sentences(1301)]
+    rows[number] = '{"text": "a cat", "prediction": "mine"}'
+    source = written(tmp_path / "rows.jsonl", rows)
+    options = {"format": format, "shard_bytes": 1 << 20}
+    if number < worker.CHUNK_ROWS:
+        with pytest.raises(RegardError, match="has a column 'prediction'"):
+            predict(classifier, source, tmp_path / "out", **options)
+        return
+    found = [row["prediction"] for row in predict(classifier, source, tmp_path / "out", **options)]
+    assert [index for index, one in enumerate(found) if one is None] == [number]
+    (failed,) = map(json.loads, (tmp_path / "out/failed.jsonl").read_text().splitlines())
+    assert failed["line"] == number + 1 and "has a column 'prediction'" in failed["reason"]
+
+
 # ---------------------------------------------------------------------------------- leases
 
 
