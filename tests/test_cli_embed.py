@@ -172,6 +172,9 @@ def test_search_finds_the_texts_with_the_largest_cosines(model, known):
     np.testing.assert_allclose([one.score for one in found], np.sort(wanted)[::-1][:2], rtol=1e-5)
     assert len(task.search(query, TEXTS)) == 3 and task.search(query, []) == []
     assert [one.index for one in task.search("dog", ["a", "a", "a"], 2)] == [0, 1]
+    for count in range(2, 40):  # whichever way a processor adds up the last rows
+        found = task.search("dog", ["a"] * count, count)
+        assert [one.index for one in found] == [*range(count)]
     for wrong in ({"query": 5}, {"k": 0}, {"k": "x"}, {"k": None}):
         with pytest.raises(ConfigError, match="must be"):
             task.search(**{"query": query, "texts": TEXTS, **wrong})

@@ -22,7 +22,7 @@ class GraphCache(State):
 
     past: list[Tensor]
     grown: list[Tensor] = field(default_factory=list)
-    even = True
+    equal_lengths = True
 
     @property
     def longest(self) -> int:

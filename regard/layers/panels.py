@@ -102,7 +102,7 @@ def _scaled(product: Tensor, matrix: Panels, bias: Tensor | None) -> Tensor:
 
 
 def round_to_8_bits(x: Tensor) -> Tensor:
-    """x rounded to 8 bits: (..., K), same. Groups of 64 elements have a scale, max |x| / 127."""
+    """x rounded to 8 bits: (..., K), same. Each 64 elements have a scale, max(abs(x)) / 127."""
     groups = F.pad(x, (0, -x.size(-1) % GROUP)).unflatten(-1, (-1, GROUP))  # -> (..., G, 64)
     maximum = groups.abs().amax(-1, keepdim=True)
     inverse = torch.where(maximum < SMALLEST, 0.0, 127.0 / maximum)

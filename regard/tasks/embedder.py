@@ -42,6 +42,7 @@ from regard.text.word_spans import word_spans
 Per = Literal["text", "word", "token"]
 Precision = Literal["float32", "bfloat16"]
 ELSEWHERE = 65536  # tokens of a batch, padding included, on devices other than a CPU
+ROWS = 4096  # vectors whose products are computed together, in float64
 OTHER_NAMES = {"first": "cls", "last": "lasttoken"}
 
 
@@ -77,6 +78,18 @@ class TextMatch:
     index: int
     score: float
     text: str
+
+
+def products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The products of vectors, (A, D) and (B, D) -> (A, B) float32.
+
+    They are computed in float64, and rounded: equal vectors have equal products, wherever they
+    stand. In float32 BLAS may add up the last rows in another order.
+    """
+    left = first.astype(np.float64)
+    starts = range(0, max(1, len(second)), ROWS)
+    parts = [left @ second[start : start + ROWS].astype(np.float64).T for start in starts]
+    return np.concatenate(parts, axis=1).astype(np.float32)
 
 
 def best_matches(cosines: np.ndarray, texts: Sequence[str], k: int) -> list[TextMatch]:
@@ -162,7 +175,7 @@ class EmbedsTexts(TaskVerbs, ABC):
         sides = [[side] if isinstance(side, str) else inputs.as_list(side) for side in (a, b)]
         options = {**options, "normalize": True}
         first, second = (self.embed(side, too_long=too_long, **options) for side in sides)
-        cosines = first @ second.T
+        cosines = products(first, second)
         return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
 
     def search(

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import ConfigError
-from regard.tasks.embedder import TextMatch, best_matches
+from regard.tasks.embedder import TextMatch, best_matches, products
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +78,9 @@ class TextMap:
         Raises:
             ConfigError: the vector has another size.
         """
-        cosines = self.vectors @ self._unit(vector)
-        return best_matches(cosines.numpy(), self.texts, k)
+        unit = self._unit(vector)[None].numpy()
+        (cosines,) = products(unit, self.vectors.numpy())
+        return best_matches(cosines, self.texts, k)
 
     def place(self, vector: Any) -> tuple[float, float]:
         """The point of another vector (D,) in this map.

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.errors import ConfigError
 from regard.experiments.estimate import estimate
-from regard.experiments.estimate.counting import memory_of, sharded
+from regard.experiments.estimate.counting import memory_of, sharded_memory
 from regard.models import model_class
 from regard.training import OptimizerOptions, TrainingOptions
 
@@ -110,7 +110,7 @@ def test_shards_are_those_of_fsdp2(name, devices):
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     model = model_class(name)(model_class(name).Config(50, d_model=32, heads=4))
-    wanted = sharded(model, OPTIONS, 900, 9, devices)
+    wanted = sharded_memory(model, OPTIONS, 900, 9, devices)
     whole = memory_of(model, OPTIONS, 900)
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=devices)
     try:
@@ -132,12 +132,12 @@ def test_shards_are_those_of_fsdp2(name, devices):
 def test_gathered_bytes_are_two_blocks_the_gradients_of_one_and_parameters_in_no_block():
     kind = model_class("gpt3")
     model = kind(kind.Config(50, d_model=32, heads=4, layers=3, max_length=16))
-    found = sharded(model, OPTIONS, 0, 4, 4)
+    found = sharded_memory(model, OPTIONS, 0, 4, 4)
     block = 4 * (12 * 32**2 + 13 * 32)
     assert found["gathered"] == 4 * (50 + 16 + 2) * 32 + 3 * block
     for parameter in model.blocks.parameters():
         parameter.requires_grad_(False)
-    assert sharded(model, OPTIONS, 0, 4, 4)["gathered"] == 4 * (50 + 16 + 2) * 32 + 2 * block
+    assert sharded_memory(model, OPTIONS, 0, 4, 4)["gathered"] == 4 * (50 + 16 + 2) * 32 + 2 * block
 
 
 def test_more_devices_than_rows_are_refused():
