@@ -93,12 +93,21 @@ def test_a_run_stopped_by_an_earlier_version_ends_with_its_weights(
         load_file(f"{end}/{name}/model/model.safetensors") for end in ("finished", "stopped")
     ]
     assert weights[0].keys() == weights[1].keys()
-    # Another processor rounds otherwise, by up to 2.2e-4 after these updates. Since embeddings are
-    # dropped without padding, the rest of a run on batches with padding draws other dropout masks
-    # than the version that began it.
-    limit = 2e-2 if "bfloat16" in name or name in OTHER_DROPOUT else 5e-4
+    # Another processor rounds otherwise. Since embeddings are dropped without padding, the rest of
+    # a run on batches with padding draws other dropout masks than the version that began it.
+    limit = 2e-2 if "bfloat16" in name or name in OTHER_DROPOUT else 1e-4
     for tensor, expected in weights[0].items():
-        torch.testing.assert_close(weights[1][tensor], expected, rtol=limit, atol=limit)
+        found = weights[1][tensor]
+        if tensor.endswith("c_attn.bias"):  # of query, key and value, (3D,)
+            found, expected = without_key_bias(found), without_key_bias(expected)
+        torch.testing.assert_close(found, expected, rtol=limit, atol=limit)
+
+
+def without_key_bias(bias: torch.Tensor) -> torch.Tensor:
+    """The bias of keys adds the same number to all scores of a query, so that its gradient is zero
+    but for rounding, and Adam makes updates of their usual size of that rounding."""
+    query, _, value = bias.chunk(3)
+    return torch.cat([query, value])
 
 
 NEWER = {"xlm-roberta", "mpnet", "electra", "albert", "big_bird", "t5", "t5-encoder", "xlnet"} | {

@@ -146,7 +146,7 @@ def test_ctrl_c_and_sigterm_cancel_the_jobs_which_save(tmp_path, number):
     assert stopped.value.code == 128 + number and (tmp_path / "a.saved").exists()
 
 
-def test_what_sbatch_refuses_is_an_error():
+def test_a_job_that_sbatch_refuses_is_an_error_with_its_words():
     job = Job("example_jobs:double", {"number": 4}, "double")
     with pytest.raises(ConfigError, match="double could not be submitted: .*nowhere"):
         list(SlurmExecutor(1, "nowhere", pause=PAUSE).run([job], RecordingListener()))

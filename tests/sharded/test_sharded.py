@@ -235,7 +235,9 @@ def test_data_in_memory_are_not_written_into_what_this_command_has_not_made(enco
 
 
 @pytest.mark.parametrize("removed", ["parts", "failed.jsonl"])
-def test_what_was_removed_from_a_folder_is_computed_again(classifier, tmp_path, removed):
+def test_the_same_call_restores_parts_or_the_list_of_failed_rows_that_were_removed(
+    classifier, tmp_path, removed
+):
     out, source = tmp_path / "out", written(tmp_path / "in.txt", ["a cat", "dog " * 200, "a dog"])
     predict(classifier, source, out, shard_bytes=1)
     before = contents(out)

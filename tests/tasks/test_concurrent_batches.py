@@ -156,7 +156,7 @@ def test_threads_are_kept_and_another_process_has_its_own(two_threads):
     assert child.exitcode == 0
 
 
-def test_nothing_is_computed_any_more_when_a_batch_has_failed(two_threads):
+def test_batches_that_were_begun_have_ended_when_the_error_of_another_is_raised(two_threads):
     running = threading.Event()
 
     def compute(batch: int) -> int:
