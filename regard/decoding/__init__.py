@@ -62,20 +62,20 @@ def method_class(name: str) -> Any:
 def generate(
     model: Generator, source: Sequences | None, method: Method | None = None, **named: Any
 ) -> list[list[Hypothesis]]:
-    """Decodes a batch.
+    """Decodes a batch: answers sources, or continues prompts.
 
     Args:
         model: see `regard.models.protocols.Generator`; or a `PrefixCache` around it.
-        source: B sources to answer or prompts to continue; None: one empty prompt.
+        source: the sources to answer or prompts to continue; None: one empty prompt.
         method: `Greedy()`, `Beam(…)`, `Sampling(…)` or `Speculative(…)`.
-        named: its options, where no method is given; see `options`.
+        named: the options of the method by name, where none is given; see `options`.
 
     Returns:
         For each source its hypotheses, best first.
 
     Raises:
         ConfigError: both or a wrong `method` are given, or options that do not fit together.
-        RegardError: the model's scores are NaN.
+        RegardError: the model's scores are infinite or NaN.
     """
     if method is not None and named:
         raise ConfigError(f"Give `method` or options by name, but not both: {', '.join(named)}.")
@@ -88,5 +88,5 @@ def generate(
         )
     if source is not None and len(source) == 0:
         return []
-    fastest = imported("wrappers:generator", "regard.models")(model)
-    return method.run(fastest, source)
+    wrapped = imported("wrappers:generator", "regard.models")(model)  # compiled where it can be
+    return method.run(wrapped, source)

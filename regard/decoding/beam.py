@@ -1,13 +1,16 @@
 """Beam search: the most probable hypotheses side by side, for a whole batch at once.
 
 At every step the W running hypotheses of a sentence have W * V continuations. The best 2 * size of
-them are expanded (at most W of these can end, so that enough others remain; with E tokens that end
-a sequence, the best (1 + E) * size):
+them are ranked (at most W of these can end, so that enough others remain; with E tokens that end a
+sequence, the best (1 + E) * size):
 
     those that end and are among the best `size` are finished;
     the best `size` of the others go on.
 
-Sentences whose search is over leave the batch.
+Sentences whose search has ended are removed from the batch.
+
+Dimensions: A sentences whose search goes on, W running hypotheses of each, N ranked continuations
+of each, W' hypotheses of the next step. The state has a row for each hypothesis, B = A * W.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.compiled_search import SearchOptions, looked_at, search_at_once
+from regard.decoding.compiled_search import SearchOptions, ranked_count, run_compiled_search
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.finished import FinishedHypotheses
 from regard.decoding.hypothesis import Hypothesis
@@ -34,7 +37,13 @@ from regard.decoding.settings import (
     common_settings,
     stopping_settings,
 )
-from regard.decoding.steps import check, ends_of, evaluating, normalized, start_decoding
+from regard.decoding.steps import (
+    check_log_probs,
+    eos_tokens,
+    evaluating,
+    normalized,
+    start_decoding,
+)
 from regard.decoding.stopping import BeamFinished, CurrentLength, SearchStatus, Stopping
 from regard.decoding.topk import best_continuations, best_of_topk
 from regard.errors import ConfigError
@@ -45,14 +54,14 @@ from regard.state import State
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """One step: the K best continuations of the W hypotheses of A sentences, best first.
+    """One step: the N best continuations of the W hypotheses of A sentences, best first.
 
-    parent: (A, K) index of the hypothesis that is continued, below W.
-    row: (A, K) the same hypothesis as a row of the state.
-    token: (A, K) what is added.
-    log_prob: (A, K) float64, of the whole hypothesis.
-    ended: (A, K) bool, the token ends the sequence.
-    kept: (A, W') the continuations that go on, as the hypotheses 0 … W' - 1 of the next step.
+    parent: (A, N) index of the hypothesis that is continued, below W.
+    row: (A, N) the same hypothesis as a row of the state, below A * W.
+    token: (A, N) the token that continues it.
+    log_prob: (A, N) float64, of the whole continuation.
+    ended: (A, N) bool, whether the token ends the sequence.
+    kept: (A, W') which of the N continuations go on, as the hypotheses 0 … W' - 1 of the next step.
     """
 
     parent: Tensor
@@ -64,7 +73,7 @@ class Expansion:
 
 
 class SearchListener(Protocol):
-    """Is called at every step of a search, for pictures."""
+    """What is called at every step of a search, such as a picture of the beam."""
 
     def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
         """One step.
@@ -72,7 +81,7 @@ class SearchListener(Protocol):
         Args:
             sentences: (A,) their indices in the batch.
             step: their continuations.
-            done: (A,) bool, the search of this sentence is over.
+            done: (A,) bool, whether the search for this sentence ends here.
         """
 
 
@@ -81,8 +90,8 @@ class Beam:
     """Beam search and its options.
 
     Args:
-        size: running hypotheses of each sentence.
-        n_best: how many are returned, best first; fewer where fewer were found.
+        size: running hypotheses of each source.
+        n_best: hypotheses of each source that are returned; fewer where fewer were found.
         length_penalty: see `regard.decoding.length_penalty`.
         stopping: see `regard.decoding.stopping`; a beam of one has no alternative, so that it is
             greedy search with every rule.
@@ -119,19 +128,17 @@ class Beam:
         """The `n_best` hypotheses of each source, best first.
 
         Args:
-            source: B sources to answer or prompts to continue; None: one empty prompt.
+            source: the sources to answer or prompts to continue; None: one empty prompt.
             listener: is called at every step.
         """
         with evaluating(model):
             state, tokens = start_decoding(model, source)
             limit = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
             if listener is None:
-                which = self.size, self.n_best, self.length_penalty, self._rule
-                options = SearchOptions(*which, self.eos, self.filters)
-                found = search_at_once(model, (state, tokens), limit, options)
-                if found is not None:
-                    return found
-            search = _Search(self, tokens, limit, ends_of(self.eos, model), listener)
+                results = run_compiled_search(model, (state, tokens), limit, self._search_options)
+                if results is not None:
+                    return results
+            search = _Search(self, tokens, limit, eos_tokens(self.eos, model), listener)
             while search.sentences.numel():
                 step, state = search.expand(model, state)
                 rows = search.advance(step)
@@ -140,7 +147,13 @@ class Beam:
         return search.results
 
     @property
+    def _search_options(self) -> SearchOptions:
+        penalty, stopping = self.length_penalty, self._rule
+        return SearchOptions(self.size, self.n_best, penalty, stopping, self.eos, self.filters)
+
+    @property
     def _rule(self) -> Stopping:
+        """The stopping rule; the first finished hypothesis ends a beam of one."""
         return self.stopping if self.size > 1 else BeamFinished()
 
     @classmethod
@@ -161,9 +174,13 @@ class Beam:
 
 
 class _Search:
-    """The W running hypotheses of each of A sentences; those of a sentence are neighbours.
+    """A search that runs: W hypotheses of each of A sentences, those of a sentence side by side.
 
     W is 1 at first and grows to the beam's size.
+
+    sentences: (A,) indices in the batch.
+    tokens: (A * W, T), prompt or start token included.
+    running: (A, W) float64, log-probabilities of the hypotheses.
     """
 
     def __init__(
@@ -175,59 +192,66 @@ class _Search:
         listener: SearchListener | None,
     ):
         self.beam, self.limits, self.eos, self.listener = beam, limits, eos, listener
-        self.count = looked_at(beam.size, eos)  # continuations of a sentence
-        self.forced = forces_end(beam.filters)
-        self.generated, self.prompt = 0, tokens.size(1)
-        self.tokens = tokens  # (A * W, T)
-        count, device = tokens.size(0), tokens.device
-        self.sentences = torch.arange(count, device=device)
-        self.running = torch.zeros(count, 1, dtype=torch.float64, device=device)  # (A, W)
-        self.finished = FinishedHypotheses(count, beam.size, device)
-        self.results: list[list[Hypothesis]] = [[] for _ in range(count)]
+        self.count = ranked_count(beam.size, eos)
+        self.forces_end = forces_end(beam.filters)
+        self.generated, self.prompt_width = 0, tokens.size(1)
+        self.tokens = tokens
+        sentences, device = tokens.size(0), tokens.device
+        self.sentences = torch.arange(sentences, device=device)
+        self.running = torch.zeros(sentences, 1, dtype=torch.float64, device=device)
+        self.finished = FinishedHypotheses(sentences, beam.size, device)
+        self.results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
 
     def expand(self, model: Generator, state: State) -> tuple[Expansion, State]:
         """The best continuations by the model's next step, and the state after it.
 
         Raises:
-            RegardError: the scores are NaN.
+            NonFiniteStep: the model's scores are infinite or NaN.
         """
-        fed = self.tokens[:, -1:].contiguous()
-        found = None if self.beam.filters else model.topk(fed, state, self.count)
-        if found is not None:
-            topk, state = found
+        fed = self.tokens[:, -1:].contiguous()  # (B, 1)
+        compiled = None if self.beam.filters else model.topk(fed, state, self.count)
+        if compiled is not None:
+            topk, state = compiled
             return self._expansion(*self._best_of_topk(topk), topk.vocab_size), state
         scores, state = model.step(fed, state)
-        scores = scores[:, -1]  # (R, 1, V) -> (R, V)
+        scores = scores[:, -1]  # (B, 1, V) -> (B, V)
         return self._expansion(*self._best(scores), scores.size(1)), state
 
     def advance(self, step: Expansion) -> Tensor:
-        """Go on with the best continuations: for each new row the old one that it continues."""
+        """Go on with the best continuations.
+
+        Returns:
+            (A' * W',) the rows of the state that the hypotheses of the next step continue.
+        """
         self.generated += 1
-        full = self.limits <= self.generated  # (A,)
-        ends = (step.ended | full[:, None])[:, : self.beam.size]
+        at_limit = self.limits <= self.generated  # (A,)
+        ends = (step.ended | at_limit[:, None])[:, : self.beam.size]
         ends &= step.log_prob[:, : self.beam.size] > NEG_INF
-        self._finish(step, ends, full)
+        self._finish(step, ends, at_limit)
         running = step.log_prob.masked_fill(step.ended, NEG_INF).gather(1, step.kept)
-        done = full | self._over(running[:, 0])
+        done = at_limit | self._is_done(running[:, 0])
         if self.listener is not None:
             self.listener.expanded(self.sentences, step, done)
         row, token = step.row.gather(1, step.kept), step.token.gather(1, step.kept)
         if bool(done.any()):
-            stay = self._leave(done)
-            row, token, running = row[stay], token[stay], running[stay]
+            remaining = self._remove(done)
+            row, token, running = row[remaining], token[remaining], running[remaining]
         rows = row.flatten()  # (A, W') -> (A * W',)
         self.tokens = torch.cat([self.tokens.index_select(0, rows), token.view(-1, 1)], 1)
         self.running = running
         return rows
 
     def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Of A sentences the best K continuations and their indices w * V + v: (A, K)"""
+        """The log-probabilities of the N best continuations, and their indices w * V + v, (A, N).
+
+        scores: (B, V).
+        """
         filters = self.beam.filters
         if not filters and ops.topk.has_implementation(scores, self.count):
             return self._best_of_topk(ops.topk(scores, self.count))
         log_probs = normalized(scores)
         # One NaN makes a whole distribution NaN.
-        check(log_probs[:, 0].tolist(), self.tokens.size(1))
+        check_log_probs(log_probs[:, 0].tolist(), self.tokens.size(1))
         if filters:
             limits = self.limits.repeat_interleave(self.running.size(1))
             prefix = Prefix(self.tokens, self.generated, self.eos, limits)
@@ -236,63 +260,72 @@ class _Search:
         return best_continuations(log_probs, self.running, self.count)
 
     def _best_of_topk(self, topk: TopKTokens) -> tuple[Tensor, Tensor]:
-        """The same, from the best tokens of each hypothesis."""
-        check(topk.log_probs[:, 0].tolist(), self.tokens.size(1))
+        """As `_best`, from the N best tokens of each hypothesis, (B, N)."""
+        check_log_probs(topk.log_probs[:, 0].tolist(), self.tokens.size(1))
         return best_of_topk(topk.tokens, topk.log_probs, self.running, topk.vocab_size)
 
     def _expansion(self, log_prob: Tensor, index: Tensor, vocab_size: int) -> Expansion:
-        """The best K continuations, and which of them go on if the sentence does."""
-        (count, width), size = self.running.shape, self.beam.size
+        """The N best continuations, and which of them go on if the sentence does.
+
+        Args:
+            log_prob: (A, N) float64.
+            index: (A, N), w * V + v.
+        """
+        (sentences, width), size = self.running.shape, self.beam.size
         parent = index // vocab_size
         token = index - parent * vocab_size
-        row = parent + torch.arange(0, count * width, width, device=parent.device)[:, None]
+        row = parent + torch.arange(0, sentences * width, width, device=parent.device)[:, None]
         ended = torch.zeros_like(token, dtype=torch.bool)
         for end in self.eos:
             ended |= token == end
-        others = max(min(size, token.size(1) - width * len(self.eos)), 1)
-        kept = ended.byte().argsort(dim=1, stable=True)[:, :others]  # those that end come last
+        next_width = max(min(size, token.size(1) - width * len(self.eos)), 1)
+        kept = ended.byte().argsort(dim=1, stable=True)[:, :next_width]  # those that end come last
         return Expansion(parent, row, token, log_prob, ended, kept)
 
-    def _finish(self, step: Expansion, ends: Tensor, full: Tensor) -> None:
+    def _finish(self, step: Expansion, ends: Tensor, at_limit: Tensor) -> None:
         """Collect the hypotheses that end among the best `size`.
 
         Args:
-            ends: (A, size) bool, which end.
-            full: (A,) bool, which sentences are at their limits, where ends may be forced.
+            ends: (A, size) bool, which end, with an end-of-sequence token or at the limit.
+            at_limit: (A,) bool, which sentences are at their limits, where a filter may force ends.
         """
         if not bool(ends.any()):
             return
         size = self.beam.size
         scores = step.log_prob[:, :size] / self.beam.length_penalty(self.generated)
-        cut = (full[:, None] & self.forced).expand_as(step.ended)
-        columns = (scores, step.log_prob, step.token, step.ended, cut)
-        found = zip(*(column[:, :size][ends].tolist() for column in columns), strict=True)
-        prefixes = self.tokens[step.row[:, :size][ends], self.prompt :].tolist()
+        forced = (at_limit[:, None] & self.forces_end).expand_as(step.ended)
+        columns = (scores, step.log_prob, step.token, step.ended, forced)
+        rows = zip(*(column[:, :size][ends].tolist() for column in columns), strict=True)
+        prefixes = self.tokens[step.row[:, :size][ends], self.prompt_width :].tolist()
         hypotheses = [
             Hypothesis(prefix if ended else [*prefix, token], score, log_prob, ended and not forced)
-            for prefix, (score, log_prob, token, ended, forced) in zip(prefixes, found, strict=True)
+            for prefix, (score, log_prob, token, ended, forced) in zip(prefixes, rows, strict=True)
         ]
         self.finished.add(ends, scores, hypotheses)
 
-    def _over(self, running: Tensor) -> Tensor:
-        """(A,) bool: the stopping rule is met, or the filters allow no continuation."""
-        beam, scores, count = self.beam, self.finished.scores, self.generated
-        status = SearchStatus(scores, running, count, self.limits, beam.length_penalty, beam.n_best)
+    def _is_done(self, running: Tensor) -> Tensor:
+        """(A,) bool: the stopping rule is met, or the filters allow no continuation.
+
+        running: (A,) log-probability of the best hypothesis that goes on.
+        """
+        beam, scores, length = self.beam, self.finished.scores, self.generated
+        penalty, n_best = beam.length_penalty, beam.n_best
+        status = SearchStatus(scores, running, length, self.limits, penalty, n_best)
         return beam._rule(status) | (running == NEG_INF)
 
-    def _leave(self, done: Tensor) -> Tensor:
-        """Store the results of sentences that are done; return the indices of the others."""
+    def _remove(self, done: Tensor) -> Tensor:
+        """Store the results of sentences that are done, (A,) bool; the indices of the others."""
         for index in done.nonzero()[:, 0].tolist():
-            found = self.finished.of(index, self.beam.n_best)
-            self.results[int(self.sentences[index])] = found or [self._truncated(index)]
-        stay = (~done).nonzero()[:, 0]
-        self.sentences, self.limits = self.sentences[stay], self.limits[stay]
-        self.finished.select(stay)
-        return stay
+            best = self.finished.of(index, self.beam.n_best)
+            self.results[int(self.sentences[index])] = best or [self._truncated(index)]
+        remaining = (~done).nonzero()[:, 0]
+        self.sentences, self.limits = self.sentences[remaining], self.limits[remaining]
+        self.finished.select(remaining)
+        return remaining
 
     def _truncated(self, index: int) -> Hypothesis:
-        """The best hypothesis before this step, where the filters allowed nothing after it."""
+        """The best hypothesis of a sentence before this step, where the filters allow no token."""
         log_prob = float(self.running[index, 0])
         score = log_prob / self.beam.length_penalty(max(self.generated - 1, 1))
-        tokens = self.tokens[index * self.running.size(1), self.prompt :].tolist()
+        tokens = self.tokens[index * self.running.size(1), self.prompt_width :].tolist()
         return Hypothesis(tokens, score, log_prob, False)

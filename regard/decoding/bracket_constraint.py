@@ -21,9 +21,10 @@ OTHER, OPEN, CLOSE, WORD = range(4)
 
 @dataclass(frozen=True)
 class TreeVocabulary:
-    """Which tokens are those of trees.
+    """The ids of the tokens that trees consist of.
 
-    opening, closing: of each label its two brackets.  word: any word.
+    opening, closing: the ids of the two brackets of each label.  word: the id that stands for any
+    word.
     """
 
     opening: Mapping[str, int]
@@ -31,7 +32,9 @@ class TreeVocabulary:
     word: int
 
     def tables(self, vocab_size: int) -> tuple[Tensor, Tensor]:
-        """Of each token its kind, and of each opening bracket the closing one: (V,) each."""
+        """The kind of each token, and the closing bracket of each opening one (0 for the others):
+        (V,) int64 each.
+        """
         kinds = torch.full((vocab_size,), OTHER)
         partner = torch.zeros(vocab_size, dtype=torch.long)
         kinds[self.word] = WORD
@@ -61,31 +64,34 @@ class WellFormedTree:
             table.to(scores.device) for table in self.vocabulary.tables(scores.size(1))
         )
         state = _State.of(prefix.tokens[:, 1:], kinds)
-        left = self.words - state.words
+        words_left = self.words - state.words  # (B,)
         depth = state.depth
         budget = torch.full_like(depth, torch.iinfo(torch.long).max)
         if prefix.limits is not None:
             budget = prefix.limits.to(depth.device) - prefix.generated
-        fits = budget > left + depth + 2  # this bracket, its partner, the end, and all others
-        begun = depth > 0
-        opens = (left > 0) & (state.opened < self.most_open) & fits & (begun | state.empty)
-        closes = begun & (state.opened == 0) & ((depth > 1) | (left == 0))
+        # After this bracket: the words, a closing bracket for each open one and for it, the end.
+        fits = budget > words_left + depth + 2
+        is_inside = depth > 0
+        opens = (words_left > 0) & (state.opened < self.most_open) & fits
+        opens &= is_inside | state.empty
+        closes = is_inside & (state.opened == 0) & ((depth > 1) | (words_left == 0))
         allowed = torch.zeros_like(scores, dtype=torch.bool)
         allowed |= opens[:, None] & (kinds == OPEN)
-        allowed[:, self.vocabulary.word] = begun & (left > 0)
+        allowed[:, self.vocabulary.word] = is_inside & (words_left > 0)
         row = torch.arange(len(scores), device=scores.device)
         allowed[row, partner[state.innermost]] |= closes
         for end in prefix.eos_below(scores.size(1)):
-            allowed[:, end] = ~begun & ~state.empty
+            allowed[:, end] = ~is_inside & ~state.empty
         return scores.masked_fill(~allowed, NEG_INF)
 
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """What R sequences have so far, (R,) each.
+    """What B sequences have so far, (B,) each.
 
-    depth: brackets that are open.  words: how many.  opened: brackets that opened last, one after
-    another.  innermost: the token of the innermost open bracket.  empty: nothing.
+    depth: the number of open brackets.  words: the number of words.  opened: the number of opening
+    brackets at the end, one after another.  innermost: the id of the innermost open bracket.
+    empty: whether there is no token yet.
     """
 
     depth: Tensor
@@ -96,16 +102,16 @@ class _State:
 
     @classmethod
     def of(cls, tokens: Tensor, kinds: Tensor) -> _State:
-        """From the tokens (R, T) and the kind of each token of the vocabulary (V,)."""
-        none = tokens.new_zeros(len(tokens))
+        """From the tokens (B, T) and the kind of each token of the vocabulary (V,)."""
+        zero = tokens.new_zeros(len(tokens))
         if not tokens.size(1):
-            return cls(none, none, none, none, none == 0)
-        found = kinds[tokens]
-        opening = found == OPEN
-        depths = (opening.long() - (found == CLOSE).long()).cumsum(1)  # (R, T)
-        # The last bracket that led to the present depth is open: closing it leads below.
-        led = opening & (depths == depths[:, -1:])
-        last = (led * torch.arange(tokens.size(1), device=tokens.device)).argmax(1)
+            return cls(zero, zero, zero, zero, zero == 0)
+        kind = kinds[tokens]  # (B, T)
+        opening = kind == OPEN
+        depths = (opening.long() - (kind == CLOSE).long()).cumsum(1)  # (B, T), after each token
+        # The innermost open bracket is the last opening one after which the depth was what it is.
+        candidates = opening & (depths == depths[:, -1:])
+        last = (candidates * torch.arange(tokens.size(1), device=tokens.device)).argmax(1)  # (B,)
         innermost = tokens.gather(1, last[:, None])[:, 0]
         opened = opening.flip(1).long().cumprod(1).sum(1)
-        return cls(depths[:, -1], (found == WORD).sum(1), opened, innermost, none > 0)
+        return cls(depths[:, -1], (kind == WORD).sum(1), opened, innermost, zero > 0)

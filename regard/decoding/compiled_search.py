@@ -1,4 +1,4 @@
-"""Searches in one compiled call, where a model has one and nobody looks between the steps."""
+"""Searches in one compiled call, where the model has one and nothing reads the single steps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from regard.decoding.constraints import BadWords, ForcedEnd, Renormalize, Suppre
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty
-from regard.decoding.steps import ends_of
-from regard.decoding.stopping import BeamFinished, CurrentLength, ExactBound, Stopping
+from regard.decoding.steps import eos_tokens
+from regard.decoding.stopping import STOPPING, Stopping
 from regard.decoding.topk import index_bits
 from regard.models.protocols import Generator, SearchPlan
 
-# The rules that a compiled search knows, by their names in a plan.
-RULES: dict[type, str] = {
-    BeamFinished: "beam-finished",
-    CurrentLength: "current-length",
-    ExactBound: "exact-bound",
-}
+# The names that a `SearchPlan` has for the stopping rules; a user's own rule has none.
+RULE_NAMES: dict[type, str] = {type(rule): name for name, rule in STOPPING.items()}
 
 
 @dataclass(frozen=True)
@@ -38,61 +34,68 @@ class SearchOptions:
     filters: Sequence[Filter]
 
 
-def search_at_once(
-    model: Generator, begun: tuple[Any, Tensor], room: Tensor, options: SearchOptions
+def run_compiled_search(
+    model: Generator, started: tuple[Any, Tensor], limits: Tensor, options: SearchOptions
 ) -> list[list[Hypothesis]] | None:
-    """What a beam search finds, from a state and the first tokens (A, 1) on, with `room` (A,) for
-    so many tokens; None where it must go step by step, as with most filters.
+    """The hypotheses of each source, best first; None where the search must go step by step, as
+    with most filters or where the model has no compiled search.
+
+    Args:
+        started: the state after the sources, and the first tokens (B, 1).
+        limits: (B,) how many tokens may be generated.
     """
-    (state, tokens), rule, filters = begun, RULES.get(type(options.stopping)), options.filters
+    state, tokens = started
+    rule, filters = RULE_NAMES.get(type(options.stopping)), options.filters
     if tokens.size(1) > 1 or rule is None:
         return None
-    ends = ends_of(options.eos, model)
-    never = _forbidden(filters, ends, model.config.vocab_size)
-    if never is None:
+    eos = eos_tokens(options.eos, model)
+    forbidden = _forbidden(filters, eos, model.config.vocab_size)
+    if forbidden is None:
         return None
-    count = looked_at(options.size, ends)
+    count = ranked_count(options.size, eos)
     plan = SearchPlan(
-        *(options.size, options.n_best, ends, rule, room, options.penalty),
+        *(options.size, options.n_best, eos, rule, limits, options.penalty),
         bits=partial(index_bits, count=count),
         count=count,
-        never=never,
+        forbidden=forbidden,
         normalized=any(isinstance(part, Renormalize) and part.on for part in filters),
         forced=any(isinstance(part, ForcedEnd) for part in filters),
     )
-    found = model.search(tokens, state, plan)
-    if found is None:
+    results = model.search(tokens, state, plan)
+    if results is None:
         return None
-    return [[Hypothesis(*parts) for parts in several] for several in found]
+    return [[Hypothesis(*fields) for fields in of_source] for of_source in results]
 
 
-def looked_at(size: int, ends: Sequence[int]) -> int:
-    """How many continuations of a sentence are looked at, so that `size` of them go on even if
-    every hypothesis ends in all ways."""
-    return (1 + max(1, len(ends))) * size
+def ranked_count(size: int, eos: Sequence[int]) -> int:
+    """How many continuations of a sentence are ranked at each step: so many that `size` of them go
+    on even if every running hypothesis can end with each of the tokens `eos`.
+    """
+    return (1 + max(1, len(eos))) * size
 
 
 def _forbidden(
-    filters: Sequence[Filter], ends: tuple[int, ...], vocabulary: int
+    filters: Sequence[Filter], eos: tuple[int, ...], vocab_size: int
 ) -> tuple[int, ...] | None:
     """The tokens that filters never allow; None where they do something else too.
 
     The compiled search knows: single tokens that are forbidden, one end that is forced at the
     limit, and log-probabilities that are normalized again behind the other filters.
     """
-    never: set[int] = set()
+    forbidden: set[int] = set()
     forced: set[int] = set()
-    for at, part in enumerate(filters):
+    for index, part in enumerate(filters):
         match part:
             case BadWords() if all(len(ids) == 1 for ids in part.sequences):
-                never |= {*part.singles(ends)}
+                forbidden |= {*part.singles(eos)}
             case Suppress():
-                never |= {*part.tokens}
-            case ForcedEnd() if len(part.tokens) == 1 and part.tokens[0] in ends:
+                forbidden |= {*part.tokens}
+            case ForcedEnd() if len(part.tokens) == 1 and part.tokens[0] in eos:
                 forced |= {*part.tokens}
-            case Renormalize() if at == len(filters) - 1:
+            case Renormalize() if index == len(filters) - 1:
                 pass
             case _:
                 return None
-    known = never | forced
-    return None if forced & never or (known and max(known) >= vocabulary) else tuple(sorted(never))
+    if forced & forbidden or max(forced | forbidden, default=0) >= vocab_size:
+        return None
+    return tuple(sorted(forbidden))

@@ -30,15 +30,15 @@ class RepetitionPenalty(OptionFilter):
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         penalized = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
-        # (R, T); padding of shorter prompts counts for an additional column, which is dropped
-        tokens = torch.where(prefix.tokens < 0, scores.size(-1), prefix.tokens)
-        occurred = scores.new_zeros(scores.size(0), scores.size(-1) + 1, dtype=torch.bool)
+        # The padding of shorter prompts marks an additional column, which is dropped.
+        tokens = torch.where(prefix.tokens < 0, scores.size(-1), prefix.tokens)  # (B, T)
+        occurred = scores.new_zeros(scores.size(0), scores.size(-1) + 1, dtype=torch.bool)  # V + 1
         return torch.where(occurred.scatter(1, tokens, True)[:, :-1], penalized, scores)
 
 
 @dataclass(frozen=True)
 class MinLength(OptionFilter):
-    """No end-of-sequence token before there are `count` tokens, prompt or start token included."""
+    """Forbids the end before there are `count` tokens, prompt or start token included."""
 
     option = "min_length"
     count: int
@@ -68,7 +68,7 @@ class BadWords(OptionFilter):
         for *before, last in self.sequences:
             if before and len(before) <= prefix.tokens.size(1):
                 expected = torch.tensor(before, device=scores.device)
-                matches = (prefix.tokens[:, -len(before) :] == expected).all(1)  # (R,)
+                matches = (prefix.tokens[:, -len(before) :] == expected).all(1)  # (B,)
                 scores = _forbid(scores, [last], matches)
         return scores
 
@@ -93,7 +93,7 @@ class SuppressFirst(OptionFilter):
     forced: bool = False  # whether `ForcedFirst` determines the token after the start token
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        no_prompt = prefix.lengths - prefix.generated == 1  # (R,) only a start token came before
+        no_prompt = prefix.lengths - prefix.generated == 1  # (B,) only a start token came before
         first = (no_prompt.long() * self.forced).eq(prefix.generated)
         return _forbid(scores, self.tokens, first)
 
@@ -163,7 +163,7 @@ def _token_mask(tokens: Collection[int], scores: Tensor) -> Tensor:
 
 
 def _forbid(scores: Tensor, tokens: Collection[int], rows: Tensor | None = None) -> Tensor:
-    """Minus infinity for these tokens, in the rows (R,) that are True, or in all."""
+    """Minus infinity for these tokens, in the rows (B,) that are True, or in all."""
     if rows is None:
         return scores.masked_fill(_token_mask(tokens, scores), NEG_INF)
     if not tokens or not bool(rows.any()):
@@ -172,7 +172,7 @@ def _forbid(scores: Tensor, tokens: Collection[int], rows: Tensor | None = None)
 
 
 def _force(scores: Tensor, tokens: Collection[int], rows: Tensor, name: str) -> Tensor:
-    """In the rows (R,) that are True: score 0 for these tokens, minus infinity for all others."""
+    """In the rows (B,) that are True: score 0 for these tokens, minus infinity for all others."""
     if not bool(rows.any()):
         return scores
     _check_tokens(tokens, scores, name)

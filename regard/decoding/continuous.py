@@ -1,4 +1,4 @@
-"""Continuous batching: prompts join a batch, and leave it, between the tokens of the others.
+"""Continuous batching: prompts are added to a batch, and removed, between the steps of the others.
 
     batch = ContinuousBatch(model)
     first = batch.join(ids, options(max_tokens=40))
@@ -7,9 +7,9 @@
             ...
 
 (Yu et al. 2022, "Orca: a distributed serving system for transformer-based generative models",
-section 3.) A continuation has the tokens that its method gives it alone. Prompts are read in
-chunks, one between two steps, so that the others do not wait for a long one; short ones share a
-chunk.
+section 3.) A continuation has the tokens that its method gives it without the others. Prompts are
+read in chunks, one between two steps, so that the others do not wait for a long one; short ones
+share a chunk.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ from regard.decoding.loop import (
 )
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.start import start
-from regard.decoding.steps import NotNumbers, check, ends_of, evaluating
+from regard.decoding.steps import NonFiniteStep, check_log_probs, eos_tokens, evaluating
 from regard.models.protocols import Generator
 
 CHUNK = 128  # tokens of prompts that are read between two steps
-FIRST_CHUNK = 512  # where fewer sequences wait for their next token than prompts to be read
+FIRST_CHUNK = 512  # where at least as many prompts wait to be read as sequences are generated
 
 
 @dataclass(eq=False)
 class Continuation:
-    """A prompt in a batch, and what has been generated behind it.
+    """A prompt in a batch, and what has been generated after it.
 
-    rows: its sequences that have not ended.
-    count: tokens that each of them has.
+    rows: its sequences that have not ended (several where samples are drawn).
+    count: tokens generated of each of them.
+    tokens: (B, T) prompt and generated tokens of these; empty where no filter reads them.
     """
 
     prompt: list[int]
@@ -67,29 +68,29 @@ class Continuation:
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
-        """What its method gives; complete when all its sequences have ended."""
+        """The hypotheses of the prompt; complete when all its sequences have ended."""
         return self.collector.results()[0]
 
-    def take(self, tokens: Tensor, log_probs: Tensor) -> list[StepResult]:
-        """The results of a step, tokens (R,) and their log-probabilities.
+    def add(self, tokens: Tensor, log_probs: Tensor) -> list[StepResult]:
+        """Add the tokens (B,) of a step, with their log-probabilities (B,).
 
         Raises:
-            NotNumbers: a log-probability is NaN.
+            NonFiniteStep: a log-probability is NaN.
         """
-        numbers, gains = tokens.tolist(), log_probs.tolist()
-        check(gains, len(self.prompt) + self.count)
+        ids, gains = tokens.tolist(), log_probs.tolist()
+        check_log_probs(gains, len(self.prompt) + self.count)
         self.count += 1
         forced = forces_end(self.method.filters)
         if self.method.filters:  # nothing else reads them
             self.tokens = torch.cat([self.tokens, tokens[:, None]], 1)
         results = [
-            one.take(number, gain, self.count, self.eos, forced)
-            for one, number, gain in zip(self.rows, numbers, gains, strict=True)
+            sequence.add(token, gain, self.count, self.eos, forced)
+            for sequence, token, gain in zip(self.rows, ids, gains, strict=True)
         ]
         self.collector.add(results)
-        going = [index for index, result in enumerate(results) if not result.last]
-        self.tokens = self.tokens[going] if self.method.filters else self.tokens
-        self.rows = [self.rows[index] for index in going]
+        remaining = [index for index, result in enumerate(results) if not result.last]
+        self.tokens = self.tokens[remaining] if self.method.filters else self.tokens
+        self.rows = [self.rows[index] for index in remaining]
         return results
 
     def prefix(self) -> Prefix:
@@ -101,11 +102,15 @@ class Continuation:
 class ContinuousBatch:
     """Prompts that a model continues together.
 
+    reading: prompts that are not read to their end.
+    writing: prompts that tokens are generated after.
+
     Args:
         model: a language model; or a `PrefixCache` around it.
 
     Raises:
-        TypeError: sequences of the model's states cannot join others.
+        TypeError: a state of this model cannot hold sequences that have read different numbers of
+            tokens.
     """
 
     def __init__(self, model: Generator):
@@ -114,19 +119,19 @@ class ContinuousBatch:
         self.reading: list[Continuation] = []
         self.writing: list[Continuation] = []
         self._state: Any = None  # of the rows of `writing`, in their order
-        self._fed: Tensor | None = None  # (R, 1)
+        self._fed: Tensor | None = None  # (B, 1)
 
     def __len__(self) -> int:
         return len(self.reading) + len(self.writing)
 
     @property
     def rows(self) -> int:
-        """Sequences that are generated."""
-        return sum(len(one.rows) for one in self.writing)
+        """B, the number of sequences that are generated."""
+        return sum(len(continuation.rows) for continuation in self.writing)
 
     @torch.no_grad()
     def join(self, prompt: Sequence[int], method: TokenMethod) -> Continuation:
-        """Continue a prompt, which may be empty, beside the others.
+        """Add a prompt, which may be empty, to the batch.
 
         Raises:
             ConfigError: the prompt is longer than the model's context.
@@ -139,7 +144,7 @@ class ContinuousBatch:
             ids,
             method,
             int(limit[0]),
-            ends_of(method.eos, self.model),
+            eos_tokens(method.eos, self.model),
             method.collector(self.model),
             method.chooser(source, limit),
             rows,
@@ -148,19 +153,21 @@ class ContinuousBatch:
         return continuation
 
     def leave(self, continuation: Continuation) -> None:
-        """End a continuation before its end."""
+        """Remove a continuation from the batch before it has ended."""
         if continuation in self.reading:
             self.reading.remove(continuation)
         if continuation in self.writing:
-            keep = [one is not continuation for one in self.writing for _ in one.rows]
+            keep = [other is not continuation for other in self.writing for _ in other.rows]
             self.writing.remove(continuation)
             self._keep(keep)
 
     @torch.no_grad()
-    def advance(self) -> list[tuple[Continuation, list[StepResult] | NotNumbers]]:
-        """Read prompts, and generate a token of each sequence that has one before it.
+    def advance(self) -> list[tuple[Continuation, list[StepResult] | NonFiniteStep]]:
+        """Read a chunk of prompts, then generate the next token of each sequence.
 
-        Of each continuation the results of the step, or the error that ended it.
+        Returns:
+            For each continuation that is written the results of the step, or the error that ended
+            it.
         """
         with evaluating(self.model):
             if self.reading:
@@ -170,114 +177,119 @@ class ContinuousBatch:
     # ---- prompts
 
     def _read(self) -> None:
-        """Read a chunk of the first prompt, or all of the first prompts if they fit into it."""
-        together = self._short_prompts(CHUNK if self.rows > len(self.reading) else FIRST_CHUNK)
-        if len(together) > 1:
-            self._read_together(together)
+        """Read several whole prompts if they fit into a chunk, else a chunk of the first one."""
+        short = self._short_prompts(CHUNK if self.rows > len(self.reading) else FIRST_CHUNK)
+        if len(short) > 1:
+            self._read_together(short)
         else:
             self._read_chunk(self.reading[0])
 
     def _short_prompts(self, budget: int) -> list[Continuation]:
-        """The first prompts, if none is begun, as many as have at most so many padded tokens."""
-        longest, found = 1, list[Continuation]()
-        for one in self.reading:
-            longest = max(longest, len(one.prompt) - 1)
-            if one.read or longest * (len(found) + 1) > budget:
+        """The first prompts that are not begun, as many as have, padded to the longest of them, at
+        most `budget` tokens.
+        """
+        longest, short = 1, list[Continuation]()
+        for prompt in self.reading:
+            longest = max(longest, len(prompt.prompt) - 1)
+            if prompt.read or longest * (len(short) + 1) > budget:
                 break
-            found.append(one)
-        return found
+            short.append(prompt)
+        return short
 
-    def _read_together(self, together: list[Continuation]) -> None:
+    def _read_together(self, short: list[Continuation]) -> None:
         """Read whole prompts in one batch."""
-        prompts = Sequences.of([one.prompt for one in together], self.model.config.pad)
+        prompts = Sequences.of([prompt.prompt for prompt in short], self.model.config.pad)
         device = next(iter(self.model.empty(1).tensors().values())).device
         state, _ = start(self.model, prompts.to(device))
-        self._join(together, state)
+        self._join(short, state)
 
-    def _read_chunk(self, one: Continuation) -> None:
-        """A chunk of a prompt; after the last one it joins the others.
+    def _read_chunk(self, prompt: Continuation) -> None:
+        """Read a chunk of a prompt; after the last chunk its sequences join the others.
 
-        A prefix cache holds what was read before, and gives it back, so that it is asked for the
-        whole beginning; else the state goes on.
+        A prefix cache is given the prompt from its first token on, and computes what it has not
+        cached; without one the state of the last chunk continues.
         """
-        whole, cached = len(one.prompt) - 1, isinstance(self.model, PrefixCache)
-        end = min(whole, one.read + CHUNK)
-        if one.state is None or cached:
-            one.state = self.model.empty(1).expect_tokens(whole + min(one.limit, CHUNK))
+        whole, cached = len(prompt.prompt) - 1, isinstance(self.model, PrefixCache)
+        end = min(whole, prompt.read + CHUNK)
+        if prompt.state is None or cached:
+            prompt.state = self.model.empty(1).expect_tokens(whole + min(prompt.limit, CHUNK))
         if end:
-            begin = 0 if cached else one.read
-            device = next(iter(one.state.tensors().values())).device
-            ids = torch.tensor([one.prompt[begin:end]], device=device)
-            one.state = self.model.prefill(ids, one.state)
-        one.read = end
+            begin = 0 if cached else prompt.read
+            device = next(iter(prompt.state.tensors().values())).device
+            ids = torch.tensor([prompt.prompt[begin:end]], device=device)
+            prompt.state = self.model.prefill(ids, prompt.state)
+        prompt.read = end
         if end == whole:
-            state, one.state = one.state, None
-            self._join([one], state)
+            state, prompt.state = prompt.state, None
+            self._join([prompt], state)
 
     def _join(self, ready: list[Continuation], state: Any) -> None:
-        """Prompts that are read, with the state of each (B rows), begin to be continued."""
+        """Start to generate after prompts that were read.
+
+        state: has a row for each of them.
+        """
         device = next(iter(state.tensors().values())).device
-        copies = torch.tensor([len(one.rows) for one in ready], device=device)
-        numbers = torch.arange(len(ready), device=device).repeat_interleave(copies)
-        if len(numbers) > len(ready):
-            state = state.select(numbers)
-        last = torch.tensor([[one.prompt[-1]] for one in ready], device=device)[numbers]
-        for one in ready:
-            if one.method.filters:
-                one.tokens = torch.tensor([one.prompt] * len(one.rows), device=device)
-            self.reading.remove(one)
+        copies = torch.tensor([len(prompt.rows) for prompt in ready], device=device)
+        rows = torch.arange(len(ready), device=device).repeat_interleave(copies)
+        if len(rows) > len(ready):
+            state = state.select(rows)
+        last = torch.tensor([[prompt.prompt[-1]] for prompt in ready], device=device)[rows]
+        for prompt in ready:
+            if prompt.method.filters:
+                prompt.tokens = torch.tensor([prompt.prompt] * len(prompt.rows), device=device)
+            self.reading.remove(prompt)
         self.writing += ready
         self._state = paged(state) if self._state is None else self._state.joined(state)
         self._fed = last if self._fed is None else torch.cat([self._fed, last])
-        left = max(each.limit - each.count for each in self.writing)
-        self._state = self._state.expect_tokens(min(left, CHUNK))
+        most = max(continuation.limit - continuation.count for continuation in self.writing)
+        self._state = self._state.expect_tokens(min(most, CHUNK))
 
     # ---- steps
 
-    def _step(self) -> list[tuple[Continuation, list[StepResult] | NotNumbers]]:
+    def _step(self) -> list[tuple[Continuation, list[StepResult] | NonFiniteStep]]:
+        """Generate the next token of each sequence; see `advance`."""
         assert self._fed is not None
         scores, self._state = self.model.step(self._fed, self._state)
-        scores = scores[:, -1]  # (R, V)
-        tokens, log_probs = self._chosen(scores)
-        self._fed = tokens[:, None].contiguous()
-        found: list[tuple[Continuation, list[StepResult] | NotNumbers]] = []
+        tokens, log_probs = self._chosen(scores[:, -1])  # (B, 1, V) -> (B, V)
+        self._fed = tokens[:, None].contiguous()  # (B,) -> (B, 1)
+        outcomes: list[tuple[Continuation, list[StepResult] | NonFiniteStep]] = []
         keep, start = list[bool](), 0
-        for one in self.writing:
-            part = slice(start, start + len(one.rows))
+        for continuation in self.writing:
+            part = slice(start, start + len(continuation.rows))
             start = part.stop
             try:
-                results = one.take(tokens[part], log_probs[part])
-            except NotNumbers as error:
-                one.rows, size = [], len(one.rows)
-                found.append((one, error))
+                results = continuation.add(tokens[part], log_probs[part])
+            except NonFiniteStep as error:
+                continuation.rows, size = [], len(continuation.rows)
+                outcomes.append((continuation, error))
                 keep += [False] * size
                 continue
-            found.append((one, results))
+            outcomes.append((continuation, results))
             keep += [not result.last for result in results]
-        self.writing = [one for one in self.writing if one.rows]
+        self.writing = [continuation for continuation in self.writing if continuation.rows]
         self._keep(keep)
-        return found
+        return outcomes
 
     def _chosen(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens of all rows and their log-probabilities, (R,) each.
+        """The next tokens by the scores (B, V), and their log-probabilities, (B,) each.
 
-        Rows of greedy search without filters are chosen in one call.
+        Where all is greedy search without filters, one call chooses all tokens.
         """
-        plain = [isinstance(one.method, Greedy) and not one.method.filters for one in self.writing]
-        if all(plain):
+        methods = [continuation.method for continuation in self.writing]
+        if all(isinstance(method, Greedy) and not method.filters for method in methods):
             return self.writing[0].choose(scores, self.writing[0].prefix(), torch.zeros(0))
-        parts, start = [], 0
-        for one in self.writing:
-            count = len(one.rows)
-            numbers = torch.tensor([row.row for row in one.rows], device=scores.device)
-            part = scores[start : start + count]
-            parts.append(one.choose(part, one.prefix(), numbers))
-            start += count
-        tokens, log_probs = (torch.cat([part[side] for part in parts]) for side in (0, 1))
-        return tokens, log_probs
+        tokens, log_probs, start = [], [], 0
+        for continuation in self.writing:
+            rows = torch.tensor([row.row for row in continuation.rows], device=scores.device)
+            part = scores[start : start + len(rows)]
+            chosen = continuation.choose(part, continuation.prefix(), rows)
+            tokens.append(chosen[0])
+            log_probs.append(chosen[1])
+            start += len(rows)
+        return torch.cat(tokens), torch.cat(log_probs)
 
     def _keep(self, keep: Sequence[bool]) -> None:
-        """Keep some of the rows; memory behind the longest of them is not read any more."""
+        """Keep the sequences for which `keep` is True; the cache shrinks to the longest of them."""
         if all(keep):
             return
         if not any(keep):

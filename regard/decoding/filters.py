@@ -2,7 +2,7 @@
 
     filters = (NoRepeatNGram(3), Temperature(0.8), TopK(40), TopP(0.95))
 
-A filter is called with scores (R, V), log-probabilities up to a constant, and the prefix decoded
+A filter is called with scores (B, V), log-probabilities up to a constant, and the prefix decoded
 so far, and returns new scores; tokens that it forbids get minus infinity. Any function of this
 shape is a filter.
 """
@@ -19,18 +19,18 @@ from torch import Tensor
 from regard.decoding.option_types import check
 
 NEG_INF = float("-inf")
-BIN_SHIFT = 16  # float32 probabilities that agree above these bits share a bin: 128 an octave
+BIN_SHIFT = 16  # float32 probabilities whose bits above these agree share a bin: 128 per factor 2
 
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """The tokens of R sequences so far.
+    """What a filter may read: the tokens of B sequences so far.
 
-    tokens: (R, T), the prompt or start token included; shorter prompts are padded on the left
+    tokens: (B, T), the prompt or start token included; shorter prompts are padded on the left
         with -1.
     generated: how many of them were generated.
     eos: the tokens that end a sequence.
-    limits: (R,) how many tokens may be generated.
+    limits: (B,) how many tokens may be generated; None: not known.
     """
 
     tokens: Tensor
@@ -40,7 +40,7 @@ class Prefix:
 
     @property
     def lengths(self) -> Tensor:
-        """(R,) tokens of each sequence, without padding."""
+        """(B,) tokens of each sequence, without padding."""
         return (self.tokens >= 0).sum(1)
 
     def eos_below(self, vocab_size: int) -> list[int]:
@@ -49,8 +49,10 @@ class Prefix:
 
 
 class Filter(Protocol):
+    """A function that changes scores."""
+
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        """New scores (R, V); `scores` stay as they are."""
+        """New scores (B, V); those given are not changed in place."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +76,19 @@ class OptionFilter:
 
 
 def as_lists(value: Any) -> Any:
-    """Tuples as lists, as JSON has them."""
+    """Nested tuples as nested lists, which JSON has; other values as they are."""
     return [as_lists(part) for part in value] if isinstance(value, tuple) else value
 
 
 def as_tuples(value: Any) -> Any:
-    """Lists as tuples, as filters have them."""
+    """Nested lists as nested tuples, which filters have; other values as they are."""
     return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def apply(filters: Sequence[Filter], scores: Tensor, prefix: Prefix) -> Tensor:
-    """The scores (R, V) after all filters, first to last."""
-    for change in filters:
-        scores = change(scores, prefix)
+    """The scores (B, V) after all filters, first to last."""
+    for filter_ in filters:
+        scores = filter_(scores, prefix)
     return scores
 
 
@@ -115,8 +117,8 @@ class NoRepeatNGram(OptionFilter):
         tokens = prefix.tokens
         if tokens.size(1) < self.size:
             return scores
-        ngrams = tokens.unfold(1, self.size, 1)  # (R, T) -> (R, T - size + 1, size)
-        last = tokens[:, tokens.size(1) + 1 - self.size :]  # (R, size - 1)
+        ngrams = tokens.unfold(1, self.size, 1)  # (B, T) -> (B, T - size + 1, size)
+        last = tokens[:, tokens.size(1) + 1 - self.size :]  # (B, T) -> (B, size - 1)
         repeated = (ngrams[..., :-1] == last[:, None]).all(-1) & (ngrams[..., -1] >= 0)
         row, ngram = repeated.nonzero(as_tuple=True)
         forbidden = (row, ngrams[row, ngram, -1])
@@ -138,7 +140,9 @@ class Temperature(OptionFilter):
 
 @dataclass(frozen=True)
 class TopK(OptionFilter):
-    """Only the `count` best tokens, and those as good as the last of them (Fan et al. 2018)."""
+    """Allows the `count` most probable tokens alone, and all that are as probable as the last of
+    them (Fan et al. 2018).
+    """
 
     option = "top_k"
     count: int
@@ -150,7 +154,9 @@ class TopK(OptionFilter):
 
 @dataclass(frozen=True)
 class TopP(OptionFilter):
-    """The fewest best tokens whose probabilities sum to `mass` (Holtzman et al. 2019)."""
+    """Nucleus sampling: allows the fewest most probable tokens whose probabilities sum to at least
+    `mass` (Holtzman et al. 2019).
+    """
 
     option = "top_p"
     mass: float
@@ -158,37 +164,40 @@ class TopP(OptionFilter):
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         probs = scores.softmax(-1)
         if probs.dtype == torch.float32 and probs.device.type == "cpu" and probs.numel():
-            threshold = torch.tensor([[self._threshold(row)] for row in probs])
-            allowed, found = probs >= threshold, threshold[:, 0] > 0
-            if not bool(found.all()):
-                allowed[~found] = self._by_sorting(scores[~found], probs[~found])
+            threshold = torch.tensor([[self._threshold(row)] for row in probs])  # (B, 1)
+            allowed, has_one = probs >= threshold, threshold[:, 0] > 0
+            if not bool(has_one.all()):
+                allowed[~has_one] = self._by_sorting(scores[~has_one], probs[~has_one])
         else:
             allowed = self._by_sorting(scores, probs)
         return scores.where(allowed, NEG_INF)
 
     def _threshold(self, probs: Tensor) -> float:
-        """The lowest allowed probability (V,); 0 where a token that is not allowed has it too.
+        """The lowest allowed one of the probabilities (V,); 0 where sorting them all must decide:
+        a forbidden token has the same one, or most tokens share its bin.
 
         Only the tokens of the bin with the threshold are sorted: sorting all takes ten times as
         long.
         """
-        bins, best = _bins(probs), int(_bins(probs.max()))
-        sums = torch.bincount(bins, probs.double(), best + 1)
-        below = sums.cumsum(0)
-        lowest = min(int((below <= 1 - self.mass).sum()), best)  # the lowest bin that is allowed
-        left = 1 - self.mass - float(below[lowest] - sums[lowest])
-        near = probs[bins == lowest]
-        if len(near) > len(probs) // 2:
+        bins, highest = _bins(probs), int(_bins(probs.max()))
+        sums = torch.bincount(bins, probs.double(), highest + 1)  # (bins,), the lowest first
+        cumulative = sums.cumsum(0)
+        lowest = min(int((cumulative <= 1 - self.mass).sum()), highest)  # the lowest allowed bin
+        forbidden_mass = 1 - self.mass - float(cumulative[lowest] - sums[lowest])  # within this bin
+        in_bin = probs[bins == lowest]
+        if len(in_bin) > len(probs) // 2:
             return 0.0
-        near = near.sort().values
-        cut = min(int((near.double().cumsum(0) <= left).sum()), len(near) - 1)
-        return 0.0 if cut and near[cut - 1] == near[cut] else float(near[cut])
+        in_bin = in_bin.sort().values
+        first = min(int((in_bin.double().cumsum(0) <= forbidden_mass).sum()), len(in_bin) - 1)
+        is_tied = first and in_bin[first - 1] == in_bin[first]
+        return 0.0 if is_tied else float(in_bin[first])
 
     def _by_sorting(self, scores: Tensor, probs: Tensor) -> Tensor:
-        ascending, order = scores.sort(-1)
-        tail = probs.gather(-1, order).double().cumsum(-1) <= 1 - self.mass
-        tail[:, -1] = False
-        return ~tail.scatter(-1, order, tail)
+        """(B, V) bool, the allowed tokens; ties are broken as in transformers, by `Tensor.sort`."""
+        order = scores.sort(-1).indices
+        forbidden = probs.gather(-1, order).double().cumsum(-1) <= 1 - self.mass  # in this order
+        forbidden[:, -1] = False
+        return ~forbidden.scatter(-1, order, forbidden)
 
 
 def _bins(probs: Tensor) -> Tensor:

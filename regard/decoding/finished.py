@@ -21,20 +21,20 @@ class FinishedHypotheses:
         self._indices = torch.full(shape, -1, device=device)  # in `_all`
         self._all: list[Hypothesis] = []
 
-    def add(self, where: Tensor, scores: Tensor, hypotheses: list[Hypothesis]) -> None:
+    def add(self, ended: Tensor, scores: Tensor, hypotheses: list[Hypothesis]) -> None:
         """Add hypotheses; of equal scores the one that was added first stays first.
 
         Args:
-            where: (A, K) bool, which of `scores` are those of hypotheses.
-            scores: (A, K).
-            hypotheses: as many as `where` is True, row by row.
+            ended: (A, N) bool, which of the best N continuations are finished hypotheses.
+            scores: (A, N) theirs; those of the others are not read.
+            hypotheses: those for which `ended` is True, row by row.
         """
-        indices = torch.full_like(self._indices[:, :1], -1).expand(where.shape).clone()
+        indices = torch.full_like(self._indices[:, :1], -1).expand(ended.shape).clone()
         first = len(self._all)
-        indices[where] = torch.arange(first, first + len(hypotheses), device=where.device)
+        indices[ended] = torch.arange(first, first + len(hypotheses), device=ended.device)
         self._all += hypotheses
-        both = torch.cat([self.scores, scores.masked_fill(~where, NEG_INF)], 1)
-        self.scores, order = both.sort(dim=1, descending=True, stable=True)
+        joined = torch.cat([self.scores, scores.masked_fill(~ended, NEG_INF)], 1)
+        self.scores, order = joined.sort(dim=1, descending=True, stable=True)
         size = self._indices.size(1)
         self.scores, order = self.scores[:, :size], order[:, :size]
         self._indices = torch.cat([self._indices, indices], 1).gather(1, order)

@@ -15,7 +15,7 @@ from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema, sho
 from regard.decoding.settings import FORMULA, METHOD_OPTIONS, PLUS, RATIO, build, options
 from regard.decoding.speculative.drafts import draft_of
 from regard.decoding.speculative.method import Speculative
-from regard.decoding.steps import ends_of
+from regard.decoding.steps import eos_tokens
 from regard.errors import ConfigError, DataError
 from regard.file_writing import write_text
 from regard.models.protocols import Generator
@@ -188,7 +188,7 @@ def _with_own_eos(method: Any, model: Generator) -> Any:
     """The method with `eos` None, if it equals the model's own."""
     if isinstance(method, Speculative):
         return replace(method, method=_with_own_eos(method.method, model))
-    same = method.eos is not None and method.eos == ends_of(None, model)
+    same = method.eos is not None and method.eos == eos_tokens(None, model)
     return replace(method, eos=None) if same else method
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.compiled_search import SearchOptions, search_at_once
+from regard.decoding.compiled_search import SearchOptions, run_compiled_search
 from regard.decoding.constraints import ForcedEnd, Renormalize
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
@@ -25,7 +25,9 @@ from regard.state import State
 
 @dataclass(frozen=True)
 class Greedy(TokenMethod):
-    """The same tokens and scores as a beam of one. Of equally probable tokens the lowest id wins.
+    """Greedy search and its options.
+
+    It gives the tokens and scores of a beam of one. Of equally probable tokens the lowest id wins.
 
     Args:
         length_penalty: normalizes the score that is reported, and nothing else.
@@ -50,9 +52,9 @@ class Greedy(TokenMethod):
         """One hypothesis for each source."""
         with torch.no_grad(), evaluating(model):
             started = start_decoding(model, source)
-            found = self._compiled(model, source, started)
-        if found is not None:
-            return found
+            compiled = self._compiled(model, source, started)
+        if compiled is not None:
+            return compiled
         collector = self.collector(model)
         for results in self.steps(model, source, started):
             collector.add(results)
@@ -61,12 +63,13 @@ class Greedy(TokenMethod):
     def _compiled(
         self, model: Generator, source: Sequences | None, started: tuple[State, Tensor]
     ) -> list[list[Hypothesis]] | None:
+        """The hypotheses as one compiled call finds them; None where it cannot."""
         if any(isinstance(part, Renormalize | ForcedEnd) for part in self.filters):
             return None  # these change the scores of a beam, but not those of greedy search
         limit = limits(self.max_tokens, model, source, started[1].size(0))
         penalty, rule = self.length_penalty, BeamFinished()
         options = SearchOptions(1, 1, penalty, rule, self.eos, self.filters)
-        return search_at_once(model, started, limit, options)
+        return run_compiled_search(model, started, limit, options)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:

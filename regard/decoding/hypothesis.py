@@ -15,8 +15,8 @@ class Hypothesis:
     score: `log_prob` divided by the length penalty; hypotheses of a source are ranked by it.
     log_prob: natural logarithm of the model's own probability of the tokens (and of the end, where
         `finished`), before temperature, top-k and top-p.
-    finished: it ended with an end-of-sequence token; False where the limit on the length truncated
-        it, or filters that allowed no token.
+    finished: it ended with an end-of-sequence token; False where it was truncated: by the limit on
+        its length, or because the filters allowed no token.
     """
 
     tokens: list[int]
@@ -26,12 +26,12 @@ class Hypothesis:
 
 
 def unfinished(results: Iterable[list[Hypothesis]]) -> int:
-    """Of how many sources the best hypothesis was truncated."""
+    """The number of sources whose best hypothesis was truncated."""
     return sum(1 for hypotheses in results if hypotheses and not hypotheses[0].finished)
 
 
 def values_of(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Hypotheses of one source, with their texts, as plain values."""
+    """Hypotheses of one source, with their texts, as plain values for JSON."""
     return [
         {"text": text, "score": h.score, "log_prob": h.log_prob, "finished": h.finished}
         for h, text in zip(hypotheses, texts, strict=True)

@@ -29,7 +29,10 @@ class LengthPenalty(Protocol):
 
 @dataclass(frozen=True)
 class Power:
-    """n^alpha, as in transformers, Marian and fairseq. alpha 0: none, 1: mean of a token."""
+    """n^alpha, as in transformers, Marian and fairseq.
+
+    With alpha 0 the score is log P(y), with 1 the mean log-probability of a token.
+    """
 
     alpha: float = 1.0
 
@@ -78,7 +81,7 @@ class RelativeLimit:
             ) from None
 
     def of(self, source: Sequences) -> Tensor:
-        """(B,) limits."""
+        """The limits of the targets of these sources, (B,)."""
         return (source.lengths * self.ratio).long() + self.plus
 
 
@@ -97,20 +100,22 @@ class TotalLimit:
         check("max_length", self.count)
 
     def after(self, read: Tensor) -> Tensor:
-        """(B,) limits after (B,) tokens.
+        """How many tokens may be generated after prompts of these lengths, (B,).
+
+        read: (B,) lengths.
 
         Raises:
             ConfigError: a prompt is as long as the limit.
         """
-        left = self.count - read
-        if bool((left < 1).any()):
-            row = int(left.argmin())
+        remaining = self.count - read
+        if bool((remaining < 1).any()):
+            row = int(remaining.argmin())
             raise ConfigError(
                 f"The prompt of row {row} has {int(read[row]):,} tokens, but the model's "
                 f"`max_length` of {self.count:,} counts these too, so no token may be generated. "
                 "Say how many are to be generated: max_tokens."
             )
-        return left
+        return remaining
 
 
 Limit = int | RelativeLimit | TotalLimit
@@ -135,8 +140,8 @@ def limits(
     whole prompt, and all generated tokens but the last.
 
     Args:
-        source: B sources or, where the model `continues`, prompts; None: one empty prompt.
-        batch_size: B.
+        source: sources or, where the model `continues`, prompts; None: one empty prompt.
+        batch_size: B, the number of sources or prompts.
 
     Raises:
         ConfigError: a relative limit without a source, or a prompt as long as the limit.

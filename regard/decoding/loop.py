@@ -1,4 +1,4 @@
-"""The loop of greedy search and sampling: one hypothesis a sequence, one token at a time."""
+"""The loop of greedy search and sampling: one token of each sequence at every step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from regard.decoding.constraints import ForcedEnd
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty, Limit, limits
-from regard.decoding.steps import check, ends_of, evaluating, normalized, start_decoding
+from regard.decoding.steps import (
+    check_log_probs,
+    eos_tokens,
+    evaluating,
+    normalized,
+    start_decoding,
+)
 from regard.models.protocols import Generator
 from regard.state import State
 
-# scores (R, V), the sequences so far, their indices in the batch (R,) -> tokens (R,) and their
-# log-probabilities (R,): minus infinity where the filters allow none, NaN where the scores are
+# Scores (B, V), the sequences so far, their indices in the batch (B,) -> the next tokens (B,) and
+# their log-probabilities (B,): minus infinity where the filters allow no token, NaN where the
+# scores are NaN.
 Chooser = Callable[[Tensor, Prefix, Tensor], tuple[Tensor, Tensor]]
-# filtered scores (R, V), indices of the sequences (R,), tokens generated before -> tokens (R,)
+# Filtered scores (B, V), indices of the sequences (B,), tokens generated before -> tokens (B,).
 Pick = Callable[[Tensor, Tensor, int], Tensor]
 
 
@@ -30,10 +37,10 @@ class StepResult:
     """The next token of one sequence.
 
     row: the index of the sequence in the batch.
-    token: None where the filters allow none.
+    token: None where the filters allow no token.
     log_prob: of the sequence so far, this token included.
-    last: the sequence ends here.
-    forced: it ends with an end-of-sequence token that a filter forced at the limit.
+    last: whether the sequence ends here.
+    forced: whether it ends with an end-of-sequence token that a filter forced at the limit.
     """
 
     row: int
@@ -53,7 +60,7 @@ class IncrementalMethod(ABC):
 
     @abstractmethod
     def steps(self, model: Generator, source: Sequences | None) -> Iterator[list[StepResult]]:
-        """Of each step of the model, the tokens that were decided; source: see `run`."""
+        """The tokens that each step of the model decides; `source`: see `run`."""
 
     @abstractmethod
     def collector(self, model: Generator) -> Collector:
@@ -63,7 +70,7 @@ class IncrementalMethod(ABC):
         """The hypotheses of each source.
 
         Args:
-            source: B sources to answer or prompts to continue; None: one empty prompt.
+            source: the sources to answer or prompts to continue; None: one empty prompt.
         """
         collector = self.collector(model)
         for results in self.steps(model, source):
@@ -90,7 +97,7 @@ class TokenMethod(IncrementalMethod):
 
     @abstractmethod
     def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
-        """What chooses the tokens of sequences with these limits (R,)."""
+        """What chooses the tokens of sequences with these limits (B,)."""
 
     def steps(
         self,
@@ -106,26 +113,38 @@ class TokenMethod(IncrementalMethod):
 
     def collector(self, model: Generator) -> Collector:
         """See `IncrementalMethod`."""
-        return Collector(ends_of(self.eos, model), self.length_penalty, self.copies)
+        return Collector(eos_tokens(self.eos, model), self.length_penalty, self.copies)
 
 
 @dataclass
 class ActiveSequence:
-    """A sequence that has not ended. log_prob: of the tokens that it has."""
+    """A sequence that has not ended.
+
+    row: its index in the batch.
+    limit: how many tokens may be generated.
+    log_prob: of the tokens generated so far.
+    """
 
     row: int
     limit: int
     log_prob: float = 0.0
 
-    def take(
+    def add(
         self, token: int, log_prob: float, count: int, eos: tuple[int, ...], forced: bool
     ) -> StepResult:
-        """The result for the token that makes it `count` tokens."""
+        """Add the next token, the generated token number `count`.
+
+        Args:
+            log_prob: of the token; minus infinity where the filters allow none.
+            eos: the tokens that end a sequence.
+            forced: whether a filter forces an end at the limit.
+        """
         if log_prob == NEG_INF:
             return StepResult(self.row, None, self.log_prob, True)
         self.log_prob += log_prob
-        full = count >= self.limit
-        return StepResult(self.row, token, self.log_prob, full or token in eos, forced and full)
+        at_limit = count >= self.limit
+        last = at_limit or token in eos
+        return StepResult(self.row, token, self.log_prob, last, forced and at_limit)
 
 
 @torch.no_grad()
@@ -140,7 +159,7 @@ def decode_steps(
     Sequence i of source b has the row b * copies + i.
 
     Args:
-        source: B sources or prompts; None: one empty prompt.
+        source: sources or prompts; None: one empty prompt.
         started: what `start_decoding` returned, if it was called before.
     """
     with evaluating(model):
@@ -148,7 +167,7 @@ def decode_steps(
         limit = limits(method.max_tokens, model, source, tokens.size(0))
         limit = limit.repeat_interleave(method.copies)
         rows = torch.arange(limit.size(0), device=tokens.device)
-        filters, eos = method.filters, ends_of(method.eos, model)
+        filters, eos = method.filters, eos_tokens(method.eos, model)
         choose, forced = method.chooser(source, limit), forces_end(filters)
         if method.copies > 1:
             sources = rows // method.copies
@@ -157,38 +176,43 @@ def decode_steps(
         if active:
             state = state.expect_tokens(int(limit.max()))
         limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
-        count, prompt = 0, tokens.size(1)
+        count, prompt_width = 0, tokens.size(1)
         while active:
             scores, state = model.step(fed, state)
             token, log_prob = choose(scores[:, -1], Prefix(tokens, count, eos, limit), rows)
-            fed = token[:, None]
-            # Both columns in one device synchronization; float64 holds every token exactly.
-            ids, log_probs = torch.stack([token.double(), log_prob.double()]).tolist()
-            check(log_probs, prompt + count)
+            fed = token[:, None]  # (B,) -> (B, 1)
+            ids, log_probs = _on_cpu(token, log_prob)
+            check_log_probs(log_probs, prompt_width + count)
             count += 1
             if filters:  # nothing else reads the tokens
                 tokens = torch.cat([tokens, fed], 1)
             results = [
-                one.take(int(token_id), gain, count, eos, forced)
-                for one, token_id, gain in zip(active, ids, log_probs, strict=True)
+                sequence.add(token_id, gain, count, eos, forced)
+                for sequence, token_id, gain in zip(active, ids, log_probs, strict=True)
             ]
             yield results
-            going = [index for index, result in enumerate(results) if not result.last]
-            if len(going) < len(active):
-                active = [active[index] for index in going]
-                keep = torch.tensor(going, dtype=torch.long, device=fed.device)
+            remaining = [index for index, result in enumerate(results) if not result.last]
+            if len(remaining) < len(active):
+                active = [active[index] for index in remaining]
+                keep = torch.tensor(remaining, dtype=torch.long, device=fed.device)
                 rows, fed, tokens, limit = (x[keep] for x in (rows, fed, tokens, limit))
                 state = state.select(keep) if active else state
 
 
+def _on_cpu(tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
+    """Both columns (B,) as Python numbers, by one device synchronization."""
+    ids, values = torch.stack([tokens.double(), log_probs.double()]).tolist()
+    return [int(token) for token in ids], values  # float64 holds every token exactly
+
+
 def choose_filtered(filters: Sequence[Filter], pick: Pick) -> Chooser:
-    """Picks among the tokens that the filters allow."""
+    """The chooser that picks among the tokens that the filters allow."""
 
     def choose(scores: Tensor, prefix: Prefix, rows: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = normalized(scores)
         allowed = apply(filters, scores.to(log_probs.dtype), prefix)
         token = pick(allowed, rows, prefix.generated)
-        index = token[:, None]
+        index = token[:, None]  # (B,) -> (B, 1)
         log_prob = log_probs.gather(1, index)
         impossible = (allowed.gather(1, index) == NEG_INF) & ~log_prob.isnan()
         return token, log_prob.masked_fill(impossible, NEG_INF)[:, 0]
@@ -216,7 +240,7 @@ class Collector:
         self._ended: dict[int, Hypothesis] = {}
 
     def add(self, results: Iterable[StepResult]) -> None:
-        """Those of one step."""
+        """Add the results of one step."""
         for result in results:
             tokens = self._tokens.setdefault(result.row, [])
             if result.token is not None:
@@ -227,8 +251,8 @@ class Collector:
     def _hypothesis(self, tokens: list[int], last: StepResult) -> Hypothesis:
         score = last.log_prob / self.penalty(max(len(tokens), 1))
         ended = last.token is not None and last.token in self.eos
-        text = tokens[:-1] if ended else tokens
-        return Hypothesis(text, score, last.log_prob, ended and not last.forced)
+        without_end = tokens[:-1] if ended else tokens
+        return Hypothesis(without_end, score, last.log_prob, ended and not last.forced)
 
     def results(self) -> list[list[Hypothesis]]:
         """For each source its `copies` hypotheses; complete when all steps have been added."""

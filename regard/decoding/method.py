@@ -18,7 +18,7 @@ class Method(Protocol):
     """
 
     def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
-        """The hypotheses of each source or prompt, best first; None: of one empty prompt."""
+        """The hypotheses of each source or prompt, best first; without any, of one empty prompt."""
 
     def settings(self) -> dict[str, Any]:
         """The options under the names of generation_config.json."""

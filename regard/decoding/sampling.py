@@ -19,10 +19,10 @@ from regard.decoding.settings import Settings, check_common, common_settings
 
 @dataclass(frozen=True)
 class Sampling(TokenMethod):
-    """`samples` independent sequences for each source, in the order in which they were drawn.
+    """Sampling and its options: `samples` independent sequences for each source.
 
-    A sample is a function of the model, the source's tokens, `seed` and its own number 0, 1, …
-    alone: the same source gives the same samples alone, in any batch, in any order.
+    A sample is a function of the model, the source's tokens, `seed` and its own number 0, 1, …: a
+    source has the same samples alone and in any batch, in any order.
 
     Args:
         filters: what may come next; temperature, top-k and top-p are filters.
@@ -80,8 +80,11 @@ def row_seeds(source: Sequences | None, samples: int, seed: int) -> list[int]:
     """A seed for each sample: the first 8 bytes of BLAKE2b over "seed sample-number token …".
 
     Args:
-        source: B sources or prompts; None: one empty prompt.
-        samples: for each source.
+        source: sources or prompts; None: one empty prompt.
+        samples: how many for each source.
+
+    Returns:
+        Seeds from 0 to 2^64 - 1; that of sample i of source b has the index b * samples + i.
     """
     texts: list[list[int]] = [[]]
     if source is not None:
@@ -95,13 +98,17 @@ def row_seeds(source: Sequences | None, samples: int, seed: int) -> list[int]:
 
 
 class Draw:
-    """Draws by the inverse of the cumulative distribution.
+    """Draws tokens by the inverse of the cumulative distribution.
 
     Each sequence has its own generator with its own seed; its i-th token takes the i-th uniform
     number, whatever the other sequences do. The numbers are drawn on demand: limits may be huge.
+
+    Args:
+        seeds: one for each sequence of the batch.
+        limits: how many tokens may be generated for each.
     """
 
-    FIRST = 256  # numbers of a sequence that are drawn at first, then twice as many
+    FIRST = 256  # how many numbers a sequence draws at first; their number doubles from then on
 
     def __init__(self, seeds: list[int], limits: Tensor):
         self.generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
@@ -109,14 +116,19 @@ class Draw:
         self.uniform = torch.zeros(len(seeds), 0, dtype=torch.float64)
 
     def numbers(self, rows: Tensor, count: int | Tensor) -> Tensor:
-        """The uniform numbers (R,) for the token that comes after `count` generated ones, or after
-        (R,) counts.
+        """The uniform numbers (B,) float64, in [0, 1), for the next tokens.
+
+        Args:
+            rows: (B,) the sequences' indices in the batch.
+            count: how many tokens were generated before: one number, or (B,) of each sequence its
+                own.
         """
         self._draw(1 + (int(count.max()) if isinstance(count, Tensor) else count))
         self.uniform = self.uniform.to(rows.device)
         return self.uniform[rows, count]
 
     def _draw(self, needed: int) -> None:
+        """Draw numbers of each sequence until there are at least `needed`."""
         drawn = self.uniform.size(1)
         if needed <= drawn or not self.generators:
             return
@@ -125,12 +137,12 @@ class Draw:
         self.uniform = torch.cat([self.uniform, torch.stack(new).to(self.uniform.device)], 1)
 
     def __call__(self, scores: Tensor, rows: Tensor, count: int | Tensor) -> Tensor:
-        """Tokens (R,) for scores (R, V); rows, count: see `numbers`.
+        """Tokens (B,) for scores (B, V); rows, count: see `numbers`.
 
         A sequence for which no token is allowed gets any token.
         """
-        cumulative = scores.softmax(-1).nan_to_num(0.0).cumsum(-1)
-        total = cumulative[:, -1:]
+        cumulative = scores.softmax(-1).nan_to_num(0.0).cumsum(-1)  # (B, V)
+        total = cumulative[:, -1:]  # (B, 1): 1 up to rounding, or 0 where no token is allowed
         target = (self.numbers(rows, count)[:, None] * total).to(total.dtype)
         # Rounding must not lift the target to the total: the first sum above it has a probability.
         target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))

@@ -14,18 +14,18 @@ from regard.state import State
 
 
 def start(model: Generator, source: Sequences | None) -> tuple[State, Tensor]:
-    """The state before the first tokens that are fed, and these, (B, 1).
+    """The state before the first step, and the tokens to feed to that step, (B, 1).
 
-    Of an encoder-decoder it is the state behind the source, and `bos`. Of a language model it is
-    the state before the last token of each prompt, and that token. An empty prompt, or None for one
-    sequence without a prompt, begins with `model.first_token`.
+    For an encoder-decoder: the state after its encoder has read the source, and `bos`. For a
+    language model: the state before the last token of each prompt, and that token. An empty prompt,
+    or None for one sequence without a prompt, begins with `model.first_token`.
 
     Args:
         source: on the device of the model; prompts may have different lengths.
 
     Raises:
-        ConfigError: an encoder-decoder is given no source; or a prompt is empty, and the vocabulary
-            has nothing that it could begin with.
+        ConfigError: an encoder-decoder is given no source; or a prompt is empty, and the model has
+            no `first_token`.
     """
     if not model.continues:
         if source is None:
@@ -42,14 +42,15 @@ def start(model: Generator, source: Sequences | None) -> tuple[State, Tensor]:
 
 
 def _after_prompts(model: Generator, prompts: Sequences, state: State) -> tuple[State, Tensor]:
-    read = (prompts.lengths - 1).clamp(min=0)
+    """The state after all tokens of the prompts but the last, and the last ones, (B, 1)."""
+    read = (prompts.lengths - 1).clamp(min=0)  # (B,)
     shortest, longest = extremes(prompts.lengths)
     if longest > 1:
         state = state.expect_tokens(longest + HEADROOM)  # else the first new token copies the cache
         state = model.prefill(prompts.ids[:, : longest - 1], state, read)
     # One column more, so that a batch of empty prompts has a last token too.
-    ids = F.pad(prompts.ids, (0, 1), value=model.config.pad or 0)
-    first = ids.gather(1, read[:, None])
+    ids = F.pad(prompts.ids, (0, 1), value=model.config.pad or 0)  # (B, T) -> (B, T + 1)
+    last = ids.gather(1, read[:, None])  # (B, T + 1) -> (B, 1)
     if shortest or not len(prompts):
-        return state, first
-    return state, first.masked_fill(prompts.lengths[:, None] == 0, model.first_token)
+        return state, last
+    return state, last.masked_fill(prompts.lengths[:, None] == 0, model.first_token)

@@ -19,11 +19,11 @@ from regard.decoding.start import start
 from regard.errors import RegardError
 from regard.models.protocols import Generator
 
-AnyState = TypeVar("AnyState")  # a `State`, or one that a draft model keeps several of
+AnyState = TypeVar("AnyState")  # a `State`, or the history of states of a draft model
 
 
 class HasModes(Protocol):
-    """A model, or a generator around one: it is in training, or is used."""
+    """A model, or a generator around one, that is in training mode or in evaluation mode."""
 
     training: bool
 
@@ -32,14 +32,14 @@ class HasModes(Protocol):
     def eval(self) -> Any: ...
 
 
-class NotNumbers(RegardError):
+class NonFiniteStep(RegardError):
     """A model's scores for what comes next are infinite or NaN."""
 
 
 def start_decoding(model: Generator, source: Sequences | None) -> tuple[Any, Tensor]:
-    """The model's state and what has been read: (R, T) tokens, the last to be fed next.
+    """The state before the first step, and all tokens before it, (B, T).
 
-    Prompts of different lengths stand to the right, with -1 on their left.
+    The last column is fed to the first step. Shorter prompts are padded on the left with -1.
     """
     state, tokens = start(model, source)
     if source is None or not model.continues or source.ids.size(1) < 2:
@@ -50,28 +50,34 @@ def start_decoding(model: Generator, source: Sequences | None) -> tuple[Any, Ten
     return state, torch.cat([prompts[:, :-1], tokens], 1)
 
 
-def ends_of(eos: tuple[int, ...] | None, model: Generator) -> tuple[int, ...]:
-    """The tokens that end a sequence: those given, or the model's own where none are."""
-    own = model.config.eos if eos is None else eos
-    if own is None:
+def eos_tokens(eos: tuple[int, ...] | None, model: Generator) -> tuple[int, ...]:
+    """The tokens that end a sequence: `eos`, or where it is None those of the model's config."""
+    tokens = model.config.eos if eos is None else eos
+    if tokens is None:
         return ()
-    return (own,) if isinstance(own, int) else tuple(own)
+    return (tokens,) if isinstance(tokens, int) else tuple(tokens)
 
 
 def log_probs_after(
     model: Generator, fed: Tensor, state: AnyState, tokens: Tensor
 ) -> tuple[Tensor, AnyState]:
-    """Log-probabilities (R, N, V), at least float32, of what follows each of the tokens `fed`
-    (R, N), in one step; tokens (R, T) are all that is written.
+    """The log-probabilities of what follows each of the tokens that are fed in one step.
+
+    Args:
+        fed: (B, T).
+        tokens: (B, S) all tokens of the sequences so far, for the error.
+
+    Returns:
+        Log-probabilities (B, T, V), at least float32, and the next state.
 
     Raises:
-        NotNumbers: the model's scores are infinite or NaN.
+        NonFiniteStep: the model's scores are infinite or NaN.
     """
     after: AnyState
     scores, after = model.step(fed, state)
     log_probs = normalized(scores)
     # One NaN makes a whole distribution NaN.
-    check(log_probs[..., 0].sum(1).tolist(), tokens.size(1))
+    check_log_probs(log_probs[..., 0].sum(1).tolist(), tokens.size(1))
     return log_probs, after
 
 
@@ -80,15 +86,18 @@ def normalized(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
 
 
-def check(log_probs: Sequence[float], read: int) -> None:
-    """Check that no log-probability is NaN after `read` tokens.
+def check_log_probs(log_probs: Sequence[float], read: int) -> None:
+    """Check one log-probability of each sequence: the softmax of scores with NaN or plus infinity
+    is NaN.
+
+    read: how many tokens came before, for the error.
 
     Raises:
-        NotNumbers: one is.
+        NonFiniteStep: one is NaN.
     """
     for row, log_prob in enumerate(log_probs):
         if isnan(log_prob):
-            raise NotNumbers(
+            raise NonFiniteStep(
                 f"The model's scores must be numbers, but those of row {row} are NaN or infinite "
                 f"after {read} tokens. Its weights may have diverged."
             )
@@ -96,7 +105,7 @@ def check(log_probs: Sequence[float], read: int) -> None:
 
 @contextmanager
 def evaluating(model: HasModes) -> Iterator[None]:
-    """Dropout is off while decoding; the mode comes back afterwards."""
+    """Inside, the model is in evaluation mode (no dropout); its own mode is restored afterwards."""
     training = model.training
     if training:
         model.eval()

@@ -1,4 +1,4 @@
-"""When a beam search may leave a sentence: three rules, from the fastest to the exact one."""
+"""When the beam search for a sentence ends: three rules, from the fastest to the exact one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from regard.decoding.length_penalty import LengthPenalty
 class SearchStatus:
     """A beam search of A sentences after a step.
 
-    scores: (A, N) of the finished hypotheses, best first; minus infinity where there are fewer.
+    scores: (A, W) of the finished hypotheses, best first, W being the beam size; minus infinity
+        where there are fewer.
     running: (A,) log-probability of the best running hypothesis.
     length: tokens generated so far.
     limits: (A,) tokens that may be generated.
+    penalty: divides a log-probability to give a score.
+    n_best: how many hypotheses of each sentence are returned.
     """
 
     scores: Tensor
@@ -30,8 +33,10 @@ class SearchStatus:
 
 
 class Stopping(Protocol):
+    """A stopping rule."""
+
     def __call__(self, status: SearchStatus) -> Tensor:
-        """(A,) bool: the search of this sentence is over."""
+        """(A,) bool, whether the search for this sentence ends."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,9 @@ class ExactBound:
     """
 
     def __call__(self, status: SearchStatus) -> Tensor:
-        soon = torch.as_tensor(status.penalty(float(status.length + 1)))
-        late = status.penalty(status.limits.to(status.running.dtype))
-        bound = status.running / torch.maximum(late, soon.to(late))
+        at_next = torch.as_tensor(status.penalty(float(status.length + 1)))
+        at_limit = status.penalty(status.limits.to(status.running.dtype))  # (A,)
+        bound = status.running / torch.maximum(at_limit, at_next.to(at_limit))
         return bound <= status.scores[:, status.n_best - 1]
 
 

@@ -1,9 +1,12 @@
-"""The best continuations of all hypotheses of a sentence: exact, fast, and deterministic.
+"""The best continuations of all hypotheses of each sentence: exact, fast, and deterministic.
 
 `torch.topk` promises no order among equal values, and reads every value several times. Here the
 vocabulary is divided into chunks: the k best values are in the k chunks with the greatest maxima,
 so that one pass finds the maxima, and the rest reads a few hundred values. Equal values are ranked
 by their index.
+
+Dimensions: A sentences, W hypotheses of each, V tokens in the vocabulary, C chunks of it, N best
+continuations of a sentence.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CHUNK = 64
-LOWEST = -(2**63)
+CHUNK = 64  # tokens; the last chunk may have fewer
+LOWEST = -(2**63)  # of int64
 
 
 def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -21,12 +24,11 @@ def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[
     Args:
         log_probs: (A, W, V).
         running: (A, W) float64, log-probabilities of the W hypotheses so far.
-        count: of continuations for each sentence.
+        count: N, how many continuations of each sentence; all W * V of them where that is less.
 
     Returns:
-        The sums (A, count), float64, greatest first, and their indices w * V + v (A, count). Of
-        sums that are equal to 12 digits the lowest index comes first. W * V where that is less
-        than `count`.
+        The sums (A, N), float64, greatest first, and their indices w * V + v, (A, N). Of sums that
+        are equal to 12 digits the lowest index comes first.
     """
     width, vocab_size = log_probs.shape[1:]
     count = min(count, width * vocab_size)
@@ -38,12 +40,14 @@ def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[
     maxima = _maxima(log_probs)  # (A, W, C)
     chunks = maxima.size(2)
     sums = (maxima + running[..., None]).flatten(1)  # (A, W, C) -> (A, W * C)
-    chosen = _greatest(sums, min(count, sums.size(1)), bits).sort(1).values  # (A, N)
-    row, chunk = chosen // chunks, chosen % chunks
+    chosen = _greatest(sums, min(count, sums.size(1)), bits).sort(1).values  # (A, N) best chunks
+    hypothesis, chunk = chosen // chunks, chosen % chunks
     token = chunk[..., None] * CHUNK + torch.arange(CHUNK, device=chunk.device)  # (A, N, 64)
-    index = (row[..., None] * vocab_size + token.clamp(max=vocab_size - 1)).flatten(1)
-    values = log_probs.flatten(1).gather(1, index).view_as(token)
-    sums = (values + running.gather(1, row)[..., None]).flatten(1)  # (A, N, 64) -> (A, N * 64)
+    index = hypothesis[..., None] * vocab_size + token.clamp(max=vocab_size - 1)
+    index = index.flatten(1)  # (A, N, 64) -> (A, N * 64)
+    values = log_probs.flatten(1).gather(1, index).view_as(token)  # -> (A, N, 64)
+    sums = values + running.gather(1, hypothesis)[..., None]
+    sums = sums.flatten(1)  # (A, N, 64) -> (A, N * 64)
     best = _greatest(sums, count, bits, outside=(token >= vocab_size).flatten(1))
     return sums.gather(1, best), index.gather(1, best)
 
@@ -51,7 +55,7 @@ def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[
 def best_of_topk(
     tokens: Tensor, log_probs: Tensor, running: Tensor, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
-    """The N best continuations, from the N best tokens of each of the A * W hypotheses.
+    """The N best continuations of each sentence, from the N best tokens of each hypothesis.
 
     Args:
         tokens: (A * W, N), the most probable first, of equally probable ones the lowest first.
@@ -62,15 +66,18 @@ def best_of_topk(
         See `best_continuations`, with a count of N.
     """
     (sentences, width), count = running.shape, tokens.size(1)
-    sums = (log_probs.view(sentences, width, count) + running[..., None]).flatten(1)
-    best = _greatest(sums, count, index_bits(width, vocab_size, count))  # (A, N) of (A, W * N)
-    token = tokens.view(sentences, -1).gather(1, best)
+    sums = log_probs.view(sentences, width, count) + running[..., None]  # (A * W, N) -> (A, W, N)
+    sums = sums.flatten(1)  # (A, W, N) -> (A, W * N)
+    best = _greatest(sums, count, index_bits(width, vocab_size, count))  # (A, N)
+    token = tokens.view(sentences, -1).gather(1, best)  # (A * W, N) -> (A, W * N) -> (A, N)
     return sums.gather(1, best), best // count * vocab_size + token
 
 
 def index_bits(width: int, vocab_size: int, count: int) -> int:
-    """How many bits of a value hold its index. They depend on the shape alone, since rankings that
-    round differently would order equal values in two ways.
+    """How many of the lowest bits of a value are replaced by its index; see `_greatest`.
+
+    They depend on W, V and N alone, so that both ways to rank above, and the compiled one, round
+    values alike and give equal values the same order.
     """
     if width * vocab_size <= count * CHUNK:
         return (width * vocab_size).bit_length()
@@ -80,17 +87,19 @@ def index_bits(width: int, vocab_size: int, count: int) -> int:
 def _maxima(log_probs: Tensor) -> Tensor:
     """(A, W, V) -> (A, W, C): the greatest value of each chunk, the last one being shorter."""
     whole = log_probs.size(2) // CHUNK * CHUNK
-    maxima = log_probs[..., :whole].unflatten(2, (-1, CHUNK)).amax(-1)
+    maxima = log_probs[..., :whole].unflatten(2, (-1, CHUNK)).amax(-1)  # (A, W, C, 64) -> (A, W, C)
     if whole == log_probs.size(2):
         return maxima
     return torch.cat([maxima, log_probs[..., whole:].amax(-1, keepdim=True)], -1)
 
 
 def _greatest(values: Tensor, count: int, bits: int, outside: Tensor | None = None) -> Tensor:
-    """Indices (A, count) of the greatest of float64 values (A, N); of equal ones the lowest.
+    """Indices (A, N) of the greatest of float64 values (A, M); of equal ones the lowest.
 
     The bits of a float, read as an integer, order like the float. The index replaces the lowest
     `bits` of them: no two keys are equal, and any way of sorting gives the same order.
+
+    outside: (A, M) bool, values that must not be chosen.
     """
     keys = values.view(torch.int64)
     keys = keys ^ ((keys >> 63) & (2**63 - 1))  # negative floats order backwards

@@ -13,8 +13,8 @@ from regard.kernels.products import WORK_PER_THREAD
 from regard.kernels.signatures import BeamsStruct
 from regard.models.protocols import SearchPlan, SearchResults
 
-# Rules of stopping, as beams.h numbers them.
-RULES = {"beam-finished": 0, "current-length": 1, "exact-bound": 2}
+# The stopping rules, as beams.h numbers them.
+RULES = {"beam-finished": 0, "current-length": 1, "exact": 2}
 
 
 class SearchResult:
@@ -29,7 +29,7 @@ class SearchResult:
         self.counts = torch.empty(rows[0], dtype=integer)
         self.scores, self.log_probs = torch.empty(2, *rows, dtype=torch.float64)
         self.ended, self.lengths = torch.empty(2, *rows, dtype=integer)
-        self.tokens = torch.empty(*rows, plan.most, dtype=integer)
+        self.tokens = torch.empty(*rows, plan.longest, dtype=integer)
 
     def rows(self, count: int) -> SearchResults:
         """The best `count` of each sentence, or fewer if fewer are finished."""
@@ -66,22 +66,22 @@ def search(
     work: multiplications of a row in a step.  call: makes the compiled call with the address of the
     options; returns whether the search was completed.
     """
-    if not plan.limits.numel() or plan.most < 1 or plan.stopping not in RULES:
+    if not plan.limits.numel() or plan.longest < 1 or plan.stopping not in RULES:
         return None
-    found, max_tokens, double = SearchResult(plan), plan.most, torch.float64
+    found, max_tokens, double = SearchResult(plan), plan.longest, torch.float64
     lengths = range(1, max_tokens + 2)
     penalties = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=double)
     bounds = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=double)
     limits = contiguous(plan.limits)
     limit_penalties = contiguous(plan.penalty(plan.limits.double()))
-    ends, forbidden = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.ends, plan.never))
+    eos, forbidden = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.eos, plan.forbidden))
     rows, shape = (limits.numel(),), (max_tokens + 2,)
     beams = BeamsStruct(
-        *(*rows, plan.size, plan.wanted, plan.count, RULES[plan.stopping]),
+        *(*rows, plan.size, plan.n_best, plan.count, RULES[plan.stopping]),
         *(plan.bits(plan.size, vocab_size), plan.bits(1, vocab_size), max_tokens),
-        *(ends.numel(), forbidden.numel(), plan.normalized, plan.forced),
-        *(address("ends", ends, torch.int64, ends.shape),),
-        *(address("never", forbidden, torch.int64, forbidden.shape),),
+        *(eos.numel(), forbidden.numel(), plan.normalized, plan.forced),
+        *(address("eos", eos, torch.int64, eos.shape),),
+        *(address("forbidden", forbidden, torch.int64, forbidden.shape),),
         address("limits", limits, torch.int64, rows),
         address("penalties", penalties, double, shape),
         address("bounds", bounds, double, shape),

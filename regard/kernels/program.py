@@ -146,7 +146,7 @@ class Program:
         """A search from the first tokens (A, 1) on; None where that cannot be done in one call. The
         cache tells the size of keys and values, and stays as it is.
         """
-        if not self._scores or self.width < plan.count or self.end < plan.most:
+        if not self._scores or self.width < plan.count or self.end < plan.longest:
             return None
         _, layers, heads, _, width = cache.keys.shape
         read, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)
@@ -157,7 +157,7 @@ class Program:
             return library.regard_beams(*given, NUMBERS[cache.keys.dtype], *sizes)
 
         found = search(plan, self.width, self._work, call)
-        return None if found is None else found.rows(plan.wanted)
+        return None if found is None else found.rows(plan.n_best)
 
     def _run(
         self,

@@ -84,33 +84,33 @@ class SearchPlan:
     """The options of a beam search of A sources that a generator may run as one call.
 
     size: the running hypotheses of each source (the beam size).
-    wanted: the finished hypotheses that are returned for each source.
-    ends: the tokens that end a hypothesis.
-    stopping: when a source is finished, as `generation_config.json` names it.
+    n_best: the finished hypotheses that are returned for each source.
+    eos: the tokens that end a hypothesis.
+    stopping: when the search for a source ends: a name of `regard.decoding.stopping.STOPPING`.
     limits: (A,), the most tokens of a hypothesis.
     penalty: from a length to the divisor of the log-probability.
     bits: from the numbers of hypotheses and of tokens of the vocabulary to the bits that hold the
         index of a continuation.
     count: the continuations of a source that are ranked at each step.
-    never: tokens that are not generated.
+    forbidden: tokens that are not generated.
     normalized: whether the probabilities of the remaining tokens are scaled to sum to 1.
     forced: whether a hypothesis at its limit is ended by a token with log-probability 0.
     """
 
     size: int
-    wanted: int
-    ends: tuple[int, ...]
+    n_best: int
+    eos: tuple[int, ...]
     stopping: str
     limits: Tensor
     penalty: Callable[[Any], Any]
     bits: Callable[[int, int], int]
     count: int
-    never: tuple[int, ...] = ()
+    forbidden: tuple[int, ...] = ()
     normalized: bool = False
     forced: bool = False
 
     @property
-    def most(self) -> int:
+    def longest(self) -> int:
         """The largest of `limits`."""
         return int(self.limits.max())
 

@@ -197,7 +197,7 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class TopKTokens(NamedTuple):
-    """The most probable tokens of each row, best first, and their log-probabilities: (R, N).
+    """The most probable tokens of each row, best first, and their log-probabilities: (B, N).
 
     vocab_size: V.
     """
@@ -209,7 +209,7 @@ class TopKTokens(NamedTuple):
 
 @operation
 def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The most probable token of each row and its log-probability: (R, V) -> 2 times (R,).
+    """The most probable token of each row and its log-probability: (B, V) -> 2 times (B,).
 
     Of tokens with equal log-probabilities it is the first. NaN in a row gives NaN.
     """
@@ -220,7 +220,7 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 @operation
 def topk(logits: Tensor, count: int) -> TopKTokens:
-    """The `count` most probable tokens of each row: (R, V) -> 2 times (R, `count`).
+    """The `count` most probable tokens of each row: (B, V) -> 2 times (B, `count`).
 
     Of tokens with equal log-probabilities the first comes first. NaN in a row gives NaN.
     """

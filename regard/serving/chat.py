@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
-from regard.decoding.steps import ends_of
+from regard.decoding.steps import eos_tokens
 from regard.serving.generated_text import GeneratedText, text_of
 from regard.serving.openai import decoding_options, stops_of, usage
 from regard.serving.requests import Chat
@@ -31,7 +31,7 @@ def chat(served: ServedModel, request: Chat) -> Work:
 
     def run(items: list[str]) -> list[list[GeneratedText]]:
         found = task.hypotheses(items, too_long="truncate", **options)
-        tokenizer, ends = task.tokenizer.for_targets, ends_of(method.eos, task.generator)
+        tokenizer, ends = task.tokenizer.for_targets, eos_tokens(method.eos, task.generator)
         return [[text_of(tokenizer, [], one, ends, stops) for one in row] for row in found]
 
     def render(results: list[list[GeneratedText]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from regard.decoding.continuous import Continuation, ContinuousBatch
 from regard.decoding.loop import StepResult, TokenMethod
-from regard.decoding.steps import NotNumbers
+from regard.decoding.steps import NonFiniteStep
 from regard.models.protocols import Generator
 from regard.serving.counters import RequestCounters
 from regard.serving.generated_text import GeneratedText
@@ -70,7 +70,7 @@ class ServedBatch:
         count = 0
         for continuation, results in self.sequences.advance():
             owner, number = self._owners[continuation]
-            if isinstance(results, NotNumbers):
+            if isinstance(results, NonFiniteStep):
                 owner.error = not_finite_error(number, "scores")
                 self._owners.pop(continuation)
                 continue

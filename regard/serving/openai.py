@@ -14,7 +14,7 @@ import numpy as np
 
 from regard import decoding
 from regard.data.token_arrays import TokenArray
-from regard.decoding.steps import ends_of
+from regard.decoding.steps import eos_tokens
 from regard.errors import ConfigError, TextError
 from regard.serving.generated_text import GeneratedText, text_of
 from regard.serving.generation import Generation
@@ -148,7 +148,7 @@ def decoded(
 ) -> list[tuple[list[int], list[GeneratedText]]]:
     """The prompts with their texts, of a method or a model that needs all prompts at once."""
     found = decode_in_order(task.generator, TokenArray.of(prompts), method)
-    ends = ends_of(method.eos, task.generator)
+    ends = eos_tokens(method.eos, task.generator)
     return [
         (ids, [text_of(task.tokenizer, ids, one, ends, stops) for one in several])
         for ids, several in zip(prompts, found, strict=True)

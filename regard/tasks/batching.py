@@ -18,7 +18,7 @@ from regard.data import FieldEncoder, Sequences, TokenArray, sorted_batches
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.steps import NotNumbers, evaluating
+from regard.decoding.steps import NonFiniteStep, evaluating
 from regard.errors import ConfigError
 from regard.layers.quantized import QuantizedLinear
 from regard.models.protocols import Encoder, Generator, Model
@@ -165,7 +165,7 @@ def decode_in_order(model: Generator, sources: TokenArray, method: Any) -> list[
                 done += 1
                 for number, hypotheses in zip(numbers, answers, strict=True):
                     found[number] = hypotheses
-        except NotNumbers:
+        except NonFiniteStep:
             _raise_for_source(decode, sources, sorted(batches.indices[done].tolist()), *pads)
             raise
     return found
@@ -185,7 +185,7 @@ def _raise_for_source(
     for number in numbers:
         try:
             decode(sources.padded(np.array([number]), pad))
-        except NotNumbers:
+        except NonFiniteStep:
             raise not_finite_error(number, "scores") from None
 
 

@@ -10,7 +10,7 @@ import torch
 from regard.data.batches import Sequences
 from regard.decoding import PrefixCache, generate, options
 from regard.decoding.continuous import CHUNK, ContinuousBatch
-from regard.decoding.steps import NotNumbers
+from regard.decoding.steps import NonFiniteStep
 from regard.models import model_class
 from regard.models.quantize import prepare
 from regard.models.wrappers import generator
@@ -157,7 +157,7 @@ def test_scores_that_are_no_numbers_end_the_continuation_that_they_are_of():
     bad, good = batch.join([5, 9], METHODS[0]), batch.join([5, 6], METHODS[0])
     errors = {}
     while batch:
-        errors |= {one: got for one, got in batch.advance() if isinstance(got, NotNumbers)}
+        errors |= {one: got for one, got in batch.advance() if isinstance(got, NonFiniteStep)}
     assert errors.keys() == {bad} and "NaN" in str(errors[bad])
     equal(good.hypotheses, alone(model, [5, 6], METHODS[0]))
 

@@ -207,14 +207,14 @@ def constrained(draw, liked, vocabulary):
 
 def test_the_compiled_search_equals_the_search_step_by_step(quantized, monkeypatch):
     draw, done = random.Random(4), []
-    search = compiled.search_at_once
+    search = compiled.run_compiled_search
 
     def watched(*given, **named):
         done.append(search(*given, **named))
         return done[-1]
 
-    monkeypatch.setattr("regard.decoding.beam.search_at_once", watched)
-    monkeypatch.setattr("regard.decoding.greedy.search_at_once", watched)
+    monkeypatch.setattr("regard.decoding.beam.run_compiled_search", watched)
+    monkeypatch.setattr("regard.decoding.greedy.run_compiled_search", watched)
     for at in range(60):
         model = quantized[at % 2]
         vocabulary = model.config.vocab_size

@@ -265,8 +265,8 @@ def test_a_search_with_invalid_options_has_no_result_or_raises_an_error(use):
         assert Beam(size=3, n_best=2, max_tokens=6).run(model, source) == wanted
     (plan,) = plans
     for change in (
-        dict(wanted=0),
-        dict(wanted=9),
+        dict(n_best=0),
+        dict(n_best=9),
         dict(size=0),
         dict(limits=plan.limits - 100),
         dict(limits=plan.limits.int()),

@@ -31,14 +31,14 @@ SEPARATOR = -1  # between a source and the generated text
 
 @dataclass(frozen=True, eq=False)
 class ActiveSequences:
-    """The R sequences that have not ended, each with its own number of tokens.
+    """The B sequences that have not ended, each with its own number of tokens.
 
-    rows: (R,) their indices in the batch.
-    prompts: (R,) tokens of the prompt or start token.
-    generated: (R,) tokens generated.
-    limits: (R,) how many may be.
-    log_prob: (R,) float64, of the generated tokens.
-    tokens: (R, T) all of them; shorter ones are padded on the left with -1.
+    rows: (B,) their indices in the batch.
+    prompts: (B,) tokens of the prompt or start token.
+    generated: (B,) tokens generated.
+    limits: (B,) how many may be.
+    log_prob: (B,) float64, of the generated tokens.
+    tokens: (B, T) all of them; shorter ones are padded on the left with -1.
     """
 
     rows: Tensor
@@ -50,11 +50,11 @@ class ActiveSequences:
 
     @property
     def lengths(self) -> Tensor:
-        """(R,) tokens of each sequence."""
+        """(B,) tokens of each sequence."""
         return self.prompts + self.generated
 
     def extended(self, columns: Tensor, counts: Tensor, log_prob: Tensor) -> ActiveSequences:
-        """With the first `counts` (R,) of the tokens in `columns` (R, J) after the others."""
+        """With the first `counts` (B,) of the tokens in `columns` (B, J) after the others."""
         tokens = torch.cat([self.tokens, columns], 1)
         width = tokens.size(1)
         generated = self.generated + counts
@@ -71,9 +71,9 @@ class ActiveSequences:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Drafted tokens (R, J), of which the first `counts` (R,) of each sequence are proposed.
+    """Drafted tokens (B, J), of which the first `counts` (B,) of each sequence are proposed.
 
-    probs: (R, J, V) the distributions that they were drawn from; None: they were not drawn.
+    probs: (B, J, V) the distributions that they were drawn from; None: they were not drawn.
     """
 
     tokens: Tensor
@@ -81,8 +81,8 @@ class Proposal:
     probs: Tensor | None = None
 
 
-# Log-probabilities (R, V), the sequences, the tokens drafted so far (R, J) -> tokens (R,), and the
-# distributions (R, V) that they were drawn from, or None.
+# Log-probabilities (B, V), the sequences, the tokens drafted so far (B, J) -> tokens (B,), and the
+# distributions (B, V) that they were drawn from, or None.
 Chooser = Callable[[Tensor, ActiveSequences, Tensor], tuple[Tensor, Tensor | None]]
 
 
@@ -170,7 +170,7 @@ class _NGramDrafter:
         self.generated = [0] * len(texts)
 
     def propose(self, active: ActiveSequences, limits: Tensor) -> Proposal:
-        """At most `limits` (R,) tokens for each sequence."""
+        """At most `limits` (B,) tokens for each sequence."""
         generated = active.generated.tolist()
         new = [now - before for now, before in zip(generated, self.generated, strict=True)]
         tails = active.tokens[:, active.tokens.size(1) - max(new) :].tolist()
@@ -251,7 +251,7 @@ class _StateHistory:
         return _StateHistory([state.select(rows) for state in self.states])
 
     def rewind(self, counts: Tensor) -> _StateHistory:
-        """Each sequence's state before its last `counts` (R,) tokens; earlier ones are dropped."""
+        """Each sequence's state before its last `counts` (B,) tokens; earlier ones are dropped."""
         past = [state.tensors() for state in self.states]
         chosen, rows = len(past) - 1 - counts, torch.arange(len(counts), device=counts.device)
         tensors = {
@@ -296,11 +296,11 @@ class _ModelDrafter:
     ):
         self.model, self.choose, self.state = model, choose, state
         self.has_positions = isinstance(state, State)  # it could run out of them
-        self.read = active.lengths - 1  # (R,)
+        self.read = active.lengths - 1  # (B,)
         self.unread = 1
 
     def propose(self, active: ActiveSequences, limits: Tensor) -> Proposal:
-        """`limits` (R,) tokens for each sequence."""
+        """`limits` (B,) tokens for each sequence."""
         self._rewind(self.read - (active.lengths - self.unread))
         fed = active.tokens[:, active.tokens.size(1) - self.unread :]
         drafted, probs = fed[:, :0], []

@@ -40,7 +40,13 @@ from regard.decoding.speculative.drafts import (
     check_rewinds,
     draft_of,
 )
-from regard.decoding.steps import check, ends_of, evaluating, normalized, start_decoding
+from regard.decoding.steps import (
+    check_log_probs,
+    eos_tokens,
+    evaluating,
+    normalized,
+    start_decoding,
+)
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.state import State
@@ -109,11 +115,11 @@ class SameToken:
     """Greedy search: a drafted token is accepted if it is the most probable one."""
 
     def draft(self, allowed: Tensor, rows: Tensor, counts: Tensor) -> tuple[Tensor, None]:
-        """The draft's tokens (R,); see `RejectionSampling.draft`."""
+        """The draft's tokens (B,); see `RejectionSampling.draft`."""
         return allowed.argmax(-1), None
 
     def decide(self, allowed: Tensor, *_: Tensor | None) -> Tensor:
-        """The tokens (R,) that come next; see `RejectionSampling.decide`."""
+        """The tokens (B,) that come next; see `RejectionSampling.decide`."""
         return allowed.argmax(-1)
 
 
@@ -134,25 +140,25 @@ class RejectionSampling:
         )
 
     def draft(self, allowed: Tensor, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """The draft's tokens (R,), and the distributions (R, V) that they were drawn from.
+        """The draft's tokens (B,), and the distributions (B, V) that they were drawn from.
 
         Args:
-            allowed: (R, V) filtered scores of the draft.
-            rows: (R,) the sequences' indices in the batch.
-            counts: (R,) tokens that were generated before.
+            allowed: (B, V) filtered scores of the draft.
+            rows: (B,) the sequences' indices in the batch.
+            counts: (B,) tokens that were generated before.
         """
         return self.draft_draw(allowed, rows, counts), allowed.softmax(-1).nan_to_num(0.0)
 
     def decide(
         self, allowed: Tensor, rows: Tensor, counts: Tensor, drafted: Tensor, probs: Tensor | None
     ) -> Tensor:
-        """The tokens (R,) that come next: `drafted`, where the model accepts it.
+        """The tokens (B,) that come next: `drafted`, where the model accepts it.
 
         Args:
-            allowed: (R, V) filtered scores of the model.
+            allowed: (B, V) filtered scores of the model.
             rows, counts: see `draft`.
-            drafted: (R,) the draft's tokens; -1: none.
-            probs: (R, V) what they were drawn from; None: they were not drawn.
+            drafted: (B,) the draft's tokens; -1: none.
+            probs: (B, V) what they were drawn from; None: they were not drawn.
         """
         if probs is None:
             return self.draw(allowed, rows, counts)
@@ -183,7 +189,7 @@ class Choices:
         return self.rule.draft(allowed, active.rows, self.counts(active, drafted.size(1)))
 
     def allowed(self, scores: Tensor, active: ActiveSequences, drafted: Tensor) -> Tensor:
-        """Scores (R, V) of what follows the (R, J) drafted tokens, after all filters."""
+        """Scores (B, V) of what follows the (B, J) drafted tokens, after all filters."""
         if not self.filters:
             return scores
         tokens, allowed = torch.cat([active.tokens, drafted], 1), torch.empty_like(scores)
@@ -196,7 +202,7 @@ class Choices:
 
     @staticmethod
     def counts(active: ActiveSequences, drafted: int) -> Tensor:
-        """(R,) tokens before the one that is chosen; at its limit a sequence ignores it."""
+        """(B,) tokens before the one that is chosen; at its limit a sequence ignores it."""
         return torch.minimum(active.generated + drafted, active.limits - 1)
 
 
@@ -225,7 +231,7 @@ def speculate(
         if isinstance(method, Sampling):
             seeds = row_seeds(source, method.samples, method.seed)
             rule = RejectionSampling(seeds, limit)
-        choices = Choices(rule, method.filters, ends_of(method.eos, model))
+        choices = Choices(rule, method.filters, eos_tokens(method.eos, model))
         active = _active(tokens, limit, method.copies)
         if method.copies > 1:
             state = state.select(active.rows // method.copies)
@@ -264,7 +270,7 @@ def _read(
     and read some tokens once more.
 
     Returns:
-        Scores (R, J + 1, V) of what follows each of them, the next state, and (R,) how many tokens
+        Scores (B, J + 1, V) of what follows each of them, the next state, and (B,) how many tokens
         it has read beyond the old one.
     """
     tokens = torch.cat([active.tokens, proposal.tokens], 1)
@@ -284,8 +290,8 @@ def _read(
 class _Step:
     """What one step of the model decides: token after token, while drafted tokens are accepted.
 
-    going: (R,) bool, the sequence has not ended.
-    counts: (R,) tokens that were decided.
+    going: (B,) bool, the sequence has not ended.
+    counts: (B,) tokens that were decided.
     """
 
     def __init__(self, active: ActiveSequences, choices: Choices):
@@ -293,10 +299,10 @@ class _Step:
         self.forced = forces_end(choices.filters)
         self.going = torch.ones_like(active.generated, dtype=torch.bool)
         self.counts, self.log_prob = torch.zeros_like(active.generated), active.log_prob
-        self.decided: list[tuple[Tensor, ...]] = []  # columns (R,); the last one: which count
+        self.decided: list[tuple[Tensor, ...]] = []  # columns (B,); the last one: which count
 
     def verify(self, scores: Tensor, proposal: Proposal) -> None:
-        """Decide the tokens by the scores (R, J + 1, V) of the model."""
+        """Decide the tokens by the scores (B, J + 1, V) of the model."""
         alive, accepted = self.going, 0
         choose = self._chooser(scores, proposal)
         for position in range(scores.size(1)):
@@ -316,7 +322,7 @@ class _Step:
     def _chooser(
         self, scores: Tensor, proposal: Proposal
     ) -> Callable[[int, Tensor], tuple[Tensor, Tensor]]:
-        """From a position and the drafted tokens (R,) the tokens (R,) and their log-probabilities:
+        """From a position and the drafted tokens (B,) the tokens (B,) and their log-probabilities:
         minus infinity where the filters allow nothing.
         """
         active, read, choices = self.active, self.active.tokens.size(1), self.choices
@@ -324,10 +330,10 @@ class _Step:
             best, highest = (
                 part.view(scores.shape[:2]) for part in ops.argmax(scores.flatten(0, 1))
             )
-            check(highest.sum(1).tolist(), read)
+            check_log_probs(highest.sum(1).tolist(), read)
             return lambda position, drafted: (best[:, position], highest[:, position])
         log_probs = normalized(scores)
-        check(log_probs[..., 0].sum(1).tolist(), read)
+        check_log_probs(log_probs[..., 0].sum(1).tolist(), read)
         scores = scores.to(log_probs.dtype)  # what filters read where there is no draft
 
         def choose(position: int, drafted: Tensor) -> tuple[Tensor, Tensor]:
@@ -345,7 +351,7 @@ class _Step:
         return choose
 
     def _add(self, position: int, token: Tensor, log_prob: Tensor, alive: Tensor) -> None:
-        """The tokens (R,) of one position, which count where `alive` (R,) is True."""
+        """The tokens (B,) of one position, which count where `alive` (B,) is True."""
         active, possible = self.active, log_prob > NEG_INF
         self.log_prob = torch.where(alive & possible, self.log_prob + log_prob, self.log_prob)
         full = active.generated + position + 1 >= active.limits

@@ -16,7 +16,13 @@ from regard.decoding.beam import Beam
 from regard.decoding.filters import NEG_INF, Prefix, Temperature, TopK, TopP, apply
 from regard.decoding.length_penalty import limits
 from regard.decoding.sampling import Sampling
-from regard.decoding.steps import check, ends_of, evaluating, normalized, start_decoding
+from regard.decoding.steps import (
+    check_log_probs,
+    eos_tokens,
+    evaluating,
+    normalized,
+    start_decoding,
+)
 from regard.errors import ConfigError
 from regard.tasks.inputs import checked_text
 from regard.visual.beam_tree import BeamTrace
@@ -42,7 +48,7 @@ def _next(task: TaskVerbs, text: str, options: dict[str, Any]) -> dict[str, Any]
     chosen, most = options.pop("chosen", []), options.pop("most", SHOWN)
     source, own = _source(task, text)
     method = _sampling(own, options)
-    model, eos = task.model, ends_of(own.eos, task.model)
+    model, eos = task.model, eos_tokens(own.eos, task.model)
     with evaluating(model):
         state, read = start_decoding(model, source)
         _check_chosen(task, chosen, source.ids.size(1))
@@ -50,7 +56,7 @@ def _next(task: TaskVerbs, text: str, options: dict[str, Any]) -> dict[str, Any]
         fed = torch.cat([read[:, -1:], after], 1)
         scores = model.step(fed, state)[0][0]  # (1, N, V) -> (N, V)
     log_probs = normalized(scores)
-    check(log_probs[:, 0].tolist(), read.size(1))
+    check_log_probs(log_probs[:, 0].tolist(), read.size(1))
     limit = limits(method.max_tokens, model, source, 1)
     prefix = Prefix(torch.cat([read, after], 1), len(chosen), eos, limit.to(read.device))
     allowed = apply(method.filters, scores[-1:].to(log_probs.dtype), prefix)
