@@ -338,8 +338,9 @@ def _our_updates(
 
     class Task(Updates):
         def loss(self, batch: StreamBatch, carry: Any) -> Any:
+            count, batch = batch.count, batch.to(device)
             hidden = self.model(batch.tokens, None).hidden
-            found = self.model.head.loss(hidden.flatten(0, 1), batch.targets.flatten(), 0.0)
+            found = self.model.head.loss(hidden.flatten(0, 1), batch.targets.flatten(), 0.0, count)
             return found, None
 
     config = GPT2Config(

@@ -18,6 +18,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -132,9 +133,24 @@ def recorded(
                 run()
         here.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            scores, left = run()
+        with _own_workspaces():
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                scores, left = run()
     return graph.replay, scores, left
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """A graph that is captured inside has cuBLAS's workspaces in its own memory.
+
+    It reads them at the addresses of its capture. Workspaces that were there before are freed when
+    any other graph is (pytorch/pytorch#193402), and the graph would then read unmapped memory.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 # --------------------------------------------------------------------------- the parts of a state

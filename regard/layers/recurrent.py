@@ -12,6 +12,7 @@ faster than a loop in Python. The gates are stacked in torch's order, so that pu
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -424,6 +425,10 @@ def stack_cells(layers: Sequence[Sequence[Tensor]]) -> Cells:
 
 # ------------------------------------------------- implementations of ops.rnn, ops.gru, ops.lstm
 
+# cuDNN copies the weights of a layer for each call: some microseconds, and other weights each time
+# where they have dropout. `nn.LSTM`, to which this warning speaks, copies them once.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
+
 
 def _torch_arguments(x: Tensor, weights: RecurrentWeights) -> tuple:
     """The weights, and the other arguments of torch's kernels: has biases, 1 layer, no dropout,
@@ -435,13 +440,21 @@ def _torch_arguments(x: Tensor, weights: RecurrentWeights) -> tuple:
     return [*weights[:2], *biases], *options
 
 
+def _first(state: Tensor) -> Tensor:
+    """The state before the first step as torch's kernels take it: (B, D) -> (1, B, D).
+
+    cuDNN takes none that is a view of the states of several layers.
+    """
+    return state[None].contiguous()
+
+
 def _rnn(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> tuple[Tensor, Tensor]:
-    outputs, hidden = torch.rnn_tanh(x, hidden[None], *_torch_arguments(x, weights))
+    outputs, hidden = torch.rnn_tanh(x, _first(hidden), *_torch_arguments(x, weights))
     return outputs, hidden[0]
 
 
 def _gru(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> tuple[Tensor, Tensor]:
-    outputs, hidden = torch.gru(x, hidden[None], *_torch_arguments(x, weights))
+    outputs, hidden = torch.gru(x, _first(hidden), *_torch_arguments(x, weights))
     return outputs, hidden[0]
 
 
@@ -452,9 +465,8 @@ def _lstm(
     if not supported:
         x, hidden, cell = x.float(), hidden.float(), cell.float()
     with nullcontext() if supported else torch.autocast("cpu", enabled=False):
-        outputs, hidden, cell = torch.lstm(
-            x, (hidden[None], cell[None]), *_torch_arguments(x, weights)
-        )
+        states = _first(hidden), _first(cell)
+        outputs, hidden, cell = torch.lstm(x, states, *_torch_arguments(x, weights))
     return outputs, hidden[0], cell[0]
 
 

@@ -233,3 +233,24 @@ def test_recurrent_layers_run_in_bfloat16_on_older_processors(processor):
     command = [sys.executable, "-c", UNDER_AUTOCAST]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_get_states_as_cudnn_takes_them(kind, monkeypatch, no_kernels):
+    name = {"rnn": "rnn_tanh"}.get(kind, kind)
+    kernel, layers = getattr(torch, name), []
+
+    def checked(x, states, *rest):
+        states = states if isinstance(states, tuple) else (states,)
+        assert all(state.is_contiguous() for state in states)
+        layers.append(states)
+        return kernel(x, states if kind == "lstm" else states[0], *rest)
+
+    monkeypatch.setattr(torch, name, checked)
+    ours, _ = twins(kind)
+    x, state = torch.randn(3, 7, 5, dtype=torch.float64), random_state(ours, 3, kind)
+    assert not state.hidden[:, 0].is_contiguous()
+    for learning in (True, False):
+        with torch.set_grad_enabled(learning):
+            ours(x, state)
+    assert len(layers) == 4

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
-from mock_gpu import mock_gpu  # noqa: E402
 from test_registry import (  # noqa: E402
     CASES,
     ENCODERS,
@@ -53,6 +52,8 @@ def gpu(no_kernels: None) -> Iterator[torch.device]:
     if GPU is not None:
         yield GPU
         return
+    from mock_gpu import mock_gpu  # registers a second accelerator, which torch has no use for
+
     with mock_gpu() as device, ops.without(*ON_GPUS_ALONE):
         yield device
 
