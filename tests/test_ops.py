@@ -130,6 +130,13 @@ def some_heads(draw: Draw, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor
     return torch.randn(rows, count, heads, width).to(dtype).transpose(1, 2)
 
 
+def test_a_window_of_unpadded_sequences_that_are_not_causal_is_an_error():
+    both = offsets([3, 2])
+    assert UnpaddedMask(both, both, causal=True, window=2).window == 2
+    with pytest.raises(ValueError, match="must be causal"):
+        UnpaddedMask(both, both, window=2)
+
+
 def heads_of(draw: Draw) -> tuple[list[Tensor], KeyMask]:
     """Queries, keys and values (B, H, T, K), and a mask; or sequences without padding."""
     dtype, heads = dtype_of(draw), draw.randint(1, 3)

@@ -54,6 +54,7 @@ METHOD_OPTIONS = {
     "beam": ("beams", "n_best", "stopping"),
     "speculative": ("draft", "draft_tokens"),
 }
+OWNERS = {name: method for method, names in METHOD_OPTIONS.items() for name in names}
 
 # The filters in the order in which they are applied by default.
 FILTERS: dict[str, type[OptionFilter]] = {
@@ -81,9 +82,11 @@ def options(method: str | None = None, **named: Any) -> Any:
         ConfigError: an unknown name, a value out of range, or names of different methods.
     """
     named = {name: value for name, value in named.items() if value is not None}
+    method = method or _method_of(named)
+    _check_names(named, method)
     values = {NAMES.get(name, name): value for name, value in named.items()}
     given = {NAMES.get(name, name): name for name in named}
-    return build(method or _method_of(named), values, given)
+    return build(method, values, given)
 
 
 def build(method: str, values: Mapping[str, Any], given: Mapping[str, str] | None = None) -> Any:
@@ -103,14 +106,40 @@ def build(method: str, values: Mapping[str, Any], given: Mapping[str, str] | Non
     return built
 
 
+def _check_names(named: Mapping[str, Any], method: str) -> None:
+    """Check that no name is for another method, and that no two of them mean the same option.
+
+    Two methods have `num_return_sequences`, under names of their own. A method that a user adds may
+    take any option.
+
+    Raises:
+        ConfigError: a name is for another method, or two names mean the same.
+    """
+    own = {"greedy": (), **METHOD_OPTIONS}.get(method, tuple(OWNERS))
+    if method == "speculative":  # greedy search or sampling
+        own = (*own, *METHOD_OPTIONS["sampling"])
+    given: dict[str, str] = {}
+    for name in named:
+        if name in OWNERS and name not in own:
+            raise ConfigError(f"`{name}` belongs to {OWNERS[name]}, but the method is {method}.")
+        other = given.setdefault(NAMES.get(name, name), name)
+        if other != name:
+            raise ConfigError(f"`{other}` and `{name}` mean the same. Leave one of them out.")
+
+
 def _method_of(named: Mapping[str, Any]) -> str:
+    """The method to which these names belong.
+
+    Raises:
+        ConfigError: they belong to different methods.
+    """
     sampling, beam, draft = (
         [name for name in names if name in named] for names in METHOD_OPTIONS.values()
     )
-    for other, what in ((sampling, "sampling"), (draft, "speculative decoding")):
-        if other and beam:
+    for names, method in ((sampling, "sampling"), (draft, "speculative decoding")):
+        if names and beam:
             raise ConfigError(
-                f"`{other[0]}` belongs to {what} and `{beam[0]}` to beam search. "
+                f"`{names[0]}` belongs to {method} and `{beam[0]}` to beam search. "
                 "Leave one of them out."
             )
     if draft:  # greedy search and sampling both can have a draft
@@ -119,7 +148,11 @@ def _method_of(named: Mapping[str, Any]) -> str:
 
 
 class Settings:
-    """Options under the names of generation_config.json; each method takes those that it knows."""
+    """Options under the names of generation_config.json; each method takes those that it knows.
+
+    Args:
+        given: the names by which the user gave them, for errors.
+    """
 
     def __init__(self, values: Mapping[str, Any], given: Mapping[str, str]):
         self._values, self._given = dict(values), given
@@ -159,9 +192,10 @@ class Settings:
         """
         for name in self._values:
             name = self._given.get(name, name)
-            for owner, names in METHOD_OPTIONS.items():
-                if name in names:
-                    raise ConfigError(f"`{name}` belongs to {owner}, but the method is {method}.")
+            if name in OWNERS:
+                raise ConfigError(
+                    f"`{name}` belongs to {OWNERS[name]}, but the method is {method}."
+                )
             raise ConfigError(f"There is no option `{name}` for {method}. {nearest(name, NAMES)}")
 
     def _filters(self) -> tuple[Filter, ...]:
@@ -184,9 +218,12 @@ class Settings:
     def _length_penalty(self) -> LengthPenalty:
         """A number is `Power`; "gnmt:0.6" or `length_penalty_formula` name another formula."""
         value = self._values.pop("length_penalty", 1.0)
-        formula = self._values.pop(FORMULA, "power")
+        formula = self._values.pop(FORMULA, None)
+        if formula is not None and (callable(value) or isinstance(value, str)):
+            raise ConfigError(f"`length_penalty` has a formula: leave `{FORMULA}` out.")
         if callable(value):
             return value
+        formula = "power" if formula is None else formula
         if isinstance(value, str) and ":" in value:
             formula, value = value.split(":", 1)
         check(FORMULA, formula)
@@ -203,20 +240,26 @@ class Settings:
     def _max_tokens(self) -> Limit:
         """A number, "1.5x+10" (1.5 tokens for each source token and 10 more), or `max_length`."""
         total = self._values.pop("max_length", None)
-        if total is not None and "max_new_tokens" not in self._values:
+        if total is not None:
+            for name in ("max_new_tokens", RATIO, PLUS):
+                if name in self._values:
+                    called = self._given.get(name, name)
+                    raise ConfigError(f"`max_length` and `{called}` are two limits: leave one out.")
             return TotalLimit(total)
         value = self._values.pop("max_new_tokens", 256)
-        ratio, plus = self._values.pop(RATIO, None), self._values.pop(PLUS, value)
+        ratio, plus = self._values.pop(RATIO, None), self._values.pop(PLUS, None)
         if ratio is not None:
-            return RelativeLimit(ratio, plus)
+            return RelativeLimit(ratio, value if plus is None else plus)
+        if plus is not None:
+            raise ConfigError(f"`{PLUS}` needs `{RATIO}` beside it.")
         if not isinstance(value, str):
             return value
         if re.fullmatch("[0-9]{1,19}", value):
             return int(value)
-        found = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]+)?)x\+([0-9]{1,19})", value)
-        if found is None:
+        match = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]+)?)x\+([0-9]{1,19})", value)
+        if match is None:
             self._fail("max_new_tokens", 'a whole number, or like "1.5x+10"', value)
-        return RelativeLimit(float(found[1]), int(found[2]))
+        return RelativeLimit(float(match[1]), int(match[2]))
 
     def _tokens(self, name: str) -> tuple[int, ...]:
         """One token or a list of them."""

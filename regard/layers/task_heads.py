@@ -21,7 +21,8 @@ from regard.layers.feedforward import activation_of
 from regard.layers.linear import Linear
 from regard.layers.softmax import Softmax, without_ignored
 
-Pooling = Callable[[Tensor, Sequences], Tensor]
+# Hidden states (B, T, D), or unpadded (1, N, D), and their batch -> what a head reads.
+PoolingFunction = Callable[[Tensor, Sequences], Tensor]
 
 
 def every_token(hidden: Tensor, batch: Sequences) -> Tensor:
@@ -111,7 +112,7 @@ class TaskHead(Protocol):
     pooling: from the hidden states of a batch to the input of `scores`.
     """
 
-    pooling: Pooling
+    pooling: PoolingFunction
 
     def scores(self, pooled: Tensor) -> Tensor:
         """From pooled hidden states to O scores: (..., D) -> (..., O)."""
@@ -160,7 +161,7 @@ class ClassificationHead(nn.Module):
         d_model: int,
         outputs: int,
         *,
-        pooling: Pooling,
+        pooling: PoolingFunction,
         inner: nn.Module | None = None,
         dropout: float = 0.0,
         bias: bool = True,

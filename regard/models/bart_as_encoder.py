@@ -21,7 +21,7 @@ from regard.layers.task_heads import (
     ClassificationHead,
     DenseActivation,
     LastTokenWithId,
-    Pooling,
+    PoolingFunction,
     every_token,
 )
 from regard.models.bart import INIT_RANGE, Bart, BartConfig
@@ -115,7 +115,7 @@ class BartAsEncoder(nn.Module, Encoder):
         match kind:
             case "classes" | "multiple_choice":
                 inner = DenseActivation(width, "tanh", dropout)
-                pooling: Pooling = LastTokenWithId(self.config.eos)
+                pooling: PoolingFunction = LastTokenWithId(self.config.eos)
                 made = ClassificationHead(
                     width, outputs, pooling=pooling, inner=inner, dropout=dropout
                 )

@@ -39,7 +39,7 @@ from regard.models.config import (
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.position_kinds import absolute_positions, reads_unpadded, relative_positions
 from regard.models.protocols import Encoder, Output, States
-from regard.ops import KeyMask, nothing_like
+from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
 
 OutputKind = Literal["tied", "own", "none"]
@@ -217,7 +217,7 @@ class GPT(nn.Module, CachedLanguageModel, Encoder):
         """A cache without any position."""
         # The norms are not quantized: they have the type in which the model computes.
         config, weight = self.config, self.blocks[0].attention_norm.weight
-        like = nothing_like(weight, dtype)
+        like = state_prototype(weight, dtype)
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)
 

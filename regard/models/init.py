@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.layers.task_heads import ClassificationHead, Pooling, every_token
+from regard.layers.task_heads import ClassificationHead, PoolingFunction, every_token
 from regard.models.protocols import Encoder
 from regard.suggest import nearest
 
@@ -27,7 +27,12 @@ def init_weights(module: nn.Module, std: float) -> nn.Module:
 
 
 def linear_head(
-    encoder: Encoder, kind: str, outputs: int, *, pooling: Pooling, d_pooled: int | None = None
+    encoder: Encoder,
+    kind: str,
+    outputs: int,
+    *,
+    pooling: PoolingFunction,
+    d_pooled: int | None = None,
 ) -> nn.Module:
     """A new head, a linear layer after dropout, for an encoder without a pooler.
 

@@ -31,7 +31,7 @@ from regard.models.config import Activation, Epsilon, InitScale, Probability, Si
 from regard.models.gpt import NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
-from regard.ops import KeyMask, nothing_like
+from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
 
 Factor = Annotated[float, Field(gt=0, le=1e12)]
@@ -223,7 +223,7 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
         """A cache without any position."""
         # The norms are not quantized: they have the type in which the model computes.
-        like = nothing_like(self.norm.weight, dtype)
+        like = state_prototype(self.norm.weight, dtype)
         sizes = self.config.layers, self.config.shared_heads, self.positions.d_model
         return KeyValueCache.empty(sequences, *sizes, like=like)
 

@@ -249,7 +249,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> CarriedMemory:
         """A memory of nothing, or of zeros; see `memory_start`."""
         config, weight = self.config, self.embedding.weight
-        like = ops.nothing_like(weight, dtype)
+        like = ops.state_prototype(weight, dtype)
         zeros = config.memory_length if config.memory_start == "zeros" else 0
         layers, shape = config.layers, (config.heads, 0, config.head_width)
         none = like.new_empty(sequences, layers, *shape)

@@ -44,7 +44,7 @@ from regard.layers.span_search import SpanSearchHead
 from regard.layers.task_heads import (
     ClassificationHead,
     DenseActivation,
-    Pooling,
+    PoolingFunction,
     every_token,
     first_token,
     last_token,
@@ -55,11 +55,15 @@ from regard.models.config import Activation, Count, Epsilon, InitScale, Probabil
 from regard.models.gpt import NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
-from regard.ops import KeyMask, nothing_like
+from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
 
 SummaryKind = Literal["last", "first", "mean"]
-SUMMARIES: dict[str, Pooling] = {"last": last_token, "first": first_token, "mean": mean_of_tokens}
+SUMMARIES: dict[str, PoolingFunction] = {
+    "last": last_token,
+    "first": first_token,
+    "mean": mean_of_tokens,
+}
 
 
 @dataclass(frozen=True)
@@ -336,7 +340,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
         """A cache without any position."""
         config, weight = self.config, self.start  # the embedding may be quantized
-        like = nothing_like(weight, dtype)
+        like = state_prototype(weight, dtype)
         head_dim = config.d_model // config.heads
         return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)
 

@@ -64,7 +64,7 @@ from regard.ops.precision import (
     autocasts_to_bfloat16,
     cached_copy,
     cast,
-    nothing_like,
+    state_prototype,
     weight_copies,
 )
 from regard.ops.random_numbers import (
@@ -128,7 +128,7 @@ __all__ = [
     "lstm",
     "lstm_step",
     "negative_log_likelihood",
-    "nothing_like",
+    "state_prototype",
     "operation",
     "qkv_attention",
     "reference",

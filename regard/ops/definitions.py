@@ -38,13 +38,13 @@ def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 @operation
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b: (..., K), (N, K) and (N,) -> (..., N)."""
+    """x W^T + b: (..., D_in), (D_out, D_in) and (D_out,) -> (..., D_out)."""
     return F.linear(x, weight, bias)
 
 
 @operation
 def sum_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum over the rows, such as the gradient of a bias: (M, N) -> (N,)."""
+    """The sum over the rows, such as the gradient of a bias: (N, D) -> (D,)."""
     return x.sum(0, dtype=dtype)
 
 
@@ -110,19 +110,20 @@ def attention(
     """Attention(Q, K, V) = softmax(scale Q K^T + bias) V          (Vaswani et al. 2017, eq. 1)
 
     Args:
-        query, key, value: (..., T, K), (..., S, K), (..., S, V).
+        query, key, value: (..., T, K), (..., S, K), (..., S, K').
         mask: which keys each query may see; a query that may see none gets zeros.
         bias: (..., T, S), added to the scores.
         scale: of the scores; None: 1 / sqrt(K).
         drop: which weights are dropped after the softmax.
 
     Returns:
-        The context, (..., T, V).
+        The context, (..., T, K').
     """
-    if (rows := mask.unpadded) is not None:
-        padded = rows.queries.pad(query), rows.keys.pad(key), rows.keys.pad(value)
-        context = attention(*padded, rows.padded, bias, scale, drop)
-        return rows.queries.unpad(context, query.size(2))
+    if (unpadded := mask.unpadded) is not None:
+        queries, keys = unpadded.queries, unpadded.keys
+        padded = queries.pad(query), keys.pad(key), keys.pad(value)
+        context = attention(*padded, unpadded.padded, bias, scale, drop)
+        return queries.unpad(context, query.size(2))
     if mask.sparse is not None:
         mask = mask.sparse.dense
     scale = query.size(-1) ** -0.5 if scale is None else scale
@@ -140,6 +141,7 @@ def qkv_attention(
 
 def unstack_qkv(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of one projection: (B, T, 3, H, K) -> 3 times (B, H, T, K)."""
+    # (B, T, 3, H, K) -> (B, H, 3, T, K) -> 3 times (B, H, T, K)
     query, key, value = projected.transpose(1, 3).unbind(2)
     return query, key, value
 
@@ -156,10 +158,10 @@ def cross_entropy(
     loss = (1 - e) * -log p(target) + e * mean(-log p)      (Szegedy et al. 2016, section 7)
 
     Args:
-        hidden: (N, D).
+        hidden: (N, D), of N predicted tokens.
         weight, bias: (V, D), and (V,) or None.
         targets: (N,) int64, from 0 to V - 1.
-        smoothing: e.
+        smoothing: e, the weight of the uniform distribution.
 
     Returns:
         (), float32 at least.
@@ -173,7 +175,7 @@ def cross_entropy(
 def cross_entropy_gradient(
     logits: Tensor, targets: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Sum of the cross-entropies of logits (N, V), float64, and its gradient (N, V).
+    """Sum of the cross-entropies of logits (N, V), in nats, float64, and its gradient (N, V).
 
     d/dz of (1 - e) * (lse z - z_t) + e * (lse z - mean z) is softmax z - (1 - e) * onehot - e / V.
     An implementation may write the gradient over the logits.
@@ -191,15 +193,15 @@ def cross_entropy_gradient(
 
 @operation
 def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
-    """-log softmax(logits)[target] of each row: (N, V) and (N,) int64 -> (N,) float64."""
-    wide = logits.to(at_least_float32(logits.dtype))
-    return F.cross_entropy(wide, targets, reduction="none").double()
+    """-log softmax(logits)[target] of each row, in nats: (N, V) and (N,) int64 -> (N,) float64."""
+    logits = logits.to(at_least_float32(logits.dtype))
+    return F.cross_entropy(logits, targets, reduction="none").double()
 
 
 class TopKTokens(NamedTuple):
-    """The most probable tokens of each row, best first, and their log-probabilities: (B, N).
+    """The N most probable tokens of each row, best first, and their log-probabilities: (B, N).
 
-    vocab_size: V.
+    vocab_size: V, the number of tokens that they were chosen from.
     """
 
     tokens: Tensor
@@ -220,7 +222,7 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 @operation
 def topk(logits: Tensor, count: int) -> TopKTokens:
-    """The `count` most probable tokens of each row: (B, V) -> 2 times (B, `count`).
+    """The N = `count` most probable tokens of each row: (B, V) -> 2 times (B, N).
 
     Of tokens with equal log-probabilities the first comes first. NaN in a row gives NaN.
     """
@@ -276,7 +278,10 @@ def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, T
 
 
 class RecurrentWeights(NamedTuple):
-    """W (G D, D_in), U (G D, D), and biases (G D,) or None; the G gates as in `torch.nn.LSTM`."""
+    """W (G D, D_in), U (G D, D), and biases (G D,) or None, of a cell with G gates.
+
+    The gates are stacked in the order of `torch.nn.LSTM` and `torch.nn.GRU`; `rnn` has G = 1.
+    """
 
     input: Tensor
     recurrent: Tensor
@@ -333,8 +338,9 @@ def lstm(
 
 
 class AdamUpdate(NamedTuple):
-    """A parameter, its gradient, the running means m and v of Adam, and what its update takes.
+    """A parameter, and what its update by Adam reads and writes.
 
+    exp_avg, exp_avg_sq: m and v, the running means of the gradient and of its square.
     step: (), how many updates there have been; the next one adds 1.
     copy: the low-precision copy of the parameter, for implementations that write both at once.
     decay_factor: 1 - learning rate * weight decay where the decay is decoupled, else 1.
@@ -364,14 +370,14 @@ def adam(
     (Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019)
     """
     first, second = betas
-    for one in updates:
-        gradient = one.gradient * scale + one.l2 * one.parameter
-        one.exp_avg.lerp_(gradient, 1 - first)
-        one.exp_avg_sq.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        one.step.add_(1)
-        root = (one.exp_avg_sq / (1 - second**one.step)).sqrt() + eps
-        change = one.learning_rate * one.exp_avg / (1 - first**one.step) / root
-        one.parameter.mul_(one.decay_factor).sub_(change)
+    for update in updates:
+        gradient = update.gradient * scale + update.l2 * update.parameter
+        update.exp_avg.lerp_(gradient, 1 - first)
+        update.exp_avg_sq.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        update.step.add_(1)
+        root = (update.exp_avg_sq / (1 - second**update.step)).sqrt() + eps
+        change = update.learning_rate * update.exp_avg / (1 - first**update.step) / root
+        update.parameter.mul_(update.decay_factor).sub_(change)
 
 
 @operation

@@ -12,10 +12,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SequenceOffsets:
-    """Sequences without padding, one behind the other in one row of N tokens.
+    """B sequences without padding, one after another in one row of N tokens.
 
-    starts: (R + 1,) int64, where each sequence begins, and N.  longest: the greatest length.
-    spare: how many of them, at the end, are padding that only makes N a round number.
+    starts: (B + 1,) int64, where each sequence begins, and N.
+    longest: T, the greatest length.
+    spare: how many of the sequences, the last ones, are padding that only makes N a round number.
     """
 
     starts: Tensor
@@ -29,35 +30,40 @@ class SequenceOffsets:
 
     @cached_property
     def keep(self) -> Tensor:
-        """(R, W) boolean: which positions of the padded sequences hold a token."""
-        lengths = self.starts.diff()[:, None]
+        """(B, T) bool, which positions of the padded sequences hold a token."""
+        lengths = self.starts.diff()[:, None]  # (B, 1)
         return torch.arange(self.longest, device=lengths.device) < lengths
 
     def pad(self, x: Tensor) -> Tensor:
-        """(1, H, N, K) -> (R, H, W, K), zeros at padding."""
+        """(1, H, N, K) -> (B, H, T, K), zeros at padding."""
         if not x.size(2):
             return x.new_zeros(len(self.starts) - 1, x.size(1), self.longest, x.size(3))
         position = torch.arange(self.longest, device=x.device)
-        token = (self.starts[:-1, None] + position).clamp(max=x.size(2) - 1)  # (R, W)
-        padded = x[0].transpose(0, 1).index_select(0, token.flatten())  # (H, N, K) -> (R W, H, K)
+        token = (self.starts[:-1, None] + position).clamp(max=x.size(2) - 1)  # (B, T)
+        padded = x[0].transpose(0, 1).index_select(0, token.flatten())  # (H, N, K) -> (B T, H, K)
         padded = padded.unflatten(0, token.shape).masked_fill(~self.keep[..., None, None], 0.0)
-        return padded.transpose(1, 2)  # (R, W, H, K) -> (R, H, W, K)
+        return padded.transpose(1, 2)  # (B, T, H, K) -> (B, H, T, K)
 
     def unpad(self, x: Tensor, count: int) -> Tensor:
-        """(R, H, W, K) -> (1, H, N, K), N being `count`."""
+        """(B, H, T, K) -> (1, H, N, K), N being `count`."""
         token = torch.arange(count, device=x.device)
-        row = torch.searchsorted(self.starts, token, right=True) - 1  # of empty ones the last
-        flat = x.transpose(1, 2).flatten(0, 1)  # (R, H, W, K) -> (R * W, H, K)
-        found = flat.index_select(0, row * self.longest + token - self.starts[row])
-        return found.transpose(0, 1)[None]
+        # `right`: of sequences that begin at one token all but the last are empty.
+        row = torch.searchsorted(self.starts, token, right=True) - 1  # (N,)
+        flat = x.transpose(1, 2).flatten(0, 1)  # (B, H, T, K) -> (B * T, H, K)
+        unpadded = flat.index_select(0, row * self.longest + token - self.starts[row])
+        return unpadded.transpose(0, 1)[None]  # (N, H, K) -> (1, H, N, K)
 
 
 @dataclass(frozen=True)
 class UnpaddedMask:
     """Attention among sequences without padding: each query sees the keys of its own sequence.
 
-    causal: of these only the ones up to and including its own position.
-    window: of these only the last so many; None: all.
+    causal: of these only the ones up to and including its own position; queries and keys are of the
+        same sequences then.
+    window: of the causal ones only the last so many; None: all.
+
+    Raises:
+        ValueError: a window without `causal`.
     """
 
     queries: SequenceOffsets
@@ -65,21 +71,25 @@ class UnpaddedMask:
     causal: bool = False
     window: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.window is not None and not self.causal:
+            raise ValueError("a window of unpadded sequences must be causal.")
+
     @property
     def padded(self) -> KeyMask:
         """The mask of the same sequences with padding."""
         if not self.causal:
-            return KeyMask(self.keys.keep[:, None, None, :])  # (R, W) -> (R, 1, 1, W)
+            return KeyMask(self.keys.keep[:, None, None, :])  # (B, S) -> (B, 1, 1, S)
         return KeyMask.causal(self.keys.longest, self.keys.starts.device, self.window)
 
 
 @dataclass(frozen=True)
 class BlockRows:
-    """Some blocks of queries, which see as many blocks of keys.
+    """R blocks of queries, each of which reads M blocks of keys.
 
-    rows: (R,) numbers of blocks of queries.
-    keys: (B or 1, H or 1, R, M) numbers of the blocks of keys that each of them reads.
-    grid: (B or 1, H or 1, R, size or 1, M * size), which of these keys each query may see.
+    rows: (R,) indices of the blocks of queries.
+    keys: (B or 1, H or 1, R, M) indices of the blocks of keys that each of them reads.
+    grid: (B or 1, H or 1, R, size or 1, M * size) bool, which of these keys each query may see.
     """
 
     rows: Tensor
@@ -89,10 +99,12 @@ class BlockRows:
 
 @dataclass(frozen=True, eq=False)
 class SparseMask:
-    """A mask of as many queries as keys that leaves most blocks of them out.
+    """A mask of as many queries as keys that forbids most blocks of keys.
 
-    size: of a block.  length: queries of a sequence.  rows: what is computed, every block of
-    queries once.  grid: gives the first queries' part of the dense grid, (B, H, T, S).
+    size: queries, and keys, of a block.
+    length: queries of a sequence.
+    rows: the blocks that are computed; every block of queries is in one of them.
+    grid: from a number of queries T, the first ones, to their rows of the dense grid, (B, H, T, S).
     """
 
     size: int
@@ -133,15 +145,18 @@ class KeyMask:
         """Each of `count` queries sees the keys up to its own position, of these the last
         `window`; None: all.
         """
-        keys = torch.arange(count, device=device)
-        queries = keys[:, None]
+        keys = torch.arange(count, device=device)  # (S,)
+        queries = keys[:, None]  # (T, 1)
         if window is None or count <= window:
             return cls((keys <= queries)[None, None], is_causal=True)
         return cls(((keys <= queries) & (keys > queries - window))[None, None])
 
     @classmethod
     def padding(cls, lengths: Tensor, width: int) -> KeyMask:
-        """Sequence b sees its first `lengths[b]` of `width` keys: (B,) integers."""
+        """Each query of sequence b sees the first `lengths[b]` of `width` keys.
+
+        lengths: (B,) int64.
+        """
         if _can_branch_on(lengths) and lengths.numel() and int(lengths.min()) >= width:
             return ALL_KEYS
         keys = torch.arange(width, device=lengths.device)
@@ -149,7 +164,7 @@ class KeyMask:
 
     @cached_property
     def blocked(self) -> Tensor | None:
-        """The opposite of the grid."""
+        """True = may not attend: the opposite of the grid; None where all keys may be seen."""
         return None if self.grid is None else ~self.grid
 
     @cached_property

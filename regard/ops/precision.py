@@ -17,19 +17,19 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
-    """The type of `x @ weight` under autocast as it is set; it leaves float64 alone."""
+    """The type of `x @ weight`: that of autocast where it is enabled, but float64 stays float64."""
     if x.dtype == torch.float64:
         return x.dtype
     device = x.device.type
-    known = torch.amp.is_autocast_available(device)  # the meta device is not
-    on = known and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if on else x.dtype
+    is_available = torch.amp.is_autocast_available(device)  # not on the meta device
+    enabled = is_available and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if enabled else x.dtype
 
 
-def nothing_like(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """An empty tensor, on a weight's device and of the type of states beside it, (0,).
+def state_prototype(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """An empty tensor (0,), whose device and type are those of the states of a model.
 
-    dtype: None: that in which the model computes.
+    weight: of that model.  dtype: None: the type in which the model computes, see `autocast_dtype`.
     """
     return weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
 

@@ -20,7 +20,7 @@ class Drop(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """With which an element is set to zero."""
+        """p, with which an element is set to zero."""
         return self.threshold / DRAWS
 
     @property
@@ -34,40 +34,46 @@ NO_DROP = Drop(0, 0)
 
 
 def keep_mask(shape: torch.Size, drop: Drop, device: torch.device | None = None) -> Tensor:
-    """Which elements of a tensor (..., D) remain.
+    """Which elements of a tensor (..., D) remain: bool, (..., D).
 
     Number r * ceil(D / 4) + i of the generator of Steele et al. 2014, "Fast splittable
     pseudorandom number generators", decides over elements 4i to 4i + 3 of row r, by 15 bits each.
     """
     width = shape[-1] if shape else 1
     rows = shape.numel() // max(1, width)
-    numbers = (width + 3) // 4
+    numbers = (width + 3) // 4  # of 64 bits, for a row
     z = torch.arange(1, rows * numbers + 1, device=device) * GOLDEN + drop.seed
-    draws = hashed(z).view(torch.int16).view(rows, 4 * numbers)[:, :width]
+    draws = hashed(z).view(torch.int16).view(rows, 4 * numbers)[:, :width]  # (rows, D)
     return ((draws & (DRAWS - 1)) >= drop.threshold).view(shape)
 
 
 def keep_at(row: Tensor, column: Tensor, width: int, drop: Drop) -> Tensor:
-    """`keep_mask` of rows with `width` elements, at some of them: int64, broadcast together."""
+    """`keep_mask` of a tensor (rows, `width`), at the elements (`row`, `column`) alone.
+
+    row, column: int64, broadcast together.
+    """
     z = (row * ((width + 3) // 4) + column // 4 + 1) * GOLDEN + drop.seed
     draws = hashed(z) >> 16 * (column % 4)
     return (draws & (DRAWS - 1)) >= drop.threshold
 
 
 def uniform(seeds: Tensor, numbers: Tensor) -> Tensor:
-    """Number `numbers` of the generators with these seeds: int64 -> float64, from 0 to below 1."""
+    """The i-th numbers, i in `numbers`, of the generators with these seeds, broadcast together.
+
+    Both are int64; the result is float64, at least 0 and below 1.
+    """
     return _shift_right(hashed(seeds + numbers * GOLDEN), 11).double() * 2.0**-53
 
 
 def hashed(z: Tensor) -> Tensor:
-    """The finalizer of Steele et al. 2014: integers with 64 bits to others that look random."""
+    """The finalizer of Steele et al. 2014: a bijection of 64-bit integers that look random."""
     z = (z ^ _shift_right(z, 30)) * _int64(0xBF58476D1CE4E5B9)
     z = (z ^ _shift_right(z, 27)) * _int64(0x94D049BB133111EB)
     return z ^ _shift_right(z, 31)
 
 
 def _int64(number: int) -> int:
-    """A 64-bit number above 2**63 as int64 has it; products wrap around."""
+    """The int64 with the bits of an unsigned number of at least 2^63; products wrap around."""
     return number - (1 << 64)
 
 
@@ -75,5 +81,5 @@ GOLDEN = _int64(0x9E3779B97F4A7C15)  # what the generator of Steele et al. 2014 
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
-    """Zeros enter from the left."""
+    """The logical shift: zeros enter from the left, where `>>` repeats the sign."""
     return (z >> bits) & ((1 << 64 - bits) - 1)

@@ -32,7 +32,10 @@ class Counters:
 
 
 class Meters:
-    """Sums and counts of each loss since the last log line, added up on the device."""
+    """Sums and counts of each loss since the last log line, added up on the device.
+
+    sums: (), float64, in nats for most tasks.  counts: items of each loss.
+    """
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -40,15 +43,15 @@ class Meters:
 
     def add(self, losses: list[dict[str, Tensor]], counts: Mapping[str, int]) -> None:
         """The losses of the batches of one update, and their joint counts."""
-        for one in losses:
-            for name, value in one.items():
+        for of_batch in losses:
+            for name, value in of_batch.items():
                 before = self.sums.get(name)
                 self.sums[name] = value.double() if before is None else before + value
         for name, count in counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
 
     def means(self) -> dict[str, float]:
-        """Mean of each loss; waits for the device."""
+        """The mean of each loss over its items; waits for the device."""
         return {name: float(total) / max(1, self.counts[name]) for name, total in self.sums.items()}
 
 
@@ -61,17 +64,18 @@ def rng_tensors() -> dict[str, Tensor]:
 
 
 def rng_facts() -> dict[str, Any]:
-    """The state of Python's and numpy's generators, for tasks that draw from them."""
+    """The state of Python's and numpy's generators, for JSON: tasks may draw from them."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {"python": random.getstate(), "numpy": [kind, np.asarray(keys).tolist(), *rest]}
 
 
 def restore_rng(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Put all generators back."""
+    """Put all generators back; GPUs that were not there when they were stored keep their state."""
     torch.set_rng_state(tensors["cpu"])
-    devices = [state for name, state in sorted(tensors.items()) if name.startswith("cuda")]
-    if devices and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(devices[: torch.cuda.device_count()])
+    if torch.cuda.is_available():
+        for device in range(torch.cuda.device_count()):
+            if (name := f"cuda{device}") in tensors:
+                torch.cuda.set_rng_state(tensors[name], device)
     version, keys, gauss = facts["python"]
     random.setstate((version, tuple(keys), gauss))
     kind, keys, *rest = facts["numpy"]

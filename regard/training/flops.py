@@ -154,11 +154,13 @@ def stored_by(
         store(inputs[0])
 
     hooks = [block.register_forward_pre_hook(store_input) for block in checkpointed]
-    with torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor):
-        with activation_checkpointing(checkpointed):
-            forward()
-    for hook in hooks:
-        hook.remove()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor):
+            with activation_checkpointing(checkpointed):
+                forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
     for parameter in model.parameters():
         stored.pop(parameter.untyped_storage()._cdata, None)
     return sum(tensor.untyped_storage().nbytes() for tensor in stored.values())

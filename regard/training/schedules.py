@@ -16,8 +16,13 @@ from regard.training.options import ScheduleOptions
 
 @dataclass(frozen=True)
 class ScheduleStep:
-    """What a schedule depends on: the update to be made (from 1), its epoch (from 0), and the
-    number of all updates (an estimate where the end is given in epochs or tokens)."""
+    """What a schedule depends on.
+
+    update: the update to be made, from 1.
+    epoch: its epoch, from 0.
+    total: the number of all updates: an estimate where the end is given in epochs or tokens,
+        infinity as long as none can be made.
+    """
 
     update: int
     epoch: int
@@ -63,6 +68,8 @@ def step(epoch: int, epochs: int, factor: float) -> float:
 def slanted_triangular(update: int, total: float, cut: float = 0.1, ratio: float = 32.0) -> float:
     """Up from 1 / ratio to 1 in the part `cut` of all updates, then down again (Howard & Ruder
     2018, equation 3)."""
+    if math.isinf(total):
+        return 1 / ratio  # the start
     top = max(1.0, math.floor(total * cut))
     if update < top:
         share = update / top
@@ -73,6 +80,8 @@ def slanted_triangular(update: int, total: float, cut: float = 0.1, ratio: float
 
 def _left(update: int, total: float, warmup: int) -> float:
     """The part of the decay that lies ahead: 1 at the end of the warm-up, 0 after the last."""
+    if math.isinf(total):
+        return 1.0
     span = max(1.0, total + 1 - warmup)
     return min(1.0, max(0.0, (total + 1 - update) / span))
 

@@ -29,6 +29,8 @@ from regard.decoding import (
     options,
     save,
 )
+from regard.decoding.option_types import NAMES
+from regard.decoding.settings import OWNERS
 from regard.errors import ConfigError, DataError
 
 
@@ -91,6 +93,51 @@ METHODS = [
     Sampling((Temperature(0.8), TopK(50), TopP(0.95)), 4, 11, max_tokens=20),
     Sampling((TopP(0.95), TopK(50), Temperature(0.8))),
 ]
+
+
+VALUES = {  # of each option that we name, a value that it may have
+    **dict.fromkeys(("beams", "n_best", "samples", "seed", "top_k", "draft_tokens"), 1),
+    **dict.fromkeys(("min_tokens", "no_repeat_ngram", "max_tokens", "eos"), 1),
+    **dict.fromkeys(("temperature", "top_p", "length_penalty"), 1.0),
+    **dict(stopping=True, draft="ngram"),
+}
+FOREIGN = [  # methods, and options of others
+    (method, name)
+    for method in ("greedy", "beam", "sampling", "speculative")
+    for name, owner in OWNERS.items()
+    if owner != method and (method, owner) != ("speculative", "sampling")
+]
+
+
+@pytest.mark.parametrize(("method", "name"), FOREIGN)
+def test_a_method_refuses_the_options_of_other_methods(method, name):
+    with pytest.raises(ConfigError, match=f"`{name}` belongs to"):
+        options(method, **{name: VALUES[name]})
+
+
+@pytest.mark.parametrize("name", [name for name, theirs in NAMES.items() if name != theirs])
+def test_two_names_of_one_option_are_an_error(name):
+    twice = {name: VALUES[name], NAMES[name]: VALUES[name]}
+    for named in (twice, dict(reversed(twice.items()))):
+        with pytest.raises(ConfigError, match="mean the same"):
+            options(OWNERS.get(name), **named)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        dict(max_length=9, max_tokens=5),
+        dict(max_length=9, max_new_tokens_per_source_token=1.5),
+        dict(max_length=9, max_new_tokens_beside_source=5),
+        dict(max_new_tokens_beside_source=5),
+        dict(length_penalty="gnmt:0.6", length_penalty_formula="power"),
+        dict(length_penalty=GNMT(0.6), length_penalty_formula="power"),
+    ],
+    ids=str,
+)
+def test_no_option_is_ignored_beside_another_one(named):
+    with pytest.raises(ConfigError, match="|".join(f"`{name}`" for name in named)):
+        options(**named)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)

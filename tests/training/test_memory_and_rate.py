@@ -83,6 +83,18 @@ def test_activation_checkpointing_stores_only_the_input_of_each_block():
     assert entering <= few < entering + 8 * ROWS * LENGTH * WIDTH * 4 < whole / 2
 
 
+def test_a_forward_pass_that_fails_leaves_no_hooks():
+    model = MODELS["bert"]().train()
+
+    def fail():
+        raise RuntimeError("failed")
+
+    with pytest.raises(RuntimeError, match="failed"):
+        stored_by(model, fail, blocks_of(model))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert all("forward" not in vars(block) for block in blocks_of(model))
+
+
 def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="but Model has none"):
         train(

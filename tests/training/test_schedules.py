@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from regard.errors import ConfigError
@@ -67,6 +69,16 @@ def test_linear_and_cosine_decays_reach_their_end_after_the_last_update():
     assert linear(TOTAL, TOTAL, WARMUP) == pytest.approx(1 / (TOTAL + 1 - WARMUP))
     assert linear(TOTAL + 1, TOTAL, WARMUP) == 0
     assert cosine(TOTAL + 1, TOTAL, WARMUP, final=0.1) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "step", "slanted-triangular"])
+@pytest.mark.parametrize("warmup", [0, 5])
+def test_an_unknown_end_is_one_that_is_far_away(name, warmup):
+    """No token was predicted yet, so that nobody knows how many updates there will be."""
+    multiplier = schedule(ScheduleOptions(name, warmup=warmup, epochs=1))
+    for update in (1, 2, 40):
+        far = multiplier(ScheduleStep(update, 0, 1e12))
+        assert multiplier(ScheduleStep(update, 0, math.inf)) == pytest.approx(far, abs=1e-9)
 
 
 def test_zaremba_halves_after_four_epochs():
