@@ -22,6 +22,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -426,11 +427,16 @@ def _key_in(message: str, schema: Any) -> str:
 
 def _names(section: Any) -> dict[str, Any]:
     """The options of a section, with their types: of `Options` or of a dataclass."""
-    if isinstance(section, type) and issubclass(section, BaseModel):
+    return _names_of_class(section) if isinstance(section, type) else {}
+
+
+@lru_cache(512)  # a check asks for the same classes thousands of times
+def _names_of_class(section: type) -> dict[str, Any]:
+    if issubclass(section, BaseModel):
         return {
             name: Annotated[field.annotation, field] for name, field in section.model_fields.items()
         }
-    if isinstance(section, type) and dataclasses.is_dataclass(section):
+    if dataclasses.is_dataclass(section):
         return get_type_hints(section, include_extras=True)
     return {}
 

@@ -38,6 +38,14 @@ def pytest_collection_finish(session):
     gc.set_threshold(20_000, 20, 20)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_syncing():
+    """Files are not synced: no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("os.fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture
 def shared():
     """`shared("multi30k/tok")` gives the path of real data, or skips the test by name."""

@@ -340,11 +340,13 @@ class _Call:
         return F.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, self.mask.size))
 
     def _parts(self, key: Tensor) -> list[_Part]:
-        """Rows of blocks in parts, whose gathered keys have at most `CHUNK` elements."""
+        """Rows of blocks in parts, whose gathered keys have at most `CHUNK` elements; on the meta
+        device, whose tensors have no data, in as few parts as there are groups of rows.
+        """
         parts = []
         for rows in self.mask.rows:
             numbers = key.size(0) * key.size(1) * rows.keys.size(-1) * key[0, 0, 0].numel()
-            step = max(1, CHUNK // max(1, numbers))
+            step = len(rows.rows) if key.is_meta else max(1, CHUNK // max(1, numbers))
             parts += [
                 _Part(rows.rows[i : i + step], rows.keys[:, :, i : i + step],
                       rows.grid[:, :, i : i + step])

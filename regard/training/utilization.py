@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -129,10 +130,11 @@ def rate_of(device: torch.device, precision: str) -> float:
         for known, rate in RATES.items():
             if known in name:
                 return rate * 1e12
-    return _measured(device, precision)
+    return _measured(device, precision, torch.get_num_threads())
 
 
-def _measured(device: torch.device, precision: str) -> float:
+@cache  # another training of this process finds the same
+def _measured(device: torch.device, precision: str, threads: int) -> float:
     """The best of several products, large enough that starting one does not count."""
     rows, width, outputs = PRODUCTS.get(device.type, PRODUCT)
     kind = getattr(torch, precision)

@@ -12,9 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    """Files are not synced either: no test here cuts the power."""
-    monkeypatch.setattr("os.fsync", lambda file: None)
+def one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -166,6 +166,22 @@ def test_the_peak_rate_is_known_or_measured(monkeypatch):
     assert rate_of(torch.device("cuda"), "bfloat16") == 5e12 and len(measured) == 1
 
 
+def test_the_rate_is_measured_once_for_each_number_of_threads(monkeypatch):
+    products, cpu = [], torch.device("cpu")
+    monkeypatch.setattr(utilization, "PRODUCT", (2, 3, 4))
+    monkeypatch.setattr(
+        utilization, "linear_no_grad", lambda x, w: products.append(torch.get_num_threads()) or x
+    )
+    utilization._measured.cache_clear()
+    try:
+        for threads in (1, 2, 1, 2):
+            torch.set_num_threads(threads)
+            rate_of(cpu, "float32")
+        assert products == [1] * 6 + [2] * 6
+    finally:
+        utilization._measured.cache_clear()
+
+
 def test_the_status_shows_mfu_where_it_is_known():
     status = Status(1, 0.5, 0.1, 10.0, 2.0, 1e-3, math.inf, share=0.834)
     assert "10 tokens/s · MFU 83% · " in str(status)
