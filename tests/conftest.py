@@ -39,6 +39,18 @@ def pytest_collection_finish(session):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_seeds_for_absent_devices():
+    """`torch.manual_seed` keeps a stack trace for each kind of device that is not there, which
+    takes longer than many a test.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        for devices in (torch.cuda, torch.xpu, torch.mtia):
+            if not devices.is_available():
+                patched.setattr(devices, "manual_seed_all", lambda seed: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_syncing():
     """Files are not synced: no test cuts the power."""
     with pytest.MonkeyPatch.context() as patched:

@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
+NESTED = (list, tuple, type({}.values()))
 
 
-def tensors(tree) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+def tensors(value) -> list[torch.Tensor]:
+    """Those among arguments or results of an operation: in lists, tuples and mappings."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    return [t for one in value for t in tensors(one)] if isinstance(value, NESTED) else []
 
 
-def seen_now(leaf):
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+def seen_now(value):
+    """The same arguments, their tensors with the shape and the strides of now."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, dict):
+        return {name: seen_now(one) for name, one in value.items()}
+    return type(value)(map(seen_now, value)) if isinstance(value, list | tuple) else value
 
 
 class Recorder(TorchDispatchMode):
@@ -34,13 +44,13 @@ class Recorder(TorchDispatchMode):
         if name.startswith(WAITING) or (name.startswith("index") and booleans):
             raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
         # Some operations change how a tensor looks at its memory: keep how it was.
-        kept = tree_map(seen_now, (args, kwargs))
+        kept = seen_now((args, kwargs))
         out = func(*args, **kwargs)
         read = {t.untyped_storage().data_ptr() for t in tensors((args, kwargs))}
         made = [t.untyped_storage().data_ptr() not in read for t in tensors(out)]
         # What only looks at memory in another way is done once.
         if (func._schema.is_mutable and torch.Tag.inplace_view not in func.tags) or any(made):
-            self.calls.append((func, *kept, tree_map(seen_now, out)))
+            self.calls.append((func, *kept, seen_now(out)))
         return out
 
     def replay(self):

@@ -134,16 +134,17 @@ def of_words(name: str, count: int) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_limit_that_an_error_names_is_the_one_that_applies(quick, folders, loaded, name):
     limit = ["--max-tokens", 3] if loaded[name].decodes else []
-    for count in range(1, 2 * every_task.LIMIT):
-        said = run("predict", folders[name], of_words(name, count), *limit).stderr
-        if said.startswith("error"):
-            break
-    else:
+    texts = [of_words(name, count) for count in range(1, 2 * every_task.LIMIT)]
+    found = run("predict", folders[name], "--json", *limit, stdin="\n".join(texts).encode())
+    count = len(parsed(found.stdout)) + 1  # all shorter texts have a prediction
+    if count > len(texts):
         return  # texts of any length
-    tokens, most = re.search(
-        r"has .*?(\d+) tokens, but this model reads at most (\d+)", said
+    line, tokens, most = re.search(
+        r"^error: standard input:(\d+): .*?has .*?(\d+) tokens, but this model reads at most (\d+)",
+        found.stderr,
+        re.M,
     ).groups()
-    assert int(tokens) == int(most) + 1
+    assert int(line) == count and int(tokens) == int(most) + 1
     flags = [*limit, "--too-long", "truncate"]
     said = run("predict", folders[name], of_words(name, count), *flags).stderr
     what = "questions" if name.startswith("question-answering") else "texts"
