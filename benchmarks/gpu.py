@@ -4,7 +4,7 @@
     decoding   GPT-2 124M, greedy, 1, 8 and 64 sequences
     beams      a Marian model of the base shape with random weights, beams of 4
     encoding   2,048 texts of different lengths with a BERT base
-    training   updates of GPT-2 124M, 16 x 1,024 tokens, with AdamW
+    training   updates with AdamW: GPT-2 124M, 16 x 1,024 tokens; recipes/gpt-12-layers.toml
 
 Both sides compute in bfloat16, in one process and in turn; medians, ratios round by round. With
 `--quick` tiny shapes, also on a CPU, to see that everything runs.
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -309,27 +310,38 @@ def _their_encoding(folder: Path, texts: list[str], device: torch.device) -> Tur
 # ------------------------------------------------------------------------------------- training
 
 
+RECIPE = Shape(width=1024, heads=16, layers=12, vocab_size=8003, length=128)
+
+
 def training(device: torch.device, quick: bool, folder: Path) -> Iterator[Work]:
-    """Four updates of GPT-2 124M in a turn: forward, backward, clipping, AdamW, no dropout."""
-    shape = TINY_SHAPE if quick else Shape()
-    rows, length = (2, 16) if quick else (16, 1024)
-    tokens = 4 * rows * length
-    weights = 12 * shape.layers * shape.width**2 + shape.vocab_size * shape.width
-    scores = shape.layers * shape.width * length  # queries with keys and weights with values: half
+    """Four updates in a turn: forward, backward, clipping, AdamW."""
+    if quick:
+        yield _training("tiny", TINY_SHAPE, 2, 0.1, device)
+        return
+    yield _training("GPT-2 124M", Shape(), 16, 0.0, device)
+    yield _training("recipes/gpt-12-layers.toml", RECIPE, 128, 0.1, device)
+
+
+def _training(name: str, shape: Shape, rows: int, dropout: float, device: torch.device) -> Work:
+    tokens = 4 * rows * shape.length
+    scores = shape.layers * shape.width * shape.length  # of queries with keys, weights with values
+    ours, theirs = (
+        partial(build, shape, rows, dropout, device) for build in (_our_updates, _their_updates)
+    )
     sides: dict[str, Callable[[], Turn]] = {
-        "regard": lambda: _our_updates(shape, rows, length, device, compile=False),
-        "regard, compiled": lambda: _our_updates(shape, rows, length, device, compile=True),
-        "transformers": lambda: _their_updates(shape, rows, length, device, compile=False),
-        "transformers, compiled": lambda: _their_updates(shape, rows, length, device, compile=True),
+        "regard": partial(ours, compile=False),
+        "regard, compiled": partial(ours, compile=True),
+        "transformers": partial(theirs, compile=False),
+        "transformers, compiled": partial(theirs, compile=True),
     }
     if device.type == "cpu":
         del sides["regard, compiled"], sides["transformers, compiled"]
-    flops = 6.0 * tokens * (weights + scores)
-    yield Work(f"GPT-2 training, {rows} x {length}", "tokens/s", tokens, sides, flops)
+    flops = 6.0 * tokens * (shape.matrices + scores)  # half of the scores are masked
+    return Work(f"{name}, {rows} x {shape.length:,}", "tokens/s", tokens, sides, flops)
 
 
 def _our_updates(
-    shape: Shape, rows: int, length: int, device: torch.device, *, compile: bool
+    shape: Shape, rows: int, dropout: float, device: torch.device, *, compile: bool
 ) -> Turn:
     from benchmarks.updates import Updates
     from regard.data.batches import StreamBatch
@@ -340,44 +352,45 @@ def _our_updates(
         def loss(self, batch: StreamBatch, carry: Any) -> Any:
             count, batch = batch.count, batch.to(device)
             hidden = self.model(batch.tokens, None).hidden
-            found = self.model.head.loss(hidden.flatten(0, 1), batch.targets.flatten(), 0.0, count)
-            return found, None
+            targets = batch.targets.flatten()
+            return self.model.head.loss(hidden.flatten(0, 1), targets, 0.0, count), None
 
     config = GPT2Config(
         shape.vocab_size, d_model=shape.width, heads=shape.heads, layers=shape.layers,
-        max_length=length, dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0,
+        max_length=shape.length, dropout=dropout, attention_dropout=dropout,
+        embedding_dropout=dropout,
     )  # fmt: skip
     rule = OptimizerOptions("adamw", 1e-4, (0.9, 0.95), weight_decay=0.1, clip=1.0)
     options = TrainingOptions(updates=10**9, precision="bfloat16", optimizer=rule, compile=compile)
-    batches = [StreamBatch(*_stream(shape, rows, length, at), fresh=True) for at in range(8)]
+    batches = [StreamBatch(*_stream(shape, rows, at), fresh=True) for at in range(8)]
     task = Task(GPT2(config).to(device), batches, options)
     return lambda: task.run(4)
 
 
-def _stream(shape: Shape, rows: int, length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _stream(shape: Shape, rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens (B, T), and the next ones."""
     draw = torch.Generator().manual_seed(seed)
-    ids = torch.randint(shape.vocab_size, (rows, length + 1), generator=draw)
+    ids = torch.randint(shape.vocab_size, (rows, shape.length + 1), generator=draw)
     return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
 
 def _their_updates(
-    shape: Shape, rows: int, length: int, device: torch.device, *, compile: bool
+    shape: Shape, rows: int, dropout: float, device: torch.device, *, compile: bool
 ) -> Turn:
     import transformers
 
     torch.manual_seed(1)
     config = transformers.GPT2Config(
-        vocab_size=shape.vocab_size, n_positions=length, n_embd=shape.width, n_layer=shape.layers,
-        n_head=shape.heads, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+        vocab_size=shape.vocab_size, n_positions=shape.length, n_embd=shape.width, n_layer=shape.layers,
+        n_head=shape.heads, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False,
     )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config).to(device).train()
     step: Any = torch.compile(model) if compile else model
     optimizer = torch.optim.AdamW(
         model.parameters(), 1e-4, (0.9, 0.95), weight_decay=0.1, fused=True
     )
-    batches = [_stream(shape, rows, length, at)[0].pin_memory() if device.type == "cuda"
-               else _stream(shape, rows, length, at)[0] for at in range(8)]  # fmt: skip
+    batches = [_stream(shape, rows, at)[0] for at in range(8)]
+    batches = [one.pin_memory() for one in batches] if device.type == "cuda" else batches
     at = 0
 
     def turn() -> float:
