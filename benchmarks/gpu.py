@@ -381,8 +381,9 @@ def _their_updates(
 
     torch.manual_seed(1)
     config = transformers.GPT2Config(
-        vocab_size=shape.vocab_size, n_positions=shape.length, n_embd=shape.width, n_layer=shape.layers,
-        n_head=shape.heads, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False,
+        vocab_size=shape.vocab_size, n_positions=shape.length, n_embd=shape.width,
+        n_layer=shape.layers, n_head=shape.heads, resid_pdrop=dropout, embd_pdrop=dropout,
+        attn_pdrop=dropout, use_cache=False,
     )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config).to(device).train()
     step: Any = torch.compile(model) if compile else model

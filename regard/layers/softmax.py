@@ -210,7 +210,7 @@ class _Gradients:
         self.bias = torch.zeros_like(bias) if bias is not None and needed[2] else None
 
     def add(self, part: slice, inputs: Tensor, weight: Tensor, grad: Tensor) -> None:
-        """`grad` is d loss / d logits of one slice, (n, V); of `_aligned` outputs, if `weight` is."""
+        """`grad` is d loss / d logits of one slice, (n, V), `_aligned` as `weight` is."""
         if self.hidden is not None:
             self.hidden[part] = linear_no_grad(grad, weight.t())
         if self.weight is not None:
