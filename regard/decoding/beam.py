@@ -61,7 +61,8 @@ class Expansion:
     token: (A, N) the token that continues it.
     log_prob: (A, N) float64, of the whole continuation.
     ended: (A, N) bool, whether the token ends the sequence.
-    kept: (A, W') which of the N continuations go on, as the hypotheses 0 … W' - 1 of the next step.
+    continued: (A, W') which of the N continuations go on, as the hypotheses 0 … W' - 1 of the next
+        step.
     """
 
     parent: Tensor
@@ -69,7 +70,7 @@ class Expansion:
     token: Tensor
     log_prob: Tensor
     ended: Tensor
-    kept: Tensor
+    continued: Tensor
 
 
 class SearchListener(Protocol):
@@ -228,11 +229,11 @@ class _Search:
         ends = (step.ended | at_limit[:, None])[:, : self.beam.size]
         ends &= step.log_prob[:, : self.beam.size] > NEG_INF
         self._finish(step, ends, at_limit)
-        running = step.log_prob.masked_fill(step.ended, NEG_INF).gather(1, step.kept)
+        running = step.log_prob.masked_fill(step.ended, NEG_INF).gather(1, step.continued)
         done = at_limit | self._is_done(running[:, 0])
         if self.listener is not None:
             self.listener.expanded(self.sentences, step, done)
-        row, token = step.row.gather(1, step.kept), step.token.gather(1, step.kept)
+        row, token = step.row.gather(1, step.continued), step.token.gather(1, step.continued)
         if bool(done.any()):
             remaining = self._remove(done)
             row, token, running = row[remaining], token[remaining], running[remaining]
@@ -279,8 +280,9 @@ class _Search:
         for end in self.eos:
             ended |= token == end
         next_width = max(min(size, token.size(1) - width * len(self.eos)), 1)
-        kept = ended.byte().argsort(dim=1, stable=True)[:, :next_width]  # those that end come last
-        return Expansion(parent, row, token, log_prob, ended, kept)
+        order = ended.byte().argsort(dim=1, stable=True)  # (A, N), those that end come last
+        continued = order[:, :next_width]
+        return Expansion(parent, row, token, log_prob, ended, continued)
 
     def _finish(self, step: Expansion, ends: Tensor, at_limit: Tensor) -> None:
         """Collect the hypotheses that end among the best `size`.

@@ -23,7 +23,7 @@ from regard.schema import checked, data_error, read_json
 
 FILE = "generation_config.json"
 LOOKUP = "prompt_lookup_num_tokens"  # a draft of n-grams
-DRAFTED = ("draft", "num_assistant_tokens")
+DRAFT_OPTIONS = ("draft", "num_assistant_tokens")
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 ONLY_BEAMS = ("num_beams", "early_stopping")
 
@@ -65,7 +65,7 @@ IGNORED = {
 }
 IGNORED_PREFIXES = ("output_", "return_", "_")
 # Fields that must agree with the model's configuration, and their names there.
-OWN = {"bos_token_id": "bos", "decoder_start_token_id": "bos"}
+MODEL_FIELDS = {"bos_token_id": "bos", "decoder_start_token_id": "bos"}
 
 
 def save(
@@ -74,7 +74,7 @@ def save(
     ids: Mapping[str, int] | None = None,
     max_length: int | None = None,
 ) -> None:
-    """Writes the options of a method.
+    """Write the options of a method to generation_config.json.
 
     Args:
         path: the file, or a folder for its generation_config.json.
@@ -128,17 +128,19 @@ def load_from_model_config(config: Mapping[str, Any], file: Path, model: Generat
     Raises:
         ConfigError: see `load`.
     """
-    ends = config.get("eos_token_id")  # one of them is known by the model itself
-    own = set() if isinstance(ends, list) and len(ends) > 1 else {"eos_token_id"}
-    names = ({*OPTION_TYPES, *WITHOUT_EFFECT} - own) & config.keys()
+    eos = config.get("eos_token_id")
+    # A single one is a field of the model's configuration.
+    ignored = set() if isinstance(eos, list) and len(eos) > 1 else {"eos_token_id"}
+    names = ({*OPTION_TYPES, *WITHOUT_EFFECT} - ignored) & config.keys()
     defaults = {"max_length": (20,), "do_sample": (False,), "num_beams": (1,), **WITHOUT_EFFECT}
     given = {
         name: config[name]
         for name in names
         if config[name] not in (None, *defaults.get(name, NEUTRAL.get(name, ())))
     }
-    asked = given.keys() - {"top_k"} if given.get("top_k") == DEFAULT_TOP_K else given.keys()
-    return _method_of(given, file, model) if asked else None
+    has_default_top_k = given.get("top_k") == DEFAULT_TOP_K
+    changed = given.keys() - ({"top_k"} if has_default_top_k else set())
+    return _method_of(given, file, model) if changed else None
 
 
 def _method_of(values: Any, file: Path, model: Generator | None) -> Any:
@@ -151,7 +153,7 @@ def _method_of(values: Any, file: Path, model: Generator | None) -> Any:
         values["draft"] = draft_of(draft, file)
     try:
         if model is not None:
-            _check_own(values, model)
+            _check_model_fields(values, model)
         method = from_config(values)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
@@ -192,7 +194,7 @@ def _with_own_eos(method: Any, model: Generator) -> Any:
     return replace(method, eos=None) if same else method
 
 
-def _check_own(values: dict[str, Any], model: Generator) -> None:
+def _check_model_fields(values: dict[str, Any], model: Generator) -> None:
     """Compare the tokens of a file with those of the model.
 
     Raises:
@@ -225,6 +227,7 @@ def _check_own(values: dict[str, Any], model: Generator) -> None:
 
 
 def _flat(value: Any) -> list[int]:
+    """A number, or the numbers in nested lists."""
     return [i for part in value for i in _flat(part)] if isinstance(value, list) else [value]
 
 
@@ -276,7 +279,7 @@ def with_options(method: Method, /, **named: Any) -> Any:
             "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `draft` guesses ahead."
         )
     named = {name: value for name, value in named.items() if value is not None}
-    alone = options(**named)  # raises the errors of the names and values themselves
+    named_alone = options(**named)  # raises the errors of the names and values themselves
     values, dropped = method.settings(), set[str]()
     sampling, beam, draft = (
         any(name in named for name in names) for names in METHOD_OPTIONS.values()
@@ -285,8 +288,8 @@ def with_options(method: Method, /, **named: Any) -> Any:
         dropped |= {*ONLY_BEAMS}
         values["do_sample"] = True
     elif beam:
-        dropped |= {*ONLY_SAMPLING, *DRAFTED}
-        size = method.size if isinstance(method, Beam) else alone.size
+        dropped |= {*ONLY_SAMPLING, *DRAFT_OPTIONS}
+        size = method.size if isinstance(method, Beam) else named_alone.size
         values |= {"do_sample": False, "num_beams": size}
     elif draft and values.get("num_beams", 1) > 1:
         dropped |= {*ONLY_BEAMS, "num_return_sequences"}
@@ -303,7 +306,7 @@ def with_options(method: Method, /, **named: Any) -> Any:
 
 
 def _relevant(values: dict[str, Any], method: str) -> dict[str, Any]:
-    """Without the values that have no effect."""
+    """The values that have an effect on this method."""
     rest = {k: v for k, v in values.items() if v not in NEUTRAL.get(k, ())}
     if method != "sampling" and rest.get("top_k") == DEFAULT_TOP_K:
         del rest["top_k"]
@@ -316,12 +319,13 @@ def _relevant(values: dict[str, Any], method: str) -> dict[str, Any]:
 
 def _has_effect(name: str, value: Any) -> bool:
     """Whether a field that is not supported would change the tokens, or may do so."""
-    if name in IGNORED or name in OWN or name.startswith(IGNORED_PREFIXES):
+    if name in IGNORED or name in MODEL_FIELDS or name.startswith(IGNORED_PREFIXES):
         return False
     return value not in WITHOUT_EFFECT.get(name, ())
 
 
 def _warn(names: set[str], why: str = "there is no such option here") -> None:
+    """Warn of options of the file that decoding does not follow, if there are some."""
     if names:
         warnings.warn(
             f"Decoding will not do what {FILE} asks for under {', '.join(sorted(names))}: {why}.",
@@ -330,6 +334,7 @@ def _warn(names: set[str], why: str = "there is no such option here") -> None:
 
 
 def _not_storable(part: Any) -> Any:
+    """For `json.dumps`: what is neither a number nor a text is a draft without a folder."""
     raise ConfigError(
         f"A draft that lies in no folder cannot be stored in {FILE}: {type(part).__name__}. Give "
         "the folder of the draft's model."

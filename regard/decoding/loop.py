@@ -165,16 +165,15 @@ def decode_steps(
     with evaluating(model):
         state, tokens = started or start_decoding(model, source)
         limit = limits(method.max_tokens, model, source, tokens.size(0))
-        limit = limit.repeat_interleave(method.copies)
+        if method.copies > 1:
+            limit = limit.repeat_interleave(method.copies)
+            sources = torch.arange(limit.size(0), device=tokens.device) // method.copies
+            state, tokens = state.select(sources), tokens[sources]
         rows = torch.arange(limit.size(0), device=tokens.device)
         filters, eos = method.filters, eos_tokens(method.eos, model)
         choose, forced = method.chooser(source, limit), forces_end(filters)
-        if method.copies > 1:
-            sources = rows // method.copies
-            state, tokens = state.select(sources), tokens[sources]
         active = [ActiveSequence(row, most) for row, most in enumerate(limit.tolist())]
-        if active:
-            state = state.expect_tokens(int(limit.max()))
+        state = state.expect_tokens(int(limit.max())) if active else state
         limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
         count, prompt_width = 0, tokens.size(1)
         while active:
@@ -194,7 +193,7 @@ def decode_steps(
             remaining = [index for index, result in enumerate(results) if not result.last]
             if len(remaining) < len(active):
                 active = [active[index] for index in remaining]
-                keep = torch.tensor(remaining, dtype=torch.long, device=fed.device)
+                keep = rows.new_tensor(remaining)
                 rows, fed, tokens, limit = (x[keep] for x in (rows, fed, tokens, limit))
                 state = state.select(keep) if active else state
 

@@ -37,10 +37,10 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
     device or type change. In training, where gradients are wanted, and while attention capture is
     on or heads are gated, prompts bypass the cache. Threads may share one.
 
-    prompts: that were read.
-    bypassed: those of them that did not use the cache.
-    tokens: of those that used it, without the last token of each, which the first step reads.
-    reused: those of the tokens that were not computed.
+    prompts: how many prompts were read.
+    bypassed: how many of them did not use the cache.
+    tokens: of the others, without the last token of each, which the first step reads.
+    reused: how many of these tokens were not computed.
 
     Args:
         model: a language model with a key/value cache, such as GPT.
@@ -62,12 +62,12 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
 
     @property
     def bytes(self) -> int:
-        """Stored now."""
+        """Bytes of the keys and values that are stored now."""
         return self._tree.bytes
 
     @property
     def evicted(self) -> int:
-        """Tokens that were evicted."""
+        """How many tokens were evicted so far."""
         return self._tree.evicted
 
     def __str__(self) -> str:
@@ -82,7 +82,12 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
     def prefill(
         self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
     ) -> KeyValueCache:
-        """See `Generator`; what is cached is copied into an empty state, and not computed."""
+        """As `Generator.prefill`; what is cached is copied into an empty state, and not computed.
+
+        Args:
+            tokens: (B, T).
+            lengths: (B,) tokens of each prompt; None: T.
+        """
         if self._bypasses(tokens, state):
             with self._lock:
                 self.prompts += tokens.size(0)
@@ -107,27 +112,31 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
         return after
 
     def _bypasses(self, tokens: Tensor, state: KeyValueCache) -> bool:
-        """Whether the model reads these tokens itself: those behind others, and where more is
-        wanted of it than keys and values.
+        """Whether the model reads these tokens without the cache: where tokens came before them,
+        and where more than keys and values is needed (gradients, attention weights, gated heads).
         """
-        learning = self.training or torch.is_grad_enabled()
-        return captured_or_gated() or learning or state.longest > 0 or not tokens.numel()
+        needs_gradients = self.training or torch.is_grad_enabled()
+        is_captured = captured_or_gated()
+        return is_captured or needs_gradients or state.longest > 0 or not tokens.numel()
 
     def _compute_shared(self, texts: list[list[int]], state: KeyValueCache) -> None:
-        """Compute a new prefix that all prompts of a batch share with one sequence, once."""
+        """Compute the new prefix that all prompts of a batch share once, as one sequence."""
         if len(texts) < 2:
             return
-        ids = texts[0][: _shared(min(texts), max(texts))]  # the other texts lie between these two
+        # In lexicographic order all other texts lie between these two, and share what these share.
+        ids = texts[0][: _common_length(min(texts), max(texts))]
         cached = self._tree.cached(ids)
         size = len(ids) * _token_bytes(state.keys[0])
         if len(ids) - cached >= MIN_SHARED and size <= self._tree.budget_bytes:
-            self.reused -= len(ids) - cached  # one of the prompts did compute it
+            self.reused -= len(ids) - cached  # for one of the prompts it is computed
             after = self._continued([ids], [cached], self.model.empty(1, state.keys.dtype))
             self._tree.store(ids, after.keys[0], after.values[0])
 
     def _reusable(self, texts: list[list[int]]) -> list[int]:
-        """How many cached tokens of each prompt are used: all prompts compute as many tokens as the
-        one with the most, so they reuse no more.
+        """How many cached tokens of each prompt are used.
+
+        The prompts of a batch are computed side by side, so all compute as many tokens as the one
+        with the fewest cached ones; the others do not use all that they have cached.
         """
         computed = max(len(ids) - self._tree.cached(ids) for ids in texts)
         return [max(0, len(ids) - computed) for ids in texts]
@@ -135,25 +144,30 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
     def _continued(
         self, texts: list[list[int]], cached: list[int], state: KeyValueCache
     ) -> KeyValueCache:
-        """The empty state after texts, of which the first `cached` tokens are copied."""
+        """The state after texts, from the empty one.
+
+        cached: of each text the number of its first tokens that are copied from the cache.
+        """
         state.consume()
-        rests = [ids[count:] for ids, count in zip(texts, cached, strict=True)]
-        state = replace(state).reserve(max(cached) + max(map(len, rests)))
+        uncached = [ids[count:] for ids, count in zip(texts, cached, strict=True)]
+        state = replace(state).reserve(max(cached) + max(map(len, uncached)))
         state.materialize()
         for row, (ids, count) in enumerate(zip(texts, cached, strict=True)):
             self._tree.copy(ids[:count], state.keys[row], state.values[row])
         device = state.lengths.device
         state = state.truncate(torch.tensor(cached, device=device))
-        rest = Sequences.of(rests, 0).ids.to(device)
-        if rest.size(1):
-            state = self.model.prefill(rest, state)
+        tokens = Sequences.of(uncached, 0).ids.to(device)
+        if tokens.size(1):
+            state = self.model.prefill(tokens, state)
         return state.truncate(torch.tensor([len(ids) for ids in texts], device=device))
 
     def _check_weights(self, state: KeyValueCache) -> None:
         """Clear the cache if the model, or the type of its state, has changed."""
         model: nn.Module = unwrapped(self.model)
-        owners = [own for part in model.modules() for own in (part._parameters, part._buffers)]
-        tensors = [tensor for own in owners for tensor in own.values() if tensor is not None]
+        tables = [
+            table for module in model.modules() for table in (module._parameters, module._buffers)
+        ]
+        tensors = [tensor for table in tables for tensor in table.values() if tensor is not None]
         device = tensors[0].device.type
         autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         versions = [0 if t.is_inference() else t._version for t in tensors]
@@ -180,15 +194,18 @@ def _check_state(model: Generator) -> None:
         )
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """The length of the longest common prefix of two sequences."""
+    pairs = enumerate(zip(first, second, strict=False))
     different = (index for index, (a, b) in pairs if a != b)
-    return next(different, min(len(one), len(other)))
+    return next(different, min(len(first), len(second)))
 
 
 def _token_bytes(keys: Tensor) -> int:
-    """The size of the keys and values of one token, of keys (L, H, C, K)."""
+    """Bytes of the keys and values of one token.
+
+    keys: of a sequence, (L, H, C, K), of L layers and with a capacity of C tokens.
+    """
     return 2 * keys[:, :, :1].nbytes
 
 
@@ -197,9 +214,9 @@ def _token_bytes(keys: Tensor) -> int:
 
 @dataclass(eq=False)
 class _Node:
-    """Some tokens after those of the parent, with their keys and values (L, H, T, K).
+    """T tokens that follow those of the parent, with their keys and values (L, H, T, K).
 
-    used: when the node was last read.
+    used: the clock of the tree when the node was last read.
     children: by their first tokens.
     """
 
@@ -211,7 +228,7 @@ class _Node:
     children: dict[int, _Node] = field(default_factory=dict)
 
     def split(self, count: int) -> None:
-        """Keep the first tokens; the others become the only child."""
+        """Keep the first `count` tokens; the others become the only child."""
         keys, values = self.keys[:, :, count:].clone(), self.values[:, :, count:].clone()
         tail = _Node(self.tokens[count:], keys, values, self, self.used, self.children)
         for child in tail.children.values():
@@ -273,11 +290,11 @@ class _PrefixTree:
 
     def nodes(self) -> Iterator[_Node]:
         """All but the root."""
-        waiting = list(self.root.children.values())
-        while waiting:
-            node = waiting.pop()
+        unvisited = list(self.root.children.values())
+        while unvisited:
+            node = unvisited.pop()
             yield node
-            waiting += node.children.values()
+            unvisited += node.children.values()
 
     def _path(self, ids: Sequence[int]) -> list[tuple[_Node, int]]:
         """The nodes of the longest stored prefix, and how many tokens of each belong to it."""
@@ -285,7 +302,7 @@ class _PrefixTree:
         while position < len(ids) and ids[position] in node.children:
             node = node.children[ids[position]]
             node.used = self.clock
-            count = _shared(node.tokens, ids[position:])
+            count = _common_length(node.tokens, ids[position:])
             path.append((node, count))
             position += count
             if count < len(node.tokens):
@@ -295,10 +312,10 @@ class _PrefixTree:
     def _evict(self, needed: int) -> None:
         """Drop the least recently used leaves of the tree until `needed` bytes are free."""
         while self.bytes + needed > self.budget_bytes:
-            old = [n for n in self.nodes() if not n.children and n.used < self.clock]
-            if not old:
+            leaves = [n for n in self.nodes() if not n.children and n.used < self.clock]
+            if not leaves:
                 return
-            node = min(old, key=lambda n: n.used)
+            node = min(leaves, key=lambda n: n.used)
             assert node.parent is not None
             del node.parent.children[node.tokens[0]]
             self.bytes -= len(node.tokens) * _token_bytes(node.keys)

@@ -54,7 +54,7 @@ def results_of(
             while waiting or len(running):
                 while waiting and len(running) < workers:
                     running.start(*waiting.popleft())
-                with interruption.leaving_at_once():
+                with interruption.interruptible():
                     running.wait()
                 for job, restarts, answer in running.ended():
                     if not isinstance(answer, str):

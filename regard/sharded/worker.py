@@ -76,7 +76,7 @@ def run(out: str, *, strict: bool, lease_timeout: float, modified: Sequence[int]
     _check_files(manifest, modified)
     with Interruption() as interruption:
         try:
-            with interruption.leaving_at_once():
+            with interruption.interruptible():
                 worker = _Worker(folder, manifest, strict, modified)
                 leases = Leases(folder / LEASES, lease_timeout)
                 with leases.renewing(), closing(worker.files):

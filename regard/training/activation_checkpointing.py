@@ -1,8 +1,8 @@
-"""Activation checkpointing: blocks keep their input and compute the rest again for the gradient.
+"""Activation checkpointing: of each block only the input is stored for the backward pass.
 
-Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost". It takes less memory and more
-time. Random generators are put back, so that dropout draws the same mask and the gradients are
-equal in every bit.
+The backward pass computes the rest again: less memory, more time (Chen et al. 2016, "Training Deep
+Nets with Sublinear Memory Cost"). Random generators are restored for that, so that dropout draws
+the same mask and the gradients are equal in every bit.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> lis
     Raises:
         ConfigError: the model has none.
     """
-    found = model.repeated_blocks if isinstance(model, Model | EncoderWithHeads) else []
-    if not found:
+    blocks = model.repeated_blocks if isinstance(model, Model | EncoderWithHeads) else []
+    if not blocks:
         raise ConfigError(
             f"[training] `{option}` is for models that are made of blocks, such as bert, gpt2 or "
             f"transformer, but {type(model).__name__} has none. Leave it out."
         )
-    return found
+    return blocks
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def checkpointed(block: nn.Module) -> Callable[..., Any]:
 
 @contextmanager
 def replaced(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Inside, these are called instead of the modules' own `forward`."""
+    """Inside, these functions are called instead of the modules' own `forward`."""
     before = {module: vars(module).get("forward") for module in calls}
     for module, call in calls.items():
         module.forward = call

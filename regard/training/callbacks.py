@@ -68,11 +68,11 @@ def check_callbacks(callbacks: object) -> None:
     """
     if not isinstance(callbacks, list | tuple):
         raise ConfigError(f"`callbacks` must be a list, [callback], but is {callbacks!r:.80}.")
-    for one in callbacks:
-        if not isinstance(one, Callback):
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
             raise ConfigError(
                 f"`callbacks` must hold objects of classes that inherit regard.training.Callback, "
-                f"but has {one!r:.80}."
+                f"but has {callback!r:.80}."
             )
 
 
@@ -83,20 +83,20 @@ class Callbacks(Callback):
         self.callbacks = tuple(callbacks)
 
     def on_update(self, update: Update) -> None:
-        self._each(lambda one: one.on_update(update))
+        self._each(lambda callback: callback.on_update(update))
 
     def on_log(self, update: int, values: Mapping[str, Any]) -> None:
-        self._each(lambda one: one.on_log(update, values))
+        self._each(lambda callback: callback.on_log(update, values))
 
     def on_validation(self, update: int, scores: Mapping[str, float]) -> None:
-        self._each(lambda one: one.on_validation(update, scores))
+        self._each(lambda callback: callback.on_validation(update, scores))
 
     def on_checkpoint(self, path: Path) -> None:
-        self._each(lambda one: one.on_checkpoint(path))
+        self._each(lambda callback: callback.on_checkpoint(path))
 
     def on_end(self, result: Result) -> None:
-        self._each(lambda one: one.on_end(result))
+        self._each(lambda callback: callback.on_end(result))
 
     def _each(self, call: Callable[[Callback], None]) -> None:
-        for one in self.callbacks:
-            call(one)
+        for callback in self.callbacks:
+            call(callback)

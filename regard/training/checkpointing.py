@@ -34,7 +34,7 @@ from regard.training.distributed.processes import OneProcess, Processes
 from regard.training.options import CheckpointOptions
 from regard.training.result import RESULT
 
-ALONE = OneProcess()
+ONE_PROCESS = OneProcess()
 RETRY = 60.0  # seconds until a checkpoint that could not be written is tried again
 Tables = dict[str, dict[str, Tensor]]
 AVERAGED = "averaged"  # the file of the mean of the weights; there only where one has begun
@@ -56,9 +56,14 @@ class Facts:
     """The fields of a checkpoint's facts.json: all of a training that is not a tensor.
 
     identity: what must not change between a run and its resumption.
-    position: of the training batches.  norm: of the last gradient.
+    counters: how far the training is.
+    position: that of the training batches.
+    precision: that of matrix products, "float32" or "bfloat16".
+    scores: those of the last validation.
+    norm: that of the last gradient, before clipping.
     counts: items of each loss since the last line of metrics.jsonl.
-    metrics_bytes: length of metrics.jsonl.  random: the generators of Python and numpy.
+    metrics_bytes: length of metrics.jsonl.
+    random: the states of the generators of Python and numpy.
     machine: versions and the like, on which the last bit of a result depends.
     """
 
@@ -108,17 +113,17 @@ class RunFolder:
 
     def saved(self) -> list[Path]:
         """The checkpoints from old to new, by update and then by revision."""
-        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else []
-        return sorted((path for path in found if _STEP.fullmatch(path.name)), key=_order)
+        paths = self.checkpoints.iterdir() if self.checkpoints.is_dir() else []
+        return sorted((path for path in paths if _STEP.fullmatch(path.name)), key=_order)
 
     def new_path(self, update: int) -> Path:
         """Where the next checkpoint of an update goes: none is ever written over another one."""
-        revisions = [revision for at, revision in map(_order, self.saved()) if at == update]
+        revisions = [revision for saved, revision in map(_order, self.saved()) if saved == update]
         name = f"step-{update:06d}"
         return self.checkpoints / (f"{name}.{max(revisions) + 1}" if revisions else name)
 
     def newest(
-        self, warn: Callable[[str], None], here: Processes = ALONE
+        self, warn: Callable[[str], None], here: Processes = ONE_PROCESS
     ) -> tuple[Path, Tables, dict[str, Any]] | None:
         """The newest checkpoint whose checksums are right: its path, tensors and facts.
 
@@ -127,7 +132,7 @@ class RunFolder:
         Raises:
             CheckpointError: all checkpoints are damaged.
         """
-        damaged = []
+        damaged: list[Path] = []
         for path in reversed(self.saved()):
             try:
                 tensors, facts = read_folder(path, here.rank, here.size)
@@ -135,8 +140,8 @@ class RunFolder:
                 damaged.append(path)
                 warn(f"{error} This checkpoint is not used; trying the one before it.")
                 continue
-            for one in damaged:
-                _rename(one, f"damaged-{one.name}")
+            for other in damaged:
+                _rename(other, f"damaged-{other.name}")
             return path, tensors, facts
         if damaged:
             raise CheckpointError(
@@ -151,7 +156,7 @@ class RunFolder:
         return [path for update, path in latest.items() if update and update % every == 0]
 
     def prune(self, keep: int, also: set[str]) -> None:
-        """Delete all checkpoints but those of the newest `keep` updates and those in `also`."""
+        """Delete all checkpoints but those of the newest `keep` updates and those named `also`."""
         latest = {_order(path)[0]: path for path in self.saved()}
         retained = {path.name for path in list(latest.values())[-keep:]} | also
         for path in self.saved():
@@ -185,7 +190,7 @@ class Checkpointer:
         gather: Callable[[], tuple[Tables, Facts]],
         warn: Callable[[str], None],
         callback: Callback,
-        here: Processes = ALONE,
+        here: Processes = ONE_PROCESS,
     ):
         self.folder, self.options, self.counters = folder, options, counters
         self.gather, self.warn, self.callback, self.here = gather, warn, callback, here
@@ -195,24 +200,24 @@ class Checkpointer:
         self._frozen: tuple[Path, Versions] | None = None  # where they are, and what they were
 
     def resumed(self, path: Path) -> None:
-        """The checkpoint of the present update exists already, at `path`."""
+        """After a resumption: the checkpoint of the present update exists already, at `path`."""
         self._saved_update = self.counters.update
         self._frozen = path, _versions(self.gather()[0].get(FROZEN, {}))
 
     def save(self) -> Path:
-        """Write a checkpoint now, whatever exists; then delete old ones. Where it was written."""
+        """Write a checkpoint now, whatever exists; then delete old ones; returns its path."""
         tensors, facts = self.gather()
         path = self.here.from_first(lambda: self.folder.new_path(self.counters.update))
-        same = self._same(tensors.get(FROZEN, {}))
-        self.here.write_folder(path, tensors, asdict(facts), same)
+        unchanged = self._unchanged(tensors.get(FROZEN, {}))
+        self.here.write_folder(path, tensors, asdict(facts), unchanged)
         self._saved_update, self._saved_at = self.counters.update, time.monotonic()
         self._failed_at = None
         self._frozen = path, _versions(tensors.get(FROZEN, {}))
         self.prune()
         return path
 
-    def _same(self, frozen: dict[str, Tensor]) -> dict[str, Path]:
-        """The last checkpoint, if it holds these tensors as they are."""
+    def _unchanged(self, frozen: dict[str, Tensor]) -> dict[str, Path]:
+        """The last checkpoint as the source of the file of frozen weights, if they are the same."""
         if not frozen or self._frozen is None or self._frozen[1] != _versions(frozen):
             return {}
         return {FROZEN: self._frozen[0]}
@@ -247,7 +252,7 @@ class Checkpointer:
             self.try_to_save()
 
     def to_average(self) -> list[Path]:
-        """The checkpoints whose mean is published; none unless averaging is asked for."""
+        """The checkpoints whose mean is published; none without the option `average`."""
         if not self.options.average:
             return []
         return self.folder.at_multiples_of(self.options.every)[-self.options.average :]
@@ -261,12 +266,12 @@ class Checkpointer:
         return bool(by_update or by_clock)
 
 
-Versions = dict[str, tuple[int, int]]
+Versions = dict[str, tuple[int, int]]  # by name: the address and the version of a tensor
 
 
 def _versions(tensors: dict[str, Tensor]) -> Versions:
     """Where tensors are and how often they were written: equal as long as nothing changes them."""
-    return {name: (one.data_ptr(), one._version) for name, one in tensors.items()}
+    return {name: (tensor.data_ptr(), tensor._version) for name, tensor in tensors.items()}
 
 
 def checked_checkpoint(path: Path, tensors: Tables, facts: dict[str, Any]) -> Checkpoint:
@@ -287,12 +292,14 @@ def checked_checkpoint(path: Path, tensors: Tables, facts: dict[str, Any]) -> Ch
 
 
 def _order(path: Path) -> tuple[int, int]:
+    """The update and the revision of a checkpoint, by the name of its folder."""
     match = _STEP.fullmatch(path.name)
     assert match is not None
     return int(match[1]), int(match[2] or 0)
 
 
 def _rename(path: Path, name: str) -> Path:
+    """Rename a folder within its parent, over one that has the name; returns the new path."""
     target = path.with_name(name)
     shutil.rmtree(target, ignore_errors=True)
     os.rename(path, target)

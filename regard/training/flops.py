@@ -29,20 +29,23 @@ def twin(model: nn.Module, device: str) -> Any:
     It has adapters where the model has some.
     """
     with torch.device(device):
-        made: Any
+        new: Any
         if not isinstance(model, EncoderWithHeads):
-            made = type(model)(model.config)
+            new = type(model)(model.config)
         else:
-            made = model.new_like()
-    insert_updates_like(made, model)
-    return made
+            new = model.new_like()
+    insert_updates_like(new, model)
+    return new
 
 
-class Counted(NamedTuple):
-    """Of a batch: its items (tokens, examples), FLOPs, and bytes stored for the backward pass.
+class BatchCost(NamedTuple):
+    """What an update by a batch costs.
 
+    items: of the first loss of the task: tokens, examples.
+    flops: of the forward and the backward pass.
+    stored: bytes that the forward pass stores for the backward pass.
     attention_flops: those of the FLOPs that are products of queries with keys and of weights with
-    values.
+        values.
     """
 
     items: int
@@ -51,8 +54,11 @@ class Counted(NamedTuple):
     attention_flops: int
 
 
-def count(task: Task, batch: Any, *, checkpointing: bool = False) -> Counted:
-    """What a batch of a task costs, whose model is on the meta device."""
+def count(task: Task, batch: Any, *, checkpointing: bool = False) -> BatchCost:
+    """What a batch of a task costs, whose model is on the meta device.
+
+    checkpointing: whether its blocks use activation checkpointing.
+    """
     blocks = blocks_of(task.model) if checkpointing else []
     counts, heads = task.counts(batch), _vocabulary_heads(task)
     task.model.train()
@@ -67,14 +73,18 @@ def count(task: Task, batch: Any, *, checkpointing: bool = False) -> Counted:
     flops = 3 * counter.get_total_flops() - sum(products) - 2 * frozen.get_total_flops()
     attention = 3 * _attention_flops(counter) - 2 * _attention_flops(frozen)
     stored += sum(map(bytes_of, heads))
-    return Counted(next(iter(counts.values())), flops, stored, attention)
+    return BatchCost(next(iter(counts.values())), flops, stored, attention)
 
 
 def _attention_flops(counter: FlopCounterMode) -> int:
-    """Of products in which both sides are computed: torch has operations of their own for them."""
-    found = counter.get_flop_counts().get("Global", {}).items()
+    """The FLOPs of batched products of two activations; products with a weight are other
+    operations of torch.
+    """
+    by_operation = counter.get_flop_counts().get("Global", {})
     return sum(
-        flops for op, flops in found if any(name in str(op) for name in ("bmm", "attention"))
+        flops
+        for operation, flops in by_operation.items()
+        if any(name in str(operation) for name in ("bmm", "attention"))
     )
 
 
@@ -98,8 +108,8 @@ def _without_targets(head: Head, tokens: int) -> Iterator[None]:
     def loss(
         hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        wanted = tokens if count is None else count
-        return head.logits(hidden[:wanted]).sum(), wanted
+        targets_count = tokens if count is None else count
+        return head.logits(hidden[:targets_count]).sum(), targets_count
 
     head.loss = loss  # type: ignore[method-assign]
     try:
@@ -111,17 +121,17 @@ def _without_targets(head: Head, tokens: int) -> Iterator[None]:
 @contextmanager
 def _frozen_products(model: nn.Module) -> Iterator[list[int]]:
     """The FLOPs of each product with a frozen matrix of a model with adapters, inside."""
-    found: list[int] = []
+    flops: list[int] = []
     layers = model.modules() if adapted_layers(model) else ()
     hooks = [
         layer.register_forward_hook(
-            lambda one, inputs, _: found.append(2 * inputs[0].numel() * one.out_features)
+            lambda linear, inputs, _: flops.append(2 * inputs[0].numel() * linear.out_features)
         )
         for layer in layers
         if isinstance(layer, Linear) and not layer.weight.requires_grad
     ]
     try:
-        yield found
+        yield flops
     finally:
         for hook in hooks:
             hook.remove()
@@ -167,6 +177,6 @@ def stored_by(
 
 
 def bytes_of(module: nn.Module, *, trained: bool = False) -> int:
-    """Bytes of its parameters; of those alone that are trained."""
-    parameters = (one for one in module.parameters() if one.requires_grad or not trained)
+    """Bytes of its parameters; with `trained` of those alone that are trained."""
+    parameters = (p for p in module.parameters() if p.requires_grad or not trained)
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters)

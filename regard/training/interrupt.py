@@ -24,9 +24,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Paused(Interrupted):
-    """The training has saved and stopped where it was to pause; it goes on when it is resumed.
+    """The training has saved and stopped at `pause_at`; `resume` continues it.
 
-    update, tokens: how far it is.  goal: the score that selects the weights, and "max" or "min".
+    update, tokens: the updates and tokens so far.
+    goal: the score that selects the weights, and "max" or "min".
     best: the best value so far, that of the present weights included; None where none was finite.
     """
 
@@ -36,13 +37,14 @@ class Paused(Interrupted):
 
 
 class Stopped(BaseException):
-    """Raised inside a block that may be left at once; the loop turns it into `Interrupted`."""
+    """Raised by a signal inside an interruptible block; the loop turns it into `Interrupted`."""
 
 
 class Interruption:
-    """Listens for the signals while it is entered: `code` is 0 until one comes, then 128 + it.
+    """Listens for the signals while it is entered.
 
-    Outside the main thread Python gives no signals, so `code` stays 0.
+    code: 0 until a signal comes, then 128 + its number. Outside the main thread Python receives no
+        signals, so it stays 0.
 
     repeated: whether more signals may follow that mean the same, as from torchrun and from Slurm;
         otherwise a second one raises KeyboardInterrupt.
@@ -50,7 +52,7 @@ class Interruption:
 
     def __init__(self, *, repeated: bool = False) -> None:
         self.code, self.repeated = 0, repeated
-        self._may_leave = False
+        self._is_interruptible = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -63,20 +65,24 @@ class Interruption:
             signal.signal(one, handler)
 
     @contextmanager
-    def leaving_at_once(self) -> Iterator[None]:
-        """A long block that changes nothing, such as a validation: a signal raises `Stopped`."""
-        self._may_leave = True
+    def interruptible(self) -> Iterator[None]:
+        """A long block that changes nothing, such as a validation.
+
+        Raises:
+            Stopped: at any point inside, when a signal comes; at its start, if one came before.
+        """
+        self._is_interruptible = True
         try:
             if self.code:
                 raise Stopped
             yield
         finally:
-            self._may_leave = False
+            self._is_interruptible = False
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
         second = bool(self.code) and not self.repeated
         self.code = 128 + number
         if second:
             raise KeyboardInterrupt
-        if self._may_leave:
+        if self._is_interruptible:
             raise Stopped

@@ -36,19 +36,24 @@ def layer_groups(model: nn.Module) -> list[Parameters]:
         heads = [model.heads]
     elif isinstance(body, Generator):
         heads = [body.head]
-    owner = {id(p): len(body.layer_groups) + 1 for head in heads for p in head.parameters()}
-    for n, layer in enumerate(body.layer_groups, 1):
-        owner |= {id(p): n for p in layer.parameters()}
+    # The index of the group of each parameter; 0 for what comes before the layers.
+    indices = {id(p): len(body.layer_groups) + 1 for head in heads for p in head.parameters()}
+    for index, layer in enumerate(body.layer_groups, 1):
+        indices |= {id(p): index for p in layer.parameters()}
     groups: list[Parameters] = [{} for _ in range(len(body.layer_groups) + 2)]
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[owner.get(id(parameter), 0)][name] = parameter
+            groups[indices.get(id(parameter), 0)][name] = parameter
     return [group for group in groups if group]
 
 
 def frozen_groups(groups: int, epoch: int, unfreeze_epochs: int) -> int:
-    """How many of the lowest groups are not trained in an epoch, from 0: all but the highest, and
-    one less after every `unfreeze_epochs`; 0 for none.
+    """How many of the lowest groups are not trained in an epoch (Howard & Ruder 2018, section 3.3).
+
+    All but the highest at first, and one less after every `unfreeze_epochs` epochs; 0, none, where
+    that is 0.
+
+    groups: how many there are.  epoch: from 0.
     """
     return max(0, groups - 1 - epoch // unfreeze_epochs) if unfreeze_epochs else 0
 

@@ -98,51 +98,55 @@ class Loop(Updates):
             self.report.close()
 
     def update(self) -> None:
-        """One update, and what is told of it."""
-        self.told_of_average(self.average.begin_if_due())
+        """One update, and what is logged and shown of it."""
+        self.report_average(self.average.begin_if_due())
         try:
             applied = self.apply_update()
         except NonFiniteError as error:
-            good = self.folder.saved()[-1]  # the first is written before any update
+            newest = self.folder.saved()[-1]  # the first is written before any update
             raise NonFiniteError(
-                f"{error}; the last good checkpoint is {good}. A lower `learning_rate`, a lower "
+                f"{error}; the last good checkpoint is {newest}. A lower `learning_rate`, a lower "
                 "`clip`, a longer `warmup` or float32 precision may help."
             ) from None
         self.average.add()
-        at = self.counters
+        update = self.counters.update
         self.report.add(applied.losses, applied.totals, applied.batches)
-        if at.update % self.options.log_every == 0:
+        if update % self.options.log_every == 0:
             self.report.log(self.epochs, self.learning_rate, self.norm)
         self.report.show_if_due(self.epochs, self.fraction, self.learning_rate)
-        self.callback.on_update(Update(at.update, self.epochs, self.learning_rate, self.norm))
+        self.callback.on_update(Update(update, self.epochs, self.learning_rate, self.norm))
 
     def scheduled_rate(self) -> float:
-        """The peak rate, times what the schedule says."""
-        at = self.counters
-        total = at.update / self.fraction if self.fraction else math.inf
-        step = ScheduleStep(at.update, self.batches.epoch, total)
+        """The peak rate times the multiplier of the schedule."""
+        update = self.counters.update
+        total = update / self.fraction if self.fraction else math.inf
+        step = ScheduleStep(update, self.batches.epoch, total)
         return self.options.optimizer.learning_rate * self.schedule(step)
 
     @property
     def fraction(self) -> float:
+        """How much of the training is done, from 0 to 1."""
         return fraction(self.options, self.counters, self.epochs)
 
     # ---- validation and the end ------------------------------------------------------------------
 
     def validation_is_due(self) -> bool:
         """After every so many updates or epochs, and at the end; once for an update."""
-        at, every = self.counters, self.options.validation.every
-        if at.update == at.validated:
+        counters, every = self.counters, self.options.validation.every
+        if counters.update == counters.validated:
             return False
-        by_count = at.update % every == 0 if every else int(self.epochs) > at.validated_epochs
-        return by_count or bool(reason_to_end(self.options, at, self.epochs))
+        if every:
+            due = counters.update % every == 0
+        else:
+            due = int(self.epochs) > counters.validated_epochs
+        return due or bool(reason_to_end(self.options, counters, self.epochs))
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """A block that scores. The random generators stay as they are; a signal interrupts it."""
+        """A block in evaluation mode that changes no random generator; a signal interrupts it."""
         self.model.eval()
         try:
-            with isolated_rng(), torch.no_grad(), self.interruption.leaving_at_once():
+            with isolated_rng(), torch.no_grad(), self.interruption.interruptible():
                 yield
         finally:
             cuda_graphs.forget(self.model)
@@ -153,7 +157,7 @@ class Loop(Updates):
         return self.sharded.with_whole_model(self.measured)
 
     def measured(self) -> dict[str, float]:
-        """The same, in the first process."""
+        """The task's scores on the validation data, in the first process."""
         with self.measuring():
             return self.task.validate()
 
@@ -165,37 +169,38 @@ class Loop(Updates):
         """
         try:
             with self.measuring():
-                found = test()
+                results = test()
         except RegardError as error:
             self.progress.warn(f"the test data were not scored: {error}")
             return {}, {}
-        scores = {score.name: score.value for score in found}
+        scores = {score.name: score.value for score in results}
         if scores:
             self.report.tested(scores)
-        return scores, {score.name: score.signature for score in found}
+        return scores, {score.name: score.signature for score in results}
 
     def validate(self) -> None:
         """Measure; where the score is the best so far, keep and publish these weights."""
-        at = self.counters
-        before = at.best, at.best_update, at.best_checkpoint
+        now = self.counters
+        before = now.best, now.best_update, now.best_checkpoint
         with self.average.applied():
             self.scores = self.measure()
-        self.report.validated(self.scores, {"epoch": self.epochs, self.items: at.tokens})
-        at.validated, at.validated_epochs = at.update, int(self.epochs)
+        self.report.validated(self.scores, {"epoch": self.epochs, self.items: now.tokens})
+        now.validated, now.validated_epochs = now.update, int(self.epochs)
         if not self.scores:
             return
         score = self.goal_of(self.scores)
-        self.told_of_average(self.average.validated(score, self.task.goal[1]))
-        if not _better(score, at.best, self.task.goal[1]):
-            at.stale += 1
+        self.report_average(self.average.validated(score, self.task.goal[1]))
+        if not _better(score, now.best, self.task.goal[1]):
+            now.stale += 1
             return
-        at.stale, at.best, at.best_update = 0, score, at.update
-        at.best_checkpoint = self.processes.from_first(lambda: self.folder.new_path(at.update).name)
+        path = self.processes.from_first(lambda: self.folder.new_path(now.update))
+        now.stale, now.best, now.best_update = 0, score, now.update
+        now.best_checkpoint = path.name
         if self.checkpointer.try_to_save():
             with self.average.applied():
                 self.sharded.with_whole_model(self.publish_early)
         else:  # weights that are not on the disk cannot be the best ones
-            at.best, at.best_update, at.best_checkpoint = before
+            now.best, now.best_update, now.best_checkpoint = before
 
     def publish_early(self) -> None:
         """Write the best weights so far into model/, to be tried while the training goes on."""
@@ -204,12 +209,18 @@ class Loop(Updates):
         except (OSError, CheckpointError) as error:
             self.progress.warn(f"{error} The training goes on.")
 
-    def told_of_average(self, begins: bool) -> None:
-        if begins:
+    def report_average(self, has_begun: bool) -> None:
+        """Say that the mean of the weights has begun, where it has."""
+        if has_begun:
             update = self.counters.update
             self.progress.say(f"from update {update:,} on the mean of the weights is validated")
 
     def goal_of(self, scores: Mapping[str, float]) -> float:
+        """The score that selects the best weights.
+
+        Raises:
+            ConfigError: it is not among the scores.
+        """
         name = self.task.goal[0]
         if name not in scores:
             raise ConfigError(
@@ -227,48 +238,66 @@ class Loop(Updates):
         self.checkpointer.prune()  # a process that was killed may have saved and not pruned
         if self.report.meters.sums:
             self.report.log(self.epochs, self.learning_rate, self.norm)
-        self.put_last_mean()
+        self.apply_last_mean()
         self.sharded.gather_on_first()
         return self.processes.from_first(lambda: self.publish_final(reason, test))
 
     def publish_final(self, reason: str, test: Test) -> Result:
         """Write model/, and score the test data."""
-        at, weights = self.counters, self.take_published()
+        counters, weights = self.counters, self.load_published()
         if averaged := self.checkpointer.to_average():
             self.scores = self.measure()
             names = [path.name for path in averaged]
             self.report.validated(self.scores, {"average": names})
         self.publish(self.model, self.folder.model)
         self.progress.say(f"finished after {reason}: {weights} are in {self.folder.model}")
-        tested, signatures = self.test(test)
+        test_scores, signatures = self.test(test)
         self.model.eval()
-        end = at.update, at.tokens, at.seconds, at.best, at.best_update
-        return Result(reason, weights, *end, _finite(self.scores), _finite(tested), signatures)
+        return Result(
+            reason,
+            weights,
+            counters.update,
+            counters.tokens,
+            counters.seconds,
+            counters.best,
+            counters.best_update,
+            _finite(self.scores),
+            _finite(test_scores),
+            signatures,
+        )
 
-    def put_last_mean(self) -> None:
+    def apply_last_mean(self) -> None:
         """Fill the model with the mean that `average` has, where the last weights are the best."""
-        at = self.counters
-        if not at.best_checkpoint or at.best_update == at.update:
+        if self.last_is_best:
             self.average.put_into_model()
 
-    def take_published(self) -> str:
+    @property
+    def last_is_best(self) -> bool:
+        """Whether the last weights are the best; without validation they are."""
+        counters = self.counters
+        return not counters.best_checkpoint or counters.best_update == counters.update
+
+    def load_published(self) -> str:
         """Fill the model with what is published: the mean of the last checkpoints, or the best.
 
-        Without validation the last weights are the best; `put_last_mean` comes before.
+        `apply_last_mean` comes before.
+
+        Returns:
+            Which weights they are, in words.
         """
-        at, last = self.counters, f"the weights of update {self.counters.update}"
+        counters, last = self.counters, f"the weights of update {self.counters.update}"
         if checkpoints := self.checkpointer.to_average():
             load_weights(self.model, average(checkpoints))
             return f"the mean weights of {', '.join(path.name for path in checkpoints)}"
-        if not at.best_checkpoint or at.best_update == at.update:
+        if self.last_is_best:
             return last
         try:
-            best = average([self.folder.checkpoints / at.best_checkpoint])
+            best = average([self.folder.checkpoints / counters.best_checkpoint])
         except CheckpointError as error:
             self.progress.warn(f"{error} The weights of the last update are published instead.")
             return last
         load_weights(self.model, best)
-        return f"the weights of update {at.best_update}"
+        return f"the weights of update {counters.best_update}"
 
     def saved_and_paused(self) -> Paused:
         """Save what is not saved yet, and score the present weights.
@@ -276,14 +305,14 @@ class Loop(Updates):
         The score is not part of the run: it neither selects weights nor ends the training.
         """
         self.checkpointer.save_unless_saved()
-        at, scores = self.counters, self.scores
-        if at.validated != at.update:
+        counters, scores = self.counters, self.scores
+        if counters.validated != counters.update:
             with self.average.applied():
                 scores = self.measure()
-        best = at.best
+        best = counters.best
         if scores and _better(score := self.goal_of(scores), best, self.task.goal[1]):
             best = score
-        return Paused(at.update, at.tokens, self.task.goal, best)
+        return Paused(counters.update, counters.tokens, self.task.goal, best)
 
     def saved_and_stopped(self) -> Interrupted:
         """After a signal: save what is not saved yet, and say how to go on."""
@@ -301,6 +330,7 @@ def _finite(scores: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _better(score: float, best: float | None, direction: str) -> bool:
+    """Whether a score is finite and better than the best one; direction: "max" or "min"."""
     if not math.isfinite(score):
         return False
     return best is None or (score > best if direction == "max" else score < best)

@@ -119,12 +119,17 @@ class MetricsLog:
                     self._board.add_scalar(key, value, update)
 
     def length(self) -> int:
-        """Write all events to the disk; their bytes. Raises OSError where that fails."""
+        """Write all events to the disk; returns the bytes of metrics.jsonl.
+
+        Raises:
+            OSError: they cannot be written.
+        """
         self._flush()
         os.fsync(self._file)
         return self._length
 
     def close(self) -> None:
+        """Close the files."""
         if self._board is not None:
             self._board.close()
         os.close(self._file)

@@ -26,19 +26,24 @@ TINY = 1e-6  # keeps the clipped norm below the limit
 
 
 def optimizer(
-    model: nn.Module, options: OptimizerOptions, held: Mapping[str, Tensor] | None = None
+    model: nn.Module, options: OptimizerOptions, shards: Mapping[str, Tensor] | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer that the options name, over all parameters that are to be trained.
 
-    held: of each by name, the tensor to be changed where it is not the parameter itself.
+    shards: by the name of each of these parameters the tensor that the optimizer changes: this
+        process's shard of it; None: the parameter itself.
+
+    Raises:
+        ConfigError: no parameter is trained, or the model has no layers where rates differ.
     """
     o = options
-    own = trained(model) if held is None else held
+    tensors = trained(model) if shards is None else shards
     layers = layer_groups(model) if o.discriminative != 1 else [trained(model)]
+    kinds = (decayed(model), o.weight_decay), (undecayed(model), 0.0)
     groups = [
-        {"params": [own[n] for n in some if n in layer], "weight_decay": decay, SCALE: scale}
+        {"params": [tensors[n] for n in kind if n in layer], "weight_decay": decay, SCALE: scale}
         for layer, scale in zip(layers, _scales(len(layers), o.discriminative), strict=True)
-        for some, decay in ((decayed(model), o.weight_decay), (undecayed(model), 0.0))
+        for kind, decay in kinds
     ]
     groups = [group for group in groups if group["params"]]
     if not groups:
@@ -54,7 +59,7 @@ def optimizer(
 
 
 def _scales(layers: int, ratio: float) -> list[float]:
-    """Of the rates of layers, from the input up: 1 for the highest."""
+    """The rate of each layer divided by that of the highest, from the input up."""
     return [ratio ** (n - layers + 1) for n in range(layers)]
 
 
@@ -79,12 +84,15 @@ def decayed(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def undecayed(model: nn.Module) -> dict[str, nn.Parameter]:
     """The others: biases, norms (one dimension) and embeddings."""
-    touched = decayed(model)
-    return {name: p for name, p in trained(model).items() if name not in touched}
+    matrices = decayed(model)
+    return {name: p for name, p in trained(model).items() if name not in matrices}
 
 
 class Adam(torch.optim.Adam):
-    """torch's, with the same state; the next gradient is multiplied by `gradient_scale`."""
+    """torch's Adam, with the same state and other arithmetic: `ops.adam`.
+
+    gradient_scale: the gradients of the next step are multiplied by it; 1 again afterwards.
+    """
 
     gradient_scale = 1.0
 
@@ -92,13 +100,13 @@ class Adam(torch.optim.Adam):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update by the gradients that there are."""
         scale, self.gradient_scale = self.gradient_scale, 1.0
-        alike: dict[tuple, list[AdamUpdate]] = {}
+        by_options: dict[tuple, list[AdamUpdate]] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    one = _update(parameter, self._state(parameter), group)
-                    alike.setdefault((group["betas"], group["eps"]), []).append(one)
-        for (betas, eps), updates in alike.items():
+                    update = _update(parameter, self._state(parameter), group)
+                    by_options.setdefault((group["betas"], group["eps"]), []).append(update)
+        for (betas, eps), updates in by_options.items():
             ops.adam(updates, scale, betas, eps)
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -111,11 +119,11 @@ class Adam(torch.optim.Adam):
 
 
 class AdamW(Adam, torch.optim.AdamW):
-    """The same with decoupled decay (Loshchilov & Hutter 2019)."""
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
 
 
 class SGD(torch.optim.SGD):
-    """torch's, which also marks the parameters as changed."""
+    """torch's SGD, which also marks the parameters as changed."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -130,6 +138,7 @@ def _changed(parameters: Iterable[Tensor]) -> None:
 
 
 def _update(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> AdamUpdate:
+    """What `ops.adam` reads of a parameter and its group of options."""
     rate, decay = group["lr"], group["weight_decay"]
     decoupled = group["decoupled_weight_decay"]
     assert parameter.grad is not None
@@ -147,7 +156,10 @@ def _update(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) 
 
 
 def clip(optimizer: torch.optim.Optimizer, norm: float, limit: float) -> None:
-    """Scale a gradient of this norm down to `limit`; 0 does not, nor is a smaller one changed."""
+    """Scale the gradient, whose norm is `norm`, down to a norm of `limit` if it is greater.
+
+    limit: 0: no limit.
+    """
     if not limit or not norm > limit:
         return
     scale = limit / (norm + TINY)
@@ -158,7 +170,7 @@ def clip(optimizer: torch.optim.Optimizer, norm: float, limit: float) -> None:
 
 
 def gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Those that there are, in the order of the parameters."""
+    """The gradients that there are, in the order of the parameters."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     return [p.grad for p in parameters if p.grad is not None]
 
@@ -201,24 +213,25 @@ def restore_state(
 def _fused_fits(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> bool:
-    devices = {one.parameter.device for one in updates}
-    kinds = {x.dtype for one in updates for x in (one.parameter, one.gradient)}
-    return len(devices) == 1 and devices.pop().type in ("cpu", "cuda") and len(kinds) == 1
+    devices = {update.parameter.device for update in updates}
+    dtypes = {x.dtype for update in updates for x in (update.parameter, update.gradient)}
+    return len(devices) == 1 and devices.pop().type in ("cpu", "cuda") and len(dtypes) == 1
 
 
 def _fused(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> None:
-    """PyTorch's fused Adam; equal groups of parameters together."""
-    alike: dict[tuple[float, float, float], list[AdamUpdate]] = {}
-    for one in updates:
-        alike.setdefault((one.decay_factor, one.l2, one.learning_rate), []).append(one)
-    for (keep, pull, rate), some in alike.items():
-        values, gradients, means, squares, steps, *_ = map(list, zip(*some, strict=True))
+    """PyTorch's fused Adam; one call for all parameters with the same options."""
+    by_options: dict[tuple[float, float, float], list[AdamUpdate]] = {}
+    for update in updates:
+        key = update.decay_factor, update.l2, update.learning_rate
+        by_options.setdefault(key, []).append(update)
+    for (decay_factor, l2, rate), group in by_options.items():
+        values, gradients, means, squares, steps, *_ = map(list, zip(*group, strict=True))
         if scale != 1.0:
             gradients = list(torch._foreach_mul(gradients, scale))
-        if keep != 1.0:
-            torch._foreach_mul_(values, keep)
+        if decay_factor != 1.0:
+            torch._foreach_mul_(values, decay_factor)
         torch_adam(
             values,
             gradients,
@@ -231,7 +244,7 @@ def _fused(
             beta1=betas[0],
             beta2=betas[1],
             lr=rate,
-            weight_decay=pull,
+            weight_decay=l2,
             eps=eps,
             maximize=False,
         )

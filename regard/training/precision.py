@@ -26,11 +26,12 @@ def casting(precision: str, device: torch.device) -> AbstractContextManager:
 
 
 def resolve(precision: str, losses: TaskLosses, model: nn.Module, batches: Batches) -> str:
-    """ "auto" becomes bfloat16 where a forward and backward pass over the first batch is faster.
+    """The precision of a training, "float32" or "bfloat16".
+
+    "auto" is bfloat16 where a forward and backward pass over the first batch is faster. Timing
+    changes neither weights nor generators nor the position in the data.
 
     losses: `Task.losses` with this model.
-
-    Timing changes neither weights nor generators nor the position in the data.
     """
     if precision != "auto":
         return precision
@@ -46,13 +47,13 @@ def resolve(precision: str, losses: TaskLosses, model: nn.Module, batches: Batch
 
 
 def _timed(losses: TaskLosses, model: nn.Module, batch: Any, precision: str) -> float:
-    """The fastest of three passes, after one to warm up."""
+    """Seconds of the fastest of three passes, after one to warm up."""
     times, device = [], next(model.parameters()).device
     for _ in range(4):
         began = time.perf_counter()
         with casting(precision, device):
-            found, _ = losses(batch, None)
-        total: Any = sum(value for value, _ in found.values())
+            sums, _ = losses(batch, None)
+        total: Any = sum(value for value, _ in sums.values())
         total.backward()
         total.item()  # waits for the device
         model.zero_grad()

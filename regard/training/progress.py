@@ -14,9 +14,11 @@ from regard.schema import joined_with_or
 class Status:
     """How far a training is.
 
-    fraction: of the way to its end.  left: seconds to it, estimated.
+    fraction: how much of the training is done, from 0 to 1.
+    tokens_per_s: the rate, in `items` per second.
+    left: the estimated seconds to the end.
     items: what the rate counts: predicted tokens, or what the task says.
-    share: of the device's rate of matrix products (MFU); None where it is not known.
+    share: model FLOPs utilization (MFU), from 0 to 1; None where it is not known.
     """
 
     update: int
@@ -40,7 +42,9 @@ class Status:
 
 @runtime_checkable
 class Progress(Protocol):
-    """`every` seconds the loop gives a status; `say` and `warn` show a message at once."""
+    """Shows the status of a training, which the loop gives it every `every` seconds; `say` and
+    `warn` show a message at once.
+    """
 
     every: float
 

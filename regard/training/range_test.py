@@ -90,11 +90,11 @@ class RangeTest:
 
 def smoothed(losses: Sequence[float]) -> list[float]:
     """The bias-corrected moving average: m_u / (1 - b^u), m_u = b m_(u-1) + (1 - b) loss_u."""
-    mean, found = 0.0, []
+    mean, corrected = 0.0, []
     for update, loss in enumerate(losses, 1):
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
-        found.append(mean / (1 - SMOOTHING**update))
-    return found
+        corrected.append(mean / (1 - SMOOTHING**update))
+    return corrected
 
 
 class GrowingRate(Updates):
@@ -180,15 +180,22 @@ def range_test(
 def _mean(applied: AppliedUpdate) -> float:
     """The sum of the losses, each averaged over its items."""
     sums: dict[str, float] = {}
-    for one in applied.losses:
-        for name, value in one.items():
+    for of_batch in applied.losses:
+        for name, value in of_batch.items():
             sums[name] = sums.get(name, 0.0) + float(value)
     return sum(value / max(1, applied.totals[name]) for name, value in sums.items())
 
 
 def _status(updating: GrowingRate, loss: float) -> Status:
-    at = updating.counters
-    done = at.update / updating.updates
-    rate, left = at.tokens / max(1e-9, at.seconds), at.seconds * (1 - done) / done
-    so_far = (at.update, updating.epochs, done, rate, loss, updating.learning_rate, left)
-    return Status(*so_far, items=updating.items)
+    counters = updating.counters
+    fraction, seconds = counters.update / updating.updates, counters.seconds
+    return Status(
+        counters.update,
+        updating.epochs,
+        fraction,
+        counters.tokens / max(1e-9, seconds),
+        loss,
+        updating.learning_rate,
+        left=seconds * (1 - fraction) / fraction,
+        items=updating.items,
+    )

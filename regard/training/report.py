@@ -17,7 +17,7 @@ from regard.training.utilization import Utilization
 
 
 class Report(Protocol):
-    """What a training tells of its updates, validations and tests."""
+    """Logs and shows what a training does: updates, validations, tests."""
 
     meters: Meters
 
@@ -33,7 +33,7 @@ class Report(Protocol):
 
 
 class NoReport:
-    """That of the processes that write nothing."""
+    """The report of the processes that write nothing."""
 
     def __init__(self) -> None:
         self.meters = Meters()
@@ -82,7 +82,7 @@ class TrainingReport:
         self.callback = callback
         self.counters, self.utilization, self.meters = counters, utilization, Meters()
         self._seconds, self._items, self._tokens = counters.seconds, counters.tokens, 0
-        self._began = counters.seconds  # tokens of batches are counted since then
+        self._first_seconds = counters.seconds  # `utilization` has counted tokens since then
         self._shown, self._loss = time.monotonic(), math.nan
 
     def add(
@@ -116,31 +116,38 @@ class TrainingReport:
         self._shown = time.monotonic()
         if self.meters.sums:
             self._loss = sum(self.meters.means().values())
-        at = self.counters
-        rate = at.tokens / max(1e-9, at.seconds)
-        left = at.seconds * (1 - fraction) / fraction if fraction else math.inf
-        seconds = max(1e-9, at.seconds - self._began)
-        share = self.utilization.share(self.utilization.tokens, seconds)
-        so_far = (at.update, epochs, fraction, rate, self._loss, learning_rate, left)
-        self.progress.show(Status(*so_far, items=self.items, share=share))
+        counters, seconds = self.counters, self.counters.seconds
+        status = Status(
+            counters.update,
+            epochs,
+            fraction,
+            counters.tokens / max(1e-9, seconds),
+            self._loss,
+            learning_rate,
+            left=seconds * (1 - fraction) / fraction if fraction else math.inf,
+            items=self.items,
+            share=self.utilization.share(
+                self.utilization.tokens, max(1e-9, seconds - self._first_seconds)
+            ),
+        )
+        self.progress.show(status)
 
     def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
         """The scores of a validation, as a line of metrics.jsonl and as a message."""
         update = self.counters.update
         self._write({**extra, **{f"valid/{k}": v for k, v in scores.items()}})
-        told = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
         what = " of the averaged weights" if "average" in extra else ""
-        self.progress.say(f"update {update:,}: validation{what}: {told or 'no scores'}")
+        message = _shown(scores) or "no scores"
+        self.progress.say(f"update {update:,}: validation{what}: {message}")
         self.callback.on_validation(update, scores)
 
     def tested(self, scores: Mapping[str, float]) -> None:
         """The scores of the test data, as a line of metrics.jsonl and as a message."""
         self._write({f"test/{name}": score for name, score in scores.items()})
-        told = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        self.progress.say(f"test data: {told}")
+        self.progress.say(f"test data: {_shown(scores)}")
 
     def length(self) -> int:
-        """Write all events to the disk; the bytes of metrics.jsonl."""
+        """Write all events to the disk; returns the bytes of metrics.jsonl."""
         return self.metrics_log.length()
 
     def close(self) -> None:
@@ -150,3 +157,7 @@ class TrainingReport:
     def _write(self, event: Mapping[str, Any]) -> None:
         self.metrics_log.write(self.counters.update, event)
         self.callback.on_log(self.counters.update, event)
+
+
+def _shown(scores: Mapping[str, float]) -> str:
+    return " · ".join(f"{name} {value:.4g}" for name, value in scores.items())

@@ -72,10 +72,10 @@ def train(
     with _opened(run, show) as (interruption, shown):
         here.from_first(lambda: _check_empty(run))
         now = _identity(identity, options, seed)
-        told = Callbacks(callbacks if here.first else ())
-        loop = Loop(task, options, run, now, save, shown, interruption, told)
+        callback = Callbacks(callbacks if here.first else ())
+        loop = Loop(task, options, run, now, save, shown, interruption, callback)
         start_run(loop, seed)
-        return _finished(loop, test, pause_at)
+        return _run_to_end(loop, test, pause_at)
 
 
 def resume(
@@ -115,26 +115,20 @@ def resume(
         checkpoint = checked_checkpoint(*newest) if newest else None
         if checkpoint:
             _check_identity(checkpoint.facts.identity, now, run, shown, defaults or {})
-        finished = read_result(run.path) if run.result.exists() else None
-        if finished and published(run.model):
-            shown.say(f"{run.path} is finished: there is nothing to resume.")
-            return finished
-        if finished and here.size > 1:
-            raise ConfigError(
-                f"{run.path} is finished, but its model/ is not complete. One process writes it "
-                f"again: regard resume {run.path}"
-            )
-        told = Callbacks(callbacks if here.first else ())
-        loop = Loop(task, options, run, now, save, shown, interruption, told)
-        if finished:
+        result = read_result(run.path) if run.result.exists() else None
+        if result and _is_complete(run, published(run.model), shown):
+            return result
+        callback = Callbacks(callbacks if here.first else ())
+        loop = Loop(task, options, run, now, save, shown, interruption, callback)
+        if result:
             _publish_again(loop, checkpoint)
-            return finished
+            return result
         if checkpoint:
             restore(loop, checkpoint)
         else:
             shown.say(f"{run.path} has no checkpoint yet: it starts from the beginning.")
             start_run(loop, seed)
-        return _finished(loop, test, pause_at)
+        return _run_to_end(loop, test, pause_at)
 
 
 @contextmanager
@@ -149,7 +143,11 @@ def _opened(run: RunFolder, show: Show | Progress) -> Iterator[tuple[Interruptio
 
 
 def _check_empty(run: RunFolder) -> None:
-    """Raises ConfigError where there is a run; otherwise only what a killed process left goes."""
+    """Check that the folder holds no run, and delete what a killed process left in it.
+
+    Raises:
+        ConfigError: it holds one.
+    """
     if run.saved() or run.result.exists():
         raise ConfigError(
             f"{run.path} holds a run already. Go on with it (regard resume {run.path}), or choose "
@@ -162,16 +160,32 @@ def _newest(
     run: RunFolder, warn: Callable[[str], None]
 ) -> tuple[Path, Tables, dict[str, Any]] | None:
     """The newest checkpoint that is not damaged, which the first process looks for."""
-    found, here = [], processes()
+    newest, here = [], processes()
 
     def look() -> Path | None:
-        found.append(run.newest(warn, here))
-        return found[0] and found[0][0]
+        newest.append(run.newest(warn, here))
+        return newest[0] and newest[0][0]
 
     path = here.from_first(look)
-    if found or path is None:
-        return found[0] if found else None
+    if newest or path is None:
+        return newest[0] if newest else None
     return path, *read_folder(path, here.rank, here.size, verified=True)
+
+
+def _is_complete(run: RunFolder, has_model: bool, shown: Progress) -> bool:
+    """Whether a finished run has all of its model/, which one process can write again.
+
+    Raises:
+        ConfigError: it has not, and there are several processes.
+    """
+    if has_model:
+        shown.say(f"{run.path} is finished: there is nothing to resume.")
+    elif processes().size > 1:
+        raise ConfigError(
+            f"{run.path} is finished, but its model/ is not complete. One process writes it "
+            f"again: regard resume {run.path}"
+        )
+    return has_model
 
 
 def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
@@ -185,13 +199,13 @@ def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
     restore_average(loop, checkpoint)
     loop.checkpointer = checkpointer(loop)
     load_weights(loop.model, checkpoint.weights)
-    loop.put_last_mean()
-    weights = loop.take_published()
+    loop.apply_last_mean()
+    weights = loop.load_published()
     loop.publish(loop.model, run.model)
     loop.progress.say(f"{run.path} is finished: {weights} were written to model/ again.")
 
 
-def _finished(loop: Loop, test: Test, pause_at: float | None) -> Result:
+def _run_to_end(loop: Loop, test: Test, pause_at: float | None) -> Result:
     """Train to the end, and mark the run as finished: afterwards there is nothing to resume."""
     keep_freed_blocks()
     result = loop.run(test, pause_at)

@@ -29,22 +29,22 @@ from regard.training.utilization import Utilization
 def start_run(loop: Loop, seed: int) -> None:
     """Start a training from its first update, with a checkpoint before it."""
     loop.processes.seed(seed)
-    wanted = loop.options.precision
-    found = resolve(wanted, loop.sharded.losses, loop.model, loop.batches)
-    loop.precision = loop.processes.from_first(lambda: found)
+    asked_for = loop.options.precision
+    resolved = resolve(asked_for, loop.sharded.losses, loop.model, loop.batches)
+    # Every process has timed it; what the first one found counts.
+    loop.precision = loop.processes.from_first(lambda: resolved)
     loop.report, loop.checkpointer = _report(loop, 0), checkpointer(loop)
     loop.checkpointer.save()
 
 
 def checkpointer(loop: Loop) -> Checkpointer:
     """What writes the checkpoints of a training."""
-    options, warn = loop.options.checkpoints, loop.progress.warn
     return Checkpointer(
         loop.folder,
-        options,
+        loop.options.checkpoints,
         loop.counters,
         lambda: gather(loop),
-        warn,
+        loop.progress.warn,
         loop.callback,
         loop.processes,
     )
@@ -88,7 +88,7 @@ def _weights(loop: Loop) -> Tables:
 
 
 def restore(loop: Loop, checkpoint: Checkpoint) -> None:
-    """Put a training back to where `gather` found it."""
+    """Restore the training that `gather` stored: it continues after the checkpoint's update."""
     facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
     loop.sharded.load(checkpoint.weights)
     restore_average(loop, checkpoint)
@@ -125,14 +125,16 @@ def restore_average(loop: Loop, checkpoint: Checkpoint) -> None:
 
 
 def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:
-    """The saved values, in a state of the kind that a first batch carries on."""
+    """The carried state with the saved values; a state of its kind comes from a first batch."""
     position = loop.batches.position()
     with isolated_rng(), torch.no_grad(), casting(loop.precision, loop.device):
         _, carry = loop.sharded.losses(next(loop.batches), None)
     loop.batches.restore(position)
-    rows = {name: loop.processes.rows(t.size(0)) for name, t in tensors.items()}
-    own = {name: t[rows[name].start : rows[name].stop] for name, t in tensors.items()}
-    return carry.with_tensors({name: t.to(loop.device) for name, t in own.items()})
+    own_rows: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        rows = loop.processes.rows(tensor.size(0))
+        own_rows[name] = tensor[rows.start : rows.stop].to(loop.device)
+    return carry.with_tensors(own_rows)
 
 
 def _report(loop: Loop, length: int) -> Report:
@@ -147,6 +149,7 @@ def _report(loop: Loop, length: int) -> Report:
 
 
 def _grouped(memory: dict[str, Tensor]) -> Tables:
+    """The tensors of `memory.safetensors` by group and name, from `group/name` -> tensor."""
     groups: Tables = {}
     for full, tensor in memory.items():
         group, _, name = full.partition("/")

@@ -58,7 +58,7 @@ class Updates(ABC):
     """A model, its optimizer and its batches, and the update that changes them.
 
     precision: that of matrix products; it is set before the first update.
-    carry: the task's state after the last batch, which it gets with the next one.
+    carry: what `Task.losses` returned with the last batch, and is given with the next one.
     norm: the norm of the last gradient before clipping.
     """
 
@@ -122,13 +122,14 @@ class Updates(ABC):
 
     def fetch(self) -> list[Any]:
         """The batches of one update; the last update of an epoch may have fewer."""
-        at = self.counters
+        counters = self.counters
         fetched: list[Any] = []
         while len(fetched) < self.options.accumulate:
             epoch = self.batches.epoch
             fetched.append(next(self.batches))
-            at.epoch_batches = at.epoch_batches + 1 if self.batches.epoch == epoch else 1
-            if at.epoch_batches >= self.batches.batches_per_epoch:
+            same_epoch = self.batches.epoch == epoch
+            counters.epoch_batches = counters.epoch_batches + 1 if same_epoch else 1
+            if counters.epoch_batches >= self.batches.batches_per_epoch:
                 break
         return fetched
 
@@ -161,13 +162,13 @@ class Updates(ABC):
         Raises:
             NonFiniteError: one of them is infinite or NaN.
         """
-        everything = norm + sum(value for one in losses for value in one.values())
-        self.norm, total = torch.stack([norm.to(everything), everything]).tolist()
-        if math.isfinite(total):
+        total = norm + sum(value for of_batch in losses for value in of_batch.values())
+        self.norm, total_value = torch.stack([norm.to(total), total]).tolist()
+        if math.isfinite(total_value):
             return
         what, index = f"the norm of the gradient is {self.norm}", len(losses) - 1
-        for i, one in reversed(list(enumerate(losses))):
-            for name, value in one.items():
+        for i, of_batch in reversed(list(enumerate(losses))):
+            for name, value in of_batch.items():
                 if not value.isfinite():
                     what, index = f"the loss `{name}` is {float(value)}", i
         batch = self.counters.epoch_batches - len(losses) + index + 1
@@ -187,4 +188,5 @@ class Updates(ABC):
 
     @property
     def epochs(self) -> float:
+        """Completed epochs, and the part of the present one that is done."""
         return epochs_done(self.counters, self.batches)

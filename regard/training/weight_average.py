@@ -2,8 +2,9 @@
 
     mean = 1 / (K - T + 1) sum_{i = T..K} w_i          (Polyak & Juditsky 1992)
 
-The training goes on with the weights themselves; the mean is validated and published. NT-ASGD
-(Merity et al. 2018, algorithm 1) begins it when validations have stopped to improve.
+T is the update at which the mean begins, K the last one. The training goes on with the weights
+themselves; the mean is validated and published. NT-ASGD (Merity et al. 2018, algorithm 1) begins it
+when validations have stopped to improve.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from regard.training.options import AveragingOptions
 
 
 class WeightAverage:
-    """The mean of the weights of a model; how many they are is in the counters, 0 for none yet.
+    """The mean of the weights of a model after each update.
+
+    `counters.averaged` is the number of updates in it, 0 before it begins.
 
     named: the weights that are trained, by name; a tied one comes once.
     """
@@ -54,7 +57,7 @@ class WeightAverage:
         sign = 1.0 if direction == "min" else -1.0
         before = at.history[:-interval]
         at.history.append(score)
-        if not before or sign * score <= min(sign * one for one in before):
+        if not before or sign * score <= min(sign * earlier for earlier in before):
             return False
         self._begin()
         return True

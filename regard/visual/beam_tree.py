@@ -181,23 +181,23 @@ class BeamTrace:
         self._running = [-1]  # the nodes that the search continues; -1 is the start
 
     def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
-        """A step of the search: see `regard.decoding.beam.Listener`."""
+        """A step of the search: see `regard.decoding.beam.SearchListener`."""
         rows = sentences.tolist()
         if self.sentence not in rows:
             return
         row = rows.index(self.sentence)
-        kept, over = step.kept[row].tolist(), bool(done[row])
+        continued, is_done = step.continued[row].tolist(), bool(done[row])
         columns = (step.parent, step.token, step.log_prob, step.ended)
-        found = zip(*(column[row].tolist() for column in columns), strict=True)
-        numbers: dict[int, int] = {}
-        for index, (parent, token, log_prob, ended) in enumerate(found):
+        continuations = zip(*(column[row].tolist() for column in columns), strict=True)
+        numbers: dict[int, int] = {}  # of the nodes, by the index of the continuation
+        for index, (parent, token, log_prob, ended) in enumerate(continuations):
             if log_prob == -math.inf:
                 continue
-            going = index in kept and not over
-            state = KEPT if going else FINISHED if ended and index < self.size else PRUNED
+            goes_on = index in continued and not is_done
+            state = KEPT if goes_on else FINISHED if ended and index < self.size else PRUNED
             numbers[index] = len(self.steps)
             self.steps.append((self._running[parent], token, log_prob, state))
-        self._running = [numbers[index] for index in kept if index in numbers]
+        self._running = [numbers[index] for index in continued if index in numbers]
 
     def tree(
         self,

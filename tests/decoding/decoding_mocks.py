@@ -20,7 +20,7 @@ BOS, EOS = 1, 2
 
 @dataclass
 class Last(State):
-    table: Tensor  # (R, V, V)
+    table: Tensor  # (B, V, V)
 
 
 class Markov(Generator):
@@ -55,7 +55,7 @@ class MarkovLM(Markov):
 
 @dataclass
 class Hidden(State):
-    hidden: Tensor  # (R, D)
+    hidden: Tensor  # (B, D)
 
 
 class Recurrent(Generator):

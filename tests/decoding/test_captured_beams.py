@@ -65,7 +65,7 @@ MODELS = {
 
 @dataclass
 class Followed(State):
-    """A model's state, the tokens that each row has read (R, T), and the number of its sentence."""
+    """A model's state, the tokens that each row has read (B, T), and the number of its sentence."""
 
     inner: State
     read: Tensor

@@ -27,7 +27,12 @@ from regard.decoding import (
     save,
     with_options,
 )
-from regard.decoding.generation_config import IGNORED, IGNORED_PREFIXES, OWN, WITHOUT_EFFECT
+from regard.decoding.generation_config import (
+    IGNORED,
+    IGNORED_PREFIXES,
+    MODEL_FIELDS,
+    WITHOUT_EFFECT,
+)
 from regard.decoding.option_types import OPTION_TYPES
 from regard.errors import ConfigError, RegardError
 
@@ -205,7 +210,7 @@ def test_the_pad_of_a_marian_file_is_forbidden_without_a_warning(tmp_path):
 
 def test_every_field_of_transformers_is_supported_or_warned_about_or_ignored():
     fields = set(transformers.GenerationConfig().to_dict())
-    known = {*OPTION_TYPES, *WITHOUT_EFFECT, *IGNORED, *OWN}
+    known = {*OPTION_TYPES, *WITHOUT_EFFECT, *IGNORED, *MODEL_FIELDS}
     assert {name for name in fields - known if not name.startswith(IGNORED_PREFIXES)} == set()
     assert not {*OPTION_TYPES} & {*WITHOUT_EFFECT} and not {*OPTION_TYPES} & IGNORED
 

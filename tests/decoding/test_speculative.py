@@ -168,7 +168,7 @@ def test_short_limits_and_prompts_of_all_lengths_give_the_same_tokens(rows):
 class Read(State):
     """A state that counts its tokens, so that a wrong rewind shows."""
 
-    tokens: torch.Tensor  # (R, T)
+    tokens: torch.Tensor  # (B, T)
     lengths: torch.Tensor
 
     def rewind(self, count):

@@ -4,6 +4,8 @@
     SmallModel(model)   what a smaller model with the same vocabulary generates
 
 A draft decides how fast speculative decoding is, and never what it generates.
+
+Dimensions: B sequences, J drafted tokens of each, V tokens in the vocabulary.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from regard.models.wrappers import generator, unwrapped
 from regard.state import State
 
 SHORTEST_NGRAM = 2  # what followed a single token is hardly ever right
-SEPARATOR = -1  # between a source and the generated text
+SEPARATOR = -1  # stands for a token between a source and the generated text
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +115,9 @@ class NGrams:
     def start_drafting(
         self, model: Generator, source: Sequences | None, active: ActiveSequences, choose: Chooser
     ) -> _NGramDrafter:
-        """A drafter for the sequences; those of one source are neighbours.
+        """A drafter for the sequences; those of one source stand side by side.
 
-        Args:
-            choose: is for drafts that are models.
+        choose: not used: n-grams are looked up.
         """
         texts = [[token for token in row if token >= 0] for row in active.tokens.tolist()]
         if source is not None and not model.continues:
@@ -144,7 +145,7 @@ class _IndexedText:
         self.add(tokens)
 
     def add(self, tokens: Sequence[int]) -> None:
-        """More tokens."""
+        """Append tokens to the text."""
         for token in tokens:
             for size in self.sizes:
                 if len(self.tokens) >= size:
@@ -153,8 +154,8 @@ class _IndexedText:
 
     def guess(self, count: int) -> list[int]:
         """At most `count` tokens; a guess that reaches the end of the text repeats itself."""
-        found = (self.after.get(tuple(self.tokens[-size:])) for size in self.sizes)
-        start = next((position for position in found if position is not None), None)
+        positions = (self.after.get(tuple(self.tokens[-size:])) for size in self.sizes)
+        start = next((position for position in positions if position is not None), None)
         if start is None:
             return []
         period = len(self.tokens) - start
@@ -163,7 +164,7 @@ class _IndexedText:
 
 
 class _NGramDrafter:
-    """A text for each sequence, and how many generated tokens it has."""
+    """The text of each sequence, and how many of its generated tokens were added to it."""
 
     def __init__(self, texts: list[_IndexedText]):
         self.texts = texts
@@ -177,8 +178,8 @@ class _NGramDrafter:
         for text, tail, count in zip(self.texts, tails, new, strict=True):
             text.add(tail[len(tail) - count :])
         self.generated = generated
-        found = [text.guess(n) for text, n in zip(self.texts, limits.tolist(), strict=True)]
-        proposed = Sequences.of(found, 0).to(active.tokens.device)
+        guesses = [text.guess(n) for text, n in zip(self.texts, limits.tolist(), strict=True)]
+        proposed = Sequences.of(guesses, 0).to(active.tokens.device)
         return Proposal(proposed.ids, proposed.lengths)
 
     def select(self, rows: Tensor) -> None:
@@ -208,7 +209,7 @@ class SmallModel:
     def start_drafting(
         self, model: Generator, source: Sequences | None, active: ActiveSequences, choose: Chooser
     ) -> _ModelDrafter:
-        """A drafter for the sequences; those of one source are neighbours.
+        """A drafter for the sequences; those of one source stand side by side.
 
         Args:
             choose: chooses the tokens by the log-probabilities.
@@ -216,21 +217,21 @@ class SmallModel:
         Raises:
             ConfigError: the draft does not fit the model.
         """
-        small: Any = self.model
-        if isinstance(small, str):
-            folder = small if self.file is None else str(_folder_beside(small, self.file))
-            small = _opened(folder).to(active.tokens.device)
-        _check_pair(unwrapped(model), unwrapped(small))
-        small = generator(small)
-        with evaluating(small):
-            state, tokens = start_decoding(small, source)
+        draft: Any = self.model
+        if isinstance(draft, str):
+            folder = draft if self.file is None else str(_folder_beside(draft, self.file))
+            draft = _opened(folder).to(active.tokens.device)
+        _check_pair(unwrapped(model), unwrapped(draft))
+        draft = generator(draft)
+        with evaluating(draft):
+            state, tokens = start_decoding(draft, source)
         if not rewinds(state):
-            small, state = _TokenByToken(small), _StateHistory([state])
+            draft, state = _TokenByToken(draft), _StateHistory([state])
         copies = active.rows.size(0) // tokens.size(0)
-        return _ModelDrafter(small, state.select(active.rows // copies), active, choose)
+        return _ModelDrafter(draft, state.select(active.rows // copies), active, choose)
 
     def stored(self) -> Any:
-        """The folder, for files; the draft itself where the model has none."""
+        """The folder of the model, for files; this draft where the model was not read from one."""
         if not isinstance(self.model, str):
             return self
         # A relative name would mean another folder in the file that is written.
@@ -242,12 +243,16 @@ Draft = NGrams | SmallModel
 
 
 class _StateHistory:
-    """A state that cannot rewind, after copies of those before each of the last tokens."""
+    """The states before each of the last tokens, and after them, of a state that cannot rewind.
+
+    states: from old to new.
+    """
 
     def __init__(self, states: list[State]):
         self.states = states
 
     def select(self, rows: Tensor) -> _StateHistory:
+        """The history of the sequences `rows` (B',)."""
         return _StateHistory([state.select(rows) for state in self.states])
 
     def rewind(self, counts: Tensor) -> _StateHistory:
@@ -256,7 +261,7 @@ class _StateHistory:
         chosen, rows = len(past) - 1 - counts, torch.arange(len(counts), device=counts.device)
         tensors = {
             # A tensor that sequences share, as that of a source, is the same in all states.
-            name: torch.stack([one[name] for one in past])[chosen, rows]
+            name: torch.stack([tensors[name] for tensors in past])[chosen, rows]  # -> (B, ...)
             if tensor.size(0) == len(rows)
             else tensor
             for name, tensor in past[-1].items()
@@ -273,19 +278,24 @@ class _TokenByToken(Generator):
         self.model = model
 
     def step(self, tokens: Tensor, state: _StateHistory) -> tuple[Tensor, _StateHistory]:
+        """Scores (B, T, V) for tokens (B, T), and the history with the states between them."""
         *states, current = state.states
-        everything = torch.arange(tokens.size(0), device=tokens.device)
+        all_rows = torch.arange(tokens.size(0), device=tokens.device)
         scores = []
         with evaluating(self.model):
             for column in tokens.split(1, 1):
-                states.append(current.select(everything))  # a copy: the step may reuse the memory
+                states.append(current.select(all_rows))  # a copy: the step may reuse the memory
                 score, current = self.model.step(column, current)
                 scores.append(score)
         return torch.cat(scores, 1), _StateHistory([*states, current])
 
 
 class _ModelDrafter:
-    """The state of a small model, which has read all but the last one or two tokens."""
+    """The state of a small model, which has read all but the last one or two tokens.
+
+    read: (B,) tokens of each sequence that it has read.
+    unread: how many tokens it has not read: 1, or 2 where the last drafted one was not fed to it.
+    """
 
     def __init__(
         self,
@@ -295,7 +305,7 @@ class _ModelDrafter:
         choose: Chooser,
     ):
         self.model, self.choose, self.state = model, choose, state
-        self.has_positions = isinstance(state, State)  # it could run out of them
+        self.has_positions = isinstance(state, State)  # whether `max_length` limits them
         self.read = active.lengths - 1  # (B,)
         self.unread = 1
 
@@ -319,6 +329,7 @@ class _ModelDrafter:
         return Proposal(drafted, limits, torch.stack(probs, 1) if probs else None)
 
     def _rewind(self, counts: Tensor) -> None:
+        """Take back the last `counts` (B,) tokens; a history drops its older states even for 0."""
         if not self.has_positions or bool(counts.any()):
             self.state, self.read = self.state.rewind(counts), self.read - counts
 
@@ -351,19 +362,23 @@ def check_rewinds(model: Generator, state: State) -> None:
         )
 
 
-def _check_pair(model: Generator, small: Generator) -> None:
-    own, other = model.config, small.config
-    if own.vocab_size != other.vocab_size:
+def _check_pair(model: Generator, draft: Generator) -> None:
+    """Check that a model can draft for another one.
+
+    Raises:
+        ConfigError: its vocabulary or its kind is another one, or its context is shorter.
+    """
+    if model.config.vocab_size != draft.config.vocab_size:
         raise ConfigError(
             f"A draft must have the vocabulary of its model, but the draft's has "
-            f"{other.vocab_size:,} tokens and the model's {own.vocab_size:,}."
+            f"{draft.config.vocab_size:,} tokens and the model's {model.config.vocab_size:,}."
         )
-    if model.continues != small.continues:
+    if model.continues != draft.continues:
         raise ConfigError(
-            f"{type(small).__name__} is no draft for {type(model).__name__}: one continues a text, "
+            f"{type(draft).__name__} is no draft for {type(model).__name__}: one continues a text, "
             "the other answers it."
         )
-    longest, needed = other.max_length, own.max_length
+    longest, needed = draft.config.max_length, model.config.max_length
     if longest is not None and (needed is None or longest < needed):
         raise ConfigError(
             f"A draft must read texts as long as its model does, but it reads at most {longest:,} "
@@ -396,6 +411,7 @@ _open: dict[str, Any] = {}
 
 
 def _opened(folder: str) -> Any:
+    """The model of a folder, which is read once in a process."""
     from regard.checkpoints.model_folder import read_inference_model
 
     if folder not in _open:

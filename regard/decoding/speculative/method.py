@@ -2,6 +2,8 @@
 
     Speculative(Sampling((TopK(40),)), NGrams(), 4)
 
+Dimensions: B sequences that have not ended, J drafted tokens of each, V tokens in the vocabulary.
+
 Reading a few tokens takes a model little longer than reading one, since the time goes into moving
 its weights. Drafted tokens are accepted up to the first that the model rejects; that one is
 replaced, and the rest is dropped: each step gives at least one token (Leviathan et al. 2023, Chen
@@ -56,8 +58,8 @@ from regard.state import State
 class Speculative(IncrementalMethod):
     """Greedy search or sampling, with a draft of `tokens` tokens before each step of the model.
 
-    A sample is a function of the model, the draft, the source's tokens, seed and number alone; with
-    `NGrams` it is the very sample that is drawn without a draft.
+    A sample is a function of the model, the draft, the source's tokens, the seed and the sample's
+    number; with `NGrams` it is the very sample that is drawn without a draft.
 
     Args:
         method: greedy search or sampling.
@@ -98,9 +100,9 @@ class Speculative(IncrementalMethod):
         """See `regard.decoding.method`."""
         draft = draft_of(settings.take("draft", "ngram"))
         tokens = settings.take("num_assistant_tokens", cls.tokens)
-        sampled = settings.has(*(NAMES[name] for name in METHOD_OPTIONS["sampling"]))
-        sampled = settings.take("do_sample", sampled)
-        return cls((Sampling if sampled else Greedy).from_settings(settings), draft, tokens)
+        has_sampling = settings.has(*(NAMES[name] for name in METHOD_OPTIONS["sampling"]))
+        method = Sampling if settings.take("do_sample", has_sampling) else Greedy
+        return cls(method.from_settings(settings), draft, tokens)
 
     def settings(self) -> dict[str, Any]:
         """See `regard.decoding.method`; `save` stores the name of the draft."""
@@ -127,16 +129,18 @@ class RejectionSampling:
     """A token x that the draft drew from q is accepted with probability min(1, p(x) / q(x)), else
     another is drawn from max(0, p - q), normalized (Leviathan et al. 2023, section 2.3).
 
-    Where the draft drew nothing, all of q is at x. Then the model's token is drawn from p as it is
-    without a draft, and x is accepted where it is the same: the same rule in other words.
+    A draft that does not draw, as n-grams, proposes x with q(x) = 1. Then a token is drawn from p
+    as it is without a draft, and x is accepted if it is that token: with probability p(x), and else
+    the token has the distribution max(0, p - q), as the rule says.
 
-    The i-th token of a sequence has its own three uniform numbers, so that neither the other
-    sequences nor rejected tokens change what is drawn.
+    The i-th token of a sequence has its own three uniform numbers (for the model's token, the
+    draft's, and whether that is accepted), so that neither the other sequences nor rejected tokens
+    change what is drawn.
     """
 
     def __init__(self, seeds: list[int], limits: Tensor):
         self.draw, self.draft_draw, self.accept = (
-            Draw([seed + lane for seed in seeds], limits) for lane in range(3)
+            Draw([seed + offset for seed in seeds], limits) for offset in range(3)
         )
 
     def draft(self, allowed: Tensor, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,9 +166,9 @@ class RejectionSampling:
         """
         if probs is None:
             return self.draw(allowed, rows, counts)
-        p, given = allowed.softmax(-1).nan_to_num(0.0).double(), drafted >= 0
-        q = probs.double() * given[:, None]
-        index = drafted.clamp(min=0)[:, None]
+        p = allowed.softmax(-1).nan_to_num(0.0).double()  # (B, V)
+        q = probs.double() * (drafted >= 0)[:, None]
+        index = drafted.clamp(min=0)[:, None]  # (B,) -> (B, 1)
         p_x, q_x = p.gather(1, index)[:, 0], q.gather(1, index)[:, 0]
         uniform = self.accept.numbers(rows, counts)
         accepted = (q_x > 0) & (uniform * q_x < p_x)
@@ -202,7 +206,10 @@ class Choices:
 
     @staticmethod
     def counts(active: ActiveSequences, drafted: int) -> Tensor:
-        """(B,) tokens before the one that is chosen; at its limit a sequence ignores it."""
+        """(B,) how many tokens were generated before the one after `drafted` drafted ones.
+
+        A sequence that has reached its limit gets a number below it: its token is not used.
+        """
         return torch.minimum(active.generated + drafted, active.limits - 1)
 
 
@@ -216,7 +223,8 @@ def speculate(
     """The results of each step of the model for the sequences that have not ended.
 
     Args:
-        source: B sources or prompts; None: one empty prompt.
+        source: sources or prompts; None: one empty prompt.
+        plan: the method, the draft and how many tokens it proposes.
 
     Raises:
         ConfigError: the model's state cannot rewind, or the draft does not fit the model.
@@ -237,16 +245,16 @@ def speculate(
             state = state.select(active.rows // method.copies)
         drafter = plan.draft.start_drafting(model, source, active, choices.draft)
         while active.rows.numel():
-            left = (active.limits - active.generated - 1).clamp(max=plan.tokens)
-            proposal = drafter.propose(active, left)
+            most = (active.limits - active.generated - 1).clamp(max=plan.tokens)  # (B,)
+            proposal = drafter.propose(active, most)
             scores, state, read = _read(model, state, active, proposal)
             step = _Step(active, choices)
             step.verify(scores, proposal)
             yield step.results
-            active, going, rejected = step.extended(), step.going, read - step.counts
+            active, rejected = step.extended(), read - step.counts
             state = state.rewind(rejected) if bool(rejected.any()) else state
-            if not bool(going.all()):
-                keep = going.nonzero()[:, 0]
+            if not bool(step.unfinished.all()):
+                keep = step.unfinished.nonzero()[:, 0]
                 active = active.select(keep)
                 if keep.numel():
                     state = state.select(keep)
@@ -254,6 +262,7 @@ def speculate(
 
 
 def _active(tokens: Tensor, limits: Tensor, copies: int) -> ActiveSequences:
+    """`copies` sequences for each row of the prompts, tokens (sources, T), with limits (B,)."""
     rows = torch.arange(tokens.size(0) * copies, device=tokens.device)
     tokens = tokens[rows // copies]
     log_prob = torch.zeros(rows.size(0), dtype=torch.float64, device=tokens.device)
@@ -266,8 +275,8 @@ def _read(
 ) -> tuple[Tensor, State, Tensor]:
     """Feed the last token of each sequence and its drafted tokens to the model.
 
-    Near the end of the model's positions, sequences that have fewer left than others draft go back
-    and read some tokens once more.
+    All sequences are fed J + 1 tokens. One with fewer positions left before the model's
+    `max_length` is rewound and reads some of its tokens once more.
 
     Returns:
         Scores (B, J + 1, V) of what follows each of them, the next state, and (B,) how many tokens
@@ -281,29 +290,30 @@ def _read(
         return *model.step(fed, state), read
     back = (active.lengths - 1 + width - longest).clamp(min=0)
     offset = torch.arange(width, device=tokens.device)
-    fed = tokens.gather(1, tokens.size(1) - width - back[:, None] + offset)
+    fed = tokens.gather(1, tokens.size(1) - width - back[:, None] + offset)  # (B, J + 1)
     scores, state = model.step(fed, state.rewind(back))
-    moved = (back[:, None] + offset).clamp(max=width - 1)
-    return scores.take_along_dim(moved[..., None], 1), state, read - back
+    shifted = (back[:, None] + offset).clamp(max=width - 1)  # (B, J + 1)
+    return scores.take_along_dim(shifted[..., None], 1), state, read - back
 
 
 class _Step:
     """What one step of the model decides: token after token, while drafted tokens are accepted.
 
-    going: (B,) bool, the sequence has not ended.
-    counts: (B,) tokens that were decided.
+    unfinished: (B,) bool, whether the sequence has not ended.
+    counts: (B,) how many tokens were decided.
     """
 
     def __init__(self, active: ActiveSequences, choices: Choices):
         self.active, self.choices = active, choices
-        self.forced = forces_end(choices.filters)
-        self.going = torch.ones_like(active.generated, dtype=torch.bool)
+        self.forces_end = forces_end(choices.filters)
+        self.unfinished = torch.ones_like(active.generated, dtype=torch.bool)
         self.counts, self.log_prob = torch.zeros_like(active.generated), active.log_prob
-        self.decided: list[tuple[Tensor, ...]] = []  # columns (B,); the last one: which count
+        # Of each position the fields of `StepResult`, (B,) each, and which of them are used.
+        self.decided: list[tuple[Tensor, ...]] = []
 
     def verify(self, scores: Tensor, proposal: Proposal) -> None:
         """Decide the tokens by the scores (B, J + 1, V) of the model."""
-        alive, accepted = self.going, 0
+        goes_on, accepted = self.unfinished, 0  # all drafted tokens so far were accepted
         choose = self._chooser(scores, proposal)
         for position in range(scores.size(1)):
             drafted = torch.full_like(self.counts, -1)
@@ -311,62 +321,67 @@ class _Step:
                 proposed = position < proposal.counts
                 drafted = proposal.tokens[:, position].masked_fill(~proposed, -1)
             token, log_prob = choose(position, drafted)
-            self._add(position, token, log_prob, alive)
-            alive = alive & self.going & (token == drafted)
-            if not bool(alive.any()):
+            self._add(position, token, log_prob, goes_on)
+            goes_on = goes_on & self.unfinished & (token == drafted)
+            if not bool(goes_on.any()):
                 break
-            accepted += int(alive.sum())
-        self.counts = torch.stack([counted for *_, counted in self.decided]).sum(0)
+            accepted += int(goes_on.sum())
+        self.counts = torch.stack([used for *_, used in self.decided]).sum(0)
         _count(self.active.rows.numel(), int(self.counts.sum()), proposal, accepted)
 
     def _chooser(
         self, scores: Tensor, proposal: Proposal
     ) -> Callable[[int, Tensor], tuple[Tensor, Tensor]]:
-        """From a position and the drafted tokens (B,) the tokens (B,) and their log-probabilities:
-        minus infinity where the filters allow nothing.
+        """The function from a position and its drafted tokens (B,) to the next tokens (B,) and
+        their log-probabilities (B,): minus infinity where the filters allow no token.
         """
         active, read, choices = self.active, self.active.tokens.size(1), self.choices
         if isinstance(choices.rule, SameToken) and not choices.filters:
-            best, highest = (
+            # (B, J + 1, V) -> (B * (J + 1), V) -> 2 times (B, J + 1)
+            best, best_log_probs = (
                 part.view(scores.shape[:2]) for part in ops.argmax(scores.flatten(0, 1))
             )
-            check_log_probs(highest.sum(1).tolist(), read)
-            return lambda position, drafted: (best[:, position], highest[:, position])
+            check_log_probs(best_log_probs.sum(1).tolist(), read)
+            return lambda position, drafted: (best[:, position], best_log_probs[:, position])
         log_probs = normalized(scores)
         check_log_probs(log_probs[..., 0].sum(1).tolist(), read)
         scores = scores.to(log_probs.dtype)  # what filters read where there is no draft
 
         def choose(position: int, drafted: Tensor) -> tuple[Tensor, Tensor]:
-            here, before = log_probs[:, position], proposal.tokens[:, :position]
+            before = proposal.tokens[:, :position]
             allowed = choices.allowed(scores[:, position], active, before)
             probs = proposal.probs
             if probs is not None:
                 probs = probs[:, min(position, probs.size(1) - 1)]
             counts = choices.counts(active, position)
             token = choices.rule.decide(allowed, active.rows, counts, drafted, probs)
-            index = token[:, None]
+            index = token[:, None]  # (B,) -> (B, 1)
             impossible = allowed.gather(1, index) == NEG_INF
-            return token, here.gather(1, index).masked_fill(impossible, NEG_INF)[:, 0]
+            log_prob = log_probs[:, position].gather(1, index)
+            return token, log_prob.masked_fill(impossible, NEG_INF)[:, 0]
 
         return choose
 
-    def _add(self, position: int, token: Tensor, log_prob: Tensor, alive: Tensor) -> None:
-        """The tokens (B,) of one position, which count where `alive` (B,) is True."""
+    def _add(self, position: int, token: Tensor, log_prob: Tensor, used: Tensor) -> None:
+        """The tokens (B,) of one position, and their log-probabilities (B,).
+
+        used: (B,) bool, where the drafted tokens before it were accepted.
+        """
         active, possible = self.active, log_prob > NEG_INF
-        self.log_prob = torch.where(alive & possible, self.log_prob + log_prob, self.log_prob)
-        full = active.generated + position + 1 >= active.limits
-        ends = ~possible | full
+        self.log_prob = torch.where(used & possible, self.log_prob + log_prob, self.log_prob)
+        at_limit = active.generated + position + 1 >= active.limits
+        ends = ~possible | at_limit
         for end in self.choices.eos:
             ends |= token == end
-        self.going = self.going & ~(alive & ends)
-        columns = (active.rows, token, possible, self.log_prob, ends, full & self.forced)
-        self.decided.append((*columns, alive))
+        self.unfinished = self.unfinished & ~(used & ends)
+        columns = (active.rows, token, possible, self.log_prob, ends, at_limit & self.forces_end)
+        self.decided.append((*columns, used))
 
     @property
     def results(self) -> list[StepResult]:
-        """Of all positions, one after the other."""
-        *columns, counted = (torch.stack(column) for column in zip(*self.decided, strict=True))
-        rows = zip(*(column[counted].tolist() for column in columns), strict=True)
+        """The results of all positions, one position after the other."""
+        *columns, used = (torch.stack(column) for column in zip(*self.decided, strict=True))
+        rows = zip(*(column[used].tolist() for column in columns), strict=True)
         return [
             StepResult(row, token if possible else None, log_prob, last, forced)
             for row, token, possible, log_prob, last, forced in rows

@@ -9,8 +9,9 @@ from torch import nn
 
 
 class FSDPAdditions:
-    """What FSDP adds to a module: its class, attributes and hooks. It is made before, `find` comes
-    after that.
+    """What FSDP adds to a module: its class, attributes and hooks.
+
+    It is created before the module is sharded; `find` is called after that.
     """
 
     def __init__(self, module: nn.Module):
@@ -18,7 +19,7 @@ class FSDPAdditions:
         self._known = {*vars(module)}, [{*hooks} for hooks in self._hooks()]
 
     def _hooks(self) -> list[OrderedDict[int, Any]]:
-        """Those of the kinds that FSDP adds."""
+        """The hooks of the module, of the kinds that FSDP adds."""
         module: Any = self.module
         return [
             module._forward_pre_hooks,

@@ -34,7 +34,9 @@ def shard(task: Task, processes: Processes) -> ShardedModel:
 
 
 class Root(nn.Module):
-    """A task as a module: FSDP gathers what its layers do not hold around the whole computation."""
+    """A task as a module, which FSDP shards: it has the parameters that are in no sharded layer,
+    and these are gathered during the whole computation.
+    """
 
     def __init__(self, task: Task):
         super().__init__()
@@ -45,9 +47,11 @@ class Root(nn.Module):
 
 
 class FSDPModel(ShardedModel):
-    """A model whose parameters are cut by their first dimension (FSDP2).
+    """A model whose parameters are cut along their first dimension (FSDP2).
 
-    Parameters without a dimension are held by all processes.
+    replicated: the parameters without a dimension, which every process has.
+    sharded: all parameters by name, tied ones under each name, as FSDP has them.
+    shards: this process's shard of each, as a parameter in the same memory.
     """
 
     def __init__(self, task: Task, here: Processes):
@@ -56,23 +60,23 @@ class FSDPModel(ShardedModel):
         with torch.no_grad():
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 distributed.broadcast(tensor, src=0)
-        self.common = {p for p in self.model.parameters() if not p.dim()}
+        self.replicated = {p for p in self.model.parameters() if not p.dim()}
         self.additions = self._shard()
         self.sharded = dict(self.model.named_parameters(remove_duplicate=False))
-        held = {p: self._held(p) for p in self.sharded.values()}
-        self.held = {name: held[p] for name, p in self.sharded.items()}
-        self.trained = {name: self.held[name] for name in trained(self.model)}
+        shards = {p: self._shard_of(p) for p in self.sharded.values()}
+        self.shards = {name: shards[p] for name, p in self.sharded.items()}
+        self.trained = {name: self.shards[name] for name in trained(self.model)}
         self._whole = False
 
     def _shard(self) -> list[FSDPAdditions]:
-        """Shard layers and the rest; what FSDP has added to each module."""
+        """Shard each layer, and what is in none; what FSDP has added to each module."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         additions = [FSDPAdditions(module) for module in self.model.modules()]
         options: dict[str, Any] = {
             "mesh": init_device_mesh(self.device.type, (self.here.size,)),
-            "ignored_params": self.common,
+            "ignored_params": self.replicated,
         }
         for layer in layers_of(self.model):
             fully_shard(layer, **options)
@@ -82,28 +86,31 @@ class FSDPModel(ShardedModel):
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # gradients are sums
                 module.set_force_sum_reduction_for_comms(True)
-        for one in additions:
-            one.find()
+        for addition in additions:
+            addition.find()
         return additions
 
-    def _held(self, parameter: nn.Parameter) -> nn.Parameter:
-        """What this process holds of a parameter, as one of its own in the same memory."""
-        if parameter in self.common:
+    def _shard_of(self, parameter: nn.Parameter) -> nn.Parameter:
+        """This process's shard of a parameter, as a parameter in the same memory."""
+        if parameter in self.replicated:
             return parameter
         return nn.Parameter(_local(parameter), parameter.requires_grad)
 
     def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
-        """See `ShardedModel`; a process without rows computes with the first, which counts 0."""
+        """See `ShardedModel`. A process without rows computes the first one, too, since all must
+        take part in the collective operations, and multiplies its losses with 0.
+        """
         if not isinstance(batch, HasRows):
             raise ConfigError(
                 f"A batch of the type {type(batch).__name__} cannot be divided among processes: it "
                 "needs `len` and `select(rows)`, as `regard.data.batches.Sequences` has them."
             )
         rows = self.here.rows(len(batch))
-        mine = batch.select(torch.arange(rows.start, rows.stop) if rows else torch.zeros(1).long())
-        # Copies of weights would be of those before, which have the same versions.
+        indices = torch.arange(rows.start, rows.stop) if rows else torch.zeros(1).long()
+        # Without the low-precision copies of an earlier pass: FSDP gathers other values into
+        # parameters of the same version.
         with weight_copies(WeightCopies()):
-            losses, carry = self.root(mine, carry)
+            losses, carry = self.root(batch.select(indices), carry)
         if not torch.is_grad_enabled():
             self._reshard()
         if isinstance(carry, State) and carry.rows != len(rows):
@@ -117,7 +124,7 @@ class FSDPModel(ShardedModel):
         return losses, carry
 
     def _reshard(self) -> None:
-        """Give back what was gathered; after a backward pass FSDP does so itself."""
+        """Free the gathered parameters; after a backward pass FSDP does so itself."""
         from torch.distributed.fsdp import FSDPModule
 
         for module in self.root.modules():
@@ -128,28 +135,29 @@ class FSDPModel(ShardedModel):
         self, losses: LossesOfBatches, gradients: Callable[[], list[Tensor]]
     ) -> tuple[LossesOfBatches, Tensor]:
         self._take_gradients()
-        common = {id(p.grad) for p in self.common}
-        own = [g for g in gradients() if self.here.first or id(g) not in common]
+        # The first process alone adds the gradients that all have to the squared norm.
+        replicated = {id(p.grad) for p in self.replicated}
+        own = [g for g in gradients() if self.here.first or id(g) not in replicated]
         square = ops.gradient_norm(own).to(self.device) ** 2 if own else torch.zeros(())
-        found = [square, *(value for one in losses for value in one.values())]
-        joint = torch.stack([one.to(self.device, torch.float64) for one in found])
-        distributed.all_reduce(joint)
-        sums, norm = iter(joint[1:]), joint[0].sqrt().to(square.dtype)
-        return [{name: next(sums) for name in one} for one in losses], norm
+        values = [square, *(value for of_batch in losses for value in of_batch.values())]
+        totals = torch.stack([value.to(self.device, torch.float64) for value in values])
+        distributed.all_reduce(totals)
+        sums, norm = iter(totals[1:]), totals[0].sqrt().to(square.dtype)
+        return [{name: next(sums) for name in of_batch} for of_batch in losses], norm
 
     def _take_gradients(self) -> None:
-        """Put the gradients where the optimizer looks for them."""
-        for name, held in self.trained.items():
+        """Move the gradients to the shards, where the optimizer reads them."""
+        for name, shard in self.trained.items():
             parameter = self.sharded[name]
             if parameter.grad is None:
                 continue
-            if held is parameter:
+            if shard is parameter:
                 distributed.all_reduce(parameter.grad)
                 continue
             local: Any = _local(parameter)
-            if held.data_ptr() != local.data_ptr():  # FSDP pads a part on its first use
-                held.data = local
-            held.grad, parameter.grad = _local(parameter.grad), None
+            if shard.data_ptr() != local.data_ptr():  # FSDP pads a shard on its first use
+                shard.data = local
+            shard.grad, parameter.grad = _local(parameter.grad), None
 
     def with_whole_model(self, function: Callable[[], Value]) -> Value:
         if self._whole:
@@ -182,7 +190,7 @@ class FSDPModel(ShardedModel):
         """
         whole: dict[nn.Parameter, nn.Parameter] = {}
         for parameter in dict.fromkeys(self.sharded.values()):
-            if parameter not in self.common:
+            if parameter not in self.replicated:
                 values = _whole(parameter)
                 if self.here.first:
                     whole[parameter] = nn.Parameter(values, parameter.requires_grad)
@@ -200,11 +208,11 @@ class FSDPModel(ShardedModel):
 
     def local_state(self) -> dict[str, Tensor]:
         names = dict(self.model.named_parameters())
-        parts = {name: self.held[name] for name in names if names[name] not in self.common}
+        parts = {name: self.shards[name] for name in names if names[name] not in self.replicated}
         if not self.here.first:
             return {name: part.detach() for name, part in parts.items()}
         return {
-            name: self.held[name].detach() if name in parts else tensor
+            name: self.shards[name].detach() if name in parts else tensor
             for name, tensor in self.model.state_dict().items()
             if name in names or name not in self.sharded
         }
@@ -214,19 +222,22 @@ class FSDPModel(ShardedModel):
         wrong = [n for n, size in expected.items() if n not in weights or weights[n].shape != size]
         if wrong:
             raise CheckpointError(f"weights do not fit the model: {', '.join(wrong)}.")
-        found = {name: weights[name] for name in expected}
+        parameters = {name: weights[name] for name in expected}
         with torch.no_grad():
-            for name, part in self.local_parts(found).items():
-                self.held[name].copy_(part)
+            for name, part in self.local_parts(parameters).items():
+                self.shards[name].copy_(part)
             for name, buffer in self.model.named_buffers():
                 if name in weights:
                     buffer.copy_(weights[name])
 
     def local_parts(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self._part(name.partition("/")[0], one) for name, one in tensors.items()}
+        return {
+            name: self._part(name.partition("/")[0], tensor) for name, tensor in tensors.items()
+        }
 
     def _part(self, name: str, tensor: Tensor) -> Tensor:
-        if not tensor.dim() or self.sharded[name] in self.common:
+        """This process's shard of a tensor that belongs to the parameter of this name."""
+        if not tensor.dim() or self.sharded[name] in self.replicated:
             return tensor
         length = -(-tensor.size(0) // self.here.size)  # as `torch.chunk` cuts
         start = min(self.here.rank * length, tensor.size(0))
@@ -251,7 +262,7 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def _local(tensor: Any) -> Tensor:
-    """The part of a distributed tensor that this process holds."""
+    """The shard of a distributed tensor in this process."""
     part: Tensor = tensor.detach().to_local()
     return part
 

@@ -56,6 +56,8 @@ class Processes(ABC):
         """As `store.write_folder`: every process writes a file with its tensors; the first one
         writes the facts.
 
+        same: of tables that have not changed, an earlier folder to share the file with.
+
         Raises:
             CheckpointError: in all of them, where one cannot write.
         """
@@ -119,9 +121,9 @@ class SeveralProcesses(Processes):
         return value
 
     def maximum(self, number: int) -> int:
-        found = torch.tensor(number)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-        return int(found)
+        greatest = torch.tensor(number)
+        distributed.all_reduce(greatest, distributed.ReduceOp.MAX)
+        return int(greatest)
 
     def write_folder(
         self,
@@ -132,16 +134,16 @@ class SeveralProcesses(Processes):
     ) -> None:
         self.from_first(lambda: _begin_folder(folder))
         names = {table: shards.shard_name(table, self.rank, self.size) for table in tensors}
-        mine = {names[table]: one for table, one in tensors.items()}
-        earlier = {names[table]: at for table, at in same.items()}
-        sums: dict[str, str] = {}
+        files = {names[table]: values for table, values in tensors.items()}
+        unchanged = {names[table]: checkpoint for table, checkpoint in same.items()}
+        checksums: dict[str, str] = {}
         problem = ""
         try:
-            sums = store.write_files(folder, mine, earlier)
+            checksums = store.write_files(folder, files, unchanged)
         except OSError as error:
             problem = f"process {self.rank}: {error}"
         reports: list[Any] = [None] * self.size
-        distributed.all_gather_object(reports, (problem, sums, shards.rows_of(tensors)))
+        distributed.all_gather_object(reports, (problem, checksums, shards.rows_of(tensors)))
         self.from_first(lambda: _complete_folder(folder, facts, reports))
 
 
@@ -174,8 +176,8 @@ def _complete_folder(
         if problems := [problem for problem, _, _ in reports if problem]:
             raise OSError("; ".join(problems))
         index = shards.index_of([rows for _, _, rows in reports])
-        sums = {name: one for _, files, _ in reports for name, one in files.items()}
-        store.complete_folder(folder, {store.FACTS: facts, shards.INDEX: index}, sums)
+        checksums = {name: checksum for _, files, _ in reports for name, checksum in files.items()}
+        store.complete_folder(folder, {store.FACTS: facts, shards.INDEX: index}, checksums)
     except OSError as error:
         store.abandon_folder(folder)
         raise not_written(folder, error) from error

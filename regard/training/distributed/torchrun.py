@@ -16,9 +16,9 @@ from regard.training.distributed.heartbeat import ADVICE, Heartbeat, store_of_to
 from regard.training.distributed.processes import SeveralProcesses, active, processes
 from regard.training.interrupt import Interrupted
 
-WAIT = timedelta(
-    days=7
-)  # of collectives: others wait while process 0 validates; `Heartbeat` notices a death
+# The timeout of collective operations: the other processes wait in one while process 0 validates.
+# That a process has died is what `Heartbeat` notices.
+WAIT = timedelta(days=7)
 
 
 class OtherProcessFailed(RegardError):
@@ -92,14 +92,18 @@ def _warnings_of(here: SeveralProcesses) -> Iterator[None]:
 
 def _is_lost_connection(error: Exception) -> bool:
     """Whether an error of torch means that another process has ended."""
-    said = str(error).lower()
-    own = isinstance(error, RuntimeError) and ("gloo" in said or "nccl" in said)
-    return own or isinstance(error, distributed.DistError)
+    message = str(error).lower()
+    of_backend = isinstance(error, RuntimeError) and ("gloo" in message or "nccl" in message)
+    return of_backend or isinstance(error, distributed.DistError)
 
 
 def _device(given: str | None) -> str:
-    """ "cuda", a GPU for each process of this machine, or "cpu"."""
-    local, many = (int(os.environ[f"LOCAL_{name}"]) for name in ("RANK", "WORLD_SIZE"))
+    """The device of this process, "cuda" (a GPU for each process of this machine) or "cpu".
+
+    Raises:
+        ConfigError: there are fewer GPUs than processes, or `given` is neither.
+    """
+    local_rank, count = (int(os.environ[f"LOCAL_{name}"]) for name in ("RANK", "WORLD_SIZE"))
     device = given or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda"):
         raise ConfigError(
@@ -107,11 +111,11 @@ def _device(given: str | None) -> str:
             f"{device}."
         )
     if device == "cuda":
-        if many > torch.cuda.device_count():
+        if count > torch.cuda.device_count():
             raise ConfigError(
-                f"{many} processes need {many} GPUs, but this machine has "
+                f"{count} processes need {count} GPUs, but this machine has "
                 f"{torch.cuda.device_count()}. Set --nproc-per-node to that, or train on the CPU: "
                 "--device cpu."
             )
-        torch.cuda.set_device(local)
+        torch.cuda.set_device(local_rank)
     return device
