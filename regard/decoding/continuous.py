@@ -206,20 +206,22 @@ class ContinuousBatch:
     def _read_chunk(self, prompt: Continuation) -> None:
         """Read a chunk of a prompt; after the last chunk its sequences join the others.
 
-        A prefix cache is given the prompt from its first token on, and computes what it has not
-        cached; without one the state of the last chunk continues.
+        The first chunk has all tokens that a prefix cache copies, and `CHUNK` more.
         """
-        whole, cached = len(prompt.prompt) - 1, isinstance(self.model, PrefixCache)
-        end = min(whole, prompt.read + CHUNK)
-        if prompt.state is None or cached:
-            prompt.state = self.model.empty(1).expect_tokens(whole + min(prompt.limit, CHUNK))
-        if end:
-            begin = 0 if cached else prompt.read
+        ids, cache, begin = prompt.prompt[:-1], self.model, prompt.read
+        if prompt.state is None:
+            prompt.state = self.model.empty(1).expect_tokens(len(ids) + min(prompt.limit, CHUNK))
+            if isinstance(cache, PrefixCache):
+                begin = cache.cached_length(ids, prompt.state)
+        end = min(len(ids), begin + CHUNK)
+        if prompt.read and isinstance(cache, PrefixCache):
+            prompt.state = cache.extend(ids[:end], prompt.state)
+        elif end:
             device = next(iter(prompt.state.tensors().values())).device
-            ids = torch.tensor([prompt.prompt[begin:end]], device=device)
-            prompt.state = self.model.prefill(ids, prompt.state)
+            tokens = torch.tensor([ids[prompt.read : end]], device=device)  # (1, T)
+            prompt.state = self.model.prefill(tokens, prompt.state)
         prompt.read = end
-        if end == whole:
+        if end == len(ids):
             state, prompt.state = prompt.state, None
             self._join([prompt], state)
 

@@ -88,7 +88,7 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
             tokens: (B, T).
             lengths: (B,) tokens of each prompt; None: T.
         """
-        if self._bypasses(tokens, state):
+        if self._is_bypassed() or state.longest > 0 or not tokens.numel():
             with self._lock:
                 self.prompts += tokens.size(0)
                 self.bypassed += tokens.size(0)
@@ -111,13 +111,39 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
                 self._tree.store(ids, after.keys[row], after.values[row])
         return after
 
-    def _bypasses(self, tokens: Tensor, state: KeyValueCache) -> bool:
-        """Whether the model reads these tokens without the cache: where tokens came before them,
-        and where more than keys and values is needed (gradients, attention weights, gated heads).
+    def cached_length(self, ids: Sequence[int], state: KeyValueCache) -> int:
+        """How many of the first ids are cached; 0 where prompts bypass the cache.
+
+        state: a state into which they would be copied.
         """
-        needs_gradients = self.training or torch.is_grad_enabled()
-        is_captured = captured_or_gated()
-        return is_captured or needs_gradients or state.longest > 0 or not tokens.numel()
+        if self._is_bypassed():
+            return 0
+        with self._lock:
+            self._check_weights(state)
+            return self._tree.cached(ids)
+
+    def extend(self, ids: list[int], state: KeyValueCache) -> KeyValueCache:
+        """Compute the next tokens of a prompt that is read in chunks, and store them.
+
+        Args:
+            ids: one prompt up to the end of this chunk.
+            state: of one sequence, after its chunks so far, which `prefill` began.
+        """
+        count = state.longest  # tokens that were read
+        tokens = torch.tensor([ids[count:]], device=state.lengths.device)  # (1, T)
+        if self._is_bypassed():
+            return self.model.prefill(tokens, state)
+        with self._lock:
+            self._check_weights(state)
+            self.tokens += tokens.size(1)
+            self._tree.clock += 1
+            after = self.model.prefill(tokens, state)
+            self._tree.store(ids, after.keys[0], after.values[0])
+        return after
+
+    def _is_bypassed(self) -> bool:
+        """Whether more than keys and values is needed: gradients, attention weights, gates."""
+        return captured_or_gated() or self.training or torch.is_grad_enabled()
 
     def _compute_shared(self, texts: list[list[int]], state: KeyValueCache) -> None:
         """Compute the new prefix that all prompts of a batch share once, as one sequence."""

@@ -136,6 +136,45 @@ def test_prompts_with_a_common_beginning_are_read_once_through_a_prefix_cache():
     assert cache.bytes <= 2**24
 
 
+@pytest.mark.parametrize("budget", [2**24, 2**14, 1])
+def test_a_prefix_cache_counts_and_computes_each_token_of_a_long_prompt_once(budget):
+    model, computed, draw = model_of("gpt2"), [], random.Random(3)
+    read = lambda module, inputs, output: computed.append(inputs[0].numel())  # noqa: E731
+    cache, tokens = PrefixCache(model, budget), 0
+    begin = [draw.randrange(3, VOCAB) for _ in range(2 * CHUNK)]
+    for number in range(1, 9):
+        start = begin[: draw.choice([0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])]
+        prompt = [*start, *(draw.randrange(3, VOCAB) for _ in range(draw.randint(2, CHUNK)))]
+        expected = alone(model, prompt, METHODS[0])
+        hook, batch = model.embedding.register_forward_hook(read), ContinuousBatch(cache)
+        continuation = batch.join(prompt, METHODS[0])
+        while batch.reading:
+            batch.advance()
+        tokens += len(prompt) - 1
+        assert (cache.prompts, cache.tokens) == (number, tokens)
+        # The last step has read the last token of each prompt.
+        assert sum(computed) == cache.tokens - cache.reused + number
+        hook.remove()
+        while batch:
+            batch.advance()
+        equal(continuation.hypotheses, expected)
+    assert cache.bytes <= budget
+    assert (cache.reused > 0) == (budget > 1)
+
+
+def test_a_long_cached_prompt_is_read_at_once():
+    cache = PrefixCache(model_of("gpt2"))
+    prompt, steps = [7, 8, 9] * CHUNK, []
+    for _ in range(2):
+        batch = ContinuousBatch(cache)
+        batch.join(prompt, options(max_tokens=2))
+        steps.append(0)
+        while batch.reading:
+            batch.advance()
+            steps[-1] += 1
+    assert steps == [3, 1]
+
+
 def test_a_chunk_of_a_prompt_is_read_between_two_steps():
     model = model_of("gpt2")
     batch = ContinuousBatch(model)
