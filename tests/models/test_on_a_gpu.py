@@ -33,6 +33,7 @@ from regard import ops  # noqa: E402
 from regard.data.batches import IGNORE, Sequences  # noqa: E402
 from regard.decoding import Beam, Greedy, Sampling, generate  # noqa: E402
 from regard.errors import ConfigError  # noqa: E402
+from regard.models import name_of as models_name  # noqa: E402
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads  # noqa: E402
 
 GPU = torch.device("cuda") if torch.cuda.is_available() else None
@@ -68,11 +69,16 @@ def encoder(request: Any) -> nn.Module:
     return build(request.param).double()
 
 
-def assert_equal(found: Tensor | None, expected: Tensor | None) -> None:
+EXACT = dict(rtol=1e-8, atol=1e-9)
+# Torch's kernel of weight normalization for GPUs takes the square root of a float64 in float32.
+IN_FLOAT32 = dict(rtol=1e-5, atol=1e-6)
+
+
+def assert_equal(found: Tensor | None, expected: Tensor | None, close: dict = EXACT) -> None:
     """On the CPU, and in float64, in which devices differ by rounding alone."""
     assert (found is None) == (expected is None)
     if found is not None and expected is not None:
-        torch.testing.assert_close(found.detach().cpu(), expected.detach(), rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(found.detach().cpu(), expected.detach(), **close)
 
 
 def loss_of(model: nn.Module, device: torch.device | str) -> Tensor:
@@ -97,11 +103,12 @@ def test_losses_and_gradients(model: nn.Module, gpu: torch.device) -> None:
     there = deepcopy(model).to(gpu)
     expected, found = loss_of(model, "cpu"), loss_of(there, gpu)
     assert found.device.type == gpu.type
-    assert_equal(found, expected)
+    close = IN_FLOAT32 if GPU is not None and models_name(model) == "conv-seq2seq" else EXACT
+    assert_equal(found, expected, close)
     expected.backward()
     found.backward()
     for one, other in zip(there.parameters(), model.parameters(), strict=True):
-        assert_equal(one.grad, other.grad)
+        assert_equal(one.grad, other.grad, close)
 
 
 @pytest.mark.skipif(GPU is None, reason="tests/training/test_waiting.py has it without a GPU")
