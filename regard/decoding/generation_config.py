@@ -245,6 +245,11 @@ def from_config(values: Mapping[str, Any]) -> Any:
     if sample and beams > 1:
         raise ConfigError(f"`do_sample` must be false for `num_beams` of {beams}, but is true.")
     method = "sampling" if sample else "beam" if beams > 1 else "greedy"
+    if method == "greedy" and (count := given.get("num_return_sequences", 1)) != 1:
+        raise ConfigError(
+            f"`n_best` or `samples` must be 1 for greedy search, but is {shown(count)}. Use more "
+            "beams, or sample."
+        )
     lookup = given.pop(LOOKUP, None)
     if lookup is not None and method == "beam":
         _warn({LOOKUP}, "beam search has no draft")

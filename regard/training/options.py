@@ -137,8 +137,8 @@ class TrainingOptions:
     accumulate: int = 1
     """Batches in one update; the update equals that of one large batch."""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Precision of matrix work; weights are always float32. "auto" times both on the first batch
-    and takes bfloat16 where it is faster."""
+    """Precision of matrix products; weights are always float32. "auto" times both on the first
+    batch and takes bfloat16 where it is faster."""
     activation_checkpointing: bool = False
     """Keep only the input of each block for the backward pass, and compute the rest again: much
     less memory, up to a third more time, the same result in every bit."""

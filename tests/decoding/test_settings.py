@@ -1,6 +1,7 @@
 """Options by name: the methods and errors that they give, and generation_config.json both ways."""
 
 import json
+import random
 import warnings
 from dataclasses import replace
 
@@ -15,10 +16,12 @@ from regard.decoding import (
     ExactBound,
     Greedy,
     MinTokens,
+    NGrams,
     NoRepeatNGram,
     Power,
     RelativeLimit,
     Sampling,
+    Speculative,
     Temperature,
     TopK,
     TopP,
@@ -28,6 +31,7 @@ from regard.decoding import (
     method_class,
     options,
     save,
+    with_options,
 )
 from regard.decoding.option_types import NAMES
 from regard.decoding.settings import OWNERS
@@ -121,6 +125,60 @@ def test_two_names_of_one_option_are_an_error(name):
     for named in (twice, dict(reversed(twice.items()))):
         with pytest.raises(ConfigError, match="mean the same"):
             options(OWNERS.get(name), **named)
+
+
+DRAWN = {  # values of our options, and the stored ones that they must become
+    "beams": {2: {"num_beams": 2}, 5: {"num_beams": 5}},
+    "n_best": {2: {"num_return_sequences": 2}},
+    "samples": {3: {"num_return_sequences": 3, "do_sample": True}},
+    "length_penalty": {
+        0.5: {"length_penalty": 0.5},
+        "gnmt:0.7": {"length_penalty": 0.7, "length_penalty_formula": "gnmt"},
+    },
+    "stopping": {"exact": {"early_stopping": "never"}, True: {"early_stopping": True}},
+    "min_tokens": {3: {"min_new_tokens": 3}},
+    "no_repeat_ngram": {2: {"no_repeat_ngram_size": 2}},
+    "temperature": {1.0: {"temperature": 1.0}, 0.5: {"temperature": 0.5}},
+    "top_k": {50: {"top_k": 50}, 7: {"top_k": 7}},
+    "top_p": {1.0: {"top_p": 1.0}, 0.6: {"top_p": 0.6}},
+    "max_tokens": {9: {"max_new_tokens": 9}, "1.5x+4": {"max_new_tokens_per_source_token": 1.5}},
+    "seed": {0: {"seed": 0}, 50: {"seed": 50}},
+    "draft": {"ngram:4": {"draft": NGrams(4)}},
+    "draft_tokens": {3: {"num_assistant_tokens": 3}},
+    "eos": {4: {"eos_token_id": 4}, (4, 5): {"eos_token_id": [4, 5]}},
+}
+CHANGED = [
+    Greedy(),
+    Greedy(filters=(BadWords(((3,),)),), max_tokens=TotalLimit(8)),
+    Beam(2),
+    Beam(4, 2, GNMT(0.6), ExactBound(), (MinTokens(2),), TotalLimit(30)),
+    Sampling((Temperature(0.5), TopK(50)), 2, 7, max_tokens=RelativeLimit(2.0, 5)),
+    Speculative(),
+    Speculative(Sampling((TopK(3),)), NGrams(4), 2),
+]
+
+
+def test_each_changed_option_is_in_the_new_method_or_an_error():
+    draw, changed = random.Random(0), 0
+    for _ in range(3000):
+        method = draw.choice(CHANGED)
+        names = draw.sample(list(DRAWN), draw.randint(1, 3))
+        named = {name: draw.choice(list(DRAWN[name])) for name in names}
+        try:
+            stored = with_options(method, **named).settings()
+        except ConfigError as error:
+            assert any(f"`{name}`" in str(error) for name in named), error
+            continue
+        changed += 1
+        expected = {k: v for name, value in named.items() for k, v in DRAWN[name][value].items()}
+        assert {name: stored.get(name) for name in expected} == expected, (method, named)
+    assert changed > 1000
+
+
+@pytest.mark.parametrize("method", [Beam(4, 2), Sampling(samples=2), Beam(3, 3)], ids=str)
+def test_one_beam_cannot_give_several_hypotheses(method):
+    with pytest.raises(ConfigError, match="`n_best` or `samples` must be 1 for greedy search"):
+        with_options(method, beams=1)
 
 
 @pytest.mark.parametrize(
