@@ -84,7 +84,7 @@ class IncrementalDetokenizer:
         self._shorten(text)
 
     def add(self, token: int) -> str:
-        """The text that is certain with this token: it never ends within a character."""
+        """The text that later tokens cannot change any more: it never ends within a character."""
         if token in self._without_text or token >= self._tokenizer.vocab_size:
             return ""
         self._window.append(token)
@@ -102,15 +102,17 @@ class IncrementalDetokenizer:
         return self._until(text, len(text))
 
     def _is_byte(self, token: int) -> bool:
+        """Whether a token stands for one byte."""
         return BYTE.fullmatch(self._tokenizer.token(token)) is not None
 
     def _until(self, text: str, end: int) -> str:
+        """The characters of the window's text up to `end` that were not returned yet."""
         part = text[self._returned : end]
         self._returned = max(self._returned, end)
         return part
 
     def _shorten(self, text: str) -> None:
-        """Drop the first tokens of the window, of which `text` is the text."""
+        """Drop the first tokens of the window; `text` is the text of all of them."""
         start = max(0, len(self._window) - DECODED_AGAIN)
         while start and self._is_byte(self._window[start]):
             start -= 1

@@ -57,12 +57,12 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            self._before = {one: signal.signal(one, self._notice) for one in SIGNALS}
+            self._before = {number: signal.signal(number, self._notice) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one, handler in self._before.items():
-            signal.signal(one, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -80,6 +80,7 @@ class Interruption:
             self._is_interruptible = False
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
         second = bool(self.code) and not self.repeated
         self.code = 128 + number
         if second:
