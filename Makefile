@@ -27,8 +27,9 @@ help:
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py
 
+# Whatever the environment says, Python keeps what it has compiled: a hundred tests start processes.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2
 
 # The package of kernels is optional: what the definitions compute is tested without its folder.
 REFERENCE := build/reference
@@ -39,7 +40,7 @@ test-reference: $(VENV)/.dev
 	  Containerfile .dockerignore \
 	  $(REFERENCE)
 	rm -r $(REFERENCE)/regard/kernels $(REFERENCE)/tests/kernels
-	cd $(REFERENCE) && OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
+	cd $(REFERENCE) && PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
 	  REGARD_SHARED=$(abspath ../shared) $(abspath $(BIN))/python -m pytest -n 2 \
 	  --ignore tests/test_tree.py
 

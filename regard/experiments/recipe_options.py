@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,12 @@ def schema_of(raw: RawRecipe) -> type[Recipe]:
             "it. Fine-tune them for another task, or use them as they are."
         )
     section = FineTuneSection if raw.has("model.path") else _model_section(raw, task)
-    return with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
+    return _with_sections(task.Recipe, section)
+
+
+@lru_cache(256)  # of pairs of a task and a model: making the class takes longer than checking
+def _with_sections(recipe: type[Recipe], model: type[Options]) -> type[Recipe]:
+    return with_section(with_section(recipe, "model", model), "training", TrainingOptions)
 
 
 def _model_section(raw: RawRecipe, task: TaskVerbs) -> type[Options]:
@@ -96,8 +102,14 @@ def _model_section(raw: RawRecipe, task: TaskVerbs) -> type[Options]:
             f"{raw.location('model.name')}: the task {task.name} cannot train this model. "
             f"`model.name` must be one of {names}."
         )
-    size = model.SIZES.get(raw.choice("model.size", ["", *model.SIZES], default=""))
-    return options_of(model.Config, NO_OPTIONS, size, name=(str, ...), size=(str, ""))
+    return _options_of_model(model, raw.choice("model.size", ["", *model.SIZES], default=""))
+
+
+@lru_cache(256)
+def _options_of_model(model: Any, size: str) -> type[Options]:
+    """[model] for a class of models and a named size, "" for none."""
+    defaults = model.SIZES.get(size)
+    return options_of(model.Config, NO_OPTIONS, defaults, name=(str, ...), size=(str, ""))
 
 
 class FeaturesSection(Options):
