@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from nested import tensors_in, with_tensors
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _setup_privateuseone_for_python_backend("mock")
@@ -73,8 +73,7 @@ def mock_gpu() -> Iterator[torch.device]:
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operation gives, on the device that it names, else on that of its tensors."""
-    flat, spec = tree_flatten((args, kwargs))
-    tensors = [one for one in flat if isinstance(one, Tensor)]
+    tensors = tensors_in((args, kwargs))
     name = func._schema.name
     mock = any(isinstance(one, OnMockGpu) for one in tensors)
     if mock and name not in BETWEEN_DEVICES:
@@ -83,17 +82,17 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
         mock = isinstance(args[0], OnMockGpu)
     elif kwargs.get("device") is not None:
         mock = torch.device(kwargs["device"]).type == MOCK.type
-    args, kwargs = tree_unflatten([_inner(one) for one in flat], spec)
+    args, kwargs = with_tensors(_inner, (args, kwargs))
     if "device" in kwargs:
         kwargs = dict(kwargs, device=torch.device("cpu"))
     out = func(*args, **kwargs)
     if not mock:
         return out
     known = {id(one.inner): one for one in tensors if isinstance(one, OnMockGpu)}
-    return tree_map(lambda x: known.get(id(x), OnMockGpu(x)) if isinstance(x, Tensor) else x, out)
+    return with_tensors(lambda x: known[id(x)] if id(x) in known else OnMockGpu(x), out)
 
 
-def _inner(x: Any) -> Any:
+def _inner(x: Tensor) -> Tensor:
     return x.inner if isinstance(x, OnMockGpu) else x
 
 

@@ -8,28 +8,10 @@ waits for a number of a tensor cannot be recorded.
 from __future__ import annotations
 
 import torch
+from nested import tensors_in, with_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
-NESTED = (list, tuple, type({}.values()))
-
-
-def tensors(value) -> list[torch.Tensor]:
-    """Those among arguments or results of an operation: in lists, tuples and mappings."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    return [t for one in value for t in tensors(one)] if isinstance(value, NESTED) else []
-
-
-def seen_now(value):
-    """The same arguments, their tensors with the shape and the strides of now."""
-    if isinstance(value, torch.Tensor):
-        return value.detach()
-    if isinstance(value, dict):
-        return {name: seen_now(one) for name, one in value.items()}
-    return type(value)(map(seen_now, value)) if isinstance(value, list | tuple) else value
 
 
 class Recorder(TorchDispatchMode):
@@ -40,24 +22,24 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::")
-        booleans = [t for t in tensors(args[1:]) if t.dtype == torch.bool]
+        booleans = [t for t in tensors_in(args[1:]) if t.dtype == torch.bool]
         if name.startswith(WAITING) or (name.startswith("index") and booleans):
             raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
         # Some operations change how a tensor looks at its memory: keep how it was.
-        kept = seen_now((args, kwargs))
+        kept = with_tensors(torch.Tensor.detach, (args, kwargs))
         out = func(*args, **kwargs)
-        read = {t.untyped_storage().data_ptr() for t in tensors((args, kwargs))}
-        made = [t.untyped_storage().data_ptr() not in read for t in tensors(out)]
+        read = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs))}
+        made = [t.untyped_storage().data_ptr() not in read for t in tensors_in(out)]
         # What only looks at memory in another way is done once.
         if (func._schema.is_mutable and torch.Tag.inplace_view not in func.tags) or any(made):
-            self.calls.append((func, *kept, seen_now(out)))
+            self.calls.append((func, *kept, with_tensors(torch.Tensor.detach, out)))
         return out
 
     def replay(self):
         for func, args, kwargs, out in self.calls:
             again = func(*args, **kwargs)
             if not func._schema.is_mutable:
-                for before, now in zip(tensors(out), tensors(again), strict=True):
+                for before, now in zip(tensors_in(out), tensors_in(again), strict=True):
                     before.copy_(now)
 
 
