@@ -1,155 +1,25 @@
-"""Every model computes on a GPU what it computes on the CPU: losses, gradients, tokens, scores.
+"""The tests of `on_a_gpu.py`, in a process of their own.
 
-Where there is no GPU, a mock of one takes its place: it finds tensors on the wrong device.
+Where there is no GPU they register a mock of one, and it stays: torch would take it for the
+accelerator of all tests that follow, and autograd must not have begun before.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
-from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
-import pytest
-import torch
-from torch import Tensor, nn
+from test_registry import CASES
 
-sys.path.append(str(Path(__file__).parents[1]))
-from test_registry import (  # noqa: E402
-    CASES,
-    ENCODERS,
-    PAD,
-    build,
-    hidden,
-    ids,
-    name_of,
-    read_by,
-    reads_source,
-    source,
-)
-
-from regard import ops  # noqa: E402
-from regard.data.batches import IGNORE, Sequences  # noqa: E402
-from regard.decoding import Beam, Greedy, Sampling, generate  # noqa: E402
-from regard.errors import ConfigError  # noqa: E402
-from regard.models import name_of as models_name  # noqa: E402
-from regard.models.encoder_with_heads import HEADS, EncoderWithHeads  # noqa: E402
-
-GPU = torch.device("cuda") if torch.cuda.is_available() else None
-# Sequences of steps by kernels that torch has for GPUs alone
-ON_GPUS_ALONE = "lstm.torch", "gru.torch", "rnn.torch"
-METHODS = {
-    "greedy": Greedy(max_tokens=6),
-    "sampling": Sampling(max_tokens=6, seed=2),
-    "beam": Beam(size=3, n_best=2, max_tokens=6),
-}
-if GPU is None:  # greedy search is the loop of sampling
-    del METHODS["greedy"]
+TESTS = Path(__file__).with_name("on_a_gpu.py")
 
 
-@pytest.fixture(autouse=True)
-def gpu(no_kernels: None) -> Iterator[torch.device]:
-    if GPU is not None:
-        yield GPU
-        return
-    from mock_gpu import mock_gpu  # registers a second accelerator, which torch has no use for
-
-    with mock_gpu() as device, ops.without(*ON_GPUS_ALONE):
-        yield device
-
-
-@pytest.fixture(params=CASES, ids=name_of)
-def model(request: Any) -> nn.Module:
-    return build(request.param).double()
-
-
-@pytest.fixture(params=ENCODERS, ids=name_of)
-def encoder(request: Any) -> nn.Module:
-    return build(request.param).double()
-
-
-EXACT = dict(rtol=1e-8, atol=1e-9)
-# Torch's kernel of weight normalization for GPUs takes the square root of a float64 in float32.
-IN_FLOAT32 = dict(rtol=1e-5, atol=1e-6)
-
-
-def assert_equal(found: Tensor | None, expected: Tensor | None, close: dict = EXACT) -> None:
-    """On the CPU, and in float64, in which devices differ by rounding alone."""
-    assert (found is None) == (expected is None)
-    if found is not None and expected is not None:
-        torch.testing.assert_close(found.detach().cpu(), expected.detach(), **close)
-
-
-def loss_of(model: nn.Module, device: torch.device | str) -> Tensor:
-    target = ids(3, 8)
-    labels = target[:, 1:].clone()
-    labels[1, 4:] = IGNORE
-    read = double(source()).to(device)
-    states = hidden(model, target[:, :-1].to(device), read)
-    loss, _ = model.head.loss(states.flatten(0, 1), labels.flatten().to(device), 0.1)
-    return loss
-
-
-def double(read: Sequences) -> Sequences:
-    """With numbers of float64, where a source has numbers."""
-    for name, extra in read.extras.items():
-        if extra.is_floating_point():
-            read.extras[name] = extra.double()
-    return read
-
-
-def test_losses_and_gradients(model: nn.Module, gpu: torch.device) -> None:
-    there = deepcopy(model).to(gpu)
-    expected, found = loss_of(model, "cpu"), loss_of(there, gpu)
-    assert found.device.type == gpu.type
-    close = IN_FLOAT32 if GPU is not None and models_name(model) == "conv-seq2seq" else EXACT
-    assert_equal(found, expected, close)
-    expected.backward()
-    found.backward()
-    for one, other in zip(there.parameters(), model.parameters(), strict=True):
-        assert_equal(one.grad, other.grad, close)
-
-
-@pytest.mark.skipif(GPU is None, reason="tests/training/test_waiting.py has it without a GPU")
-def test_training_mode(model: nn.Module, gpu: torch.device) -> None:
-    there = model.to(gpu).train()
-    loss = loss_of(there, gpu)
-    loss.backward()
-    assert loss.isfinite().item()
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_decoding(model: nn.Module, gpu: torch.device, name: str) -> None:
-    read = double(source()) if reads_source(model) else Sequences.of([[4, 5, 6], [7], [8, 9]], PAD)
-    there = deepcopy(model).to(gpu)
-    expected = generate(model, read, METHODS[name])
-    found = generate(there, read.to(gpu), METHODS[name])
-    for row, other in zip(found, expected, strict=True):
-        assert [h.tokens for h in row] == [h.tokens for h in other]
-        torch.testing.assert_close([h.score for h in row], [h.score for h in other])
-
-
-def test_states_of_encoders(encoder: nn.Module, gpu: torch.device) -> None:
-    read = read_by(encoder, source(7))
-    there = deepcopy(encoder).to(gpu)
-    assert_equal(there.encode(read.to(gpu)), encoder.encode(read))
-
-
-@pytest.mark.skipif(GPU is None, reason="tests/training/test_waiting.py has it without a GPU")
-def test_heads_of_encoders(encoder: nn.Module, gpu: torch.device) -> None:
-    read = read_by(encoder, source(7))
-    for kind in sorted(HEADS.keys() - {"span_search"}):  # whose loss has more than its scores
-        try:
-            head = encoder.new_head(kind, 3)
-        except ConfigError:
-            continue
-        model = EncoderWithHeads(encoder, {kind: head.double()}).eval()
-        there = deepcopy(model).to(gpu)
-        expected, found = model.scores(kind, read), there.scores(kind, read.to(gpu))
-        assert_equal(found, expected)
-        expected.square().sum().backward()
-        found.square().sum().backward()
-        for one, other in zip(there.parameters(), model.parameters(), strict=True):
-            assert_equal(one.grad, other.grad)
-        model.zero_grad()
+def test_every_model_computes_on_a_gpu_what_it_computes_on_the_cpu():
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, str(TESTS)], cwd=TESTS.parents[2], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 3 * len(CASES)
