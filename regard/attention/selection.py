@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
-from regard.ops import at_least_float32, hashed, uniform
+from regard.ops import at_least_float32, hashed, uniform, weighted_index
 
 # Names in `Output.extras`, (B, T): of each draw its log-probability, 0 where nothing was drawn,
 # and the entropy in nats of the distribution from which it was drawn.
@@ -100,7 +100,7 @@ class HardInEvaluation(nn.Module):
         if self.seed is None:
             index = weights.argmax(-1)
         else:
-            index = draw(weights, uniform(keys, steps + 1))
+            index = weighted_index(weights, uniform(keys, steps + 1))
         return Selected(_one_hot(index, weights), index)
 
     def extra_repr(self) -> str:
@@ -132,7 +132,7 @@ class Hard(HardInEvaluation):
         if not self.training:
             return self.choose(weights, keys, steps)
         probs = normalized(weights)
-        index = draw(probs.detach(), uniform(keys, steps + 1))
+        index = weighted_index(probs.detach(), uniform(keys, steps + 1))
         drawn = uniform(keys, torch.zeros_like(steps)) >= self.expected_share
         drawn = drawn & (probs > 0).any(-1)
         least = torch.finfo(probs.dtype).tiny  # of a weight of 0 the gradient would be NaN
@@ -152,20 +152,6 @@ def normalized(weights: Tensor) -> Tensor:
     wide = weights.to(at_least_float32(weights.dtype))
     total = wide.sum(-1, keepdim=True)
     return wide / (total + (total == 0))
-
-
-def draw(weights: Tensor, number: Tensor) -> Tensor:
-    """Indices (...,) with probabilities proportional to weights (..., S).
-
-    By the inverse of the cumulative distribution, so that zeros at the end change nothing.
-
-    number: (...,), uniform in [0, 1).
-    """
-    cumulative = weights.double().cumsum(-1)
-    total = cumulative[..., -1:]
-    target = torch.minimum(number[..., None] * total, torch.nextafter(total, total.new_zeros(())))
-    index = torch.searchsorted(cumulative, target.contiguous(), right=True)[..., 0]
-    return index.clamp(max=weights.size(-1) - 1)
 
 
 def _one_hot(index: Tensor, weights: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.filters import Filter
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power
@@ -141,10 +142,5 @@ class Draw:
 
         A sequence for which no token is allowed gets any token.
         """
-        cumulative = scores.softmax(-1).nan_to_num(0.0).cumsum(-1)  # (B, V)
-        total = cumulative[:, -1:]  # (B, 1): 1 up to rounding, or 0 where no token is allowed
-        target = (self.numbers(rows, count)[:, None] * total).to(total.dtype)
-        # Rounding must not lift the target to the total: the first sum above it has a probability.
-        target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
-        token = torch.searchsorted(cumulative, target, right=True)[:, 0]
-        return token.clamp(max=scores.size(-1) - 1)
+        probs = scores.softmax(-1).nan_to_num(0.0)  # (B, V); zeros where no token is allowed
+        return ops.weighted_index(probs, self.numbers(rows, count))

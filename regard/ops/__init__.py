@@ -4,7 +4,7 @@
 
 definitions.py     each equation once, in plain PyTorch
 key_mask.py        masks as attention takes them
-random_numbers.py  which elements a dropout sets to zero
+random_numbers.py  which elements a dropout sets to zero, and an index by its weight
 precision.py       types under autocast, and low-precision copies of parameters
 
 A definition runs where nothing faster applies. A faster implementation registers under the
@@ -75,6 +75,7 @@ from regard.ops.random_numbers import (
     keep_at,
     keep_mask,
     uniform,
+    weighted_index,
 )
 from regard.registry import (
     OPERATIONS,
@@ -140,6 +141,7 @@ __all__ = [
     "uniform",
     "unstack_qkv",
     "weight_copies",
+    "weighted_index",
     "without",
     "zeros",
 ]

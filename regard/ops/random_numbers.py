@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed and a position alone: which elements a dropout zeroes."""
+"""Random numbers that depend on a seed and a position alone, and what they choose."""
 
 from __future__ import annotations
 
@@ -63,6 +63,26 @@ def uniform(seeds: Tensor, numbers: Tensor) -> Tensor:
     Both are int64; the result is float64, at least 0 and below 1.
     """
     return _shift_right(hashed(seeds + numbers * GOLDEN), 11).double() * 2.0**-53
+
+
+def weighted_index(weights: Tensor, number: Tensor) -> Tensor:
+    """Indices (...,) with probabilities proportional to weights (..., S), which are not negative.
+
+    By the inverse of the cumulative distribution, so that zeros at the end change nothing. Its sums
+    are float64: on a GPU those of float32 need not grow, and an index of weight 0 could be found.
+
+    Args:
+        number: (...,) float64, uniform in [0, 1).
+
+    Returns:
+        An index of positive weight; any index where all weights are 0.
+    """
+    cumulative = weights.double().cumsum(-1)
+    total = cumulative[..., -1:]
+    # Rounding must not lift the target to the total: the first sum above it has a positive weight.
+    target = torch.minimum(number[..., None] * total, torch.nextafter(total, total.new_zeros(())))
+    index = torch.searchsorted(cumulative, target.contiguous(), right=True)[..., 0]
+    return index.clamp(max=weights.size(-1) - 1)
 
 
 def hashed(z: Tensor) -> Tensor:

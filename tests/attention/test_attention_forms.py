@@ -16,7 +16,7 @@ from regard.attention.capture import CapturePoint
 from regard.attention.form_step import AttentionFormStep, FormProgress
 from regard.attention.masks import padding
 from regard.attention.scores import COSINE, PLAIN, SCALED, ContentBased, Location
-from regard.attention.selection import Hard, HardInEvaluation, Soft, draw, normalized
+from regard.attention.selection import Hard, HardInEvaluation, Soft, normalized
 from regard.attention.windows import GlobalWindow, MonotonicWindow, PredictiveWindow
 from regard.data.batches import Sequences
 from regard.errors import RegardError
@@ -209,13 +209,13 @@ def test_draws_follow_the_weights_exactly():
     """Numbers on a fine grid: each index is drawn as often as its share of the grid says."""
     weights = torch.tensor([0.0, 0.125, 0.5, 0.0, 0.375, 0.0], dtype=torch.float64)
     grid = (torch.arange(800, dtype=torch.float64) + 0.5) / 800
-    index = draw(weights.expand(800, -1), grid)
+    index = ops.weighted_index(weights.expand(800, -1), grid)
     assert torch.bincount(index, minlength=6).tolist() == [0, 100, 400, 0, 300, 0]
     ends = torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)
-    assert draw(weights.expand(2, -1), ends).tolist() == [1, 4]
+    assert ops.weighted_index(weights.expand(2, -1), ends).tolist() == [1, 4]
     wider = torch.nn.functional.pad(weights, (0, 5))
-    assert torch.equal(draw(wider.expand(800, -1), grid), index)
-    assert torch.equal(draw(weights.expand(800, -1) * 7, grid), index)
+    assert torch.equal(ops.weighted_index(wider.expand(800, -1), grid), index)
+    assert torch.equal(ops.weighted_index(weights.expand(800, -1) * 7, grid), index)
 
 
 def test_random_numbers_are_those_of_splitmix64():

@@ -154,3 +154,15 @@ def test_heads_of_encoders(encoder: nn.Module, gpu: torch.device) -> None:
         for one, other in zip(there.parameters(), model.parameters(), strict=True):
             assert_equal(one.grad, other.grad)
         model.zero_grad()
+
+
+def test_an_index_by_its_weight(gpu: torch.device) -> None:
+    """Of 50,000 weights, most of which are zero, with numbers at the sums."""
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.rand(64, 50_000, generator=generator).pow(20)
+    weights[torch.rand(weights.shape, generator=generator) < 0.7] = 0.0
+    sums = weights.double().cumsum(-1) / weights.double().sum(-1, keepdim=True)
+    for at in range(0, 50_000, 5_000):
+        number = sums[:, at].clamp(max=1 - 2.0**-53)
+        index = ops.weighted_index(weights.to(gpu), number.to(gpu)).cpu()
+        assert (weights.gather(1, index[:, None]) > 0).all()
