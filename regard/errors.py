@@ -10,6 +10,7 @@ RegardError
 
 from __future__ import annotations
 
+from numbers import Integral
 from pathlib import Path
 
 
@@ -51,12 +52,14 @@ class ConfigError(RegardError):
 
 
 def check_at_least(least: int, **options: int | None) -> None:
-    """Check that each of these options is `least` or more; None is no number.
+    """Check that each of these options is a whole number, `least` or more; None is no number.
 
     Raises:
         ConfigError: one is not.
     """
     for name, value in options.items():
+        if value is not None and not isinstance(value, Integral):
+            raise ConfigError(f"`{name}` must be a whole number, but is {shown(value)}.")
         if value is not None and value < least:
             raise ConfigError(f"`{name}` must be at least {least}, but is {value}.")
 

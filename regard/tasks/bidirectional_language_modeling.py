@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from pydantic import Field
@@ -165,8 +165,7 @@ class BidirectionalLanguageModeling(EmbedsTexts):
     model: Elmo
 
     def __init__(self, model: Elmo, tokenizer: Tokenizer, *, state: StateKind = "carried"):
-        if state not in ("carried", "zeros"):
-            raise ConfigError(f"`state` must be carried or zeros, but is {state!r}.")
+        _check_state(state)
         self.model, self.state = model, state
         self.tokenizer = model.input_tokenizer(tokenizer)
         template = self.tokenizer.template or model.template(self.tokenizer)
@@ -355,10 +354,13 @@ class BidirectionalLanguageModeling(EmbedsTexts):
             state: see `StateSection`; None: as the model's recipe says.
 
         Raises:
+            ConfigError: there is no such state.
             DataError: the text has no words.
             RegardError: the likelihood of the text is not finite.
         """
-        state, text = state or self.state, self.text(rows)
+        state = self.state if state is None else state
+        _check_state(state)
+        text = self.text(rows)
         nats = self._nats(self._batches(text, state, 1))
         unknown = int((text.predicted == self.tokenizer.unk_id).sum())
         tokenization = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
@@ -408,6 +410,11 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         if self.data is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
         return self.data
+
+
+def _check_state(state: str) -> None:
+    if state not in get_args(StateKind):
+        raise ConfigError(f"`state` must be carried or zeros, but is {state!r:.80}.")
 
 
 def _exp(mean: float) -> float:

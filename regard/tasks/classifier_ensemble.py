@@ -7,16 +7,18 @@ both.evaluate(rows)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.data import RowReader
 from regard.errors import ConfigError
 from regard.metrics import Score
 from regard.tasks.batching import TooLong
 from regard.tasks.classification import Classification, LabelPrediction
+from regard.tasks.inputs import as_list
 
 
 class ClassifierEnsemble:
@@ -39,6 +41,7 @@ class ClassifierEnsemble:
 
     def probabilities(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> Tensor:
         """(N, O), in the order of `labels`."""
+        texts = as_list(texts)
         found = torch.zeros(len(texts), len(self.labels))
         for task in self.tasks:
             shares = task.text_scores(task.encoded(texts, too_long)).softmax(-1)
@@ -55,15 +58,20 @@ class ClassifierEnsemble:
         ]
         return [LabelPrediction(max(one, key=one.__getitem__), one) for one in named]
 
-    def predict(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[str]:
-        """The label of each text or pair."""
+    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
+        """The label of each text or pair: a list for a list, one for one."""
+        if self.tasks[0].is_one(texts):
+            return self.predictions([texts], too_long=too_long)[0].label
         return [one.label for one in self.predictions(texts, too_long=too_long)]
 
     def evaluate(
-        self, rows: Sequence[Sequence[str]], *, too_long: TooLong = "truncate"
+        self, rows: RowReader | Iterable[Sequence[str]], *, too_long: TooLong = "truncate"
     ) -> list[Score]:
-        """The metrics of the first classifier, for rows of one text or two and their label."""
-        rows = list(rows)
-        texts = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows]
-        found = self.predict(texts, too_long=too_long)
-        return self.tasks[0].metrics.scores(found, [row[-1] for row in rows])
+        """The metrics of the first classifier, for rows of one text or two and their label.
+
+        Raises:
+            DataError: a row is malformed, or has a label that the classifiers do not know.
+        """
+        texts, targets = self.tasks[0].read_to_evaluate(rows)
+        labels = [self.labels[index] for index in targets.tolist()]
+        return self.tasks[0].metrics.scores(self.predict(texts, too_long=too_long), labels)

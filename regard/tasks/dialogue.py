@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, ClassVar, Literal, Unpack
 
 from pydantic import Field
@@ -136,11 +135,13 @@ class Dialogue(TextToText):
 
     def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
         """The perplexity of the replies, per token, with their histories and without."""
-        rows = [tuple(row) for row in islice(pairs, None)]
-        read = "all" if self.history is None else str(self.history)
-        named = {"reply perplexity": (read, rows)}
-        named["reply perplexity without history"] = ("0", [("", reply) for _, reply in rows])
-        return [self._perplexity(name, read, rows) for name, (read, rows) in named.items()]
+        with_history = [tuple(row) for row in pairs]
+        without = [("", reply) for _, reply in with_history]
+        turns = "all" if self.history is None else str(self.history)
+        return [
+            self._perplexity("reply perplexity", turns, with_history),
+            self._perplexity("reply perplexity without history", "0", without),
+        ]
 
     def _perplexity(self, name: str, history: str, rows: Sequence[Sequence[str]]) -> Score:
         limits = {"max_length": self.model.config.max_length, "too_long": "truncate"}

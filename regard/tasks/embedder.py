@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, TextError, shown
+from regard.errors import ConfigError, TextError, check_at_least, shown
 from regard.layers.pooling import KINDS, Pooling
 from regard.layers.scalar_mix import LayerChoice, choice_of
 from regard.models.protocols import Encoder, Model
@@ -403,13 +403,15 @@ class Embedder:
         if precision not in ("float32", "bfloat16"):
             raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")
         pooling, normalize = options.get("pooling"), options.get("normalize")
+        budget = options.get("max_tokens_per_batch")
+        check_at_least(1, max_tokens_per_batch=budget)
         return cls(
             source.encoder,
             source.input_format,
             choice_of(options.get("layers", "last")),
             unit_of(options.get("per", "text"), pooling, normalize, source.pooling),
             precision,
-            options.get("max_tokens_per_batch") or batch_budget(source.encoder),
+            batch_budget(source.encoder) if budget is None else budget,
         )
 
     @property

@@ -120,12 +120,11 @@ class HarnessAnswers:
             raise ConfigError(
                 f"Generation has no option {unknown[0]!r}. Known: {', '.join(KNOWN)}."
             )
-        sampled = bool(options.get("do_sample")) and options.get("temperature", 1.0) > 0
-        chosen = {name: options[name] for name in SAMPLING if sampled and name in options}
         most = int(options.get("max_gen_toks", ANSWER_TOKENS))
         if self.task.context is not None:
             most = min(most, self.task.context - 1)
-        (found,) = self.task.hypotheses([context], too_long="truncate", max_tokens=most, **chosen)
+        chosen = {"max_tokens": most, **_method_options(options)}
+        (found,) = self.task.hypotheses([context], too_long="truncate", **chosen)
         text = self.task.tokenizer.decode(found[0].tokens)
         stops = options.get("until") or []
         for stop in [stops] if isinstance(stops, str) else stops:
@@ -172,6 +171,17 @@ class HarnessAnswers:
                 here = torch.from_numpy(sizes[numbers])
                 total[numbers], best[numbers] = ending_log_likelihoods(model, batch, here)
         return list(zip(total.tolist(), best.tolist(), strict=True))
+
+
+def _method_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Greedy search, or sampling where `do_sample` asks for it, whatever the model's own method is;
+    a temperature of 0 is greedy search.
+    """
+    temperature = options.get("temperature", 1.0)
+    if not options.get("do_sample") or temperature == 0:
+        return {"beams": 1}
+    given = {name: options[name] for name in SAMPLING if name in options}
+    return {"temperature": temperature, **given}
 
 
 def windows(

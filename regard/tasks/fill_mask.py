@@ -7,7 +7,7 @@ filled.masks[0][:3]                     words for the first mask, with their pro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -89,7 +89,7 @@ class FillMask(EncoderTask):
         texts: Any,
         *,
         top: int = 5,
-        among: Sequence[str] | None = None,
+        among: Iterable[str] | None = None,
         too_long: TooLong = "error",
     ) -> Any:
         """A text with its masks filled, and the `top` best words of each: a list for a list.
@@ -173,9 +173,10 @@ class FillMask(EncoderTask):
     # ---- words
 
     def _filled(
-        self, texts: list[str], top: int, among: Sequence[str] | None, too_long: TooLong
+        self, texts: list[str], top: int, among: Iterable[str] | None, too_long: TooLong
     ) -> list[FilledText]:
         check_at_least(1, top=top)
+        among = among if among is None or isinstance(among, str) else list(among)
         allowed = self._in_vocabulary if among is None else self._only(among)
         count = min(top if among is None else len(among), int(allowed.sum()))
         masks: list[list[list[MaskCandidate]]] = [[] for _ in texts]

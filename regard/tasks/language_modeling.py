@@ -58,6 +58,7 @@ from regard.tasks.stateful_perplexity import (
     StateOptions,
     cache_of,
     carried_likelihood,
+    check_state_options,
     given,
     signature,
 )
@@ -151,6 +152,7 @@ class LanguageModeling(EmbedsTexts):
         stride: int | None = None,
         **state_options: Unpack[StateOptions],
     ):
+        check_state_options(state_options)
         self.model, self.tokenizer = model, tokenizer
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
@@ -451,9 +453,10 @@ class LanguageModeling(EmbedsTexts):
             state_options: how a model that carries a state reads the text; see `StateOptions`.
 
         Raises:
-            ConfigError: the model has no such options.
+            ConfigError: the model has no such options, or one is out of range.
             RegardError: the likelihood of the text is not finite.
         """
+        check_state_options(state_options)
         protocol = self.protocol(window, stride)
         options = cast(StateOptions, {**given(self.state_options), **given(state_options)})
         if protocol.window is not None and options:
@@ -477,7 +480,8 @@ class LanguageModeling(EmbedsTexts):
             nats, tokens = self._total_loss(batches)
         else:
             nats, tokens, protocol = self._carried_loss(ids, options, protocol)
-        unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
+        unknown_id = self.tokenizer.unk_id
+        unknown = 0 if unknown_id is None else int((ids.ids == unknown_id).sum())
         count = tokens if self.unit == "token" else units
         check_any(count, "Perplexity")
         result = Perplexity(nats, count, protocol, unknown)

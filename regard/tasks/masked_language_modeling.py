@@ -35,7 +35,7 @@ from regard.data.readers import read
 from regard.data.sampler import EpochSampler
 from regard.data.sentence_pairs import SentencePairs
 from regard.decoding.steps import evaluating
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 from regard.metrics import Perplexity, Protocol, Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
@@ -188,7 +188,14 @@ class MaskedLanguageModeling(FillMask):
         ]
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Documents:
-        """The documents of files; of tables, the column that is named."""
+        """The documents of files; of tables, the column that is named.
+
+        Raises:
+            ConfigError: several columns are named.
+        """
+        if len(columns) > 1:
+            named = ", ".join(map(str, columns))
+            raise ConfigError(f"`columns` must name the one that holds texts, but names {named}.")
         return read_documents(files, field=columns[0] if columns else None)
 
     def _texts(

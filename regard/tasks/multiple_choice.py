@@ -142,6 +142,7 @@ class MultipleChoice(encoding.EncoderTask):
 
     def _part(self, records: RecordReader[ChoiceQuestion], data: ChoiceData) -> encoding.Part:
         numbered = list(records.numbered())
+        _check_answers(records.name, [one for _, one in numbered])
         report = ReadReport((records.name,), len(numbered), unit=records.report.unit)
         found = self.encode([one for _, one in numbered])
         kept = [
@@ -304,9 +305,15 @@ class MultipleChoice(encoding.EncoderTask):
         *,
         columns: Sequence[int | str] = (),
     ) -> list[Score]:
-        """The accuracy of the predictions for questions whose answer is known."""
+        """The accuracy of the predictions for questions whose answer is known.
+
+        Raises:
+            DataError: a question has no answer.
+        """
         rows = self.with_columns(rows, columns)
-        questions = list(rows if isinstance(rows, RecordReader) else read_choices(rows))
+        rows = rows if isinstance(rows, RecordReader) else read_choices(rows)
+        questions = list(rows)
+        _check_answers(rows.name, questions)
         self.warn_if_truncated(questions)
         metric = Accuracy()
         found = self.predictions(questions, too_long="truncate")
@@ -345,6 +352,20 @@ class MultipleChoice(encoding.EncoderTask):
                 hint = "Shorten its context, or cut the end with too_long='truncate'."
                 raise too_long_error(i, one.length, limit, hint, "Question")
         return GroupedInputs.of([one.inputs for one in found])
+
+
+def _check_answers(name: str, questions: Sequence[ChoiceQuestion]) -> None:
+    """Check that the right answer of each question is one of its choices.
+
+    Raises:
+        DataError: of one it is not; `name` says where the questions are from.
+    """
+    for number, one in enumerate(questions, 1):
+        if one.answer is None or not 0 <= one.answer < len(one.choices):
+            problem = (
+                f"has the answer {one.answer}, which is none of its {len(one.choices)} choices."
+            )
+            raise DataError(name, None, f"question {number} {problem}", "Number them from 0.")
 
 
 def _questions(item: Any, index: int) -> list[ChoiceQuestion]:

@@ -25,7 +25,7 @@ from regard.data.batches import IGNORE, moved
 from regard.data.encoder_inputs import InputBatch
 from regard.data.windows import WordWindows
 from regard.decoding.steps import evaluating
-from regard.errors import DataError, RegardError, TextError
+from regard.errors import DataError, TextError, check_at_least
 from regard.layers.chart import (
     Spans,
     best_trees,
@@ -302,11 +302,11 @@ class Parsing(encoding.EncoderTask):
         tags.
 
         Raises:
+            ConfigError: `n_best` is below 1.
             TextError: a text has no word, or more than `MOST_WORDS`.
         """
         check_too_long(too_long)
-        if n_best < 1:
-            raise RegardError(f"`n_best` must be at least 1, but is {n_best}.")
+        check_at_least(1, n_best=n_best)
         sentences = []
         for index, text in enumerate(self.checked(texts)):
             sentence = self._sentence(text, index)

@@ -25,7 +25,7 @@ from regard.data.batches import moved
 from regard.data.encoder_inputs import EncodedInputs, InputBatch
 from regard.data.token_arrays import ReadReport
 from regard.data.windows import ContextWindows, EncodedContext, concatenated
-from regard.errors import TextError, shown
+from regard.errors import TextError, check_at_least, shown
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
@@ -259,9 +259,11 @@ class QuestionAnswering(encoding.EncoderTask):
         """The answers to pairs (question, context), each with the `n_best` best spans.
 
         Raises:
+            ConfigError: `n_best` is below 1.
             RegardError: an item is not a pair; a question is longer than `question_tokens` and
                 `too_long` is "error".
         """
+        check_at_least(1, n_best=n_best)
         return list(self._answered(self.checked(texts), too_long, n_best))
 
     def checked(self, texts: Any) -> list[Any]:
@@ -302,7 +304,7 @@ class QuestionAnswering(encoding.EncoderTask):
             raise TextError(first, problem, hint, what="Question")
         done = 0
         for chunk, contexts in self._chunks(questions):
-            candidates = [self.answers.candidates(max(n_best, 1)) for _ in chunk]
+            candidates = [self.answers.candidates(n_best) for _ in chunk]
             self._search(self._windows(chunk, contexts), candidates, done)
             done += len(chunk)
             for context, found in zip(contexts, candidates, strict=True):
@@ -312,7 +314,8 @@ class QuestionAnswering(encoding.EncoderTask):
         self, questions: Sequence[Question]
     ) -> Iterator[tuple[list[Question], list[EncodedContext]]]:
         """Neighbouring questions with their contexts, which make about CHUNK windows."""
-        encode, step = self._context_encoder(), (self.input_format.max_length or 1) - self.overlap
+        encode, size = self._context_encoder(), self.input_format.max_length or 1
+        step = size - min(self.overlap, size // 2)  # tokens from one window to the next
         chunk: list[Question] = []
         contexts: list[EncodedContext] = []
         windows = 0.0

@@ -345,10 +345,11 @@ class ReplacedTokenDetection(EncoderTask):
         Raises:
             TextError: an item is a pair, or is no text.
         """
-        for index, text in enumerate(as_list(texts)):
+        texts = as_list(texts)
+        for index, text in enumerate(texts):
             if isinstance(text, tuple):
                 raise TextError(index, "is a pair of texts.", "Give each text alone.")
-        return [(checked_text(text, index),) for index, text in enumerate(as_list(texts))]
+        return [(checked_text(text, index),) for index, text in enumerate(texts)]
 
     def _tokens_read(self, text: str, count: int) -> Encoding:
         """The tokens of a text that are read: the first ones, or on the other side the last."""

@@ -129,19 +129,25 @@ def columns_to_score(
 ) -> RowReader:
     """The rows of a file to evaluate: texts and a list, or texts and a column for each label.
 
+    The number of a column may be a label by chance (labels "0", "1", ...): numbers are columns of
+    labels only where all labels have one, and a text is left.
+
     Raises:
-        ConfigError: the columns of some labels are named, but not of all.
+        ConfigError: the columns of some labels are named, but not of all, or none of a text.
     """
+    column_of = {str(one): one for one in columns if str(one) in labels}
     texts = [one for one in columns if str(one) not in labels]
-    if not {*labels} <= {*map(str, columns)}:
-        if len(texts) < len(columns):
-            missing = [one for one in labels if one not in map(str, columns)]
-            raise ConfigError(
-                f"Name the columns of all labels, or of none: {', '.join(missing)} is missing."
-            )
-        return read(file, columns, lists=columns[-1:])
-    own = [next(one for one in columns if str(one) == label) for label in labels]
-    return MergedColumns(read(file, (*texts, *own)), len(labels), make_list)
+    missing = [label for label in labels if label not in column_of]
+    if texts and not missing:
+        own = [column_of[label] for label in labels]
+        return MergedColumns(read(file, (*texts, *own)), len(labels), make_list)
+    if any(isinstance(one, str) for one in column_of.values()):
+        if not missing:
+            raise ConfigError("`columns` names those of the labels, but none that holds a text.")
+        raise ConfigError(
+            f"Name the columns of all labels, or of none: {', '.join(missing)} is missing."
+        )
+    return read(file, columns, lists=columns[-1:])
 
 
 def list_in(text: str, file: str, line: int) -> list[Any] | None:

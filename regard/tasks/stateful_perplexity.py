@@ -11,17 +11,19 @@ time, such as Transformer-XL, and one with a neural cache.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import torch
 
 from regard.data import ParallelStreams, StreamBatch, TokenArray, WarmedStreams
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_at_least
 from regard.models.protocols import Generator, LanguageModel
 from regard.models.wrappers import generator
 from regard.ops import negative_log_likelihood
 from regard.state import State
+from regard.suggest import nearest
 from regard.tasks.batching import device_of, watched
 from regard.tasks.neural_cache import CacheState, NeuralCache, mixed_nats
 
@@ -67,6 +69,20 @@ class StateOptions(TypedDict, total=False):
 def given(options: StateOptions) -> dict[str, Any]:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def check_state_options(options: Mapping[str, Any]) -> None:
+    """Check the names of options, and that lengths are whole numbers.
+
+    Raises:
+        ConfigError: there is no such option, or a length is out of range.
+    """
+    known = StateOptions.__annotations__
+    if unknown := next((name for name in options if name not in known), None):
+        raise ConfigError(f"Perplexity has no option {unknown!r}. {nearest(unknown, known)}")
+    lengths = ("target_length", "max_distance", NEURAL)
+    check_at_least(1, **{name: options.get(name) for name in lengths})
+    check_at_least(0, memory_length=options.get("memory_length"))
 
 
 def cache_of(options: StateOptions) -> NeuralCache | None:

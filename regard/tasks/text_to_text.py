@@ -433,6 +433,7 @@ class TextToText(EmbedsTexts):
 
         options: see `decoding_inputs`.
         """
+        texts = checked_texts(texts)
         sources, method = self.decoding_inputs(texts, too_long=too_long, **options)
         with muted():
             found = decode_in_order(self.model, sources, method)
@@ -495,11 +496,14 @@ class TextToText(EmbedsTexts):
             limit = self.model.config.max_length
             warn_of_truncation(len(cut), len(sources), "sources", limit)
         texts = self.generate(sources, too_long="truncate", **options)
-        found = [*self.scores(texts, references), *self.reference_scores(pairs)]
-        return found, texts
+        rows = list(zip(sources, references, strict=True))
+        return [*self.scores(texts, references), *self.reference_scores(rows)], texts
 
     def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
-        """Scores of the references themselves, whatever is generated: none."""
+        """Scores of the references themselves, whatever is generated: none.
+
+        pairs: of a source and its reference, as often as they are read.
+        """
         return []
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:

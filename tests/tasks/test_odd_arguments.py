@@ -1,0 +1,250 @@
+"""Arguments of every form: iterators, tables, options out of range or unknown, labels that are
+numbers. An answer is that of the plain form; anything else is an error that names the option.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from regard import decoding
+from regard.data.datasets.multiple_choice import ChoiceQuestion
+from regard.errors import ConfigError, DataError
+from regard.models.gpt2 import GPT2
+from regard.tasks import task_class
+from regard.tasks.classifier_ensemble import ClassifierEnsemble
+from regard.tasks.evaluation_harness import HarnessAnswers
+from regard.text import train
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import every_task
+
+pandas = pytest.importorskip("pandas")
+QUESTION = {"question": "who sat", "choices": ["the cat", "a mat"], "answer": 0}
+PAIR = ("the cat sat", "on a mat")
+WORDS = ["the", "cat", "sat"]  # a list of texts is the words of one
+ASKED: dict[str, Any] = {
+    "fill-mask": "the cat [MASK] on a mat",
+    "masked-language-modeling": "the cat [MASK] on a mat",
+    "next-sentence": PAIR,
+    "sentence-order": PAIR,
+    "question-answering": PAIR,
+    "multiple-choice": QUESTION,
+    "tagging": WORDS,
+    "crf-tagging": WORDS,
+    "captioning": str(Path(__file__).parents[1] / "stripes.png"),
+}
+SEVERAL_TARGETS = ("multi-label-classification", "multi-regression")
+TRANSLATORS = ("translation", "summarization", "text-to-text", "dialogue")
+
+
+@cache
+def task_named(name: str) -> Any:
+    """A task with random weights that are large enough to tell texts apart."""
+    torch.manual_seed(1)
+    task = every_task.MAKERS[name]()
+    with torch.no_grad():
+        for weights in task.model.parameters():
+            weights.add_(torch.randn_like(weights), alpha=0.3)
+    task.model.eval()
+    return task
+
+
+# ---- forms of texts ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(every_task.MAKERS))
+def test_an_iterator_gives_what_its_list_gives(name):
+    task = task_named(name)
+    text = ASKED.get(every_task.task_of(name), "the cat sat on a mat")
+    long = text if not isinstance(text, str) else f"{text} {'cat ' * 40}"
+    texts = [text, text]
+    options = {"max_tokens": 3} if task.decodes and name != "sequence-parsing" else {}
+    several = task.hypotheses if task.decodes else task.predictions
+    wanted = several(texts, **options)
+    assert len(wanted) == 2
+    assert several(iter(texts), **options) == wanted
+    asked = task.predict(texts, **options)
+    np.testing.assert_equal(task.predict((one for one in texts), **options), asked)
+    if name.partition("-")[0] != "captioning":
+        assert task.over_limit(iter([text, long])) == task.over_limit([text, long])
+    if isinstance(text, str) and "captioning" not in name:
+        assert several(pandas.DataFrame({"text": texts}), **options) == wanted
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_pairs_of_every_form_have_the_scores_of_their_list(name):
+    task, pairs = task_named(name), [PAIR, ("who sat", "the old cat")]
+    wanted = task.evaluate(pairs, max_tokens=3)
+    frame = pandas.DataFrame([(1, *pair) for pair in pairs], columns=["id", "from", "to"])
+    assert task.evaluate(iter(pairs), max_tokens=3) == wanted
+    assert task.evaluate(frame, columns=["from", "to"], max_tokens=3) == wanted
+    numbered = ((1, *pair) for pair in pairs)
+    assert task.evaluate(numbered, columns=[1, 2], max_tokens=3) == wanted
+
+
+def test_an_ensemble_takes_what_a_classifier_takes():
+    task = task_named("classification")
+    both = ClassifierEnsemble([task, task])
+    rows = [("the cat", "no"), ("a mat", "yes"), ("who", "perhaps")]
+    texts = [text for text, _ in rows]
+    wanted = task.predict(texts)
+    assert both.predict(texts) == both.predict(iter(texts)) == wanted
+    assert both.predict(texts[0]) == wanted[0] and both.predict(PAIR) == task.predict(PAIR)
+    frame = pandas.DataFrame(rows, columns=["text", "label"])
+    accuracy = task.evaluate(rows)[0].value
+    for form in (rows, iter(rows), frame):
+        assert both.evaluate(form)[0].value == accuracy
+    with pytest.raises(DataError, match="has the label 'maybe', which is none of: no, perhaps"):
+        both.evaluate([("the cat", "maybe")])
+
+
+def test_the_candidates_of_a_mask_may_be_any_iterable():
+    task, words = task_named("fill-mask"), ["cat", "mat"]
+    wanted = task.fill("the [MASK]", among=words)
+    assert task.fill("the [MASK]", among=iter(words)) == wanted
+    assert task.fill("the [MASK]", among=np.array(words)) == wanted
+
+
+# ---- options -------------------------------------------------------------------------------
+
+WHOLE_NUMBERS = [
+    ("fill-mask", "top", lambda task, **option: task.fill("the [MASK]", **option)),
+    ("question-answering", "n_best", lambda task, **option: task.predictions([PAIR], **option)),
+    ("parsing", "n_best", lambda task, **option: task.predictions(["the cat"], **option)),
+    ("embedding", "max_tokens_per_batch", lambda task, **option: task.embed(["a"], **option)),
+    *(
+        (name, option, lambda task, **option: task.evaluate(["the cat sat"], **option))
+        for name, options in {
+            "language-modeling": "target_length max_distance neural_cache",
+            "language-modeling-transformer-xl": "target_length max_distance memory_length",
+            "language-modeling-gpt2": "window stride",
+        }.items()
+        for option in options.split()
+    ),
+]
+
+
+@pytest.mark.parametrize("value", [0, -3, 2.5, "5"])
+@pytest.mark.parametrize(("name", "option", "call"), WHOLE_NUMBERS)
+def test_numbers_out_of_range_are_named(name, option, call, value):
+    if value == 0 and option == "memory_length":
+        return  # no memory at all
+    with pytest.raises(ConfigError, match=f"`{option}` must be (at least|a whole number)"):
+        call(task_named(name), **{option: value})
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(every_task.MAKERS) if "language-m" in n])
+def test_an_unknown_option_of_a_perplexity_is_an_error(name):
+    with pytest.raises((ConfigError, TypeError), match="option 'targetlength'|keyword argument"):
+        task_named(name).evaluate(["the cat sat"], targetlength=3)
+
+
+def test_there_is_no_third_state_between_sentences():
+    with pytest.raises(ConfigError, match="`state` must be carried or zeros, but is 'zeroes'"):
+        task_named("bidirectional-language-modeling").evaluate(["the cat"], state="zeroes")
+
+
+def test_documents_are_read_from_one_column():
+    with pytest.raises(ConfigError, match="must name the one that holds texts, but names a, b"):
+        task_named("masked-language-modeling").rows_to_evaluate(["rows.csv"], ["a", "b"])
+
+
+@pytest.mark.parametrize("overlap", range(every_task.LIMIT // 2, 2 * every_task.LIMIT, 3))
+def test_windows_share_at_most_half_of_their_tokens(overlap):
+    task = task_named("question-answering")
+    pairs = [("who", "the old cat sat on a warm mat " * count) for count in (1, 4, 9)]
+    sizes = dict(max_length=every_task.LIMIT, question_tokens=6)
+    found, wanted = (
+        type(task)(task.model, task.tokenizer, overlap=one, **sizes).predictions(pairs)
+        for one in (overlap, every_task.LIMIT // 2)
+    )
+    assert found == wanted
+
+
+# ---- labels and answers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SEVERAL_TARGETS)
+@pytest.mark.parametrize("first", range(5))
+def test_labels_that_are_numbers_are_no_columns(name, first, tmp_path):
+    plain = task_named(name)
+    labels = [str(first + i) for i in range(len(plain.labels))]
+    task = type(plain)(plain.model, plain.tokenizer, labels=labels)
+    lists = [[0.5, 2.0], [1.0, 3.0]] if name == "multi-regression" else [labels[:1], labels[1:]]
+    rows = list(zip(["the cat", "a mat"], lists, strict=True))
+    wanted = [score.value for score in task.evaluate(rows)]
+    file = tmp_path / "rows.tsv"
+    file.write_text("".join(f"{text}\t{json.dumps(targets)}\n" for text, targets in rows))
+    for columns in ((), (0, 1)):
+        found = task.evaluate(task.rows_to_evaluate([file], columns))
+        assert [score.value for score in found] == wanted
+    assert [score.value for score in task.evaluate(rows, columns=[0, 1])] == wanted
+
+
+def test_numbered_columns_of_labels_are_still_read(tmp_path):
+    plain = task_named("multi-label-classification")
+    task = type(plain)(plain.model, plain.tokenizer, labels=["1", "2", "3"])
+    file = tmp_path / "rows.tsv"
+    file.write_text("the cat\t1\t0\t1\na mat\t0\t1\t0\n")
+    found = task.evaluate(task.rows_to_evaluate([file], [0, 1, 2, 3]))
+    wanted = task.evaluate([("the cat", ["1", "3"]), ("a mat", ["2"])])
+    assert [score.value for score in found] == [score.value for score in wanted]
+    named = type(plain)(plain.model, plain.tokenizer, labels=["a", "b", "c"])
+    with pytest.raises(ConfigError, match="but none that holds a text"):
+        named.rows_to_evaluate([file], ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("answer", [None, -1, 2, 7])
+def test_a_question_without_a_right_answer_is_not_scored(answer):
+    questions = [QUESTION, ChoiceQuestion("", "who sat", ("the cat", "a mat"), answer)]
+    with pytest.raises(DataError, match="question 2 has the answer .*, which is none of its 2"):
+        task_named("multiple-choice").evaluate(questions)
+
+
+@pytest.mark.parametrize("position", range(5))
+def test_unknown_tokens_are_counted_whatever_their_id_is(position):
+    names = [one for one in every_task.SPECIALS if one != "[UNK]"]
+    names.insert(position, "[UNK]")
+    tokenizer = train("wordpiece", every_task.lines(), 60, special_tokens=names)
+    assert tokenizer.unk_id == position
+    config = GPT2.Config(tokenizer.vocab_size, d_model=8, layers=1, heads=2, max_length=16)
+    task = task_class("language-modeling")(GPT2(config), tokenizer)
+    assert task.evaluate(["the \u6771 cat", "\u4eac"]).unknown == 2
+
+
+# ---- the evaluation harness ----------------------------------------------------------------
+
+
+def harness_answer(method: Any, **options: Any) -> str:
+    task = every_task.MAKERS["language-modeling-gpt2"]()
+    task.model, task.method = task_named("language-modeling-gpt2").model, method
+    request = SimpleNamespace(args=("the cat", {"max_gen_toks": 6, **options}))
+    return HarnessAnswers(task).generate_until([request])[0]
+
+
+@pytest.mark.parametrize(
+    "own", [dict(), dict(temperature=1.0), dict(top_k=4, temperature=0.7), dict(beams=3)], ids=str
+)
+def test_the_harness_chooses_between_greedy_search_and_sampling(own):
+    method = decoding.options(max_tokens=5, **own)
+    task = task_named("language-modeling-gpt2")
+
+    def wanted(**options: Any) -> str:
+        (found,) = task.hypotheses(["the cat"], max_tokens=6, **options)
+        return task.tokenizer.decode(found[0].tokens)
+
+    for greedy in (dict(), dict(do_sample=False), dict(do_sample=True, temperature=0.0)):
+        assert harness_answer(method, **greedy) == wanted(beams=1)
+    if own.get("top_k") is None:
+        drawn = harness_answer(method, do_sample=True)
+        assert drawn == wanted(temperature=1.0) != wanted(beams=1)
+    assert harness_answer(method, do_sample=True, top_k=1) == wanted(beams=1)
