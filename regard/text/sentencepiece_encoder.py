@@ -48,12 +48,14 @@ class SentencePieceEncoder:
         names = [re.escape(name) for name in sorted(added, key=len, reverse=True)]
         self.names = re.compile("|".join([*names, *([BYTE_NAME] if self.byte_fallback else [])]))
         self.model = model_of(saved, np.float32)
+        spaced = any(SPACE in name[1:] for name in self.model.scores)
+        self.repeated = re.compile(REPEATED.format("." if spaced else "[^ ]"), re.DOTALL)
 
     def may_differ(self, text: str) -> bool:
         """Whether the `tokenizers` library may give a text other ids than SentencePiece."""
         if self.names.search(text) is not None:
             return not self.reads_special_tokens
-        if REPEATED.search(text) is not None:
+        if self.repeated.search(text) is not None:
             return True
         if text.isascii():
             return False
@@ -122,9 +124,11 @@ class SentencePieceEncoder:
 
 
 NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-# Repeated characters have equally probable segmentations ("--" + "-", "-" + "--"), between which
-# the rounding of SentencePiece decides.
-REPEATED = re.compile(r"([^ ]{1,3}?)\1\1")
+# Of repeated parts there are equally probable segmentations, with the same subwords in another order
+# ("--" + "-", "-" + "--"; "a" + "n" + "ana", "ana" + "n" + "a"), between which the rounding of
+# SentencePiece decides. Where no cut is in both, the text has a part twice and the first character
+# of it once more, or a long part twice. {0}: a character of a subword.
+REPEATED = r"(({0}){0}{{0,2}}?)\1\2|({0}{{4,16}}?)\3"
 
 
 @cache
