@@ -93,13 +93,16 @@ def read_documents(
     field: of tables: the column with the text, by name or by number from 0.
 
     Raises:
-        ConfigError: `documents` is something else, or a table is not read by rows.
-        DataError: a folder has no files.
+        ConfigError: there are no files, or `documents` is something else.
+        DataError: a folder has no files, a table is not read by rows, or `field` is that of plain
+            text.
     """
     if documents is not None and documents not in get_args(Separator):
         known = ", ".join(get_args(Separator))
         raise ConfigError(f"`documents` must be one of {known}, but is {documents!r}.")
     given = [files] if isinstance(files, str | PathLike) else list(files)
+    if not given:
+        raise ConfigError("`files` must name at least one file or folder, but is empty.")
     paths = [path for one in given for path in _files_in(str(one))]
     tables = [path for path in paths if ending(path) in ENDINGS]
     separator = documents or ("rows" if len(tables) == len(paths) else "blank-lines")

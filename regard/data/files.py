@@ -1,9 +1,9 @@
 """Files of text as streams of lines: compressed or not, strictly UTF-8; errors name the line.
 
-A path may name a member of an archive: `corpus.zip!train/fra.txt`. Files that end in `.gz`,
-`.bz2`, `.xz` or `.zst` are decompressed on the way. A line ends with `\\n` or `\\r\\n` and with
-nothing else: form feeds, U+2028, lone `\\r` and NUL are characters like all others. A byte order
-mark is dropped.
+A path may name a member of an archive: `corpus.zip!train/fra.txt`. Files and members that end in
+`.gz`, `.bz2`, `.xz` or `.zst` are decompressed on the way. A line ends with `\\n` or `\\r\\n` and
+with nothing else: form feeds, U+2028, lone `\\r` and NUL are characters like all others. A byte
+order mark is dropped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import struct
 import zipfile
 import zlib
@@ -154,7 +155,8 @@ def _bounded_lines(most: int, stream: Any) -> Iterator[bytes]:
 
 
 def hash_of(path: str | Path) -> str:
-    """SHA-256 (hex) of the bytes of a file, not decompressed; or of a member, `x.zip!member`.
+    """SHA-256 (hex) of the bytes of a file, not decompressed; or of a member, `x.zip!member`, as it
+    is read.
 
     Raises:
         DataError: it does not exist or cannot be read.
@@ -170,8 +172,10 @@ def hash_of(path: str | Path) -> str:
 
 def split_member(path: str | Path) -> tuple[Path, str]:
     """`("x.zip", "member")` for the path "x.zip!member"; `(path, "")` for any other."""
-    archive, separator, member = str(path).partition(".zip!")
-    return (Path(archive + ".zip"), member) if separator else (Path(path), "")
+    found = re.search(r"\.zip!", text := str(path), re.IGNORECASE)
+    if found is None:
+        return Path(path), ""
+    return Path(text[: found.end() - 1]), text[found.end() :]
 
 
 def ending(path: str | Path) -> str:
@@ -231,13 +235,19 @@ def _opened(path: Path, member: str) -> Iterator[BinaryIO]:
             opened[:] = [file]
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(file) as archive:
-                with archive.open(_member(path, member, archive)) as stream:
-                    yield io.BufferedReader(stream)  # type: ignore[type-var]
-        elif decompressed := COMPRESSED.get(path.suffix.lower()):
-            with decompressed(file) as stream:
-                yield stream
+                name = _member(path, member, archive)
+                with archive.open(name) as packed, _decompressed(packed, name) as stream:
+                    # `readline` of a member itself reads single bytes.
+                    yield io.BufferedReader(stream) if stream is packed else stream  # type: ignore[type-var]
         else:
-            yield file
+            with _decompressed(file, path.name) as stream:
+                yield stream
+
+
+def _decompressed(file: Any, name: str) -> Any:
+    """The decompressed bytes of an open file of this name; itself where it is not compressed."""
+    decompress = COMPRESSED.get(Path(name).suffix.lower())
+    return file if decompress is None else decompress(file)
 
 
 def _member(path: Path, member: str, archive: zipfile.ZipFile) -> str:

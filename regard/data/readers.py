@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -276,6 +277,9 @@ class CsvReader(_TableReader):
                     text.begin_row(begun)
             except csv.Error as error:
                 hint = 'Is a quote (") that opens on this line never closed, or not doubled inside?'
+                if "new-line character" in str(error):
+                    hint = "A carriage return stands outside of quotes: put the field into quotes,"
+                    hint += " or where it ends the lines, write line feeds."
                 problem = f"the row that begins here is not CSV: {error}."
                 raise DataError(self.path, begun, problem, hint) from error
 
@@ -362,7 +366,11 @@ class ParquetReader(RecordFile):
             with pyarrow.parquet.ParquetFile(self.path) as file:
                 present = file.schema_arrow.names
                 _check_unique(self.path, present)
-                batches = file.iter_batches(batch_size=1024, columns=choose(present))
+                columns = choose(present)
+                if not columns:
+                    problem, hint = "no column was chosen.", f"It has: {', '.join(present)}."
+                    raise DataError(self.path, None, f"is a table, and {problem}", hint)
+                batches = file.iter_batches(batch_size=1024, columns=columns)
                 yield from enumerate(chain.from_iterable(map(self._listed, batches)), 1)
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(self.path, None, f"cannot be read as Parquet: {error}.") from error
@@ -583,7 +591,11 @@ def text_of(name: Field, value: object, location: Location) -> str:
 
 
 def _column_number(path: str | Path, column: Field, names: list[str] | None) -> int:
-    """The number of a column, from 0, in a table whose header holds `names`, if it has one."""
+    """The number of a column, from 0, in a table whose header holds `names`, if it has one.
+
+    Raises:
+        DataError: there is no such column, or several have its name.
+    """
     if isinstance(column, int) and column >= 0:
         return column
     if names is None:
@@ -591,6 +603,7 @@ def _column_number(path: str | Path, column: Field, names: list[str] | None) -> 
         raise DataError(path, None, f"has no column {column!r}: it has no header.", hint)
     if column not in names:
         raise _unknown((path, 1), column, names)
+    _check_unique(path, [name for name in names if name == column])
     return names.index(str(column))
 
 
@@ -604,9 +617,10 @@ def _select(location: Location, fields: Sequence[str], numbers: Sequence[int]) -
 
 
 def _check_unique(path: str | Path, names: Sequence[str]) -> None:
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise DataError(path, None, f"has more than one column {twice[0]!r}.", "Rename one.")
+    """Raise a DataError where a name of a column occurs twice."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise DataError(path, None, f"has more than one column {name!r}.", "Rename one.")
 
 
 def _unknown(location: Location, name: Field, present: Iterable[str]) -> DataError:

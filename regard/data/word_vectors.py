@@ -11,6 +11,7 @@ Only the vectors of the words asked for stay.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -21,14 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.files import open_bytes
+from regard.data.files import LONGEST_LINE, open_bytes
 from regard.errors import DataError
 
 NUMBER = np.dtype("<f4")  # of binary files
 LONGEST_WORD = 10_000  # bytes; a longer one means that the file is of another kind
 WIDEST = 100_000
-LONGEST_LINE = 1 << 24
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Entry = tuple[int, bytes, bytes | list[bytes]]  # the line, the word, and its vector
 
@@ -91,7 +90,7 @@ def read_word_vectors(path: str | Path, words: Sequence[str]) -> PretrainedVecto
 def _entries(file: Path) -> Iterator[tuple[int, int, bytes, bytes | list[bytes]]]:
     """Of each word the width of the file, its line, the word, and its vector as it is written."""
     with open_bytes(file) as stream:
-        first = stream.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
+        first = stream.readline(LONGEST_LINE).removeprefix(BOM_UTF8)
         words, width = _header(first) or (0, len(first.split()) - 1)
         if width < 1:
             raise DataError(file, 1, "is no word with its numbers.", "Is it a file of vectors?")

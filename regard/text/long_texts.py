@@ -26,7 +26,8 @@ LOCAL = ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAcce
 def can_be_divided(fast: tokenizers.Tokenizer) -> bool:
     """Whether this tokenizer gives the same tokens to the parts of a text as to the whole."""
     found: dict[str, Any] = json.loads(fast.to_str())
-    if any(" " in token["content"] for token in found["added_tokens"]):
+    # A token may have a space inside, or take the spaces after it.
+    if any(" " in token["content"] or token["rstrip"] for token in found["added_tokens"]):
         return False
     steps = _steps(found["pre_tokenizer"], "pretokenizers")
     apart = steps and (

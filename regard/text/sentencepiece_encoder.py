@@ -124,10 +124,10 @@ class SentencePieceEncoder:
 
 
 NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-# Of repeated parts there are equally probable segmentations, with the same subwords in another order
-# ("--" + "-", "-" + "--"; "a" + "n" + "ana", "ana" + "n" + "a"), between which the rounding of
-# SentencePiece decides. Where no cut is in both, the text has a part twice and the first character
-# of it once more, or a long part twice. {0}: a character of a subword.
+# Of repeated parts there are equally probable segmentations with the same subwords in another order
+# (-- + - and - + --, a + n + ana and ana + n + a), between which the rounding of
+# SentencePiece decides. If no cut is in both, the text has a part twice and the first character of
+# it once more, or a long part twice. {0}: a character of a subword.
 REPEATED = r"(({0}){0}{{0,2}}?)\1\2|({0}{{4,16}}?)\3"
 
 

@@ -155,6 +155,9 @@ def test_errors_name_file_and_line(tokenizers, tmp_path):
         read_documents(tmp_path / "x.txt", field="text")
     with pytest.raises(ConfigError, match="`documents` must be one of rows, blank-lines, files"):
         read_documents(tmp_path / "x.txt", "lines")
+    for options in ({}, {"field": "text"}):
+        with pytest.raises(ConfigError, match="`files` must name at least one file or folder"):
+            read_documents([], **options)
     (tmp_path / "x.txt").write_bytes(b"good\n\xff\n")
     with pytest.raises(DataError, match=r"x\.txt:2: byte 0xFF"):
         encode_corpus(read_documents(tmp_path / "x.txt"), tokenizer)

@@ -223,6 +223,9 @@ def test_unknown_layouts_tasks_and_parts_raise_errors(tmp_path):
         list(read_glue("stsb", write(tmp_path / "x.tsv", "g\tf\t2012\t1\t7.5\ta\tb")))
     with pytest.raises(DataError, match="is empty: it has not one row"):
         list(read_glue("cola", write(tmp_path / "none.tsv")))
+    twice = write(tmp_path / "twice.tsv", "sentence1\tsentence1\tsentence2\tlabel", "a\tb\tc\t0")
+    with pytest.raises(DataError, match=r"twice.tsv:1: has more than one column 'sentence1'\."):
+        list(read_glue("rte", twice))
     with pytest.raises(ConfigError, match=r"`task` is 'mprc', .* Did you mean 'mrpc'\?"):
         read_glue("mprc", tmp_path, "train")
     with pytest.raises(ConfigError, match=r"`part` of MNLI is 'dev'\. .*dev_matched"):

@@ -76,6 +76,20 @@ def test_compressed_files_and_members_read_alike(tmp_path):
         list(lines(f"{tmp_path}/x.zip!in/fr.tsv"))
 
 
+@pytest.mark.parametrize("name", ["x.zip", "X.ZIP"])
+@pytest.mark.parametrize("ending", ["", ".gz", ".BZ2", ".xz"])
+def test_members_of_an_archive_are_decompressed_as_files_are(tmp_path, name, ending):
+    modules = {".gz": gzip, ".BZ2": bz2, ".xz": lzma}
+    table = b"de,en\r\neins,one\r\n"
+    packed = modules[ending].compress(table) if ending else table
+    with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"in/x.csv{ending}", packed)
+    member = f"{tmp_path / name}!in/x.csv{ending}"
+    assert list(read(member, ("en", "de"))) == [("one", "eins")]
+    assert list(lines(tmp_path / name)) == ["de,en", "eins,one"]
+    assert hash_of(member) == hashlib.sha256(table).hexdigest()
+
+
 def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path):
     path = tmp_path / "x.tsv.gz"
     path.write_bytes(gzip.compress(b"a line of text\tits translation\n" * 60_000))  # 1.9 MB
@@ -231,6 +245,24 @@ def test_a_wrong_column_lists_the_columns(tmp_path):
         read(path, (0,), format="tvs")
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_a_column_whose_name_occurs_twice_is_not_guessed(tmp_path, ending):
+    path = tmp_path / f"x.{ending}"
+    if ending == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        columns = [pyarrow.array([one]) for one in ("a", "b", "1")]
+        parquet.write_table(pyarrow.Table.from_arrays(columns, ["text", "text", "label"]), path)
+    else:
+        comma = "," if ending == "csv" else "\t"
+        write(path, f"text{comma}text{comma}label\na{comma}b{comma}1\n")
+        assert list(read(path, ("label",))) == [("1",)]
+        assert list(read(path, (1, 2), header=True)) == [("b", "1")]
+    with pytest.raises(DataError, match=rf"x\.{ending}: has more than one column 'text'"):
+        list(read(path, ("text", "label")))
+
+
 def test_ragged_tables_name_the_line(tmp_path):
     path = write(tmp_path / "x.tsv", "de\ten\neins\tone\nzwei\n")
     with pytest.raises(DataError, match=r"x\.tsv:3: has 1 fields, but the header has 2"):
@@ -258,6 +290,9 @@ def test_csv_rows_keep_quotes_and_newlines_and_have_line_numbers(tmp_path):
     assert next(rows) == (3, ("b", "c"))
     with pytest.raises(DataError, match=r"x\.csv:5: the row that begins here is not CSV.*quote"):
         next(rows)
+    old = write(tmp_path / "old.csv", "a,b\rc,d\r")
+    with pytest.raises(DataError, match=r"A carriage return stands outside of quotes"):
+        list(read(old, (0,)))
 
 
 def test_csv_is_read_with_another_delimiter(tmp_path):

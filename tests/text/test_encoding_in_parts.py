@@ -81,3 +81,9 @@ def test_tokenizers_that_look_across_spaces_are_not_divided():
     with_space = variant("wordpiece")
     with_space.add_tokens(["New York"])
     assert not long_texts.can_be_divided(with_space)
+    takes_spaces = variant("byte-bpe")
+    takes_spaces.add_tokens([tokenizers.AddedToken("MASK", rstrip=True)])
+    line = "the MASK sat on MASK 12 mats"
+    whole = takes_spaces.encode(line, add_special_tokens=False).ids
+    assert long_texts.encode_in_parts(takes_spaces, [line]) != [whole]
+    assert not long_texts.can_be_divided(takes_spaces)

@@ -210,6 +210,9 @@ class _Table:
         if self.labels and layout.label not in fields:
             problem = f"has no column {layout.label!r}: the labels of this part are hidden."
             raise DataError(self.path, number, problem, "labels=False gives the texts alone.")
+        if twice := [name for name in wanted if fields.count(str(name)) > 1]:
+            problem = f"has more than one column {twice[0]!r}."
+            raise DataError(self.path, number, problem, "Rename one.")
         self.columns = tuple(fields.index(str(name)) for name in wanted)
         return True
 

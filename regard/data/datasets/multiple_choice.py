@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,11 +10,12 @@ from os import PathLike
 from typing import Any
 
 from regard.data.datasets.records import RecordReader, Source, json_of, listed, must_be
-from regard.data.files import ending, lines
+from regard.data.files import ending, open_bytes
 from regard.data.readers import CsvReader, JsonLinesReader, Location, found, picked, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
+MOST_BLANK = 1 << 16  # bytes of white space before the first value of a JSON file
 _SWAG = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
 
 
@@ -63,12 +65,19 @@ def _entries(path: str, labels: bool) -> Iterator[tuple[Location, Any]]:
     elif ending(path) != ".json":
         hint = "Name it .json (DREAM), .csv (SWAG) or .jsonl; before .gz, .bz2, .xz or .zst too."
         raise DataError(path, None, "has an ending that tells no format of choices.", hint)
-    elif next((line for line in lines(path) if line.strip()), "").lstrip().startswith("["):
+    elif _is_list(path):
         for i, item in enumerate(json_of(path)):
             yield (f"{path}, item {i}", None), item
     else:
         for number, record in JsonLinesReader(path, ()).records():
             yield (path, number), record
+
+
+def _is_list(path: str) -> bool:
+    """Whether a JSON file begins as a list does, which may be one line of any length."""
+    with open_bytes(path) as stream:
+        start = stream.read(MOST_BLANK).removeprefix(BOM_UTF8)
+    return start.lstrip().startswith(b"[")
 
 
 def _questions(item: object, location: Location, labels: bool) -> Iterator[ChoiceQuestion]:
