@@ -68,7 +68,7 @@ class Documents:
             rows, file = reader.numbered(), reader.file_of(0)
             if self.separator == "rows":
                 for line, row in rows:
-                    yield DocumentPassage(_only(row, file, line), file, line, True, True)
+                    yield DocumentPassage(_single_field(row, file, line), file, line, True, True)
             elif self.separator == "files":
                 yield from _document((line, row[0], file) for line, row in rows)
             else:
@@ -149,7 +149,7 @@ def _files_in(path: str) -> Sequence[str]:
     return found
 
 
-def _only(row: Row, file: str, line: int) -> str:
+def _single_field(row: Row, file: str, line: int) -> str:
     """The one field of a row."""
     if len(row) != 1:
         problem = f"has {len(row)} fields, but a document is one text."

@@ -268,7 +268,7 @@ class PairRows:
 
     def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
         """See `TextRows`."""
-        drawn = self.pairs.drawn(cycle)
+        drawn = self.pairs.draw_pairs(cycle)
         numbers = permutation(len(drawn), self.pairs.seed, epoch)
         return _PairEpoch(self, drawn, numbers)
 

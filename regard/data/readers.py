@@ -320,7 +320,7 @@ class JsonLinesReader(RecordFile):
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         for number, record in self.records():
-            yield number, picked(record, self.fields, (self.path, number), lists=self.lists)
+            yield number, texts_of(record, self.fields, (self.path, number), lists=self.lists)
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The objects of the file, each with the number of its line."""
@@ -347,7 +347,7 @@ class ParquetReader(RecordFile):
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         for number, record in self._numbered_records(self._names):
-            yield number, picked(record, self.fields, (self.path, number), lists=self.lists)
+            yield number, texts_of(record, self.fields, (self.path, number), lists=self.lists)
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         return self._numbered_records(lambda present: present)
@@ -423,7 +423,7 @@ class ItemReader(RowReader):
 
     def _row(self, location: Location, item: object) -> Row:
         if isinstance(item, Mapping):
-            return picked(item, self.fields, location, plain_scalar, self.lists)
+            return texts_of(item, self.fields, location, plain_scalar, self.lists)
         if isinstance(item, str) and not self.fields:
             return (text_of(0, item, location),)
         if isinstance(item, Sequence) and not isinstance(item, bytes | str):
@@ -526,7 +526,7 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
         raise DataError(path, line or error.lineno, problem, hint) from None
 
 
-def picked(
+def texts_of(
     record: Mapping[Any, Any],
     fields: Sequence[Field],
     location: Location,

@@ -67,13 +67,15 @@ class SentencePairs:
         data = f"{self.corpus.tokens.checksum:08x}"
         return {"data": data, "pair_length": self.length, "seed": self.seed}
 
-    def drawn(self, cycle: int) -> np.ndarray:
+    def draw_pairs(self, cycle: int) -> np.ndarray:
         """The pairs of one draw, (N, 5) int64: see `Pair`."""
         draw = random.Random(f"{self.seed} {cycle}")
-        pairs = (pair for number in range(len(self.documents)) for pair in self._of(number, draw))
+        pairs = (
+            pair for number in range(len(self.documents)) for pair in self._pairs_of(number, draw)
+        )
         return np.array(list(pairs), dtype=np.int64)
 
-    def _of(self, number: int, draw: random.Random) -> Iterator[Pair]:
+    def _pairs_of(self, number: int, draw: random.Random) -> Iterator[Pair]:
         """The pairs whose first text is of document `number`."""
         at, end = self.documents[number]
         starts = self.sentences
@@ -87,11 +89,13 @@ class SentencePairs:
                 second, behind = (starts[middle], starts[last]), last
             else:
                 wanted = max(1, length - (starts[middle] - starts[at]))
-                second, behind = self._of_another(number, wanted, draw), middle
-            yield (*self._cut((starts[at], starts[middle]), second, length, draw), follows)
+                second, behind = self._from_another_document(number, wanted, draw), middle
+            yield (*self._truncated((starts[at], starts[middle]), second, length, draw), follows)
             at = behind
 
-    def _of_another(self, number: int, wanted: int, draw: random.Random) -> tuple[int, int]:
+    def _from_another_document(
+        self, number: int, wanted: int, draw: random.Random
+    ) -> tuple[int, int]:
         """Sentences of another document, at least so many tokens where it has them."""
         other = draw.randrange(len(self.documents) - 1)
         first, end = self.documents[other + (other >= number)]
@@ -102,7 +106,7 @@ class SentencePairs:
         return self.sentences[at], self.sentences[last]
 
     @staticmethod
-    def _cut(
+    def _truncated(
         first: tuple[int, int], second: tuple[int, int], length: int, draw: random.Random
     ) -> tuple[int, int, int, int]:
         """Both texts within `length` tokens; the longer one loses tokens at both of its ends."""

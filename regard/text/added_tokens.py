@@ -26,7 +26,7 @@ def add(fast: tokenizers.Tokenizer, tokens: Sequence[AddedTokenSpec]) -> None:
     """
     new = [t.content for t in tokens if t.content and fast.token_to_id(t.content) is None]
     before = set(fast.get_vocab(with_added_tokens=True).values()) if new else set()
-    fast.add_tokens([token.made() for token in tokens])
+    fast.add_tokens([token.to_added_token() for token in tokens])
     for content in new:
         number = fast.token_to_id(content)
         if number is None or number in before:

@@ -156,7 +156,7 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTok
     if fit.family in (BERT, ROBERTA):
         _put_class_template(path, fast, fit.family, settings, roles)
     _check_template(path, fast)
-    return _made(path, fast, _kind_of(fast), roles or _known_roles(fast), settings)
+    return _loaded(path, fast, _kind_of(fast), roles or _known_roles(fast), settings)
 
 
 def _check_content(path: Path, content: dict[str, Any]) -> list[tuple[int, AddedTokenSpec]]:
@@ -256,7 +256,7 @@ def _check_template(path: Path, fast: tokenizers.Tokenizer) -> Template | None:
     return template
 
 
-def _made(
+def _loaded(
     path: Path,
     fast: tokenizers.Tokenizer,
     kind: str,
@@ -539,7 +539,7 @@ def _finish(
     roles = known | settings.roles
     if fast.post_processor is None:
         _put_ends(fast, roles, settings)
-    return _made(path, fast, kind, roles, settings)
+    return _loaded(path, fast, kind, roles, settings)
 
 
 def _put_ends(

@@ -98,7 +98,7 @@ class AddedTokenSpec:
         flags = fields.lstrip, fields.rstrip, fields.single_word, normal, is_special
         return cls(fields.content, *flags)
 
-    def made(self) -> AddedToken:
+    def to_added_token(self) -> AddedToken:
         """The token as an object of `tokenizers`."""
         return AddedToken(self.content, **{name: getattr(self, name) for name in FLAGS})
 

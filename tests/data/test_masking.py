@@ -204,7 +204,7 @@ def test_special_tokens_are_never_chosen(tokenizer):
 def test_half_of_the_pairs_follow_and_the_others_are_of_another_document(tokenizer):
     corpus = corpus_of(documents(2000), tokenizer)
     pairs = SentencePairs(corpus, length=61, seed=1)
-    found, offsets = pairs.drawn(0), corpus.tokens.offsets
+    found, offsets = pairs.draw_pairs(0), corpus.tokens.offsets
     a, a_end, b, b_end, follows = found.T
     sizes = (a_end - a) + (b_end - b)
     assert (a_end > a).all() and (b_end > b).all() and sizes.max() <= 61
@@ -215,7 +215,9 @@ def test_half_of_the_pairs_follow_and_the_others_are_of_another_document(tokeniz
     assert (document[0] != document[2])[~follows].all()
     assert (b >= a_end)[follows].all()
     assert follows.mean() == pytest.approx(0.5, abs=2 / len(found) ** 0.5)
-    assert (pairs.drawn(0) == found).all() and not np.array_equal(pairs.drawn(1)[:50], found[:50])
+    assert (pairs.draw_pairs(0) == found).all() and not np.array_equal(
+        pairs.draw_pairs(1)[:50], found[:50]
+    )
 
 
 def test_a_pair_that_is_not_cut_joins_at_a_sentence(tokenizer, monkeypatch):
@@ -223,7 +225,7 @@ def test_a_pair_that_is_not_cut_joins_at_a_sentence(tokenizer, monkeypatch):
     corpus = corpus_of(documents(200), tokenizer)
     pairs = SentencePairs(corpus, length=1000, seed=3)
     starts = {*corpus.sentences.tolist()}
-    for a, a_end, b, b_end, follows in pairs.drawn(0).tolist():
+    for a, a_end, b, b_end, follows in pairs.draw_pairs(0).tolist():
         assert {a, a_end, b, b_end} <= starts
         assert not follows or a_end == b
 
@@ -244,7 +246,7 @@ def test_pairs_have_two_segments_and_a_label(tokenizer):
             assert len(ends) == 2 and ends[1] == length - 1 < 32
             assert segments[:length].tolist() == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
             seen += 1
-    assert seen == len(rows.pairs.drawn(0))
+    assert seen == len(rows.pairs.draw_pairs(0))
 
 
 def test_corpora_without_pairs_are_errors(tokenizer):
@@ -253,12 +255,12 @@ def test_corpora_without_pairs_are_errors(tokenizer):
     with pytest.raises(ConfigError, match="Every document has one sentence"):
         SentencePairs(corpus_of(["The cat sat.", "A mat."], tokenizer), length=20, seed=1)
     some = SentencePairs(corpus_of(["The cat sat. On.", "A mat."], tokenizer), length=20, seed=1)
-    assert some.single == 1 and len(some.drawn(0)) == 1
+    assert some.single == 1 and len(some.draw_pairs(0)) == 1
 
 
 def test_a_long_line_and_long_sentences_are_cut(tokenizer):
     long = " ".join(WORDS * 20_000)  # one sentence
     corpus = corpus_of([long, "The cat sat. A mat was warm.", f"{long[:900]}. The cat."], tokenizer)
-    found = SentencePairs(corpus, length=30, seed=1).drawn(0)
+    found = SentencePairs(corpus, length=30, seed=1).draw_pairs(0)
     sizes = (found[:, 1] - found[:, 0]) + (found[:, 3] - found[:, 2])
     assert sizes.max() <= 30 and (found[:, 1] > found[:, 0]).all()

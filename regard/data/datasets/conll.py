@@ -11,7 +11,7 @@ from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple
 
-from regard.data.datasets.records import RecordReader, Source, listed
+from regard.data.datasets.records import RecordReader, Source, items_of
 from regard.data.files import lines
 from regard.data.header_rows import OF_TAGS, OF_WORDS, header_error
 from regard.data.readers import Location, found, text_of
@@ -58,7 +58,7 @@ def read_conll(
 def _sentences(
     source: Source, report: ReadReport, columns: tuple[int, int], header: bool | None
 ) -> Iterator[tuple[int, TaggedSentence]]:
-    items = listed(source)
+    items = items_of(source)
     if items is None:
         sentences = _from_columns(str(source), report, _Columns(str(source), columns, header))
     else:

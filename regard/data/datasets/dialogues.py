@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from regard.data.datasets.records import RecordReader, Source, json_of, listed, must_be
+from regard.data.datasets.records import RecordReader, Source, items_of, must_be, read_json_file
 from regard.data.files import ending
 from regard.data.readers import Location, Row, RowReader, text_of
 from regard.data.token_arrays import ReadReport
@@ -39,7 +39,7 @@ def read_dialogues(data: str | PathLike[str] | Iterable[Any]) -> RecordReader[Tu
 
 
 def _read(source: Source, report: ReadReport) -> Iterator[tuple[int, Turns]]:
-    for number, (location, item) in enumerate(listed(source) or _whole(str(source)), 1):
+    for number, (location, item) in enumerate(items_of(source) or _whole(str(source)), 1):
         report.read += 1
         yield number, _dialogue(item, location)
 
@@ -49,7 +49,7 @@ def _whole(path: str) -> Iterator[tuple[Location, Any]]:
     if ending(path) != ".json":
         hint = "Name it .json (a list of dialogues, or DREAM) or .jsonl (a dialogue a line)."
         raise DataError(path, None, "has an ending that tells no format of dialogues.", hint)
-    for i, item in enumerate(must_be(json_of(path), list, "the file", (path, None))):
+    for i, item in enumerate(must_be(read_json_file(path), list, "the file", (path, None))):
         yield (f"{path}, item {i}", None), item
 
 

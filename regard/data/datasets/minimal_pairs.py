@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-from regard.data.datasets.records import RecordReader, Source, listed, must_be
+from regard.data.datasets.records import RecordReader, Source, items_of, must_be
 from regard.data.files import check_file, split_member
 from regard.data.readers import Location
 from regard.data.token_arrays import ReadReport
@@ -78,7 +78,7 @@ def _members(path: Path) -> list[str]:
 
 
 def _read(source: Source, report: ReadReport) -> Iterator[tuple[int, MinimalPair]]:
-    items = listed(source)
+    items = items_of(source)
     if items is None:
         raise ConfigError(f"{source} must end in .jsonl, .ndjson or .zip, or be a folder of such.")
     for number, (location, item) in enumerate(items, 1):

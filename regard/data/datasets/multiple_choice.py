@@ -9,9 +9,9 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from regard.data.datasets.records import RecordReader, Source, json_of, listed, must_be
+from regard.data.datasets.records import RecordReader, Source, items_of, must_be, read_json_file
 from regard.data.files import ending, open_bytes
-from regard.data.readers import CsvReader, JsonLinesReader, Location, found, picked, text_of
+from regard.data.readers import CsvReader, JsonLinesReader, Location, found, text_of, texts_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -50,7 +50,7 @@ def read_choices(
 
 
 def _read(source: Source, report: ReadReport, labels: bool) -> Iterator[tuple[int, ChoiceQuestion]]:
-    for location, item in listed(source) or _entries(str(source), labels):
+    for location, item in items_of(source) or _entries(str(source), labels):
         for question in _questions(item, location, labels):
             report.read += 1
             yield report.read, question
@@ -66,7 +66,7 @@ def _entries(path: str, labels: bool) -> Iterator[tuple[Location, Any]]:
         hint = "Name it .json (DREAM), .csv (SWAG) or .jsonl; before .gz, .bz2, .xz or .zst too."
         raise DataError(path, None, "has an ending that tells no format of choices.", hint)
     elif _is_list(path):
-        for i, item in enumerate(json_of(path)):
+        for i, item in enumerate(read_json_file(path)):
             yield (f"{path}, item {i}", None), item
     else:
         for number, record in JsonLinesReader(path, ()).records():
@@ -102,7 +102,7 @@ def _plain(record: Mapping[str, Any], location: Location, labels: bool) -> Choic
 
 
 def _swag(record: Mapping[str, Any], location: Location, labels: bool) -> ChoiceQuestion:
-    context, start, *ends = picked(record, _SWAG, location)
+    context, start, *ends = texts_of(record, _SWAG, location)
     label = record.get("label")
     if isinstance(label, str) and label.isdecimal() and len(label) < 10:
         record = {**record, "label": int(label)}
@@ -120,7 +120,9 @@ def _dream(item: object, location: Location, labels: bool) -> Iterator[ChoiceQue
     spoken = must_be(turns, list, "the turns", location)
     context = "\n".join(text_of(i, turn, location) for i, turn in enumerate(spoken))
     for record in must_be(questions, list, "the questions", location):
-        (question,) = picked(must_be(record, dict, "a question", location), ("question",), location)
+        (question,) = texts_of(
+            must_be(record, dict, "a question", location), ("question",), location
+        )
         choices = _choices(found(record, "choice", location), location)
         answer = _answer(record, "answer", choices, location) if labels else None
         yield ChoiceQuestion(context, question, choices, answer)

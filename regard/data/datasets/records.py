@@ -75,7 +75,7 @@ class RecordReader(Generic[T]):
             raise DataError(self.name, None, problem, f"{report}." * bool(report.events))
 
 
-def listed(source: Source) -> Iterator[tuple[Location, Any]] | None:
+def items_of(source: Source) -> Iterator[tuple[Location, Any]] | None:
     """The given items, or the objects of a .jsonl file; None for a file of another format."""
     if isinstance(source, ItemReader):
         name, numbered = source.file_of(0), source.whole()
@@ -86,7 +86,7 @@ def listed(source: Source) -> Iterator[tuple[Location, Any]] | None:
     return (((name, number), item) for number, item in numbered)
 
 
-def json_of(path: str | Path) -> Any:
+def read_json_file(path: str | Path) -> Any:
     """The value of a JSON file, which is read into memory as a whole.
 
     Raises:

@@ -15,11 +15,11 @@ from regard.data.datasets.records import (
     RecordReader,
     Source,
     check_choice,
-    json_of,
-    listed,
+    items_of,
     must_be,
+    read_json_file,
 )
-from regard.data.readers import Location, found, picked, text_of
+from regard.data.readers import Location, found, text_of, texts_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -71,7 +71,7 @@ def read_squad(
 def _questions(
     source: Source, report: ReadReport, labels: bool, misplaced: Misplaced
 ) -> Iterator[tuple[int, Question]]:
-    for location, item in _records(listed(source) or _articles(str(source))):
+    for location, item in _records(items_of(source) or _articles(str(source))):
         report.read += 1
         question = item if isinstance(item, Question) else _question(item, location, labels)
         kept = _with_placed_answers(question, location, report, misplaced)
@@ -82,7 +82,7 @@ def _questions(
 def _articles(path: str) -> Iterator[tuple[Location, Any]]:
     """The articles of a file, with their locations."""
     whole: Location = (path, None)
-    articles = found(must_be(json_of(path), dict, "the whole", whole), "data", whole)
+    articles = found(must_be(read_json_file(path), dict, "the whole", whole), "data", whole)
     for i, article in enumerate(must_be(articles, list, "`data`", whole)):
         yield (f"{path}, data[{i}]", None), article
 
@@ -111,7 +111,7 @@ def _records(entries: Iterable[tuple[Location, Any]]) -> Iterator[tuple[Location
 
 
 def _question(record: Mapping[str, Any], location: Location, labels: bool) -> Question:
-    id, context, asked = picked(record, ("id", "context", "question"), location)
+    id, context, asked = texts_of(record, ("id", "context", "question"), location)
     title = text_of("title", record.get("title") or "", location)
     if not labels:
         return Question(id, context, asked, title=title)

@@ -12,7 +12,7 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from regard.data.datasets.records import RecordReader, Source, check_choice, listed, must_be
+from regard.data.datasets.records import RecordReader, Source, check_choice, items_of, must_be
 from regard.data.readers import JsonLinesReader, Location, found, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
@@ -56,7 +56,7 @@ def read_super_glue(
 
 
 def _read(task: str, source: Source, report: ReadReport) -> Iterator[tuple[int, SuperGlueQuestion]]:
-    items = listed(source) or _lines(str(source))
+    items = items_of(source) or _lines(str(source))
     for location, item in items:
         for question in READERS[task](must_be(item, dict, "an object", location), location):
             report.read += 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any
 
-from regard.data.datasets.records import RecordReader, Source, listed
+from regard.data.datasets.records import RecordReader, Source, items_of
 from regard.data.files import lines
 from regard.data.readers import Location
 from regard.data.token_arrays import ReadReport
@@ -39,7 +39,7 @@ def read_treebank(
 
 
 def _trees(source: Source, report: ReadReport) -> Iterator[tuple[int, ConstituencyTree]]:
-    items = listed(source)
+    items = items_of(source)
     found = (
         _from_brackets(str(source))
         if items is None
