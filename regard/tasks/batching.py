@@ -68,11 +68,11 @@ class Latest(Generic[Made]):
 
     def __call__(self, texts: list[Any]) -> list[Made]:
         """The result for each text."""
-        last, made = self.last
+        last, results = self.last
         if last != texts:
-            made = self.make(texts)
-            self.last = (texts, made) if len(texts) <= self.MOST else ([], [])
-        return list(made)
+            results = self.make(texts)
+            self.last = (texts, results) if len(texts) <= self.MOST else ([], [])
+        return list(results)
 
 
 def device_of(model: Model | torch.nn.Module) -> torch.device:

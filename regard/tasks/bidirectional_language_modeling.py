@@ -103,13 +103,13 @@ class SentenceTokenizer(TokenizerSection):
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        made = super().build(texts)
-        if None in (made.unk_id, made.bos_id, made.eos_id):
+        tokenizer = super().build(texts)
+        if None in (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id):
             raise ConfigError(
                 "[tokenizer] must have tokens for unknown words and for the beginning and the end "
                 "of a sentence. Train one of kind words, or name them in tokenizer_config.json."
             )
-        return made
+        return tokenizer
 
 
 class BidirectionalRecipe(NewTokenizerRecipe):

@@ -110,8 +110,8 @@ class Dialogue(TextToText):
             turns: none for the first turn of a dialogue.
             options: how to decode, by name.
         """
-        said = checked_texts([turns] if isinstance(turns, str) else list(turns))
-        return self.generate([self.history_of(said)], too_long="truncate", **options)[0]
+        turns = checked_texts([turns] if isinstance(turns, str) else list(turns))
+        return self.generate([self.history_of(turns)], too_long="truncate", **options)[0]
 
     def history_of(self, turns: Sequence[str]) -> str:
         """What the model reads of the turns before a reply."""

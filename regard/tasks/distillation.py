@@ -271,7 +271,7 @@ def hidden_loss(
     layers = matched_layers(len(student) - 1, len(teacher) - 1)
     pairs = zip(student, (teacher[layer] for layer in layers), strict=True)
     differences = [
-        (tokens_of(mine, keep, count).float() - tokens_of(other, keep, count).float()).square()
-        for mine, other in pairs
+        (tokens_of(own, keep, count).float() - tokens_of(known, keep, count).float()).square()
+        for own, known in pairs
     ]
     return torch.stack([one.mean(-1).sum() for one in differences]).sum()

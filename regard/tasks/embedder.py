@@ -54,11 +54,11 @@ class Vectors(np.ndarray):
     @classmethod
     def of(cls, values: np.ndarray, labels: Sequence[str]) -> Self:
         """The rows of `values` with their labels."""
-        made = values.view(cls)
-        made.labels = tuple(labels)
-        return made
+        vectors = values.view(cls)
+        vectors.labels = tuple(labels)
+        return vectors
 
-    def __array_finalize__(self, made_from: Any) -> None:
+    def __array_finalize__(self, source: Any) -> None:
         self.labels = ()  # slices and results of arithmetic have other rows
 
 

@@ -146,9 +146,10 @@ class Embedding(EncoderTask):
         """
         texts = [row[0] for row in recipe.data.samples(SAMPLED)]
         assert self.teacher is not None
-        mine = torch.as_tensor(self.embed(texts, too_long="truncate"))
-        pairs = zip(texts, _nearest(mine), _nearest(self.teacher.vectors(texts, None)), strict=True)
-        return [(text, texts[here], texts[there]) for text, here, there in pairs][:SAMPLES]
+        by_student = _nearest(torch.as_tensor(self.embed(texts, too_long="truncate")))
+        by_teacher = _nearest(self.teacher.vectors(texts, None))
+        rows = zip(texts, by_student, by_teacher, strict=True)
+        return [(text, texts[one], texts[other]) for text, one, other in rows][:SAMPLES]
 
     def attention_inputs(self, sample: Sequence[str]) -> Any:
         """See `TaskVerbs`; None where the sample is longer than the model reads."""

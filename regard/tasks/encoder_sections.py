@@ -65,8 +65,10 @@ class MarkingTokenizer(TokenizerSection):
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        made = super().build(texts)
-        return made if self.path is not None else made.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
+        tokenizer = super().build(texts)
+        if self.path is not None:
+            return tokenizer
+        return tokenizer.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
 
 
 class EncoderRecipe(Recipe):

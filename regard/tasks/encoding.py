@@ -435,8 +435,8 @@ class EncoderTask(EmbedsTexts):
         reports = {"training data": parts.train.report}
         if parts.valid is not None:
             reports["validation data"] = parts.valid.report
-        told = [f"{part}: {report}" for part, report in reports.items() if report.events]
-        return [*self.remarks, *told]
+        events = [f"{part}: {report}" for part, report in reports.items() if report.events]
+        return [*self.remarks, *events]
 
     def _parts(self) -> Parts:
         if self.parts is None:

@@ -75,10 +75,10 @@ class MaskTokenizer(TokenizerSection):
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        made = super().build(texts)
+        tokenizer = super().build(texts)
         if self.path is not None:
-            return made
-        return made.with_roles({"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"})
+            return tokenizer
+        return tokenizer.with_roles({"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"})
 
 
 class MaskedRecipe(NewTokenizerRecipe):
@@ -139,8 +139,8 @@ class MaskedLanguageModeling(FillMask):
     ) -> MaskedLanguageModeling:
         """The task before its data are read, the model with the heads that it trains."""
         pairs = {"next_sentence": 2} if recipe.data.sentence_pairs else {}
-        made = _with_heads(headed(model), {cls.head: 1, **pairs})
-        return cls(made, tokenizer, max_length=recipe.data.max_length)
+        with_heads = _with_heads(headed(model), {cls.head: 1, **pairs})
+        return cls(with_heads, tokenizer, max_length=recipe.data.max_length)
 
     def _rows(self, corpus: Corpus, data: MaskedData, seed: int) -> TextRows:
         """The texts of a corpus, or its pairs."""
@@ -333,8 +333,8 @@ class MaskedLanguageModeling(FillMask):
         if not isinstance(rows, PairRows) or not rows.pairs.single:
             return self.remarks
         single, count = rows.pairs.single, len(rows.pairs.documents)
-        said = f"{single:,} of {count:,} documents have one sentence, and are only the second text"
-        return [*self.remarks, f"training data: {said} of pairs that do not follow one another"]
+        note = f"{single:,} of {count:,} documents have one sentence, and are only the second text"
+        return [*self.remarks, f"training data: {note} of pairs that do not follow one another"]
 
     def check_test(self, recipe: Any) -> None:
         """See `TaskVerbs`; there are no test data."""

@@ -172,9 +172,9 @@ class Parsing(encoding.EncoderTask):
         train = LearnedTrees.of(data.records("train"))
         labels = sorted({label for tree in train.trees for label in chains(tree).values()})
         tags = sorted({tag for tree in train.trees for tag in tree.tags})
-        made = _with_heads(encoding.headed(model), labels, tags if data.inputs == "words" else ())
+        model = _with_heads(encoding.headed(model), labels, tags if data.inputs == "words" else ())
         task = cls(
-            made,
+            model,
             tokenizer,
             labels=labels,
             tags=tags if data.inputs == "words" else (),
@@ -380,9 +380,9 @@ class Parsing(encoding.EncoderTask):
         Raises:
             NonFiniteScores: scores of a sentence are infinite or NaN.
         """
-        device, some = device_of(self.model), [hidden[number] for number in numbers]
-        lengths = torch.tensor(list(map(len, some)), device=device)
-        words = nn.utils.rnn.pad_sequence(some, batch_first=True).to(device)
+        device, states = device_of(self.model), [hidden[number] for number in numbers]
+        lengths = torch.tensor(list(map(len, states)), device=device)
+        words = nn.utils.rnn.pad_sequence(states, batch_first=True).to(device)
         spans = Spans.of(lengths, words.size(1))
         found = self.chart.span_scores(words, spans).float()
         check_finite(spans.sums((~found.isfinite()).any(-1).float()) == 0, numbers)

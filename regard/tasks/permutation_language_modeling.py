@@ -55,11 +55,11 @@ class PermutationTokenizer(TokenizerSection):
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        made = super().build(texts)
+        tokenizer = super().build(texts)
         if self.path is not None:
-            return made
-        made = made.with_roles({"sep": "<sep>", "cls": "<cls>", "mask": "<mask>"})
-        return made.with_template(Xlnet.template(made))
+            return tokenizer
+        tokenizer = tokenizer.with_roles({"sep": "<sep>", "cls": "<cls>", "mask": "<mask>"})
+        return tokenizer.with_template(Xlnet.template(tokenizer))
 
 
 class PermutationRecipe(LanguageModelingRecipe):

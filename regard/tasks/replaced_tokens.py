@@ -219,10 +219,10 @@ class ReplacedTokenDetection(EncoderTask):
         weight.
         """
         counts = self.counts(batch)
-        made = self.corrupted(batch)
-        total = self.objective.weight * self._judged(made)[1]
+        corrupted = self.corrupted(batch)
+        total = self.objective.weight * self._judged(corrupted)[1]
         return {
-            "loss": (made.nats, counts["loss"]),
+            "loss": (corrupted.nats, counts["loss"]),
             "discriminator": (total, counts["discriminator"]),
         }, None
 
@@ -246,14 +246,14 @@ class ReplacedTokenDetection(EncoderTask):
         drawn = original.masked_scatter(chosen, model.draw(states.detach(), random))
         return Corrupted(replace(here.texts, ids=drawn), drawn != original, nats)
 
-    def _judged(self, made: Corrupted) -> tuple[Tensor, Tensor]:
+    def _judged(self, corrupted: Corrupted) -> tuple[Tensor, Tensor]:
         """The discriminator's logits, (B, T), and the sum of its losses in nats."""
-        texts = without_padding(self.model.encoder, made.texts)
+        texts = without_padding(self.model.encoder, corrupted.texts)
         read = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
         logits = texts.pad(self.model.scores_from(self.head, read))[..., 0].float()  # (B, T)
-        targets = made.replaced.to(logits.dtype)
+        targets = corrupted.replaced.to(logits.dtype)
         nats = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-        return logits, nats.masked_fill(~made.texts.keep, 0.0).sum()
+        return logits, nats.masked_fill(~corrupted.texts.keep, 0.0).sum()
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
@@ -268,14 +268,14 @@ class ReplacedTokenDetection(EncoderTask):
         return sums.scores(self.objective.weight)
 
     def _measured(self, batch: MaskedBatch, random: torch.Generator) -> Sums:
-        made = self.corrupted(batch, random)
-        logits, nats = self._judged(made)
-        keep, replaced = made.texts.keep, made.replaced
+        corrupted = self.corrupted(batch, random)
+        logits, nats = self._judged(corrupted)
+        keep, replaced = corrupted.texts.keep, corrupted.replaced
         judged = (logits > 0) & keep
         return Sums(
             chosen=batch.count,
             kept=batch.count - int(replaced.sum()),
-            nats=float(made.nats),
+            nats=float(corrupted.nats),
             tokens=int(keep.sum()),
             judge_nats=float(nats),
             right=int(((judged == replaced) & keep).sum()),
@@ -290,10 +290,10 @@ class ReplacedTokenDetection(EncoderTask):
         batch = next(iter(self._masked("valid").epoch(0)))
         random = torch.Generator(next(self.model.parameters()).device).manual_seed(0)
         with evaluating(self.model):
-            made = self.corrupted(batch, random)
-            judged = (self._judged(made)[0] > 0) & made.texts.keep
-        shown, found = (made.texts.keep, judged, made.replaced), []
-        for row, ids in enumerate(made.texts.ids[:SAMPLES]):
+            corrupted = self.corrupted(batch, random)
+            judged = (self._judged(corrupted)[0] > 0) & corrupted.texts.keep
+        shown, found = (corrupted.texts.keep, judged, corrupted.replaced), []
+        for row, ids in enumerate(corrupted.texts.ids[:SAMPLES]):
             tokens = ([self.tokenizer.label(i) for i in ids[one[row]].tolist()] for one in shown)
             text, marked, replaced = map(" ".join, tokens)
             found.append((text, marked, replaced))

@@ -117,9 +117,9 @@ class BracketTokenizer(TokenizerSection):
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        made = super().build(lambda: islice(texts(), 0, None, 2))
-        found = {token for text in islice(texts(), 1, None, 2) for token in text.split()}
-        return made.with_special_tokens([WORD_TOKEN, *sorted(found - {WORD})])
+        tokenizer = super().build(lambda: islice(texts(), 0, None, 2))
+        brackets = {token for text in islice(texts(), 1, None, 2) for token in text.split()}
+        return tokenizer.with_special_tokens([WORD_TOKEN, *sorted(brackets - {WORD})])
 
 
 class SequenceParsingRecipe(DecodingRecipe):
@@ -409,7 +409,7 @@ class SequenceParsing(TextToText):
 
     def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Score]:
         """The F1 of labelled brackets of trees in brackets, see `bracket_score`."""
-        predicted, gold = ([read_trees(one)[0] for one in some] for some in (texts, references))
+        predicted, gold = ([read_trees(one)[0] for one in trees] for trees in (texts, references))
         return [bracket_score(predicted, gold)]
 
     def evaluate(
