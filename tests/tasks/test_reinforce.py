@@ -40,8 +40,8 @@ def choose(monkeypatch):
 
     def chosen(choices):
         left = iter(choices)
-        draw = lambda weights, number: torch.full(weights.shape[:-1], next(left))  # noqa: E731
-        monkeypatch.setattr(selection, "draw", draw)
+        take = lambda weights, number: torch.full(weights.shape[:-1], next(left))  # noqa: E731
+        monkeypatch.setattr(selection, "weighted_index", take)
 
     return chosen
 
