@@ -32,10 +32,10 @@ from benchmarks.decoding import TINY as TINY_SHAPE
 from benchmarks.decoding.shape import Shape, write_numbers
 from benchmarks.marian import BASE, EOS, NEVER
 from benchmarks.marian import TINY as TINY_MARIAN
+from regard.training.utilization import rate_of
 
 Turn = Callable[[], Any]
 WARM = 3  # turns of each side before the first that counts
-SHEET = 989e12  # FLOP/s of dense bfloat16 products of an H100 SXM and an H200, by the data sheet
 
 
 @dataclass
@@ -92,8 +92,8 @@ def _timed(turn: Turn, device: torch.device) -> tuple[float, float]:
     return seconds, peak / 1e6
 
 
-def table(work: Work) -> str:
-    """Rates, ratios of ours with their spread, memory, and the share of the matrix rate."""
+def table(work: Work, rate: float) -> str:
+    """Rates, ratios of ours with their spread, memory, and the share of the device's FLOP/s."""
     lines = [f"{work.name} ({work.unit})"]
     ours = work.seconds.get(next(iter(work.sides)), [])
     for name, seconds in work.seconds.items():
@@ -102,7 +102,8 @@ def table(work: Work) -> str:
             ratios = sorted(theirs / own for own, theirs in zip(ours, seconds, strict=True))
             line += f"   x {median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
         if work.flops is not None:
-            line += f"   {100 * work.flops / median(seconds) / SHEET:.1f} % of 989 TFLOP/s"
+            share = 100 * work.flops / median(seconds) / rate
+            line += f"   {share:.1f} % of {rate / 1e12:,.1f} TFLOP/s"
         lines.append(line)
     return "\n".join(lines)
 
@@ -430,12 +431,12 @@ def main() -> None:
         print(torch.cuda.get_device_name(device), "torch", torch.__version__)
     if "ceilings" in names:
         ceilings(device, given.quick)
-    done = []
+    done, rate = [], rate_of(device, "bfloat16")
     with tempfile.TemporaryDirectory() as folder:
         for name in (name for name in names if name != "ceilings"):
             for work in WORKS[name](device, given.quick, Path(folder)):
                 measure(work, given.rounds, device)
-                print(table(work), flush=True)
+                print(table(work, rate), flush=True)
                 done.append({"work": work.name, "seconds": work.seconds, "MB": work.memory})
     if given.json:
         given.json.write_text(json.dumps(done, indent=1))

@@ -119,7 +119,7 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
 
 
 # `Tensor.new_tensor` makes its memory where no mode is asked.
-_library = torch.library.Library("aten", "IMPL")
-_library.impl("empty.memory_format", _empty, "PrivateUse1")
-_library.impl("empty_strided", _empty_strided, "PrivateUse1")
-_library.impl("_copy_from", _copy_from, "PrivateUse1")
+_implementations = torch.library.Library("aten", "IMPL")
+_implementations.impl("empty.memory_format", _empty, "PrivateUse1")
+_implementations.impl("empty_strided", _empty_strided, "PrivateUse1")
+_implementations.impl("_copy_from", _copy_from, "PrivateUse1")

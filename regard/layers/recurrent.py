@@ -425,8 +425,8 @@ def stack_cells(layers: Sequence[Sequence[Tensor]]) -> Cells:
 
 # ------------------------------------------------- implementations of ops.rnn, ops.gru, ops.lstm
 
-# cuDNN copies the weights of a layer for each call: some microseconds, and other weights each time
-# where they have dropout. `nn.LSTM`, to which this warning speaks, copies them once.
+# cuDNN copies the weights of a layer into one chunk at each call. This warning asks users of
+# `nn.LSTM` to do so once; here the weights may differ at each call, as by dropout.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
 
 
