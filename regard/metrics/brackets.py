@@ -62,8 +62,8 @@ class BracketCounts:
     @property
     def f1(self) -> float:
         """The harmonic mean of both; 0 without any bracket."""
-        both = self.gold + self.predicted
-        return 2 * self.matched / both if both else 0.0
+        total = self.gold + self.predicted
+        return 2 * self.matched / total if total else 0.0
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class BracketReport(ScoreReport):
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
-        found = asdict(self.labels)
-        whole = {**asdict(self.counts), "errors": self.errors, "skipped": self.skipped}
-        return {"labels": found.pop("classes"), **found, "counts": whole}
+        labels = asdict(self.labels)
+        totals = {**asdict(self.counts), "errors": self.errors, "skipped": self.skipped}
+        return {"labels": labels.pop("classes"), **labels, "counts": totals}
 
     def table(self) -> ScoreTable:
         """A row for each label, and one for each average."""
@@ -154,14 +154,21 @@ class BracketF1:
             RegardError: nothing was added.
         """
         check_any(self._sentences, "Bracket F1")
-        counts, left = self._counts, (self._errors, self._skipped)
+        counts, excluded = self._counts, (self._errors, self._skipped)
         by_label = {
             label: (self._correct[label], self._predicted[label], self._target[label])
             for label in sorted(self._predicted | self._target)
         }
-        report = BracketReport(ScoresByLabel.of(by_label), counts, *left)
-        signature = f"rules:COLLINS|sentences:{counts.sentences}|errors:{left[0]}|skipped:{left[1]}"
-        parts: Any = {"counts": counts, "errors": left[0], "skipped": left[1], "report": report}
+        report = BracketReport(ScoresByLabel.of(by_label), counts, *excluded)
+        signature = (
+            f"rules:COLLINS|sentences:{counts.sentences}|errors:{excluded[0]}|skipped:{excluded[1]}"
+        )
+        parts: Any = {
+            "counts": counts,
+            "errors": excluded[0],
+            "skipped": excluded[1],
+            "report": report,
+        }
         return BracketScore("bracket F1", counts.f1, signature, counts.sentences, 4, **parts)
 
     def _add(self, predicted: Scored, target: Scored) -> None:
@@ -202,27 +209,27 @@ class Scored:
         leaves, before = tree.leaves(), [0]
         for leaf in leaves:
             before.append(before[-1] + (leaf.label not in DELETED))
-        kept = [leaf for leaf in leaves if leaf.label not in DELETED]
+        remaining = [leaf for leaf in leaves if leaf.label not in DELETED]
         brackets = Counter[Span]()
         for start, stop, label in tree.spans():
             counted = re.split("[-=]", label)[0]
             if before[start] < before[stop] and counted not in DELETED:
                 brackets[before[start], before[stop], EQUAL.get(counted, counted)] += 1
-        return cls([leaf.word for leaf in kept], [leaf.label for leaf in kept], brackets)
+        return cls([leaf.word for leaf in remaining], [leaf.label for leaf in remaining], brackets)
 
 
 def _compared(predicted: Scored, target: Scored, matched: int) -> BracketCounts:
     """The counts of one sentence."""
-    gold, found = target.brackets.total(), predicted.brackets.total()
+    gold, predicted_total = target.brackets.total(), predicted.brackets.total()
     crossing = sum(
         any(_cross(bracket, other) for other in target.brackets)
         for bracket in predicted.brackets.elements()
     )
     tags = zip(predicted.tags, target.tags, strict=True)
     correct = sum(EQUAL.get(one, one) == EQUAL.get(other, other) for one, other in tags)
-    exact = int(gold == found == matched)
+    exact = int(gold == predicted_total == matched)
     words = len(target.words)
-    return BracketCounts(1, matched, gold, found, exact, crossing, words, correct)
+    return BracketCounts(1, matched, gold, predicted_total, exact, crossing, words, correct)
 
 
 def _cross(one: Span, other: Span) -> bool:

@@ -47,17 +47,17 @@ class CIDEr:
         if isinstance(hypotheses, str) or isinstance(references, str):
             raise RegardError("`hypotheses` and `references` must be lists, but one is a string.")
         check_equal(hypotheses, references, "hypotheses", "references")
-        for caption, given in zip(hypotheses, references, strict=True):
-            several = references_of(given)
-            if not several:
+        for caption, image_references in zip(hypotheses, references, strict=True):
+            texts = references_of(image_references)
+            if not texts:
                 raise RegardError(f"Caption {len(self._captions)} has no reference.")
-            for text in (caption, *several):
+            for text in (caption, *texts):
                 if not isinstance(text, str):
                     raise RegardError(
                         f"Caption {len(self._captions)} must be a string, but is {text!r}."
                     )
             self._captions.append(ngrams(caption))
-            self._references.append([ngrams(text) for text in several])
+            self._references.append([ngrams(text) for text in texts])
 
     def result(self) -> Score:
         """The score of all that was added.
@@ -67,12 +67,15 @@ class CIDEr:
         """
         check_any(len(self._captions), "CIDEr")
         images: Counter[Ngram] = Counter()
-        for several in self._references:
-            images.update({gram for counts in several for one in counts for gram in one})
+        for references in self._references:
+            images.update({gram for counts in references for grams in counts for gram in grams})
         scores = [
-            sum(similarity(caption, one, images, len(self._captions)) for one in several)
-            / len(several)
-            for caption, several in zip(self._captions, self._references, strict=True)
+            sum(
+                similarity(caption, reference, images, len(self._captions))
+                for reference in references
+            )
+            / len(references)
+            for caption, references in zip(self._captions, self._references, strict=True)
         ]
         count = len(scores)
         signature = f"count:{count}|version:D|n:{LONGEST}|sigma:{SIGMA:g}|tok:words|stem:no"
@@ -91,8 +94,8 @@ def ngrams(text: str) -> Counts:
 def similarity(caption: Counts, reference: Counts, images: Counter[Ngram], count: int) -> float:
     """10 times the mean over n, as above; `images` says in how many of `count` an n-gram is."""
     total = 0.0
-    for found, wanted in zip(caption, reference, strict=True):
-        h, r = (_weights(one, images, count) for one in (found, wanted))
+    for of_caption, of_reference in zip(caption, reference, strict=True):
+        h, r = (_weights(counts, images, count) for counts in (of_caption, of_reference))
         norm = math.hypot(*h.values()) * math.hypot(*r.values())
         if norm:
             total += math.fsum(min(h[gram], r[gram]) * r[gram] for gram in h.keys() & r) / norm

@@ -32,12 +32,12 @@ class ClassScores:
     @classmethod
     def of(cls, label: str, correct: int, predicted: int, targets: int) -> ClassScores:
         """The scores from the numbers of correct predictions, of predictions and of targets."""
-        both = predicted + targets
+        total = predicted + targets
         return ClassScores(
             label,
             correct / predicted if predicted else 0.0,
             correct / targets if targets else 0.0,
-            2 * correct / both if both else 0.0,
+            2 * correct / total if total else 0.0,
             predicted,
             targets,
         )
@@ -82,7 +82,7 @@ class ScoresByLabel:
 
     def rows(self) -> list[list[str]]:
         """The rows of a table with the columns `COLUMNS` after the label."""
-        return [one.cells() for one in (*self.classes, self.micro, self.macro)]
+        return [scores.cells() for scores in (*self.classes, self.micro, self.macro)]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -116,8 +116,14 @@ class ClassReport(ScoreReport):
         predicted = probabilities.argmax(1)
         confusion = np.zeros((len(labels), len(labels)), dtype=int)
         np.add.at(confusion, (targets, predicted), 1)
-        correct, found, wanted = np.diag(confusion), confusion.sum(0), confusion.sum(1)
-        counts = zip(labels, correct.tolist(), found.tolist(), wanted.tolist(), strict=True)
+        correct, predicted_counts, target_counts = (
+            np.diag(confusion),
+            confusion.sum(0),
+            confusion.sum(1),
+        )
+        counts = zip(
+            labels, correct.tolist(), predicted_counts.tolist(), target_counts.tolist(), strict=True
+        )
         classes = tuple(ClassScores.of(*numbers) for numbers in counts)
         error = calibration_error(probabilities.max(1), predicted == targets)
         return cls(classes, tuple(map(tuple, confusion.tolist())), error)
@@ -129,7 +135,7 @@ class ClassReport(ScoreReport):
     def table(self) -> ScoreTable:
         """A row for each label."""
         note = f"expected calibration error {self.calibration_error:.3f}"
-        rows = [one.cells() for one in self.classes]
+        rows = [scores.cells() for scores in self.classes]
         return ScoreTable("Scores of each label", note, ("label", *COLUMNS), rows)
 
 

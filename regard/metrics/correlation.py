@@ -36,21 +36,21 @@ class Pearson:
         Raises:
             RegardError: unequal shapes; a number that is not finite.
         """
-        both = _pair(predictions, targets)  # (2, N)
-        size = both.shape[1]
+        pairs = _pair(predictions, targets)  # (2, N)
+        size = pairs.shape[1]
         if not size:
             return
         if not self.count:
-            self._origin = both[:, :1].copy()
-        both -= self._origin
-        means, total = both.mean(1), self.count + size
-        deviations = both - means[:, None]
+            self._origin = pairs[:, :1].copy()
+        pairs -= self._origin
+        means, total = pairs.mean(1), self.count + size
+        deviations = pairs - means[:, None]
         shift = means - self._means
         within, between = deviations @ deviations.T, np.outer(shift, shift)
         self._products += within + between * (self.count * size / total)
         self._means += shift * (size / total)
-        self._range[0] = np.minimum(self._range[0], both.min(1))
-        self._range[1] = np.maximum(self._range[1], both.max(1))
+        self._range[0] = np.minimum(self._range[0], pairs.min(1))
+        self._range[1] = np.maximum(self._range[1], pairs.max(1))
         self.count = total
 
     def result(self) -> Score:

@@ -46,8 +46,8 @@ class EntityCounts:
     @property
     def f1(self) -> float:
         """The harmonic mean of both; 0 where there is no entity at all."""
-        both = self.predicted + self.target
-        return 2 * self.correct / both if both else 0.0
+        total = self.predicted + self.target
+        return 2 * self.correct / total if total else 0.0
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class EntityReport(ScoreReport):
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
-        found = asdict(self.types)
-        return {"types": found.pop("classes"), **found}
+        types = asdict(self.types)
+        return {"types": types.pop("classes"), **types}
 
     def table(self) -> ScoreTable:
         """A row for each type, and one for each average."""
@@ -148,8 +148,11 @@ class EntityF1:
                 f"Sentence {self.sentences} has {len(target)} words, but {len(predicted)} "
                 "predicted tags."
             )
-        found, expected = set(spans(predicted, self.scheme)), set(spans(target, self.scheme))
-        self._correct.update(span.type for span in found & expected)
-        self._predicted.update(span.type for span in found)
-        self._target.update(span.type for span in expected)
+        predicted_spans, target_spans = (
+            set(spans(predicted, self.scheme)),
+            set(spans(target, self.scheme)),
+        )
+        self._correct.update(span.type for span in predicted_spans & target_spans)
+        self._predicted.update(span.type for span in predicted_spans)
+        self._target.update(span.type for span in target_spans)
         self.sentences += 1

@@ -71,9 +71,9 @@ def average(scores: Mapping[str, Sequence[Score | float]]) -> Score:
         raise RegardError("The average over no task is not defined.")
     parts: dict[str, list[float]] = {}
     for task, results in scores.items():
-        wanted = len(_task(task)())
-        if len(results) != wanted:
-            raise RegardError(f"{task} has {wanted} metrics, but {len(results)} scores are given.")
+        count = len(_task(task)())
+        if len(results) != count:
+            raise RegardError(f"{task} has {count} metrics, but {len(results)} scores are given.")
         values = [score if isinstance(score, float | int) else score.value for score in results]
         parts.setdefault(task.partition("-")[0], []).extend(values)
     value = math.fsum(math.fsum(values) / len(values) for values in parts.values()) / len(parts)

@@ -39,14 +39,14 @@ class Accuracy:
         """
         if isinstance(predictions, Tensor) and isinstance(targets, Tensor):
             _check_shapes(predictions, targets)
-            kept = targets != IGNORE
-            self.right += int(((predictions == targets) & kept).sum())
-            self.count += int(torch.count_nonzero(kept))
+            counted = targets != IGNORE
+            self.right += int(((predictions == targets) & counted).sum())
+            self.count += int(torch.count_nonzero(counted))
             return
         check_equal(predictions, targets, "predictions", "targets")
-        several = ((_one(p), _one(t)) for p, t in zip(predictions, targets, strict=True))
-        pairs = [pair for pair in several if pair[1] != IGNORE]
-        self.right += sum(bool(found == wanted) for found, wanted in pairs)
+        plain = ((_as_python(p), _as_python(t)) for p, t in zip(predictions, targets, strict=True))
+        pairs = [pair for pair in plain if pair[1] != IGNORE]
+        self.right += sum(bool(prediction == target) for prediction, target in pairs)
         self.count += len(pairs)
 
     def result(self) -> Score:
@@ -80,10 +80,10 @@ class _Confusion:
             predictions, targets = predictions.flatten().tolist(), targets.flatten().tolist()
         check_equal(predictions, targets, "predictions", "targets")
         pairs = Counter((_plain(p), _plain(t)) for p, t in zip(predictions, targets, strict=True))
-        kept = Counter({pair: count for pair, count in pairs.items() if pair[1] != IGNORE})
-        for label in {label for pair in kept for label in pair}:
+        counted = Counter({pair: count for pair, count in pairs.items() if pair[1] != IGNORE})
+        for label in {label for pair in counted for label in pair}:
             self._check(label)
-        self.pairs += kept
+        self.pairs += counted
 
     @property
     def count(self) -> int:
@@ -93,20 +93,20 @@ class _Confusion:
     def _check(self, label: Hashable) -> None:
         if self.labels is None or label in self.labels:
             return
-        known = map(str, self.labels)
-        raise RegardError(f"There is no label {label!r}. {nearest(str(label), known)}")
+        names = map(str, self.labels)
+        raise RegardError(f"There is no label {label!r}. {nearest(str(label), names)}")
 
     def _sums(self) -> tuple[Counter[Hashable], Counter[Hashable], Counter[Hashable]]:
         """How often each label was right, predicted, and the target."""
         right: Counter[Hashable] = Counter()
-        found: Counter[Hashable] = Counter()
-        wanted: Counter[Hashable] = Counter()
+        predicted: Counter[Hashable] = Counter()
+        targets: Counter[Hashable] = Counter()
         for (prediction, target), count in self.pairs.items():
-            found[prediction] += count
-            wanted[target] += count
+            predicted[prediction] += count
+            targets[target] += count
             if prediction == target:
                 right[target] += count
-        return right, found, wanted
+        return right, predicted, targets
 
     def _score(self, name: str, value: float, *signature: str) -> Score:
         text = "|".join([*signature, f"count:{self.count}"])
@@ -133,15 +133,15 @@ class F1(_Confusion):
             RegardError: nothing was added; the positive label is neither known nor seen.
         """
         check_any(self.count, "F1")
-        right, found, wanted = self._sums()
-        seen = found | wanted
-        if self.labels is None and self.positive not in seen:
-            hint = nearest(str(self.positive), map(str, seen))
+        right, predicted, targets = self._sums()
+        labels = predicted | targets
+        if self.labels is None and self.positive not in labels:
+            hint = nearest(str(self.positive), map(str, labels))
             raise RegardError(
                 f"F1 of the label {self.positive!r} is not defined: it is neither predicted nor a "
                 f"target. {hint} Give `labels` where it may be so."
             )
-        value = _f1(right[self.positive], found[self.positive], wanted[self.positive])
+        value = _f1(right[self.positive], predicted[self.positive], targets[self.positive])
         return self._score("F1", value, f"positive:{self.positive}")
 
 
@@ -159,9 +159,9 @@ class MacroF1(_Confusion):
             RegardError: nothing was added.
         """
         check_any(self.count, "Macro-F1")
-        right, found, wanted = self._sums()
-        labels = list(found | wanted) if self.labels is None else self.labels
-        value = math.fsum(_f1(right[name], found[name], wanted[name]) for name in labels)
+        right, predicted, targets = self._sums()
+        labels = list(predicted | targets) if self.labels is None else self.labels
+        value = math.fsum(_f1(right[name], predicted[name], targets[name]) for name in labels)
         return self._score("macro-F1", value / len(labels), f"labels:{len(labels)}")
 
 
@@ -180,28 +180,30 @@ class Matthews(_Confusion):
             RegardError: nothing was added.
         """
         check_any(self.count, "Matthews correlation")
-        right, found, wanted = self._sums()
+        right, predicted, targets = self._sums()
         n = self.count
-        above = right.total() * n - sum(found[name] * wanted[name] for name in wanted)
-        spread = [n * n - sum(count * count for count in sums.values()) for sums in (found, wanted)]
+        above = right.total() * n - sum(predicted[name] * targets[name] for name in targets)
+        spread = [
+            n * n - sum(count * count for count in sums.values()) for sums in (predicted, targets)
+        ]
         below = math.sqrt(spread[0]) * math.sqrt(spread[1])
         return self._score("Matthews correlation", above / below if below else 0.0)
 
 
-def _f1(right: int, found: int, wanted: int) -> float:
-    """The harmonic mean of right / found and right / wanted; 0 where there is neither."""
-    return 2 * right / (found + wanted) if found + wanted else 0.0
+def _f1(right: int, predicted: int, targets: int) -> float:
+    """The harmonic mean of right / predicted and right / targets; 0 where there is neither."""
+    return 2 * right / (predicted + targets) if predicted + targets else 0.0
 
 
 def _plain(label: Any) -> Hashable:
     """Numbers of torch and numpy as Python's, which are equal where the labels are."""
-    label = _one(label)
+    label = _as_python(label)
     if not isinstance(label, Hashable):
         raise RegardError(f"A label must be a name or a number, but one is {label!r}.")
     return label
 
 
-def _one(label: Any) -> Any:
+def _as_python(label: Any) -> Any:
     """A number of torch or numpy as Python's; other labels as they are."""
     if not isinstance(label, Tensor | np.ndarray | np.generic):
         return label

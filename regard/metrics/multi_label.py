@@ -48,8 +48,8 @@ class MultiLabelReport(ScoreReport):
         predicted = probabilities >= threshold
         columns = zip((predicted & targets).sum(0), predicted.sum(0), targets.sum(0), strict=True)
         counts = {
-            label: (int(correct), int(found), int(wanted))
-            for label, (correct, found, wanted) in zip(labels, columns, strict=True)
+            label: (int(correct), int(p), int(t))
+            for label, (correct, p, t) in zip(labels, columns, strict=True)
         }
         errors = map(calibration_error, probabilities.T, targets.T)
         exact = float((predicted == targets).all(1).mean())
@@ -75,10 +75,10 @@ class MultiLabelReport(ScoreReport):
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
-        found = asdict(self.labels)
-        errors = zip(found["classes"], self.calibration_errors, strict=True)
-        found["classes"] = [one | {"calibration_error": error} for one, error in errors]
-        return {**found, "subset_accuracy": self.subset_accuracy, "threshold": self.threshold}
+        labels = asdict(self.labels)
+        errors = zip(labels["classes"], self.calibration_errors, strict=True)
+        labels["classes"] = [row | {"calibration_error": error} for row, error in errors]
+        return {**labels, "subset_accuracy": self.subset_accuracy, "threshold": self.threshold}
 
     def table(self) -> ScoreTable:
         """A row for each label, and one for each average."""

@@ -64,7 +64,9 @@ class MultiRegressionReport(ScoreReport):
         check_any(len(targets), "Mean squared error")
         columns = zip(labels, predicted.T.astype(float), targets.T.astype(float), strict=True)
         numbers = tuple(RegressionScores.of(*column) for column in columns)
-        means = (math.fsum(getattr(one, name) for one in numbers) / len(numbers) for name in NAMES)
+        means = (
+            math.fsum(getattr(scores, name) for scores in numbers) / len(numbers) for name in NAMES
+        )
         return cls(numbers, RegressionScores("mean", *means), len(targets))
 
     def values(self) -> dict[str, float]:
@@ -83,10 +85,10 @@ class MultiRegressionReport(ScoreReport):
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {"numbers": [asdict(one) for one in self.numbers], "mean": asdict(self.mean)}
+        return {"numbers": [asdict(scores) for scores in self.numbers], "mean": asdict(self.mean)}
 
     def table(self) -> ScoreTable:
         """A row for each number, and one for the means."""
-        rows = [astuple(one) for one in (*self.numbers, self.mean)]
+        rows = [astuple(scores) for scores in (*self.numbers, self.mean)]
         cells = [[name, *(f"{value:.4g}" for value in values)] for name, *values in rows]
         return ScoreTable("Scores of each number", "", ("number", *NAMES.values()), cells)

@@ -56,24 +56,26 @@ class ROUGE:
         signature = f"count:{self.count}|score:f1|tok:a-z0-9|stem:no"
         return Score(name, 100 * self.sum / self.count, signature, self.count)
 
-    def _f1(self, found: list[str], wanted: list[str]) -> float:
+    def _f1(self, hypothesis: list[str], reference: list[str]) -> float:
         if self.kind == "rougeL":
-            return _harmonic_mean(longest_common(found, wanted), len(found), len(wanted))
+            return _harmonic_mean(
+                longest_common(hypothesis, reference), len(hypothesis), len(reference)
+            )
         size = int(self.kind[-1])
-        both = [_ngrams(words, size) for words in (found, wanted)]
-        return _harmonic_mean((both[0] & both[1]).total(), both[0].total(), both[1].total())
+        counts = [_ngrams(words, size) for words in (hypothesis, reference)]
+        return _harmonic_mean((counts[0] & counts[1]).total(), counts[0].total(), counts[1].total())
 
 
 def longest_common(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """The length of the longest common subsequence (Hyyrö 2004): a bit for each of `first`."""
     positions: dict[Hashable, int] = {}
-    for i, one in enumerate(first):
-        positions[one] = positions.get(one, 0) | 1 << i
-    every = (1 << len(first)) - 1
-    row = every
-    for one in second:
-        matches = row & positions.get(one, 0)
-        row = (row + matches | row - matches) & every
+    for i, item in enumerate(first):
+        positions[item] = positions.get(item, 0) | 1 << i
+    ones = (1 << len(first)) - 1
+    row = ones
+    for item in second:
+        matches = row & positions.get(item, 0)
+        row = (row + matches | row - matches) & ones
     return len(first) - row.bit_count()
 
 
@@ -81,6 +83,6 @@ def _ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
     return Counter(zip(*(words[i:] for i in range(size)), strict=False))
 
 
-def _harmonic_mean(common: int, found: int, wanted: int) -> float:
-    """2 P R / (P + R), P = common / found, R = common / wanted."""
-    return 2 * common / (found + wanted) if common else 0.0
+def _harmonic_mean(common: int, hypothesis: int, reference: int) -> float:
+    """2 P R / (P + R), P = common / hypothesis, R = common / reference."""
+    return 2 * common / (hypothesis + reference) if common else 0.0

@@ -78,14 +78,14 @@ class SQuAD:
                 question without an answer.
         """
         check_equal(predictions, answers, "predictions", "questions")
-        for at, (prediction, given) in enumerate(zip(predictions, answers, strict=True)):
-            _check(at, prediction, given)
-            if not len(given):
+        for at, (prediction, right) in enumerate(zip(predictions, answers, strict=True)):
+            _check(at, prediction, right)
+            if not len(right):
                 raise RegardError(
                     f"Question {at} has no answer: questions without one are version 2.0's, "
                     "which SQuAD2 scores."
                 )
-            self._sums.add(*_raw(prediction, given))
+            self._sums.add(*_raw(prediction, right))
 
     def add_by_id(
         self, predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]
@@ -130,7 +130,7 @@ class SQuAD2:
         self._has, self._none = _Sums(), _Sums()
         # For the best thresholds, where scores are given: (score, has answers, answered, EM, F1).
         # They are known only at the end, so this grows with the questions; the rest does not.
-        self._given: list[tuple[float, bool, bool, float, float]] = []
+        self._scored: list[tuple[float, bool, bool, float, float]] = []
 
     def add(
         self, predictions: Sequence[str], answers: Answers, no_answer: Sequence[float] | None = None
@@ -145,11 +145,11 @@ class SQuAD2:
         check_equal(predictions, answers, "predictions", "questions")
         if no_answer is not None:
             check_equal(no_answer, answers, "scores for no answer", "questions")
-        if self.total and len(predictions) and bool(self._given) != (no_answer is not None):
+        if self.total and len(predictions) and bool(self._scored) != (no_answer is not None):
             raise RegardError("Scores for no answer must be given for all questions or for none.")
-        for at, (prediction, given) in enumerate(zip(predictions, answers, strict=True)):
-            _check(at, prediction, given)
-            self._add(prediction, given, None if no_answer is None else float(no_answer[at]))
+        for at, (prediction, right) in enumerate(zip(predictions, answers, strict=True)):
+            _check(at, prediction, right)
+            self._add(prediction, right, None if no_answer is None else float(no_answer[at]))
 
     def add_by_id(
         self,
@@ -188,36 +188,38 @@ class SQuAD2:
             RegardError: nothing was added.
         """
         check_any(self.total, "SQuAD")
-        both = _Sums(self._has.exact + self._none.exact, self._has.f1 + self._none.f1, self.total)
-        exact, f1 = both.percent()
+        overall = _Sums(
+            self._has.exact + self._none.exact, self._has.f1 + self._none.f1, self.total
+        )
+        exact, f1 = overall.percent()
         details: dict[str, float] = {"exact": exact, "f1": f1, "total": self.total}
         for name, sums in (("HasAns", self._has), ("NoAns", self._none)):
             if sums.total:
                 details[f"{name}_exact"], details[f"{name}_f1"] = sums.percent()
                 details[f"{name}_total"] = sums.total
-        if self._given:
+        if self._scored:
             details |= self._best()
         counts = {"has": self._has.total, "none": self._none.total, "extra": self.extra}
-        threshold = f"|threshold:{self.threshold:g}" if self._given else ""
+        threshold = f"|threshold:{self.threshold:g}" if self._scored else ""
         signature = _signature(f"2.0{threshold}", self.total, **counts)
         return SquadScore("SQuAD F1", f1, signature, self.total, exact=exact, details=details)
 
-    def _add(self, prediction: str, given: Sequence[str], score: float | None) -> None:
+    def _add(self, prediction: str, right: Sequence[str], score: float | None) -> None:
         # An answer of articles and punctuation alone cannot be told from none.
-        exact, f1 = _raw(prediction, [text for text in given if normalize(text)] or [""])
+        exact, f1 = _raw(prediction, [text for text in right if normalize(text)] or [""])
         f1 = max(exact, f1)  # nothing equals nothing; version 1.1 sees no shared word there
         if score is not None:
-            self._given.append((score, len(given) > 0, bool(prediction), exact, f1))
+            self._scored.append((score, len(right) > 0, bool(prediction), exact, f1))
             if score > self.threshold:
-                exact = f1 = float(not len(given))
-        (self._has if len(given) else self._none).add(exact, f1)
+                exact = f1 = float(not len(right))
+        (self._has if len(right) else self._none).add(exact, f1)
 
     def _best(self) -> dict[str, float]:
         """The best values, and the largest scores for "no answer" that still mean an answer.
 
         From nothing answered on, questions are answered in the order of their scores.
         """
-        ordered = sorted(self._given, key=lambda question: question[0])
+        ordered = sorted(self._scored, key=lambda question: question[0])
         best = {}
         for name, column in (("exact", 3), ("f1", 4)):
             value: float = self._none.total
@@ -233,14 +235,14 @@ class SQuAD2:
 
 def _raw(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 with the answer that suits each best."""
-    found, wanted = normalize(prediction), [normalize(answer) for answer in answers]
-    exact = float(found in wanted)
-    return exact, max(overlap(found, answer) for answer in wanted)
+    predicted, right = normalize(prediction), [normalize(answer) for answer in answers]
+    exact = float(predicted in right)
+    return exact, max(overlap(predicted, answer) for answer in right)
 
 
 def _signature(version: str, count: int, **counts: int) -> str:
-    told = [f"{name}:{number}" for name, number in counts.items() if number]
-    return "|".join([f"version:{version}", f"count:{count}", *told])
+    parts = [f"{name}:{number}" for name, number in counts.items() if number]
+    return "|".join([f"version:{version}", f"count:{count}", *parts])
 
 
 def _check(at: int, prediction: str, answers: Sequence[str]) -> None:
@@ -248,12 +250,14 @@ def _check(at: int, prediction: str, answers: Sequence[str]) -> None:
         raise RegardError(f"Prediction {at} must be a string, but is {shown(prediction)}.")
     listed = not isinstance(answers, str) and has_length(answers)
     if not listed or not all(isinstance(answer, str) for answer in answers):
-        said = shown(answers)
-        raise RegardError(f"The answers of question {at} must be a list of texts, but are {said}.")
+        text = shown(answers)
+        raise RegardError(f"The answers of question {at} must be a list of texts, but are {text}.")
 
 
-def _check_complete(answers: Mapping[str, object], given: Mapping[str, object], what: str) -> None:
-    missing = [name for name in answers if name not in given]
+def _check_complete(
+    answers: Mapping[str, object], by_question: Mapping[str, object], what: str
+) -> None:
+    missing = [name for name in answers if name not in by_question]
     if missing:
         named = ", ".join([*missing[:3], *(["…"] if len(missing) > 3 else [])])
         raise RegardError(

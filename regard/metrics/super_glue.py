@@ -26,33 +26,33 @@ Groups = Sequence[str]
 
 def _accuracy(predicted: Predicted, right: Right, groups: Groups) -> list[Score]:
     metric = Accuracy()
-    metric.add(predicted, [one[0] for one in right])
+    metric.add(predicted, [choices[0] for choices in right])
     return [metric.result()]
 
 
 def _inference(predicted: Predicted, right: Right, groups: Groups) -> list[Score]:
     metric = MacroF1(("entailment", "contradiction", "neutral"))
-    metric.add(predicted, [one[0] for one in right])
+    metric.add(predicted, [choices[0] for choices in right])
     return [*_accuracy(predicted, right, groups), metric.result()]
 
 
 def _answers(predicted: Predicted, right: Right, groups: Groups) -> list[Score]:
     """Khashabi et al. 2018, section 5: F1 over all answers, and exact match of whole questions."""
-    metric, whole = F1("true", labels=("false", "true")), dict.fromkeys(groups, True)
-    metric.add(predicted, [one[0] for one in right])
-    for found, wanted, group in zip(predicted, right, groups, strict=True):
-        whole[group] &= found == wanted[0]
-    count = len(whole)
-    exact = Score("exact match", sum(whole.values()) / count, f"count:{count}", count, 4)
+    metric, all_right = F1("true", labels=("false", "true")), dict.fromkeys(groups, True)
+    metric.add(predicted, [choices[0] for choices in right])
+    for choice, choices, group in zip(predicted, right, groups, strict=True):
+        all_right[group] &= choice == choices[0]
+    count = len(all_right)
+    exact = Score("exact match", sum(all_right.values()) / count, f"count:{count}", count, 4)
     return [metric.result(), exact]
 
 
 def _entities(predicted: Predicted, right: Right, groups: Groups) -> list[Score]:
     """Zhang et al. 2018, section 4.1: as SQuAD's, of the best right answer; here from 0 to 1."""
     metric = SQuAD()
-    metric.add(list(predicted), [list(one) for one in right])
-    found, count = metric.result(), len(predicted)
-    values = {"F1": found.value / 100, "exact match": found.exact / 100}
+    metric.add(list(predicted), [list(choices) for choices in right])
+    score, count = metric.result(), len(predicted)
+    values = {"F1": score.value / 100, "exact match": score.exact / 100}
     return [Score(name, value, f"count:{count}", count, 4) for name, value in values.items()]
 
 
@@ -97,11 +97,11 @@ def average(results: Mapping[str, Sequence[Score | float]]) -> float:
         RegardError: there is no task, or one has no scores.
     """
     means = []
-    for name, several in results.items():
+    for name, task_scores in results.items():
         _task(name)
-        if not several:
+        if not task_scores:
             raise RegardError(f"{name} has no scores.")
-        values = [one if isinstance(one, float | int) else one.value for one in several]
+        values = [score if isinstance(score, float | int) else score.value for score in task_scores]
         means.append(math.fsum(values) / len(values))
     if not means:
         raise RegardError("The average over no task is not defined.")

@@ -90,7 +90,7 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
     """
     grammar = LENIENT if scheme is None else scheme_of(scheme)
     parsed = [_parsed(tag, grammar.prefixes, scheme) for tag in tags] + [OUTSIDE]
-    found, end = [], 0
+    entities, end = [], 0
     while end < len(tags):
         start, end = end, end + 1
         if not grammar.begins(parsed[start - 1] if start else OUTSIDE, parsed[start]):
@@ -98,8 +98,8 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
         while _continues(parsed[end - 1], parsed[end]):
             end += 1
         if grammar.ends(parsed[end - 1], parsed[end]):
-            found.append(Span(parsed[start].type, start, end))
-    return found
+            entities.append(Span(parsed[start].type, start, end))
+    return entities
 
 
 def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:

@@ -36,10 +36,10 @@ class _CorpusScore:
         if isinstance(hypotheses, str) or isinstance(references, str):
             raise RegardError("`hypotheses` and `references` must be lists, but one is a string.")
         check_equal(hypotheses, references, "hypotheses", "references")
-        for hypothesis, given in zip(hypotheses, references, strict=True):
-            several = references_of(given)
-            self._check(hypothesis, several)
-            self._add(hypothesis, several)
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            sentence_references = references_of(reference)
+            self._check(hypothesis, sentence_references)
+            self._add(hypothesis, sentence_references)
 
     def result(self) -> Score:
         """The score of all that was added, as `corpus_score` of sacreBLEU gives it.

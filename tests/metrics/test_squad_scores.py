@@ -267,7 +267,7 @@ def test_invalid_predictions_and_answers_raise_errors():
 def test_memory_does_not_grow_without_scores():
     metric = SQuAD2()
     metric.add(["x"] * 1000, [["x"]] * 1000)
-    assert not metric._given
+    assert not metric._scored
     metric = SQuAD2()
     metric.add(["x"] * 1000, [["x"]] * 1000, [0.0] * 1000)
-    assert len(metric._given) == 1000
+    assert len(metric._scored) == 1000
