@@ -58,9 +58,9 @@ def add_from_settings(
     except RegardError as error:
         raise DataError(path, None, str(error)) from None
     for number, (token, file) in settings.added.items():
-        found = fast.token_to_id(token.content)
-        if found != number and token.content not in beyond:
-            problem = f"{token.content!r} must have the next free id, {found}, not {number}."
+        actual = fast.token_to_id(token.content)
+        if actual != number and token.content not in beyond:
+            problem = f"{token.content!r} must have the next free id, {actual}, not {number}."
             raise DataError(file, None, problem, "Does the file belong to this vocabulary?")
 
 
@@ -114,10 +114,10 @@ def tokens_to_add(
     """The tokens to be added; those that the tokenizer has already may get other flags."""
     named = {role: settings.named[role] for role in ORDER if role in settings.named}
     unnamed = {role: t for role, t in defaults.items() if role not in settings.named}
-    found = {r: t for r, t in unnamed.items() if fast.token_to_id(t.content) is not None}
-    by_role = {role: (named | found).get(role) for role in ORDER}
+    present = {r: t for r, t in unnamed.items() if fast.token_to_id(t.content) is not None}
+    by_role = {role: (named | present).get(role) for role in ORDER}
     special = {token.content for token in by_role.values() if token is not None}
-    added = [token for _, (token, _) in sorted(settings.added.items(), key=lambda one: one[0])]
+    added = [token for _, (token, _) in sorted(settings.added.items(), key=lambda item: item[0])]
     tokens = [replace(t, special=t.special or t.content in special) for t in added]
     known = {token.content for token in tokens} | _contents(fast)
     # A token that occurs with two sets of flags is added twice: the later flags are used.

@@ -86,8 +86,8 @@ def apply(symbols: Sequence[str], ranks: Mapping[Pair, int]) -> Iterator[Applied
 
 
 def _earliest(word: Sequence[str], ranks: Mapping[Pair, int]) -> tuple[int, Pair] | None:
-    known = [(ranks[p], p) for p in zip(word, word[1:], strict=False) if p in ranks]
-    return min(known, default=None)
+    applicable = [(ranks[p], p) for p in zip(word, word[1:], strict=False) if p in ranks]
+    return min(applicable, default=None)
 
 
 def rebuild_merges(vocab: Mapping[str, int], unlearned: Iterable[str] = ()) -> list[Pair]:

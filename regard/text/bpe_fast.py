@@ -21,7 +21,7 @@ from regard.text.special_tokens import TrainerInput
 
 
 def train(
-    given: TrainerInput, *, min_frequency: int = 2, alphabet_limit: int | None = None
+    inputs: TrainerInput, *, min_frequency: int = 2, alphabet_limit: int | None = None
 ) -> Tokenizer:
     """Subwords of characters, with </w> at the end of a word. Decoding joins words by one space.
 
@@ -29,26 +29,26 @@ def train(
     alphabet_limit: keep only so many symbols of one character, the most frequent ones; each
         character counts twice, with and without </w>
     """
-    given.preprocessing.check_split("whitespace", "punctuation")
-    unknown, codes = given.unknown(), SymbolCodes(suffix=END)
-    limits = given.vocab_size, given.special_tokens, min_frequency, alphabet_limit
-    coded, merges = learn_merges(given.words(), codes, code_with_suffix, *limits)
-    vocab, decoded = _decode(coded, merges, codes, given.special_tokens)
+    inputs.preprocessing.check_split("whitespace", "punctuation")
+    unknown, codes = inputs.unknown(), SymbolCodes(suffix=END)
+    limits = inputs.vocab_size, inputs.special_tokens, min_frequency, alphabet_limit
+    coded, merges = learn_merges(inputs.words(), codes, code_with_suffix, *limits)
+    vocab, decoded = _decode(coded, merges, codes, inputs.special_tokens)
     model = models.BPE(vocab, decoded, unk_token=unknown, end_of_word_suffix=END)
-    return assemble(model, given.preprocessing, decoders.BPEDecoder(suffix=END))
+    return assemble(model, inputs.preprocessing, decoders.BPEDecoder(suffix=END))
 
 
-def train_bytes(given: TrainerInput, *, min_frequency: int = 2) -> Tokenizer:
+def train_bytes(inputs: TrainerInput, *, min_frequency: int = 2) -> Tokenizer:
     """Subwords of bytes; words by GPT-2's rule. min_frequency: a rarer pair is not merged."""
-    given.preprocessing.check_split("gpt2", "gpt2-prefix")
-    if given.vocab_size < 256 + len(given.special_tokens):
-        raise given.too_small(256, "An alphabet of bytes cannot be smaller.")
-    fast = assemble(models.BPE(), given.preprocessing, decoders.ByteLevel())
+    inputs.preprocessing.check_split("gpt2", "gpt2-prefix")
+    if inputs.vocab_size < 256 + len(inputs.special_tokens):
+        raise inputs.too_small(256, "An alphabet of bytes cannot be smaller.")
+    fast = assemble(models.BPE(), inputs.preprocessing, decoders.ByteLevel())
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = bpe_trainer(given.vocab_size, given.special_tokens, min_frequency, alphabet)
-    fast.train_from_iterator(given.texts, trainer)
+    trainer = bpe_trainer(inputs.vocab_size, inputs.special_tokens, min_frequency, alphabet)
+    fast.train_from_iterator(inputs.texts, trainer)
     for left, right in json.loads(fast.to_str())["model"]["merges"]:
-        if left + right in given.special_tokens:
+        if left + right in inputs.special_tokens:
             raise ConfigError(
                 f"the special token {left + right!r} is also a frequent subword of the texts. "
                 "Choose a name that does not occur in them."
@@ -79,15 +79,15 @@ def _decode(
     be written alike. The later one is left out, and all that is merged from it.
     """
     vocab = {name: i for i, name in enumerate(special_tokens)}
-    known = {symbol for symbol in coded if len(symbol) == 1}
+    symbols = {symbol for symbol in coded if len(symbol) == 1}
     for symbol in coded:
-        if symbol in known:
+        if symbol in symbols:
             vocab[codes.decode(symbol)] = len(vocab)
     decoded = []
     for left, right in merges:
         name = codes.decode(left + right)
-        if left in known and right in known and name not in vocab:
-            known.add(left + right)
+        if left in symbols and right in symbols and name not in vocab:
+            symbols.add(left + right)
             vocab[name] = len(vocab)
             decoded.append((codes.decode(left), codes.decode(right)))
     return vocab, decoded

@@ -48,15 +48,15 @@ class CharacterMap:
         """
         if not self.units:
             return None
-        found, node = None, self._children(0)
+        longest, node = None, self._children(0)
         for position in range(start, len(text)):
             node ^= text[position]
             if node >= len(self.units) or self.units[node] & LABEL != text[position]:
                 break
             unit, node = self.units[node], self._children(node)
             if unit & HAS_KEY and node < len(self.units):
-                found = position + 1 - start, self._replacement(self.units[node] & ~(1 << 31))
-        return found
+                longest = position + 1 - start, self._replacement(self.units[node] & ~(1 << 31))
+        return longest
 
     def _children(self, node: int) -> int:
         """The base of the children of a node: base XOR byte is the index of the child."""
@@ -70,8 +70,8 @@ class CharacterMap:
     def is_key(self, text: str) -> bool:
         """Whether the whole text is a key."""
         data = text.encode()
-        found = self.longest_key(data)
-        return found is not None and found[0] == len(data)
+        key = self.longest_key(data)
+        return key is not None and key[0] == len(data)
 
     def pieces(self, text: str) -> Iterator[tuple[str, int, int]]:
         """For each part of a text its replacement, and the span [start, end) of its characters."""

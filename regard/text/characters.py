@@ -21,21 +21,21 @@ BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 ELMO_CHARACTERS, ELMO_PADDING = 262, PADDING + 1  # how many ids there are; that of padding
 
 
-def train(given: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
+def train(inputs: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
     """All characters seen at least `min_frequency` times, the most frequent first.
 
     Decoding gives the text itself, unless a character is unknown.
     """
-    given.preprocessing.check_split("characters")
-    unknown, normalizer = given.unknown(), given.preprocessing.normalizer()
+    inputs.preprocessing.check_split("characters")
+    unknown, normalizer = inputs.unknown(), inputs.preprocessing.normalizer()
     counts: Counter[str] = Counter()
-    for text in given.texts:
+    for text in inputs.texts:
         counts.update(normalizer.normalize_str(text) if normalizer else text)
     alphabet = sum(count >= min_frequency for count in counts.values())
-    if len(given.special_tokens) + alphabet > given.vocab_size:
-        raise given.too_small(alphabet, "Or leave rare characters unknown: min_frequency=…")
-    model = models.WordLevel(frequent(given, counts, min_frequency), unknown)
-    return assemble(model, given.preprocessing, decoders.Fuse())
+    if len(inputs.special_tokens) + alphabet > inputs.vocab_size:
+        raise inputs.too_small(alphabet, "Or leave rare characters unknown: min_frequency=…")
+    model = models.WordLevel(frequent(inputs, counts, min_frequency), unknown)
+    return assemble(model, inputs.preprocessing, decoders.Fuse())
 
 
 def elmo_ids(words: Sequence[str], per_word: int = 50) -> list[list[int]]:
@@ -48,7 +48,7 @@ def elmo_ids(words: Sequence[str], per_word: int = 50) -> list[list[int]]:
     """
     check_at_least(3, per_word=per_word)
     words_of_bytes = [word.encode() for word in words]
-    return [_framed(one, per_word) for one in ([BEGIN_SENTENCE], *words_of_bytes, [END_SENTENCE])]
+    return [_framed(word, per_word) for word in ([BEGIN_SENTENCE], *words_of_bytes, [END_SENTENCE])]
 
 
 def elmo_word(tokenizer: Any, id: int, per_word: int = 50) -> list[int]:

@@ -41,17 +41,17 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
             continue
         if role == "bos" and stated == config.get("decoder_start_token_id"):
             continue  # earlier releases wrote the start of a decoder there
-        said = (
+        problem = (
             f"config.json has `{role}_token_id` {stated}, but the tokenizer's {role} token "
             f"{tokenizer.token(own)!r} has the id {own}"
         )
         ordinary = _token_of(tokenizer, stated) if stated not in tokenizer.special_ids else None
         if ordinary is not None and role not in LOOSE:
             raise CheckpointError(
-                f"The tokenizer does not fit the model: {said}, and {stated} is the ordinary token "
-                f"{ordinary!r} there. Use the tokenizer that was saved with these weights."
+                f"The tokenizer does not fit the model: {problem}, and {stated} is the ordinary "
+                f"token {ordinary!r} there. Use the tokenizer that was saved with these weights."
             )
-        warnings.warn(f"{said}. Do they belong together?", stacklevel=2)
+        warnings.warn(f"{problem}. Do they belong together?", stacklevel=2)
 
 
 def _token_of(tokenizer: Tokenizer, number: int) -> str | None:

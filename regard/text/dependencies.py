@@ -78,17 +78,17 @@ def dependencies(tree: ConstituencyTree) -> tuple[list[str], list[int]]:
 def head_child(node: ConstituencyTree) -> int:
     """The index of the child that is the head of a constituent."""
     labels = [child.label for child in node.children]
-    found = _noun_head(labels) if node.label in NOUN_PHRASES else _head(node.label, labels)
+    head = _noun_head(labels) if node.label in NOUN_PHRASES else _head(node.label, labels)
     # Of "Y and Z" the head is Y (Collins 1999, appendix A).
-    return found - 2 if found > 1 and labels[found - 1] == "CC" else found
+    return head - 2 if head > 1 and labels[head - 1] == "CC" else head
 
 
 def _head(label: str, labels: Sequence[str]) -> int:
-    side, wanted = RULES.get(label, ("left", ""))
+    side, ranked = RULES.get(label, ("left", ""))
     order = _from(side, labels)
-    for one in wanted.split():
+    for candidate in ranked.split():
         for index in order:
-            if labels[index] == one:
+            if labels[index] == candidate:
                 return index
     return next((index for index in order if labels[index] not in PUNCTUATION), order[0])
 
@@ -96,9 +96,9 @@ def _head(label: str, labels: Sequence[str]) -> int:
 def _noun_head(labels: Sequence[str]) -> int:
     if labels[-1] == "POS":
         return len(labels) - 1
-    for side, wanted in NOUN_RULES:
+    for side, ranked in NOUN_RULES:
         for index in _from(side, labels):
-            if labels[index] in wanted.split():
+            if labels[index] in ranked.split():
                 return index
     order = _from("right", labels)
     return next((index for index in order if labels[index] not in PUNCTUATION), order[0])

@@ -259,10 +259,10 @@ def _enter(rows: dict[str, TokenCounts], merge: bpe.Merge, parts: list[int]) -> 
     for token in (merge.left, merge.right):
         row = rows[token]
         rows[token] = TokenCounts(row.number, token, (*row.history, -sum(parts)), row.parts)
-    known = rows.get(merge.symbol)
-    if known:  # merged from other tokens before
-        history = (*known.history, sum(parts))
-        rows[merge.symbol] = TokenCounts(known.number, merge.symbol, history, known.parts)
+    merged = rows.get(merge.symbol)
+    if merged:  # merged from other tokens before
+        history = (*merged.history, sum(parts))
+        rows[merge.symbol] = TokenCounts(merged.number, merge.symbol, history, merged.parts)
     else:
         rows[merge.symbol] = TokenCounts(len(rows) + 1, merge.symbol, (sum(parts),), tuple(parts))
 
@@ -313,8 +313,8 @@ def _reason(ours: Sequence[bpe.Merge], library: Sequence[Pair], same: int) -> st
 def _merged(word: str, end: str, ranks: Mapping[Pair, int], model: dict) -> MergedWord:
     symbols = (*word[:-1], word[-1] + end)
     steps = tuple(bpe.apply(symbols, ranks))
-    left = steps[-1].symbols if steps else symbols
-    tokens = [token if token in model["vocab"] else model["unk_token"] for token in left]
+    final = steps[-1].symbols if steps else symbols
+    tokens = [token if token in model["vocab"] else model["unk_token"] for token in final]
     return MergedWord(word, symbols, steps, tuple(token for token in tokens if token is not None))
 
 
@@ -322,8 +322,8 @@ def _matched(word: str, model: dict) -> MatchedWord:
     if len(word) > model["max_input_chars_per_word"]:
         return MatchedWord(word, (), (model["unk_token"],))
     steps = tuple(wordpiece.longest_match(word, model["vocab"]))
-    found = tuple(step.found for step in steps if step.found is not None)
-    return MatchedWord(word, steps, found if len(found) == len(steps) else (model["unk_token"],))
+    tokens = tuple(step.found for step in steps if step.found is not None)
+    return MatchedWord(word, steps, tokens if len(tokens) == len(steps) else (model["unk_token"],))
 
 
 def _segmented(word: str, model: UnigramModel) -> SegmentedWord:

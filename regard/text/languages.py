@@ -53,9 +53,9 @@ def languages_of(tokenizer: Tokenizer) -> dict[str, int]:
     """
     tokens = [(tokenizer.token(i), i) for i in sorted(tokenizer.special_ids)]
     for pattern in (LANGUAGE_CODE, *NAMED):
-        found = {match[1]: i for token, i in tokens if (match := pattern.fullmatch(token))}
-        if len(found) > (pattern is not LANGUAGE_CODE):
-            return found
+        ids = {match[1]: i for token, i in tokens if (match := pattern.fullmatch(token))}
+        if len(ids) > (pattern is not LANGUAGE_CODE):
+            return ids
     return {}
 
 

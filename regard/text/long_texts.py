@@ -25,22 +25,22 @@ LOCAL = ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAcce
 
 def can_be_divided(fast: tokenizers.Tokenizer) -> bool:
     """Whether this tokenizer gives the same tokens to the parts of a text as to the whole."""
-    found: dict[str, Any] = json.loads(fast.to_str())
+    content: dict[str, Any] = json.loads(fast.to_str())
     # A token may have a space inside, or take the spaces after it.
-    if any(" " in token["content"] or token["rstrip"] for token in found["added_tokens"]):
+    if any(" " in token["content"] or token["rstrip"] for token in content["added_tokens"]):
         return False
-    steps = _steps(found["pre_tokenizer"], "pretokenizers")
+    steps = _steps(content["pre_tokenizer"], "pretokenizers")
     apart = steps and (
         steps[0]["type"] in WORDS_APART
         or (len(steps) == 1 and steps[0]["type"] == "ByteLevel" and steps[0]["use_regex"])
     )
-    local = all(one["type"] in LOCAL for one in _steps(found["normalizer"], "normalizers"))
+    local = all(step["type"] in LOCAL for step in _steps(content["normalizer"], "normalizers"))
     return bool(apart) and local
 
 
 def encode_in_parts(fast: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text, by a tokenizer that can be divided."""
-    found: list[list[int]] = [[] for _ in texts]
+    ids: list[list[int]] = [[] for _ in texts]
     waiting: list[tuple[int, str]] = []
     characters = 0  # that wait
     for number, text in enumerate(texts):
@@ -48,10 +48,10 @@ def encode_in_parts(fast: tokenizers.Tokenizer, texts: Sequence[str]) -> list[li
             waiting.append((number, part))
             characters += len(part)
             if characters >= AT_ONCE:
-                _encode(fast, waiting, found)
+                _encode(fast, waiting, ids)
                 waiting, characters = [], 0
-    _encode(fast, waiting, found)
-    return found
+    _encode(fast, waiting, ids)
+    return ids
 
 
 def parts(text: str) -> Iterator[str]:
@@ -64,11 +64,11 @@ def parts(text: str) -> Iterator[str]:
 
 
 def _encode(
-    fast: tokenizers.Tokenizer, parts: Sequence[tuple[int, str]], found: Sequence[list[int]]
+    fast: tokenizers.Tokenizer, parts: Sequence[tuple[int, str]], ids: Sequence[list[int]]
 ) -> None:
     rows = fast.encode_batch_fast([part for _, part in parts], add_special_tokens=False)
     for (number, _), row in zip(parts, rows, strict=True):
-        found[number].extend(row.ids)
+        ids[number].extend(row.ids)
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:

@@ -112,12 +112,12 @@ class SymbolCodes:
         """The character that stands for this symbol, the same one each time."""
         if not affixed and ord(char) < PRIVATE:
             return char
-        known = self.codes.get((char, affixed))
-        if known is None:
-            known = chr(PRIVATE + len(self.codes))
-            self.codes[char, affixed] = known
-            self.symbols[known] = (char, affixed)
-        return known
+        code = self.codes.get((char, affixed))
+        if code is None:
+            code = chr(PRIVATE + len(self.codes))
+            self.codes[char, affixed] = code
+            self.symbols[code] = (char, affixed)
+        return code
 
     def decode(self, coded: str) -> str:
         """A learned symbol as the vocabulary writes it."""
@@ -165,12 +165,14 @@ def learn_merges(
     coded = lru_cache(1 << 16)(lambda word: code_word(codes, word))
 
     def stream() -> Iterator[str]:
-        for several in words:
-            alphabet.update(*several)
-            yield " ".join(map(coded, several))
+        for text_words in words:
+            alphabet.update(*text_words)
+            yield " ".join(map(coded, text_words))
         # Words of one symbol: they add to the alphabet and to no pair.
-        known = sorted(alphabet)
-        yield " ".join(codes.code(char, affixed) for char in known for affixed in (False, True))
+        characters = sorted(alphabet)
+        yield " ".join(
+            codes.code(char, affixed) for char in characters for affixed in (False, True)
+        )
 
     fast = Tokenizer(models.BPE())
     fast.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")

@@ -32,13 +32,13 @@ class UnknownWords:
 
     def number(self, word: str) -> int:
         """That of a word; a new word gets the next one."""
-        found = self._numbers.get(word)
-        if found is None:
+        number = self._numbers.get(word)
+        if number is None:
             with self._adding:
-                if (found := self._numbers.get(word)) is None:
-                    found = self._numbers[word] = len(self.words)
+                if (number := self._numbers.get(word)) is None:
+                    number = self._numbers[word] = len(self.words)
                     self.words.append(word)
-        return found
+        return number
 
 
 class OpenVocabulary(Tokenizer):
@@ -82,15 +82,15 @@ class OpenVocabulary(Tokenizer):
 
     def encode(self, text: str) -> Encoding:
         """See `Tokenizer`."""
-        found = super().encode(text)
-        if self.unk_id not in found.ids:
-            return found
-        ids, tokens, unknown = list(found.ids), list(found.tokens), self.token(self._unknown)
-        for n, (start, end) in enumerate(found.offsets):
+        encoding = super().encode(text)
+        if self.unk_id not in encoding.ids:
+            return encoding
+        ids, tokens, unknown = list(encoding.ids), list(encoding.tokens), self.token(self._unknown)
+        for n, (start, end) in enumerate(encoding.offsets):
             if ids[n] == self.unk_id and text[start:end] != unknown:
                 tokens[n] = text[start:end]
                 ids[n] = self.vocab_size + self.unknown_words.number(tokens[n])
-        return Encoding(ids, tokens, found.offsets)
+        return Encoding(ids, tokens, encoding.offsets)
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """See `Tokenizer`."""
@@ -130,7 +130,7 @@ class OpenVocabulary(Tokenizer):
             else:
                 parts[-1].append(id)
         first, *others = super().decode_many(parts)
-        joined = [first, *(one for pair in zip(words, others, strict=True) for one in pair)]
+        joined = [first, *(text for pair in zip(words, others, strict=True) for text in pair)]
         return " ".join(part.strip() if words else part for part in joined if part)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -138,10 +138,12 @@ class OpenVocabulary(Tokenizer):
         return _rebuild, (self.to_str(), self.kind, self.roles, self._options(), words)
 
     def _like(self, fast: tokenizers.Tokenizer, roles: Mapping[str, str]) -> Tokenizer:
-        made = OpenVocabulary(fast, self.kind, roles, *self._options(), words=self.unknown_words)
-        if made.vocab_size != self.vocab_size:  # ids from there on would be of other words
-            made.unknown_words = UnknownWords()
-        return made
+        tokenizer = OpenVocabulary(
+            fast, self.kind, roles, *self._options(), words=self.unknown_words
+        )
+        if tokenizer.vocab_size != self.vocab_size:  # ids from there on would be of other words
+            tokenizer.unknown_words = UnknownWords()
+        return tokenizer
 
 
 def _rebuild(saved: str, kind: str, roles: dict, options: tuple, words: list[str]) -> Tokenizer:

@@ -84,9 +84,9 @@ class PieceTokenizer(Tokenizer):
                 tokens.append(code.group())
                 spans.append(code.span())
                 start = code.end()
-            found = self.pieces.encode(text[start:end])
-            tokens.extend(found.tokens)
-            spans.extend((first + start, last + start) for first, last in found.offsets)
+            encoding = self.pieces.encode(text[start:end])
+            tokens.extend(encoding.tokens)
+            spans.extend((first + start, last + start) for first, last in encoding.offsets)
 
         start = 0
         for special in self.special.finditer(text):
@@ -129,7 +129,7 @@ class PieceTokenizer(Tokenizer):
     def digest(self, *tables: Mapping[str, Any]) -> str:
         """The checksum of the model files and of these tables."""
         parts = [*self.files.values(), json.dumps([*tables, self.roles]).encode()]
-        return hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in parts)).hexdigest()
+        return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def vocabulary(

@@ -24,8 +24,8 @@ def template_in(processor: PostProcessor | None) -> Template | None:
         return None  # it only trims the offsets of tokens
     text = tokenizers.Tokenizer(WordLevel({"x": 0}, unk_token="x")).encode("x")
 
-    def problem(said: str) -> RegardError:
-        return RegardError(f"its `post_processor` cannot be used: {said}.")
+    def problem(message: str) -> RegardError:
+        return RegardError(f"its `post_processor` cannot be used: {message}.")
 
     single, pair = call(
         lambda: (_parts(processor.process(text)), _parts(processor.process(text, text))), problem

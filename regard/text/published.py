@@ -106,8 +106,8 @@ def load(
         if path.name == "tokenizer.json" or isinstance(content.get("model"), dict):
             return _tokenizer_json(path, text, content)  # in vocab.json "model" is a token
         return _bpe(path, merges)
-    known = "Known: .json, .txt, .model, folder."
-    raise DataError(path, None, "is not a known kind of vocabulary.", known)
+    hint = "Known: .json, .txt, .model, folder."
+    raise DataError(path, None, "is not a known kind of vocabulary.", hint)
 
 
 def _main_file(path: Path) -> Path:
@@ -130,9 +130,9 @@ def _main_file(path: Path) -> Path:
                 "is a pickle, a program that runs when it is opened, and is not read.",
                 "Write the words of its `idx2sym`, one a line, into vocab.txt where you trust it.",
             )
-    there = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-    wanted = "tokenizer.json, vocab.json, encoder.json, vocab.txt or spiece.model"
-    raise DataError(path, None, f"the folder must have {wanted}, but has {there}.")
+    names = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
+    expected = "tokenizer.json, vocab.json, encoder.json, vocab.txt or spiece.model"
+    raise DataError(path, None, f"the folder must have {expected}, but has {names}.")
 
 
 # ---- tokenizer.json
@@ -147,8 +147,8 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTok
     if fit.family is not None and stated != dict(listed):
         start = {**start, "added_tokens": []}  # its class adds what tokenizer_config.json lists
     fast = parse(path, text if start is content else json.dumps(start))
-    known = fit.family.defaults if fit.family else {}
-    defaults = {role: AddedTokenSpec(name, plain=True) for role, name in known.items()}
+    names = fit.family.defaults if fit.family else {}
+    defaults = {role: AddedTokenSpec(name, plain=True) for role, name in names.items()}
     add_from_settings(path, fast, settings, defaults)
     _check_added(path, fast, listed)
     check_unknown_class(path, fast, settings)
@@ -178,15 +178,15 @@ def _check_added(
     path: Path, fast: tokenizers.Tokenizer, listed: list[tuple[int, AddedTokenSpec]]
 ) -> None:
     """Every token that tokenizer.json adds must be there, with its id."""
-    there = {token.content: number for number, token in fast.get_added_tokens_decoder().items()}
+    added = {token.content: number for number, token in fast.get_added_tokens_decoder().items()}
     for number, token in listed:
-        if token.content not in there:
+        if token.content not in added:
             problem = f"adds {token.content!r}, which tokenizer_config.json does not: its "
             problem += "`added_tokens_decoder` must list every added token."
             raise DataError(path, None, problem, f"Add it there, with the id {number}.")
-        if there[token.content] != number:
-            found = there[token.content]
-            problem = f"the added token {token.content!r} must have the id {found}, not {number}."
+        if added[token.content] != number:
+            actual = added[token.content]
+            problem = f"the added token {token.content!r} must have the id {actual}, not {number}."
             raise DataError(path, None, problem, "Number added tokens after the vocabulary.")
 
 
@@ -209,10 +209,10 @@ def _put_class_template(
     cls, sep = (fast.token_to_id(roles[r]) if r in roles else None for r in ("cls", "sep"))
     if cls is None or sep is None:
         return
-    around = Template.around((cls,), (sep, sep), (sep,))
-    wanted = Template.bert(cls, sep) if family is BERT else around
+    roberta = Template.around((cls,), (sep, sep), (sep,))
+    template = Template.bert(cls, sep) if family is BERT else roberta
     if fast.post_processor is not None:
-        if _check_template(path, fast) == wanted:
+        if _check_template(path, fast) == template:
             return
         warnings.warn(
             f"{path}: its `post_processor` is not used, but the template of "
@@ -233,9 +233,9 @@ def _class_processor(
 
 
 def _id_of(fast: tokenizers.Tokenizer, token: str) -> int:
-    found = fast.token_to_id(token)
-    assert found is not None, f"{token!r} is in the vocabulary"
-    return found
+    number = fast.token_to_id(token)
+    assert number is not None, f"{token!r} is in the vocabulary"
+    return number
 
 
 def _check_template(path: Path, fast: tokenizers.Tokenizer) -> Template | None:
@@ -325,8 +325,8 @@ def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
     )
     fast = longest_match_tokenizer(vocab, preprocessing, names["unk"])
     fast.post_processor = _class_processor(fast, BERT, names)
-    known = family_of(settings) is BERT
-    return _finish(path, fast, "wordpiece", settings, BERT.defaults if known else roles_of(vocab))
+    is_bert = family_of(settings) is BERT
+    return _finish(path, fast, "wordpiece", settings, BERT.defaults if is_bert else roles_of(vocab))
 
 
 def _check_present(path: Path, vocab: Mapping[str, int], model: str, *names: str) -> None:
@@ -383,8 +383,8 @@ def _sentencepiece(path: Path) -> LoadedTokenizer:
     model = sentencepiece.read(path, family.types if family else sentencepiece.UNIGRAM)
     if family is None:
         fast = sentencepiece.pipeline(model)
-        found = _finish(path, fast, "sentencepiece", settings, model.roles)
-        return replace(found, reads_special_tokens=settings.config.split_special_tokens is False)
+        loaded = _finish(path, fast, "sentencepiece", settings, model.roles)
+        return replace(loaded, reads_special_tokens=settings.config.split_special_tokens is False)
     fast = family.tokenizer(model, settings)
     roles = {**family.roles, **settings.roles}
     _check_present(path, fast.get_vocab(), settings.class_name or "this", *family.roles.values())
@@ -482,8 +482,8 @@ def _roberta_text_vocab(path: Path, merges_path: Path | None) -> LoadedTokenizer
     pairs = [
         line.split(" ") for line in vocab_files.read_lines(merges_path)[1:] if line.count(" ") == 1
     ]
-    known = [*byte_of, *("".join(pair) for pair in pairs)]
-    written = {_as_text(token, byte_of): token for token in known}
+    tokens = [*byte_of, *("".join(pair) for pair in pairs)]
+    written = {_as_text(token, byte_of): token for token in tokens}
     vocab = _match_lines(path, written)
     return _roberta(path, vocab, vocab_files.read_merges(merges_path, vocab), read_settings(path))
 
@@ -535,8 +535,8 @@ def _finish(
     """The tokenizer, with the tokens that files beside the vocabulary add to it."""
     tokens = {role: AddedTokenSpec(name, plain=True) for role, name in defaults.items()}
     add_from_settings(path, fast, settings, tokens)
-    known = {r: t.content for r, t in tokens.items() if fast.token_to_id(t.content) is not None}
-    roles = known | settings.roles
+    present = {r: t.content for r, t in tokens.items() if fast.token_to_id(t.content) is not None}
+    roles = present | settings.roles
     if fast.post_processor is None:
         _put_ends(fast, roles, settings)
     return _loaded(path, fast, kind, roles, settings)

@@ -111,7 +111,7 @@ def parsed(path: Path, content: bytes, kinds: Collection[str] = UNIGRAM) -> Sent
     """
     try:
         message = _Message(content)
-        pieces = [_piece(one) for one in message.messages(1)]
+        pieces = [_piece(entry) for entry in message.messages(1)]
         trainer, normalizer = message.message(2), message.message(3)
         kind = TYPES.get(trainer.integer(3, 1), "unknown")
         model = SentencePieceModel(
@@ -154,12 +154,12 @@ def _piece(message: _Message) -> Piece:
 
 def _roles(pieces: list[Piece], trainer: _Message) -> dict[str, str]:
     """The special pieces by role: unk, bos, eos and pad by their ids, others by their names."""
-    found = roles_of(piece.text for piece in pieces if piece.type == CONTROL)
+    roles = roles_of(piece.text for piece in pieces if piece.type == CONTROL)
     for role, number, default in (("unk", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1)):
         index = trainer.integer(number, default)
         if 0 <= index < len(pieces) and pieces[index].type in (UNKNOWN, CONTROL):
-            found[role] = pieces[index].text
-    return found
+            roles[role] = pieces[index].text
+    return roles
 
 
 class _Message:
@@ -269,8 +269,8 @@ def _bpe(model: SentencePieceModel) -> models.BPE:
     for piece in model.pieces:
         if piece.type == NORMAL:
             cuts = [(piece.text[:i], piece.text[i:]) for i in range(1, len(piece.text))]
-            known = [cut for cut in cuts if cut[0] in vocab and cut[1] in vocab]
-            merges += [(-piece.score, vocab[a], vocab[b], a, b) for a, b in known]
+            pairs = [cut for cut in cuts if cut[0] in vocab and cut[1] in vocab]
+            merges += [(-piece.score, vocab[a], vocab[b], a, b) for a, b in pairs]
     assert model.unknown_id is not None
     return models.BPE(
         vocab=vocab,

@@ -59,7 +59,7 @@ class SentencePieceEncoder:
             return True
         if text.isascii():
             return False
-        if any(self._joined(text, found.start()) for found in NOT_ASCII.finditer(text)):
+        if any(self._joined(text, match.start()) for match in NOT_ASCII.finditer(text)):
             return True
         return self.names.search(self.normalize(text)) is not None  # "＜s＞" becomes "<s>"
 
@@ -115,12 +115,12 @@ class SentencePieceEncoder:
         User-defined pieces are kept as they are.
         """
         own = "|".join(map(re.escape, sorted(self.user_defined, key=len, reverse=True)))
-        for found in re.finditer(f"({own or '(?!)'})|(?:(?!{own or '(?!)'}).)+", text, re.DOTALL):
-            if found.group(1):
-                yield found.group(), *found.span()
+        for match in re.finditer(f"({own or '(?!)'})|(?:(?!{own or '(?!)'}).)+", text, re.DOTALL):
+            if match.group(1):
+                yield match.group(), *match.span()
                 continue
-            for new, start, end in self.character_map.pieces(found.group()):
-                yield new, start + found.start(), end + found.start()
+            for new, start, end in self.character_map.pieces(match.group()):
+                yield new, start + match.start(), end + match.start()
 
 
 NOT_ASCII = re.compile(r"[^\x00-\x7f]")

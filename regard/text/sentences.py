@@ -45,18 +45,18 @@ def sentence_starts(text: str) -> list[tuple[int, bool]]:
     A text without a word is one sentence. Blank lines belong to what follows, at the end of the
     text to what is before.
     """
-    found: list[tuple[int, bool]] = []
-    start = held = 0  # of the line; of the blank lines before it
+    starts: list[tuple[int, bool]] = []
+    start = blank = 0  # of the line; of the blank lines before it
     for line in text.split("\n"):
         end = start + len(line)
         if line and not line.isspace():
-            found.append((held, True))
+            starts.append((blank, True))
             for sign in _END.finditer(text, start, end):
                 if sign.end() < end and _ends_sentence(text, sign, end):
-                    found.append((sign.end(), False))
-            held = end
+                    starts.append((sign.end(), False))
+            blank = end
         start = end + 1
-    return found or [(0, True)]
+    return starts or [(0, True)]
 
 
 def _ends_sentence(text: str, end: re.Match[str], line_end: int) -> bool:
@@ -69,8 +69,8 @@ def _ends_sentence(text: str, end: re.Match[str], line_end: int) -> bool:
         return False
     if not end[0].startswith(".") or end[0].startswith(".."):
         return True
-    found = _LAST_WORD.search(text, max(0, end.start() - 20), end.start())
-    before = found[0] if found else ""
+    match = _LAST_WORD.search(text, max(0, end.start() - 20), end.start())
+    before = match[0] if match else ""
     return stop_ends_sentence(before, word)
 
 

@@ -40,7 +40,7 @@ class TokenSentences:
 
     def starts(self, ids: Sequence[int]) -> list[int]:
         """Where each sentence starts in the ids of a text: the first at 0, if it has a token."""
-        found, quotes, seen = [0][: len(ids)], 0, 0
+        starts, quotes, seen = [0][: len(ids)], 0, 0
         for position, number in enumerate(ids):
             if number not in self.stops or position < seen:
                 continue
@@ -50,9 +50,9 @@ class TokenSentences:
                 quotes += self.words[ids[seen]] == '"'
                 seen += 1
             if seen < len(ids) and self._ends(ids, position, seen):
-                found.append(seen)
+                starts.append(seen)
                 quotes = 0
-        return found
+        return starts
 
     def _closes(self, number: int, quotes: int) -> bool:
         """Whether a token behind a stop belongs to the sentence before it."""

@@ -139,9 +139,9 @@ class TokenSettings:
         """`padding_side` and `truncation_side`, if the settings or tokenizer.json state them."""
         stated = {"padding_side": padding["direction"]} if padding else {}
         stated |= {"truncation_side": truncation["direction"]} if truncation else {}
-        given = self.config.model_extra or {}
+        extra = self.config.model_extra or {}
         names = ("padding_side", "truncation_side")
-        stated |= {name: given[name] for name in names if given.get(name) is not None}
+        stated |= {name: extra[name] for name in names if extra.get(name) is not None}
         for name, side in stated.items():
             if side not in ("left", "right"):
                 problem = f"`{name}` must be left or right, but is {side!r}."
@@ -187,8 +187,8 @@ def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) ->
 def added_tokens(path: Path, content: Mapping[str, Any]) -> list[tuple[int, AddedTokenSpec]]:
     """The added tokens of a tokenizer.json and their ids, in its order."""
     listed = content.get("added_tokens") or []
-    read = checked(listed, list[AddedFields], path, data_error(path), "added_tokens")
-    return [(fields.id, AddedTokenSpec.of(fields)) for fields in read]
+    tokens = checked(listed, list[AddedFields], path, data_error(path), "added_tokens")
+    return [(fields.id, AddedTokenSpec.of(fields)) for fields in tokens]
 
 
 def _class_of(vocabulary: Path, config: ConfigFields) -> tuple[str | None, ModelFields]:
@@ -281,7 +281,7 @@ def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> tuple[AddedTokenSp
     value = list(value.values()) if isinstance(value, dict) else value
     if not isinstance(value, list):
         raise DataError(path, None, f"`{name}` must be a list of tokens, but is {value!r:.80}.")
-    tokens = (_token(path, f"{name}.{number}", one, True) for number, one in enumerate(value))
+    tokens = (_token(path, f"{name}.{number}", entry, True) for number, entry in enumerate(value))
     return tuple(token for token in tokens if token is not None)
 
 
@@ -295,8 +295,8 @@ def _token(path: Path, name: str, value: Any, listed: bool = False) -> AddedToke
     if isinstance(value, dict):
         fields = checked(value, TokenFields, path, data_error(path), name)
         late = path.name == CONFIG
-        made = AddedTokenSpec.of(fields, None if late and listed else True)
-        return replace(made, late=late) if fields.content else None
+        token = AddedTokenSpec.of(fields, None if late and listed else True)
+        return replace(token, late=late) if fields.content else None
     if not isinstance(value, str):
         raise DataError(path, None, f"`{name}` must be a token, but is {value!r:.80}.")
     return AddedTokenSpec(value, plain=True)
@@ -308,11 +308,11 @@ def _added(path: Path, stated: _Special) -> dict[int, tuple[AddedTokenSpec, Path
         return {}
     known = (*stated.named.values(), *(stated.extra or ()))
     special = {token.content for token in known if token is not None and not token.late}
-    found = {}
+    added = {}
     for content, number in read_vocab_json(path).items():
         is_special = content in special
-        found[number] = AddedTokenSpec(content, normalized=not is_special, special=is_special), path
-    return found
+        added[number] = AddedTokenSpec(content, normalized=not is_special, special=is_special), path
+    return added
 
 
 def _id(path: Path, number: str) -> int:

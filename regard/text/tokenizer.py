@@ -131,10 +131,10 @@ class Tokenizer:
         Raises:
             RegardError: it is not in the vocabulary.
         """
-        found = self._fast.token_to_id(token) if text_problem(token) is None else None
-        if found is None:
+        number = self._fast.token_to_id(token) if text_problem(token) is None else None
+        if number is None:
             raise RegardError(f"the token {token!r} is not in the vocabulary of {self!r}.")
-        return found
+        return number
 
     def token(self, id: int) -> str:
         """The token with this id.
@@ -142,10 +142,10 @@ class Tokenizer:
         Raises:
             RegardError: there is none.
         """
-        found = self._fast.id_to_token(int(id)) if _is_id(id, self.vocab_size) else None
-        if found is None:
+        token = self._fast.id_to_token(int(id)) if _is_id(id, self.vocab_size) else None
+        if token is None:
             raise RegardError(f"`id` must be an id below {self.vocab_size}, but is {id!r}.")
-        return found
+        return token
 
     def label(self, id: int) -> str:
         """A token as pictures show it: "brown</w>" as "brown", and "starr", which goes on, as
@@ -163,15 +163,15 @@ class Tokenizer:
         Raises:
             ConfigError: the tokenizer has no token for a role.
         """
-        found = [self._role_id(role) for role in roles]
-        missing = [role for role, number in zip(roles, found, strict=True) if number is None]
+        ids = [self._role_id(role) for role in roles]
+        missing = [role for role, number in zip(roles, ids, strict=True) if number is None]
         if missing:
             raise ConfigError(
                 f"This model puts {' and '.join(roles)} tokens around texts, but its tokenizer "
                 f"has no {' and no '.join(missing)} token. Name it in tokenizer_config.json "
                 f'("{missing[0]}_token"), or use the tokenizer that belongs to the model.'
             )
-        return [number for number in found if number is not None]
+        return [number for number in ids if number is not None]
 
     @cached_property
     def _exact(self) -> SentencePieceEncoder | None:
@@ -204,10 +204,10 @@ class Tokenizer:
         try:
             if self._exact is not None and self._exact.may_differ(text):
                 return self._exact.encode(text)
-            found = self._fast.encode(text, add_special_tokens=False)
+            encoding = self._fast.encode(text, add_special_tokens=False)
         except BaseException as error:  # the library's panics are no `Exception`
             raise self._error([text], error) from None
-        return Encoding(found.ids, found.tokens, found.offsets)
+        return Encoding(encoding.ids, encoding.tokens, encoding.offsets)
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """The ids of many texts, on all cores; equal to `[encode(t).ids for t in texts]`.
@@ -241,7 +241,7 @@ class Tokenizer:
 
     def _error(self, texts: Sequence[object], error: BaseException) -> RegardError:
         """The error for the first text that cannot be encoded, and why."""
-        said = reason(error)
+        message = reason(error)
         for number, text in enumerate(texts):
             where = f"text {number}" if len(texts) > 1 else "the text"
             if (problem := text_problem(text)) is not None:
@@ -250,8 +250,8 @@ class Tokenizer:
                 self._fast.encode(text, add_special_tokens=False)
             except BaseException as inner:
                 problem = f"{where} cannot be encoded: {reason(inner)}. It is {text!r:.80}."
-                return RegardError(f"{problem} {_hint(said)}")
-        return RegardError(f"the texts cannot be encoded: {said}.")
+                return RegardError(f"{problem} {_hint(message)}")
+        return RegardError(f"the texts cannot be encoded: {message}.")
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens but the unknown one, which shows lost text."""
@@ -267,14 +267,14 @@ class Tokenizer:
         """
         drop, size = self.special_ids - {self.unk_id}, self.vocab_size
         try:
-            kept = [[i for i in _as_list(ids) if i not in drop and i < size] for ids in sequences]
+            rows = [[i for i in _as_list(ids) if i not in drop and i < size] for ids in sequences]
         except TypeError as error:
             raise RegardError(f"ids must be lists of whole numbers: {error}.") from None
-        for ids in kept:
+        for ids in rows:
             if wrong := [i for i in ids if not _is_id(i, size)]:
                 raise RegardError(f"ids must lie in [0, {size}), but one is {wrong[0]!r}.")
         try:
-            texts = self._fast.decode_batch(kept, skip_special_tokens=False)
+            texts = self._fast.decode_batch(rows, skip_special_tokens=False)
         except BaseException as error:
             raise RegardError(f"the ids cannot be decoded: {reason(error)}.") from None
         return [clean_up(text) for text in texts] if self.clean_up_spaces else texts
@@ -289,24 +289,27 @@ class Tokenizer:
             raise RegardError(f"the text cannot be encoded: {problem}")
         normalizer, split = self._fast.normalizer, self._fast.pre_tokenizer
 
-        def found() -> list[str]:
+        def split_text() -> list[str]:
             plain = text if normalizer is None else normalizer.normalize_str(text)
             return [plain] if split is None else [word for word, _ in split.pre_tokenize_str(plain)]
 
-        return call(found, lambda said: RegardError(f"the text cannot be cut into words: {said}."))
+        return call(
+            split_text,
+            lambda message: RegardError(f"the text cannot be cut into words: {message}."),
+        )
 
     # ---- files
 
     def to_json(self) -> dict[str, Any]:
         """The content of tokenizer.json."""
-        found: dict[str, Any] = json.loads(self._fast.to_str())
-        if found["model"]["type"] == "Unigram":
+        content: dict[str, Any] = json.loads(self._fast.to_str())
+        if content["model"]["type"] == "Unigram":
             # The library reads back what it wrote only if numbers have few digits; float32 has 9.
-            vocab = found["model"]["vocab"]
-            found["model"]["vocab"] = [[name, float(f"{score:.9g}")] for name, score in vocab]
+            vocab = content["model"]["vocab"]
+            content["model"]["vocab"] = [[name, float(f"{score:.9g}")] for name, score in vocab]
         if self.post_processor is not None:
-            found["post_processor"] = json.loads(self.post_processor.__getstate__())
-        return found
+            content["post_processor"] = json.loads(self.post_processor.__getstate__())
+        return content
 
     def save(self, folder: str | Path, max_length: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers` opens.
@@ -347,8 +350,8 @@ class Tokenizer:
 
         for is_kind, kind in ((is_marian, MARIAN), (is_m2m_100, M2M_100)):
             if is_kind(Path(path)):
-                found: Tokenizer = imported(kind).load(path, **options)
-                return found
+                tokenizer: Tokenizer = imported(kind).load(path, **options)
+                return tokenizer
         return Tokenizer(**vars(load(path, **options)))
 
     def to_str(self) -> str:
@@ -443,9 +446,9 @@ def _is_id(value: Any, size: int) -> bool:
         return False
 
 
-def _hint(said: str) -> str:
+def _hint(message: str) -> str:
     """What a user can do about this message of the library."""
-    if "unk" in said.lower():
+    if "unk" in message.lower():
         return "The vocabulary has no unknown token: add one to it."
     return "The normalizer or pre-tokenizer of its tokenizer.json fails on such texts: change it."
 

@@ -225,28 +225,38 @@ def adapted(path: Path, content: dict[str, Any], settings: TokenSettings) -> Ada
 def _with_parts(
     path: Path, content: dict[str, Any], settings: TokenSettings, family: Family
 ) -> AdaptedTokenizer:
-    wanted = family.parts(settings)
+    expected = family.parts(settings)
     model = {**content["model"], "type": family.model}
     changed = [
         name
         for name in ("normalizer", "pre_tokenizer", "decoder")
-        if not _same(name, content.get(name), wanted[name])
+        if not _same(name, content.get(name), expected[name])
     ]
-    kept = {name: value for name, value in wanted["model"].items() if _differs(model, name, value)}
-    made = {**content, **{name: wanted[name] for name in changed}, "model": {**model, **kept}}
+    overridden = {
+        name: value for name, value in expected["model"].items() if _differs(model, name, value)
+    }
+    merged = {
+        **content,
+        **{name: expected[name] for name in changed},
+        "model": {**model, **overridden},
+    }
     unexplained = [
         name for name in changed if not _requested(name, content.get(name), settings, family)
     ]
-    unexplained += [f"model.{name}" for name in kept if name != "unk_token"]
+    unexplained += [f"model.{name}" for name in overridden if name != "unk_token"]
     if unexplained := [name for name in unexplained if name != "decoder"]:
-        warnings.warn(_difference_message(path, content, made, settings, unexplained), stacklevel=5)
-    return AdaptedTokenizer(made if changed or kept else content, family, [*changed, *kept])
+        warnings.warn(
+            _difference_message(path, content, merged, settings, unexplained), stacklevel=5
+        )
+    return AdaptedTokenizer(
+        merged if changed or overridden else content, family, [*changed, *overridden]
+    )
 
 
 def _difference_message(
     path: Path,
     content: Mapping[str, Any],
-    made: Mapping[str, Any],
+    merged: Mapping[str, Any],
     settings: TokenSettings,
     names: list[str],
 ) -> str:
@@ -259,7 +269,7 @@ def _difference_message(
 
     name = settings.class_name or f"the class of `model_type` {settings.model_type}"
     parts = [
-        f"`{n}` {value(content, n)!r:.200}, but {value(made, n)!r:.200} is used" for n in names
+        f"`{n}` {value(content, n)!r:.200}, but {value(merged, n)!r:.200} is used" for n in names
     ]
     return (
         f"{path} has {'; '.join(parts)}: {name} does this in `transformers` if "
@@ -281,15 +291,15 @@ def _type_of(model: Mapping[str, Any]) -> str:
 
 def _requested(name: str, part: Any, settings: TokenSettings, family: Family) -> bool:
     """Whether fields of tokenizer_config.json explain how a part is overridden."""
-    given = {n: getattr(settings.config, n) for n in family.fields}
-    stated = {n for n, value in given.items() if value is not None}
+    values = {n: getattr(settings.config, n) for n in family.fields}
+    stated = {n for n, value in values.items() if value is not None}
     if name == "normalizer" and family is BERT:
         full = _with_defaults(part)
-        wanted = _with_defaults(bert_normalizer(settings.config))
+        expected = _with_defaults(bert_normalizer(settings.config))
         if not isinstance(full, dict) or full["type"] != "BertNormalizer":
             return False
         of = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
-        differing = {of.get(n, n) for n in wanted if full.get(n) != wanted[n]}
+        differing = {of.get(n, n) for n in expected if full.get(n) != expected[n]}
         if "do_lower_case" in stated:
             differing -= {"strip_accents"}
         return differing <= stated
@@ -321,8 +331,8 @@ def _with_defaults(part: Any) -> Any:
     if part.get("type") == "BertNormalizer":
         lower = part.get("lowercase", True)
         accents = part.get("strip_accents")
-        rest = {"clean_text": True, "handle_chinese_chars": True, **part, "lowercase": lower}
-        return {**rest, "strip_accents": lower if accents is None else accents}
+        merged = {"clean_text": True, "handle_chinese_chars": True, **part, "lowercase": lower}
+        return {**merged, "strip_accents": lower if accents is None else accents}
     if part.get("type") == "ByteLevel":
         full = {"use_regex": True, **part}  # `trim_offsets` is only used by the post-processor
         return {name: full.get(name) for name in ("type", "add_prefix_space", "use_regex")}
@@ -365,12 +375,12 @@ def check_unknown_class(path: Path, fast: tokenizers.Tokenizer, settings: TokenS
         "tokenize_chinese_chars": lambda: " " in normalized("a\u4e2da").strip(),
         "add_prefix_space": lambda: "".join(tokens()).startswith(("\u0120", "\u2581")),
     }
-    for field_name, found in does.items():
+    for field_name, check in does.items():
         if name in WITHOUT_CASE and field_name != "add_prefix_space":
             continue
         stated = getattr(settings.config, field_name)
         if stated is not None and stated != call(
-            found, lambda reason: DataError(path, None, reason)
+            check, lambda reason: DataError(path, None, reason)
         ):
             problem = f"`{field_name}` is {str(stated).lower()}, but {path.name} does the opposite."
             hint = (

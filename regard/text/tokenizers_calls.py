@@ -32,8 +32,8 @@ def reason(error: BaseException) -> str:
     """
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         raise error
-    said = " ".join(str(error).split()) or type(error).__name__
-    return said if len(said) <= 300 else f"{said[:297]}..."
+    message = " ".join(str(error).split()) or type(error).__name__
+    return message if len(message) <= 300 else f"{message[:297]}..."
 
 
 def call(work: Callable[[], T], problem: Callable[[str], RegardError]) -> T:
@@ -53,9 +53,9 @@ def parse(path: Path, text: str) -> tokenizers.Tokenizer:
         DataError: `tokenizers` cannot read it.
     """
 
-    def problem(said: str) -> DataError:
+    def problem(message: str) -> DataError:
         hint = "Was it written by a newer release of `tokenizers`?"
-        return DataError(path, None, f"is not a valid tokenizer.json: {said}.", hint)
+        return DataError(path, None, f"is not a valid tokenizer.json: {message}.", hint)
 
     return call(lambda: tokenizers.Tokenizer.from_str(text), problem)
 
@@ -91,8 +91,8 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
         yield part
         for name in ("normalizers", "decoders"):
             inner = part.get(name)
-            for one in inner if isinstance(inner, list) else []:
-                yield from _steps(one)
+            for step in inner if isinstance(inner, list) else []:
+                yield from _steps(step)
 
 
 def _replaced(rule: dict[str, Any], text: str) -> str:
@@ -100,9 +100,9 @@ def _replaced(rule: dict[str, Any], text: str) -> str:
     pattern, content = rule.get("pattern"), str(rule.get("content"))
     kind = "Regex" if isinstance(pattern, dict) and "Regex" in pattern else "String"
     try:
-        found = pattern[kind]  # type: ignore[index]
-        made = tokenizers.Regex(found) if kind == "Regex" else found
-        return normalizers.Replace(made, content).normalize_str(text)
+        written = pattern[kind]  # type: ignore[index]
+        expression = tokenizers.Regex(written) if kind == "Regex" else written
+        return normalizers.Replace(expression, content).normalize_str(text)
     except BaseException as error:
         reason(error)
         return text

@@ -50,14 +50,14 @@ def train(
     """
     if kind not in KINDS:
         raise ConfigError(f"There is no kind of tokenizer {kind!r}. {nearest(kind, KINDS)}")
-    learn, preprocessing, rest = _resolve(kind, options)
+    learn, preprocessing, trainer_options = _resolve(kind, options)
     names = _checked_special_tokens(special_tokens)
     if vocab_size <= len(names):
         raise ConfigError(
             f"`vocab_size` must be above the {len(names)} special tokens, but is {vocab_size}."
         )
-    given = TrainerInput(kind, _checked(texts), vocab_size, names, preprocessing)
-    fast = learn(given, **rest)
+    inputs = TrainerInput(kind, _checked(texts), vocab_size, names, preprocessing)
+    fast = learn(inputs, **trainer_options)
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     return Tokenizer(
         fast, kind, roles_of(names) | (roles or {}), reads_special_tokens=read_special_tokens

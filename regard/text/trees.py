@@ -61,18 +61,18 @@ class ConstituencyTree:
 
     def spans(self) -> list[Span]:
         """The words and the label of each constituent, each before those inside it."""
-        found: list[Span] = []
+        spans: list[Span] = []
         position, unended = 0, list[int]()
         for node, ended in walk(self):
             if node.word:
                 position += 1
             elif ended:
-                start, _, label = found[unended[-1]]
-                found[unended.pop()] = start, position, label
+                start, _, label = spans[unended[-1]]
+                spans[unended.pop()] = start, position, label
             else:
-                unended.append(len(found))
-                found.append((position, position, node.label))
-        return found
+                unended.append(len(spans))
+                spans.append((position, position, node.label))
+        return spans
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConstituencyTree) and self._parts() == other._parts()
@@ -110,7 +110,7 @@ def walk(tree: ConstituencyTree) -> Iterator[tuple[ConstituencyTree, bool]]:
 
 def escaped(word: str) -> str:
     """A word as a tree has it, without round brackets."""
-    return re.sub(r"[()]", lambda found: ESCAPES[found[0]], word)
+    return re.sub(r"[()]", lambda match: ESCAPES[match[0]], word)
 
 
 # ------------------------------------------------------------------------------------ brackets
@@ -190,20 +190,20 @@ class _Reader:
         self.stack.append(_Open())
 
     def _close(self, line: int) -> ConstituencyTree | None:
-        made = self.stack.pop().closed(line)
+        tree = self.stack.pop().closed(line)
         if not self.stack:
-            return made
-        self.stack[-1].children.append(made)
+            return tree
+        self.stack[-1].children.append(tree)
         return None
 
     def _text(self, token: str, line: int) -> None:
-        here = self.stack[-1]
-        if here.label is None:
-            here.label = token
-        elif here.word or here.children or not here.label:
+        bracket = self.stack[-1]
+        if bracket.label is None:
+            bracket.label = token
+        elif bracket.word or bracket.children or not bracket.label:
             raise _misplaced(token, line)
         else:
-            here.word = token
+            bracket.word = token
 
 
 def _misplaced(word: str, line: int) -> TreeError:
@@ -269,11 +269,11 @@ def _nested(
     while True:
         (_, end, label), children = unended[-1]
         if position == end:
-            made = ConstituencyTree(label, tuple(children))
+            tree = ConstituencyTree(label, tuple(children))
             unended.pop()
             if not unended:
-                return made, index
-            unended[-1][1].append(made)
+                return tree, index
+            unended[-1][1].append(tree)
         elif index < len(spans) and spans[index][0] == position and spans[index][1] <= end:
             unended.append((spans[index], []))
             index += 1
@@ -289,11 +289,11 @@ CHAIN = " "  # between the labels of a unary chain; no label has a space
 
 def chains(tree: ConstituencyTree) -> dict[tuple[int, int], str]:
     """The label of each span of words; that of a unary chain is "S VP", the outer one first."""
-    found: dict[tuple[int, int], str] = {}
+    labels: dict[tuple[int, int], str] = {}
     for start, stop, label in tree.spans():
-        above = found.get((start, stop))
-        found[start, stop] = label if above is None else above + CHAIN + label
-    return found
+        above = labels.get((start, stop))
+        labels[start, stop] = label if above is None else above + CHAIN + label
+    return labels
 
 
 def unchained(spans: Iterable[Span]) -> Iterator[Span]:

@@ -70,18 +70,18 @@ class UnigramModel:
 
     def edges(self, text: str) -> list[Edge]:
         """The lattice: all subwords of the text, and its unknown characters, by start, then end."""
-        found = []
+        edges = []
         for start in range(len(text)):
             ends = range(start + 1, min(start + self.max_length, len(text)) + 1)
             subwords = [text[start:end] for end in ends]
             if not subwords or subwords[0] not in self.scores:
-                found.append(Edge(start, start + 1, text[start], self.unknown, known=False))
-            found += [
+                edges.append(Edge(start, start + 1, text[start], self.unknown, known=False))
+            edges += [
                 Edge(start, start + len(subword), subword, self.scores[subword])
                 for subword in subwords
                 if subword in self.scores
             ]
-        return found
+        return edges
 
     def best(self, text: str) -> list[Edge]:
         """The most probable segmentation (equation 4): Viterbi's algorithm.
@@ -134,14 +134,14 @@ class UnigramModel:
 
 def unknown_joined(path: Iterable[Edge]) -> list[Edge]:
     """The path with each run of unknown characters as one edge, which gets one id."""
-    found: list[Edge] = []
+    joined: list[Edge] = []
     for edge in path:
-        if found and not (edge.known or found[-1].known):
-            before = found.pop()
+        if joined and not (edge.known or joined[-1].known):
+            before = joined.pop()
             subword, score = before.subword + edge.subword, before.score + edge.score
             edge = Edge(before.start, edge.end, subword, score, known=False)
-        found.append(edge)
-    return found
+        joined.append(edge)
+    return joined
 
 
 def _log_add(a: float, b: float) -> float:

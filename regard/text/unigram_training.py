@@ -37,7 +37,7 @@ SURPLUS = 1.1
 
 
 def train(
-    given: TrainerInput,
+    inputs: TrainerInput,
     *,
     max_subword_length: int = 16,
     character_coverage: float = 0.9995,
@@ -54,25 +54,25 @@ def train(
     Raises:
         ConfigError: an option is out of range, or `vocab_size` cannot hold the characters.
     """
-    given.preprocessing.check_split("whitespace")
+    inputs.preprocessing.check_split("whitespace")
     if max_subword_length < 1 or not 0 < character_coverage <= 1:
         raise ConfigError(
             "`max_subword_length` must be at least 1 and `character_coverage` above 0 and at most "
             f"1, but they are {max_subword_length} and {character_coverage}."
         )
-    unknown = given.special_tokens.index(given.unknown())
+    unknown = inputs.special_tokens.index(inputs.unknown())
     words = Counter([SPACE])  # which is in every vocabulary
-    words.update(SPACE + word for line in given.words() for word in line)
-    size = given.vocab_size - len(given.special_tokens)
+    words.update(SPACE + word for line in inputs.words() for word in line)
+    size = inputs.vocab_size - len(inputs.special_tokens)
     characters = covered_characters(words, character_coverage)
     if len(characters) > size:
-        raise given.too_small(len(characters), "Or lower `character_coverage`.")
-    known = split_at_others(words, characters)
-    scores = learn(known, size, max_subword_length, split_by_unicode_script)
-    special = [(name, 0.0) for name in given.special_tokens]
-    learned = [item for item in scores.items() if item[0] not in given.special_tokens]
+        raise inputs.too_small(len(characters), "Or lower `character_coverage`.")
+    parts = split_at_others(words, characters)
+    scores = learn(parts, size, max_subword_length, split_by_unicode_script)
+    special = [(name, 0.0) for name in inputs.special_tokens]
+    learned = [item for item in scores.items() if item[0] not in inputs.special_tokens]
     fast = Tokenizer(models.Unigram([*special, *learned], unknown))
-    if (normalizer := given.preprocessing.normalizer()) is not None:
+    if (normalizer := inputs.preprocessing.normalizer()) is not None:
         fast.normalizer = normalizer
     metaspace = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")
     fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
@@ -86,20 +86,20 @@ def covered_characters(words: Mapping[str, int], coverage: float) -> list[str]:
     for word, count in words.items():
         for char in word:
             counts[char] += count
-    total, covered, found = sum(counts.values()), 0, [SPACE]
+    total, covered, characters = sum(counts.values()), 0, [SPACE]
     for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if covered >= coverage * total:
             break
         covered += count
-        found += [char] if char != SPACE else []
-    return found
+        characters += [char] if char != SPACE else []
+    return characters
 
 
 def split_at_others(words: Mapping[str, int], characters: Iterable[str]) -> dict[str, int]:
     """The parts of words between characters that are not in the list -> their counts."""
-    known, parts = set(characters), Counter[str]()
+    covered, parts = set(characters), Counter[str]()
     for word, count in words.items():
-        spaced = "".join(char if char in known else " " for char in word)
+        spaced = "".join(char if char in covered else " " for char in word)
         for part in spaced.split(" "):
             if part:
                 parts[part] += count
@@ -122,16 +122,16 @@ def learn(
     while True:
         for _ in range(EM_STEPS):
             expected = lattices.expected_counts(scores, counts)
-            kept = (expected >= MIN_COUNT) | lattices.is_character
-            lattices, expected = lattices.with_subwords(kept), expected[kept]
+            keep = (expected >= MIN_COUNT) | lattices.is_character
+            lattices, expected = lattices.with_subwords(keep), expected[keep]
             # A Dirichlet process prior, which favours few subwords (Liang and Klein 2007).
             floored = np.maximum(expected, MIN_COUNT)
             scores = _digamma(floored) - _digamma(floored.sum(keepdims=True))
         if len(lattices.subwords) <= max(int(size * SURPLUS), lattices.is_character.sum()):
             break
         target = max(int(size * SURPLUS), int(SHRINKING_FACTOR * len(lattices.subwords)))
-        kept = _subwords_to_keep(lattices, scores, counts, target)
-        lattices, scores = lattices.with_subwords(kept), scores[kept]
+        keep = _subwords_to_keep(lattices, scores, counts, target)
+        lattices, scores = lattices.with_subwords(keep), scores[keep]
     return _final_vocabulary(lattices, scores, size)
 
 
@@ -153,7 +153,7 @@ def _seeds(words: Mapping[str, int], max_length: int, by_script: bool) -> tuple[
     for word, count in words.items():
         for char in word:
             counts[char] += count
-    found, shorter = dict(counts), dict(counts)
+    candidates, shorter = dict(counts), dict(counts)
     for length in range(2, max_length + 1):
         longer: Counter[str] = Counter()
         for word, count in words.items():
@@ -164,9 +164,11 @@ def _seeds(words: Mapping[str, int], max_length: int, by_script: bool) -> tuple[
         # A longer subword consists of pairs that were checked.
         checked = length > 2 or not by_script
         shorter = {s: n for s, n in longer.items() if n >= 2 and (checked or _same_script(*s))}
-        found |= shorter
-    ranked = sorted(found, key=lambda s: (len(s) > 1, -found[s] * len(s), s))[:SEED_SIZE]
-    weights = np.array([found[s] * (len(s) if len(s) > 1 else 1) for s in ranked], dtype=np.float64)
+        candidates |= shorter
+    ranked = sorted(candidates, key=lambda s: (len(s) > 1, -candidates[s] * len(s), s))[:SEED_SIZE]
+    weights = np.array(
+        [candidates[s] * (len(s) if len(s) > 1 else 1) for s in ranked], dtype=np.float64
+    )
     return ranked, np.log(weights) - np.log(weights.sum())
 
 
@@ -205,11 +207,11 @@ def _subwords_to_keep(lattices: Lattices, scores: Floats, counts: Floats, target
         length[subword] += 1
     lost = log_used - np.log(total) - (extra - length * np.log(total + used * (length - 1)))
     loss = np.where(used > 0, used / total * lost, 0.0)
-    kept = lattices.is_character.copy()
-    candidates = np.flatnonzero(~kept & (scores >= best) & (used > 0))
+    keep = lattices.is_character.copy()
+    candidates = np.flatnonzero(~keep & (scores >= best) & (used > 0))
     order = candidates[np.lexsort((candidates, -loss[candidates]))]
-    kept[order[: max(0, target - int(kept.sum()))]] = True
-    return kept
+    keep[order[: max(0, target - int(keep.sum()))]] = True
+    return keep
 
 
 def _digamma(x: Floats) -> Floats:
@@ -251,9 +253,9 @@ class Lattices:
         for number, word in enumerate(words):
             for start in range(len(word)):
                 for end in range(start + 1, min(start + longest, len(word)) + 1):
-                    found = ids.get(word[start:end])
-                    if found is not None and (whole or end - start < len(word)):
-                        edges.append((number, start, end, found))
+                    index = ids.get(word[start:end])
+                    if index is not None and (whole or end - start < len(word)):
+                        edges.append((number, start, end, index))
         lengths = np.array([len(word) + 1 for word in words])
         first = np.cumsum(lengths) - lengths
         table = np.array(edges, dtype=np.int64).reshape(-1, 4)
@@ -323,16 +325,16 @@ class Lattices:
             order = np.where(is_best, np.arange(len(values)), len(values))
             chosen[self.end[edges[groups]]] = edges[np.minimum.reduceat(order, groups)]
             best[self.end[edges[groups]]] = highest
-        found, node = [], self.last
+        steps = []
         word = np.flatnonzero(best[self.last] > -np.inf)
         node = self.last[word]
         while len(word):
             edge = chosen[node]
-            found.append((word, self.subword[edge]))
+            steps.append((word, self.subword[edge]))
             node = self.start[edge]
             unfinished = node > self.first[word]
             word, node = word[unfinished], node[unfinished]
-        return best[self.last], found
+        return best[self.last], steps
 
 
 def _by_distance(target: Integers, distance: Integers) -> Iterable[tuple[Integers, Integers]]:

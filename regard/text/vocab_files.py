@@ -58,10 +58,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def parse_json(path: Path, text: str) -> dict[str, Any]:
     """As `read_json`, of a text that was read from `path`."""
-    read = schema.parse_json(text, str(path), data_error(path), any_size=True)
-    if not isinstance(read, dict):
-        raise DataError(path, None, f"must hold a JSON object, but holds a {type(read).__name__}.")
-    return read
+    content = schema.parse_json(text, str(path), data_error(path), any_size=True)
+    if not isinstance(content, dict):
+        raise DataError(
+            path, None, f"must hold a JSON object, but holds a {type(content).__name__}."
+        )
+    return content
 
 
 def read_vocab_json(path: Path) -> dict[str, int]:
@@ -119,5 +121,5 @@ def read_merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
 def _neighbours(path: Path) -> str:
     if not path.parent.is_dir():
         return f"The folder {path.parent} does not exist either."
-    there = sorted(p.name for p in path.parent.iterdir())[:8]
-    return f"Its folder holds {', '.join(there)}." if there else "Its folder is empty."
+    names = sorted(p.name for p in path.parent.iterdir())[:8]
+    return f"Its folder holds {', '.join(names)}." if names else "Its folder is empty."

@@ -17,17 +17,17 @@ from regard.text.special_tokens import TrainerInput
 from regard.text.tokenizer import Tokenizer as RegardTokenizer
 
 
-def train(given: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
+def train(inputs: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
     """The most frequent words; ties in alphabetical order. Decoding joins words by one space.
 
     min_frequency: a rarer word is unknown. A word that is written like a special token is one.
     """
-    given.preprocessing.check_split("whitespace", "punctuation")
-    unknown, counts = given.unknown(), Counter[str]()
-    for words in given.words():
+    inputs.preprocessing.check_split("whitespace", "punctuation")
+    unknown, counts = inputs.unknown(), Counter[str]()
+    for words in inputs.words():
         counts.update(words)
-    model = models.WordLevel(frequent(given, counts, min_frequency), unknown)
-    return assemble(model, given.preprocessing)
+    model = models.WordLevel(frequent(inputs, counts, min_frequency), unknown)
+    return assemble(model, inputs.preprocessing)
 
 
 def closed_vocabulary(words: Sequence[str], roles: Mapping[str, str]) -> RegardTokenizer:
@@ -41,9 +41,9 @@ def closed_vocabulary(words: Sequence[str], roles: Mapping[str, str]) -> RegardT
     return RegardTokenizer(fast, "words", roles)
 
 
-def frequent(given: TrainerInput, counts: Counter[str], min_frequency: int) -> dict[str, int]:
+def frequent(inputs: TrainerInput, counts: Counter[str], min_frequency: int) -> dict[str, int]:
     """Special tokens, then the most frequent of what was counted: token -> id."""
     ranked = sorted(counts, key=lambda token: (-counts[token], token))
-    kept = [token for token in ranked if counts[token] >= min_frequency]
-    tokens = list(dict.fromkeys([*given.special_tokens, *kept]))[: given.vocab_size]
+    common = [token for token in ranked if counts[token] >= min_frequency]
+    tokens = list(dict.fromkeys([*inputs.special_tokens, *common]))[: inputs.vocab_size]
     return {token: i for i, token in enumerate(tokens)}

@@ -23,8 +23,8 @@ class _CharacterClasses(dict[int, str]):
     """The class of each code point, computed when it is first looked up."""
 
     def __missing__(self, code: int) -> str:
-        self[code] = found = _class_of(chr(code))
-        return found
+        self[code] = kind = _class_of(chr(code))
+        return kind
 
 
 def _class_of(character: str) -> str:
@@ -45,7 +45,7 @@ _CLASSES = _CharacterClasses()
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """(start, stop) of each word, in characters: `text[start:stop]` is the word."""
-    return [found.span() for found in _WORD.finditer(text.translate(_CLASSES))]
+    return [match.span() for match in _WORD.finditer(text.translate(_CLASSES))]
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Match:
 
 
 def train(
-    given: TrainerInput,
+    inputs: TrainerInput,
     *,
     min_frequency: int = 2,
     alphabet_limit: int | None = None,
@@ -70,35 +70,35 @@ def train(
         character counts twice, with and without ##
     max_word_length: a longer word is unknown as a whole (BERT: 100 characters)
     """
-    given.preprocessing.check_split("punctuation", "whitespace")
-    unknown, codes = given.unknown(), SymbolCodes(prefix=PREFIX)
-    limits = given.vocab_size, given.special_tokens, min_frequency, alphabet_limit
-    coded, _ = learn_merges(given.words(), codes, code_with_prefix, *limits)
-    subwords = [*given.special_tokens, *map(codes.decode, coded)]
-    return longest_match_tokenizer(subwords, given.preprocessing, unknown, max_word_length)
+    inputs.preprocessing.check_split("punctuation", "whitespace")
+    unknown, codes = inputs.unknown(), SymbolCodes(prefix=PREFIX)
+    limits = inputs.vocab_size, inputs.special_tokens, min_frequency, alphabet_limit
+    coded, _ = learn_merges(inputs.words(), codes, code_with_prefix, *limits)
+    subwords = [*inputs.special_tokens, *map(codes.decode, coded)]
+    return longest_match_tokenizer(subwords, inputs.preprocessing, unknown, max_word_length)
 
 
 def train_likelihood(
-    given: TrainerInput, *, min_frequency: int = 2, max_word_length: int = 100
+    inputs: TrainerInput, *, min_frequency: int = 2, max_word_length: int = 100
 ) -> Tokenizer:
     """Subwords by likelihood; min_frequency and max_word_length as in `train`.
 
     The score favours pairs that nearly always occur together, however rare: raise min_frequency on
     a large corpus, or the vocabulary fills with rare words.
     """
-    given.preprocessing.check_split("punctuation", "whitespace")
-    unknown, words = given.unknown(), Counter[str]()
-    for split in given.words():
+    inputs.preprocessing.check_split("punctuation", "whitespace")
+    unknown, words = inputs.unknown(), Counter[str]()
+    for split in inputs.words():
         words.update(split)
     characters = sorted(set().union(*words))
     alphabet = [*characters, *(PREFIX + c for c in characters)]
-    subwords = dict.fromkeys([*given.special_tokens, *alphabet])
-    if len(subwords) > given.vocab_size:
-        raise given.too_small(len(alphabet), "Or clean the texts of rare characters.")
+    subwords = dict.fromkeys([*inputs.special_tokens, *alphabet])
+    if len(subwords) > inputs.vocab_size:
+        raise inputs.too_small(len(alphabet), "Or clean the texts of rare characters.")
     merges = learn_by_likelihood(words, min_frequency)
-    while len(subwords) < given.vocab_size and (merge := next(merges, None)):
+    while len(subwords) < inputs.vocab_size and (merge := next(merges, None)):
         subwords[merge.symbol] = None
-    return longest_match_tokenizer(subwords, given.preprocessing, unknown, max_word_length)
+    return longest_match_tokenizer(subwords, inputs.preprocessing, unknown, max_word_length)
 
 
 def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterator[ScoredMerge]:
@@ -154,9 +154,9 @@ def longest_match(word: str, subwords: Collection[str]) -> Iterator[Match]:
             tried.append(prefix + word[start:end])
             if tried[-1] in subwords:
                 break
-        found = tried[-1] if tried[-1] in subwords else None
-        yield Match(start, tuple(tried), found)
-        if found is None:
+        subword = tried[-1] if tried[-1] in subwords else None
+        yield Match(start, tuple(tried), subword)
+        if subword is None:
             return
         start = end
 
