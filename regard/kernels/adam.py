@@ -21,7 +21,7 @@ def fits(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> bool:
     """Whether there are kernels for these parameters and their gradients: float32 on the CPU."""
-    return fits_gradients([x for one in updates for x in (one.parameter, one.gradient)])
+    return fits_gradients([x for update in updates for x in (update.parameter, update.gradient)])
 
 
 def fits_gradients(gradients: Sequence[Tensor]) -> bool:
@@ -38,9 +38,9 @@ def adam(
 ) -> None:
     """See `ops.adam`; low-precision copies are written too."""
     by_step: dict[int, list[AdamUpdate]] = {}
-    for one in updates:
-        one.step.add_(1)
-        by_step.setdefault(int(one.step), []).append(one)
+    for update in updates:
+        update.step.add_(1)
+        by_step.setdefault(int(update.step), []).append(update)
     for step, group in by_step.items():
         _update(group, step, scale, betas, eps)
 
@@ -50,15 +50,16 @@ def _update(
 ) -> None:
     first, second = betas
     table = (ParameterStruct * len(updates))()
-    for row, one in zip(table, updates, strict=True):
-        real, shape = torch.float32, one.parameter.shape
-        row.values = address("parameter", one.parameter, real, shape)
-        row.grads = address("gradient", one.gradient, real, shape)
-        row.means = address("exp_avg", one.exp_avg, real, shape)
-        row.squares = address("exp_avg_sq", one.exp_avg_sq, real, shape)
-        row.copy = optional_address("copy", one.copy, torch.bfloat16, shape)
-        row.count, row.decay_factor, row.l2 = one.parameter.numel(), one.decay_factor, one.l2
-        row.learning_rate = one.learning_rate / (1 - first**step)
+    for row, update in zip(table, updates, strict=True):
+        real, shape = torch.float32, update.parameter.shape
+        row.values = address("parameter", update.parameter, real, shape)
+        row.grads = address("gradient", update.gradient, real, shape)
+        row.means = address("exp_avg", update.exp_avg, real, shape)
+        row.squares = address("exp_avg_sq", update.exp_avg_sq, real, shape)
+        row.copy = optional_address("copy", update.copy, torch.bfloat16, shape)
+        row.count = update.parameter.numel()
+        row.decay_factor, row.l2 = update.decay_factor, update.l2
+        row.learning_rate = update.learning_rate / (1 - first**step)
     job = _job(table)
     job.grad_scale, job.beta1, job.beta2, job.eps = scale, first, second, eps
     job.root_scale = (1 - second**step) ** -0.5

@@ -50,9 +50,9 @@ def address(name: str, tensor: Tensor | None, dtype: torch.dtype, shape: Sequenc
         and tensor.is_contiguous()
         and not tensor.is_neg()
     ):
-        found = tensor.data_ptr()
-        if found % dtype.itemsize == 0:
-            return found
+        pointer = tensor.data_ptr()
+        if pointer % dtype.itemsize == 0:
+            return pointer
     raise argument_error(name, tensor, dtype, tuple(shape), "contiguous")
 
 
@@ -80,9 +80,9 @@ def strided_address(name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequen
         and tensor.shape == shape
         and not tensor.is_neg()
     ):
-        found = tensor.data_ptr()
-        if found % dtype.itemsize == 0:
-            return found
+        pointer = tensor.data_ptr()
+        if pointer % dtype.itemsize == 0:
+            return pointer
     raise argument_error(name, tensor, dtype, tuple(shape), "aligned")
 
 

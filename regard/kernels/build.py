@@ -93,9 +93,9 @@ def _of_wheel() -> tuple[ctypes.CDLL, str] | None:
         path = prebuilt.FOLDER / prebuilt_name(level)
         try:
             if _has_checksum(path.name, path.read_bytes()):
-                found = _prepared(path)
-                if not found.regard_check():
-                    return found, str(path)
+                loaded = _prepared(path)
+                if not loaded.regard_check():
+                    return loaded, str(path)
         except OSError:  # it is absent or cannot be loaded
             continue
         _print(f"{path} is damaged and is not used: install the wheel again.")
@@ -128,10 +128,10 @@ def library() -> ctypes.CDLL:
     Raises:
         RegardError: `setup` has not loaded them.
     """
-    found = kernels()
-    if found is None:
+    loaded = kernels()
+    if loaded is None:
         raise RegardError("The compiled kernels are not loaded: `regard.ops.load_kernels` does it.")
-    return found
+    return loaded
 
 
 def available() -> bool:
@@ -160,23 +160,23 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
     if problem := untrusted or _problem(folder):
         folder = _of_this_process(problem)
     print(TOLD, file=sys.stderr, flush=True)
-    said = ""
+    errors = ""
     _remove_leftovers(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
-        made = Path(place, "kernels.so")
+    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as workspace:
+        built = Path(workspace, "kernels.so")
         for kind in kinds:
             flags = *FLAGS, *kind, *os.environ.get(MORE_FLAGS, "").split()
-            said = _run(*command, *flags, str(SOURCE), "-o", str(made))
+            errors = _run(*command, *flags, str(SOURCE), "-o", str(built))
             # In a process of its own: an instruction that the processor lacks would end this one.
-            said = said or _run(sys.executable, "-I", "-S", "-c", CHECK, str(made))
-            if not said:
+            errors = errors or _run(sys.executable, "-I", "-S", "-c", CHECK, str(built))
+            if not errors:
                 target = folder / target.name
-                code = made.read_bytes()
-                made.write_bytes(code + _checksum(target.name, code))
-                made.chmod(0o644)
-                os.replace(made, target)  # atomic, also when others build
+                code = built.read_bytes()
+                built.write_bytes(code + _checksum(target.name, code))
+                built.chmod(0o644)
+                os.replace(built, target)  # atomic, also when others build
                 return target
-    raise BuildError(f"{' '.join(command)} failed: {_error_in(said):.200}")
+    raise BuildError(f"{' '.join(command)} failed: {_error_in(errors):.200}")
 
 
 def build_prebuilt(level: prebuilt.Level, folder: Path) -> Path:
@@ -188,8 +188,8 @@ def build_prebuilt(level: prebuilt.Level, folder: Path) -> Path:
     """
     path = folder / prebuilt_name(level)
     command = *_compiler(), *FLAGS, *level.flags, "-s"  # without symbols of no use at run time
-    if said := _run(*command, str(SOURCE), "-o", str(path)):
-        raise BuildError(f"{' '.join(command)} failed: {_error_in(said):.200}")
+    if errors := _run(*command, str(SOURCE), "-o", str(path)):
+        raise BuildError(f"{' '.join(command)} failed: {_error_in(errors):.200}")
     code = path.read_bytes()
     path.write_bytes(code + _checksum(path.name, code))
     path.chmod(0o644)
@@ -200,8 +200,8 @@ def _error_in(output: str) -> str:
     """The first line of a compiler's output that reports an error; paths may contain such words."""
     lines = output.strip().splitlines()
     for pattern in (r"\berror\b\s*:", "error|fail"):
-        if found := [line for line in lines if re.search(pattern, line, re.IGNORECASE)]:
-            return found[0]
+        if matching := [line for line in lines if re.search(pattern, line, re.IGNORECASE)]:
+            return matching[0]
     return lines[0]
 
 
@@ -292,11 +292,11 @@ def _openmp() -> ctypes.CDLL | None:
     folder = Path(torch.__file__).parent / "lib"
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-        found = {Path(name) for name in re.findall(r"/.*/lib(?:gomp|iomp|omp)\S*", maps)}
+        paths = {Path(name) for name in re.findall(r"/.*/lib(?:gomp|iomp|omp)\S*", maps)}
     except OSError:
-        found = set(folder.glob("lib*omp*"))
+        paths = set(folder.glob("lib*omp*"))
     # Other packages may have brought one of their own.
-    for path in sorted(found, key=lambda path: folder not in path.parents):
+    for path in sorted(paths, key=lambda path: folder not in path.parents):
         library = ctypes.CDLL(str(path))
         if hasattr(library, "GOMP_parallel"):
             return library
@@ -322,8 +322,8 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    known = {line for line in lines if line.startswith(("flags", "Features", "model name"))}
-    return repr((platform.machine(), platform.processor(), sorted(known)))
+    facts = {line for line in lines if line.startswith(("flags", "Features", "model name"))}
+    return repr((platform.machine(), platform.processor(), sorted(facts)))
 
 
 def _cache() -> Path:

@@ -129,8 +129,8 @@ class CompiledGenerator(GeneratorWrapper):
                 scores, state = self.step(part.contiguous(), state)
                 parts.append(scores)
             return torch.cat(parts, 1), state
-        found = self._stepped(tokens, state, Program.step)
-        return self.model.step(tokens, state) if found is None else found
+        stepped = self._stepped(tokens, state, Program.step)
+        return self.model.step(tokens, state) if stepped is None else stepped
 
     def topk(self, tokens: Tensor, state: State, count: int) -> tuple[TopKTokens, Any] | None:
         """See `Generator`."""
@@ -159,12 +159,12 @@ class CompiledGenerator(GeneratorWrapper):
             return None
         state.check_unused()
         cache = cache.reserve(count)
-        found = call(program, build.kernels(), tokens, cache, source, *more)
-        if found is None:
+        result = call(program, build.kernels(), tokens, cache, source, *more)
+        if result is None:
             return None
         state.consume()
         after = cache.advance(count)
-        return found, after if source is None else replace(
+        return result, after if source is None else replace(
             cast(TransformerState, state), cache=after
         )
 
@@ -182,11 +182,11 @@ class CompiledGenerator(GeneratorWrapper):
             return None
         state.check_unused()
         parts, after = _next(state)
-        found = call(program, build.kernels(), tokens, None, source, *more, parts)
-        if found is None:
+        result = call(program, build.kernels(), tokens, None, source, *more, parts)
+        if result is None:
             return None
         state.consume()
-        return found, after
+        return result, after
 
     # ---- programs
 
@@ -225,8 +225,8 @@ class CompiledGenerator(GeneratorWrapper):
     def _agrees(self, tokens: Tensor, state: State) -> bool:
         """Whether a step that is compiled now gives what the model's own gives."""
         expected, _ = self.model.step(tokens, state.copy())
-        found = self._stepped(tokens, state.copy(), Program.step)
-        return found is None or agree(found[0], expected)
+        stepped = self._stepped(tokens, state.copy(), Program.step)
+        return stepped is None or agree(stepped[0], expected)
 
     def _cached(self, tokens: Tensor, state: State, method: str) -> Program | None:
         """Of what reads tokens behind a cache and gives no scores."""
@@ -253,10 +253,10 @@ class CompiledGenerator(GeneratorWrapper):
         """Whether a program leaves the keys, and gives the states, of the model's own code."""
         first, begun = tokens[:, :4].contiguous(), self.empty(tokens.size(0))
         expected = self.model.forward(first, begun.copy())
-        found, after = self._in_parts(program, first, begun)
+        hidden, after = self._in_parts(program, first, begun)
         end = slice(after.longest)
         keys = agree(after.keys[..., end, :].float(), expected.state.keys[..., end, :].float())
-        return keys and (not gives or agree(found, expected.hidden))
+        return keys and (not gives or agree(hidden, expected.hidden))
 
 
 def _step_ops(model: nn.Module, method: str, state: State) -> OpList:
@@ -291,7 +291,7 @@ def _memories(state: State) -> tuple[Any, Any]:
 
 def _source(state: State) -> SourceMemory | None:
     """The source that a state has."""
-    return next((one for one in state.parts().values() if type(one) is SourceMemory), None)
+    return next((part for part in state.parts().values() if type(part) is SourceMemory), None)
 
 
 def _tensors(state: State) -> Iterator[Tensor]:
@@ -313,13 +313,13 @@ def _is_plain(part: Tensor, rows: int) -> bool:
 
 def _changed(state: State, change: Callable[[Tensor], Tensor]) -> State:
     """A state with other parts: those that `_tensors` gives, in the same order."""
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for name, value in state.parts().items():
         if isinstance(value, Tensor):
-            found[name] = change(value) if value.size(-1) else value
+            parts[name] = change(value) if value.size(-1) else value
         elif isinstance(value, State) and type(value) is not SourceMemory:
-            found[name] = _changed(value, change)
-    return replace(state, **found)
+            parts[name] = _changed(value, change)
+    return replace(state, **parts)
 
 
 def _next(state: State) -> tuple[Any, State]:

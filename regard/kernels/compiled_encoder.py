@@ -62,27 +62,27 @@ class CompiledEncoder(EncoderWrapper):
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`."""
-        found = self.texts.each(batch) if tokens is ALL else None
-        if found is None:
+        compiled = self.texts.each(batch) if tokens is ALL else None
+        if compiled is None:
             yield from self.model.states(batch, tokens)
             return
-        flat, states = found
-        for one in states:
-            yield flat.padded(one)
+        flat, states = compiled
+        for layer in states:
+            yield flat.padded(layer)
 
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         """See `Encoder`."""
-        found = None
+        hidden = None
         if tokens is ALL:
-            found = self.texts.last(batch)
+            hidden = self.texts.last(batch)
         elif isinstance(tokens, FirstTokens):
-            found = self.texts.first(batch)
-        return self.model.encode(batch, tokens) if found is None else found
+            hidden = self.texts.first(batch)
+        return self.model.encode(batch, tokens) if hidden is None else hidden
 
     def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
         """See `Encoder`."""
         if choice == LAST:
-            found = self.texts.last(batch)
-            return self.model.chosen(batch, choice) if found is None else found[batch.keep]
-        each = self.texts.each(batch)
-        return self.model.chosen(batch, choice) if each is None else choice(each[1])
+            hidden = self.texts.last(batch)
+            return self.model.chosen(batch, choice) if hidden is None else hidden[batch.keep]
+        layers = self.texts.each(batch)
+        return self.model.chosen(batch, choice) if layers is None else choice(layers[1])

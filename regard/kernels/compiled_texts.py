@@ -32,8 +32,8 @@ class TextProgram(Program):
     def __init__(self, listed: OpList):
         super().__init__(listed)
         self.limits = [
-            min((_rows(op) for op in listed.ops if _looks_up(op, which)), default=sys.maxsize)
-            for which in (IDS, SEGMENTS)
+            min((_rows(op) for op in listed.ops if _looks_up(op, kind)), default=sys.maxsize)
+            for kind in (IDS, SEGMENTS)
         ]
 
     def takes(self, flat: Flat) -> bool:
@@ -63,8 +63,8 @@ class TextProgram(Program):
         return out
 
 
-def _looks_up(op: Op, which: int) -> bool:
-    return op.kind in (EMBEDDING, TABLE) and op.heads == which
+def _looks_up(op: Op, kind: int) -> bool:
+    return op.kind in (EMBEDDING, TABLE) and op.heads == kind
 
 
 def _rows(op: Op) -> int:
@@ -158,40 +158,42 @@ class CompiledTexts:
         if not length or part not in ("last", "first"):
             return True
         segments = None if batch.segments is None else batch.segments[:1, :length]
-        one = Sequences(batch.ids[:1, :length], batch.lengths[:1], segments)
-        expected = self.model.encode(one)[0]
-        flat = Flat(one)
+        first = Sequences(batch.ids[:1, :length], batch.lengths[:1], segments)
+        expected = self.model.encode(first)[0]
+        flat = Flat(first)
         if not program.takes(flat):
             return True
-        found = program.encode(build.kernels(), flat)
-        return agree(found[:1], expected[:1]) if part == "first" else agree(found, expected)
+        hidden = program.encode(build.kernels(), flat)
+        return agree(hidden[:1], expected[:1]) if part == "first" else agree(hidden, expected)
 
     def _ops(self, part: str, has_segments: bool) -> OpList:
         def arguments(tracing: LeafTracer) -> list[Any]:
             names = ("tokens", "lengths", "segments", "layout")
             ids, lengths, segments, layout = (tracing.symbol(name) for name in names)
-            given = segments if has_segments else None
-            batch = Sequences(ids, lengths, given, layout=layout)  # type: ignore[arg-type]
+            of_batch = segments if has_segments else None
+            batch = Sequences(ids, lengths, of_batch, layout=layout)  # type: ignore[arg-type]
             return [batch, tracing.symbol("subset")] if part == "first" else [batch]
 
         module = cast(nn.Module, self.model)
         graph = tracer(self.method, arguments).graph_of(module)
-        result, given = _ends(graph, part)
+        result, start = _ends(graph, part)
         lowering = lowering_of(module)
-        if given is not None:
+        if start is not None:
             lowering.widths[0] = self.model.config.d_model
-        return lowering.finished(lowering.lowered(graph, result, given))
+        return lowering.finished(lowering.lowered(graph, result, start))
 
 
 def _ends(graph: fx.Graph, part: str) -> tuple[fx.Node, fx.Node | None]:
-    """The node of the states that are wanted, and of those that they are made of."""
-    found: Any = graph.output_node().args[0]
-    if isinstance(found, fx.Node):
-        return found, None
+    """The node of the states that `part` names, and of those that they are computed from; None:
+    from the batch.
+    """
+    outputs: Any = graph.output_node().args[0]
+    if isinstance(outputs, fx.Node):
+        return outputs, None
     if not part.startswith("layer"):
-        return found[-1], None
+        return outputs[-1], None
     number = int(part.split()[1])
-    return found[number], found[number - 1] if number else None
+    return outputs[number], outputs[number - 1] if number else None
 
 
 def _each(flat: Flat, programs: list[Any]) -> Iterator[Tensor]:

@@ -88,14 +88,15 @@ def _kill_group(watcher: subprocess.Popen[bytes]) -> None:
 
 def _run_without_group(command: tuple[str, ...], seconds: float) -> str:
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=seconds
         )
     except subprocess.TimeoutExpired:
         raise _timeout_error(command, seconds) from None
     except OSError as error:
         return str(error)
-    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
+    code = completed.returncode
+    return (completed.stderr.strip() or f"exit code {code}") if code else ""
 
 
 def _timeout_error(command: tuple[str, ...], seconds: float) -> BuildError:

@@ -115,13 +115,13 @@ def _grouped_attention(
     if not isinstance(angles, Symbol) or angles.name != "angles":
         raise CannotCompile("queries and keys must be rotated by the positions of the cache")
     query = lowering.linear(layer.query, hidden)
-    both = lowering.linear(layer.key_value, hidden)
+    key_value = lowering.linear(layer.key_value, hidden)
     sizes: dict[str, Any] = dict(heads=layer.heads, head_dim=layer.head_dim)
     context = lowering.write(
         GROUPED,
         layer.heads * layer.head_dim,
         query,
-        other=both.number,
+        other=key_value.number,
         layer=cache.parts[1],
         number=layer.head_dim**-0.5,
         table=angles.parts[0],
@@ -130,8 +130,8 @@ def _grouped_attention(
     return lowering.linear(layer.output, context)
 
 
-def _rotary(lowering: Lowering, layer: RotaryPositions, *given: Any, method: str) -> Symbol:
-    if method != "after" or given != (CACHE, COUNT):
+def _rotary(lowering: Lowering, layer: RotaryPositions, *arguments: Any, method: str) -> Symbol:
+    if method != "after" or arguments != (CACHE, COUNT):
         raise CannotCompile("rotary positions must be those of the tokens behind the cache")
     return Symbol("angles", (readable_table(layer.table),))
 
@@ -146,12 +146,12 @@ def _table_of(relation: Any, method: str) -> RelativeBias | None:
 
 
 def _relations(
-    lowering: Lowering, positions: T5Positions, *given: Any, method: str
+    lowering: Lowering, positions: T5Positions, *arguments: Any, method: str
 ) -> list[Symbol]:
     """Of each layer, from which table and for which tokens."""
-    batch = given[0]
+    batch = arguments[0]
     whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
-    if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
+    if method == "of" and not whole or method == "after" and arguments != (CACHE, COUNT):
         raise CannotCompile("relative positions must be those of the tokens of the batch")
     return [Symbol("bias", (positions.table_of(n), method)) for n in range(positions.layers)]
 
@@ -161,16 +161,16 @@ def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> R
     if not isinstance(projection, QuantizedLinear):
         raise CannotCompile(NOT_QUANTIZED)
     if width % PANEL:  # the matrix cannot be sliced
-        whole = lowering.attention(SELF, layer, lowering.linear(projection, hidden), 0)
-        return lowering.first_of(whole)
+        attended = lowering.attention(SELF, layer, lowering.linear(projection, hidden), 0)
+        return lowering.first_of(attended)
 
     def slice_of(first: int, end: int, x: Any) -> Register:
         bias = None if projection.bias is None else projection.bias[first:end]
         return lowering.product(projection.matrix.part(first, end), bias, x)
 
     query = slice_of(0, width, lowering.first_of(hidden))
-    both = slice_of(width, 3 * width, hidden)
-    return lowering.attention(SELF_FIRST_TOKEN, layer, query, 0, other=both.number)
+    key_value = slice_of(width, 3 * width, hidden)
+    return lowering.attention(SELF_FIRST_TOKEN, layer, query, 0, other=key_value.number)
 
 
 def _cross_attention(
@@ -180,8 +180,8 @@ def _cross_attention(
     if not is_part(key, "layer", SOURCE):
         raise CannotCompile(OTHER_SOURCE)
     number = key.parts[1]
-    read = {f: Symbol("layer", (SOURCE, number, n)) for n, f in enumerate(("key", "value"))}
-    if memory.values != read | {"mask": SOURCE_MASK}:
+    expected = {f: Symbol("layer", (SOURCE, number, n)) for n, f in enumerate(("key", "value"))}
+    if memory.values != expected | {"mask": SOURCE_MASK}:
         raise CannotCompile(OTHER_SOURCE)
     return lowering.attention(CROSS, layer, lowering.linear(layer.query, hidden), number)
 
@@ -196,9 +196,9 @@ def _feed_forward(lowering: Lowering, layer: FeedForward, hidden: Any) -> Regist
 def _gated_feed_forward(lowering: Lowering, layer: GatedFeedForward, hidden: Any) -> Register:
     if layer.activation not in ACTIVATION:
         raise CannotCompile("the activation of the feed-forward layer has no compiled form")
-    both = lowering.linear(layer.inner, hidden)
-    kind, width = ACTIVATION[layer.activation], lowering.width(both) // 2
-    return lowering.linear(layer.outer, lowering.write(GATED, width, both, activation=kind))
+    inner = lowering.linear(layer.inner, hidden)
+    kind, width = ACTIVATION[layer.activation], lowering.width(inner) // 2
+    return lowering.linear(layer.outer, lowering.write(GATED, width, inner, activation=kind))
 
 
 def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
@@ -213,10 +213,10 @@ def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
     return lowering.write(TABLE, table.size(1), table=table, heads=kinds[ids])
 
 
-def _positions(lowering: Lowering, layer: Any, *given: Any, method: str) -> Register:
-    batch = given[0]
+def _positions(lowering: Lowering, layer: Any, *arguments: Any, method: str) -> Register:
+    batch = arguments[0]
     whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
-    if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
+    if method == "of" and not whole or method == "after" and arguments != (CACHE, COUNT):
         raise CannotCompile("positions must be those of the tokens of the batch")
     table = readable_table(table_of(layer))
     if not isinstance(layer, RobertaPositions):

@@ -98,17 +98,19 @@ class Lowering:
         self.parts = 0  # of a recurrent state
 
     def lowered(
-        self, graph: fx.Graph, result: fx.Node | None = None, given: fx.Node | None = None
+        self, graph: fx.Graph, result: fx.Node | None = None, start: fx.Node | None = None
     ) -> Any:
-        """The value of a node, or of the graph's output; `given` is the register that comes in.
+        """The value of a node, or of the graph's output.
+
+        start: the node whose value is what comes in, the first register; None: there is none.
 
         Raises:
             CannotCompile: something has no operation; the message says where.
         """
-        wanted = list(graph.nodes)[-1] if result is None else result
-        needed = needed_for(wanted, given)
+        target = list(graph.nodes)[-1] if result is None else result
+        needed = needed_for(target, start)
         for node in graph.nodes:
-            if given is not None and node is given:
+            if start is not None and node is start:
                 self.values[node] = Register(0)
             elif node in needed or node.op == "placeholder":
                 try:
@@ -117,7 +119,7 @@ class Lowering:
                     raise CannotCompile(error.reason, where_of(node)) from None
                 except (AttributeError, TypeError, IndexError, ValueError) as error:
                     raise CannotCompile(str(error), where_of(node)) from error
-        return self.values[wanted]
+        return self.values[target]
 
     def finished(self, result: Any) -> OpList:
         """All operations; `result` is what goes out."""
@@ -130,18 +132,18 @@ class Lowering:
         Raises:
             CannotCompile: something has no operation, or the next state is not as expected.
         """
-        found = self.lowered(graph)
-        if isinstance(found, Built):  # an `Output`
-            found = found.values["hidden"], found.values["state"]
-        result, after = found
+        output = self.lowered(graph)
+        if isinstance(output, Built):  # an `Output`
+            output = output.values["hidden"], output.values["state"]
+        result, after = output
         if not _follows(after, state):
             raise CannotCompile("the next state must be the advanced cache, or of the same class")
-        kept = list(registers_of(after))
-        if len(kept) != self.parts:
+        parts = list(registers_of(after))
+        if len(parts) != self.parts:
             raise CannotCompile("the next state must have as many tensors as the state before")
-        for number, part in enumerate(kept):
+        for number, part in enumerate(parts):
             self.write(WRITE_STATE, self.width(part), part, layer=number)
-        if kept:  # the state is stored before the last product
+        if parts:  # the state is stored before the last product
             last = self.register(result)
             end = next(op for op in self.ops if op.target == last)
             self.ops.remove(end)
@@ -170,8 +172,8 @@ class Lowering:
         table: Any = METHODS if node.op == "call_method" else FUNCTIONS
         name: Any = node.target
         if name not in table:
-            known = name if isinstance(name, str) else getattr(name, "__name__", name)
-            raise CannotCompile(f"the function `{known}` has no compiled form")
+            function = name if isinstance(name, str) else getattr(name, "__name__", name)
+            raise CannotCompile(f"the function `{function}` has no compiled form")
         return table[name](self, *arguments, **options)
 
     def _input(self, node: fx.Node) -> Any:
@@ -182,19 +184,19 @@ class Lowering:
         if not shape[-1]:
             return NOTHING
         count = shape[1] if len(shape) == 3 else 1
-        found = []
+        registers = []
         for _ in range(count):
-            found.append(self.write(READ_STATE, shape[-1], layer=self.parts))
+            registers.append(self.write(READ_STATE, shape[-1], layer=self.parts))
             self.parts += 1
-        return found if len(shape) == 3 else found[0]
+        return registers if len(shape) == 3 else registers[0]
 
     def _resolved(self, argument: Any) -> Any:
         if isinstance(argument, fx.Node):
             return self.values[argument]
         if isinstance(argument, tuple | list):
-            return type(argument)(self._resolved(one) for one in argument)
+            return type(argument)(self._resolved(item) for item in argument)
         if isinstance(argument, dict):
-            return {name: self._resolved(one) for name, one in argument.items()}
+            return {name: self._resolved(item) for name, item in argument.items()}
         return argument
 
     # ---- registers
@@ -203,8 +205,8 @@ class Lowering:
         """One more operation, into a new register."""
         self.widths.append(width)
         target = len(self.widths) - 1
-        read = ABSENT if source is None else self.register(source)
-        self.ops.append(Op(kind, target, read, **details))
+        source_register = ABSENT if source is None else self.register(source)
+        self.ops.append(Op(kind, target, source_register, **details))
         return Register(target)
 
     def register(self, value: Any, width: int | None = None) -> int:
@@ -228,8 +230,8 @@ class Lowering:
         number = self.register(value)
         at = next((n for n, op in enumerate(self.ops) if op.target == number), None)
         op = None if at is None else self.ops[at]
-        read = any(number in one.reads for one in self.ops)
-        if at is None or op is None or (op.kind, op.activation) != (LINEAR, 0) or read:
+        is_read = any(number in other.reads for other in self.ops)
+        if at is None or op is None or (op.kind, op.activation) != (LINEAR, 0) or is_read:
             raise CannotCompile("activations and biases must follow a product that is read once")
         if "bias" in details and op.bias is not None:
             raise CannotCompile("a matrix product has two biases")
@@ -303,8 +305,8 @@ class Lowering:
     def first_of(self, hidden: Any) -> Register:
         """The first token of each text."""
         number = self.register(hidden)
-        known = (op.target for op in self.ops if (op.kind, op.source) == (FIRST_TOKEN, number))
-        target = next(known, None)
+        targets = (op.target for op in self.ops if (op.kind, op.source) == (FIRST_TOKEN, number))
+        target = next(targets, None)
         if target is not None:
             return Register(target)
         return self.write(FIRST_TOKEN, self.width(hidden), hidden)
@@ -474,8 +476,8 @@ def _follows(after: Any, state: State) -> bool:
         return after == SOURCE
     if not isinstance(after, Built) or after.kind is not type(state):
         return False
-    states = [(name, one) for name, one in state.parts().items() if isinstance(one, State)]
-    return all(_follows(after.values[name], one) for name, one in states)
+    states = [(name, part) for name, part in state.parts().items() if isinstance(part, State)]
+    return all(_follows(after.values[name], part) for name, part in states)
 
 
 def registers_of(state: object) -> Iterator[Any]:

@@ -50,15 +50,15 @@ def forward(
     hiddens = hidden.new_empty(rows, steps, width)
     cells = hidden.new_empty(rows, steps if keep else 1, width)
     gates = hidden.new_empty(inputs.shape) if keep else None
-    found = LSTMOutput(hiddens, cells, gates)
-    given = dict(weight=weight, inputs=inputs, bias=bias, hidden=hidden, cell=cell)
-    _call("regard_lstm_forward", inputs, keep, **given, **vars(found))
-    return found
+    output = LSTMOutput(hiddens, cells, gates)
+    arguments = dict(weight=weight, inputs=inputs, bias=bias, hidden=hidden, cell=cell)
+    _call("regard_lstm_forward", inputs, keep, **arguments, **vars(output))
+    return output
 
 
 def backward(
     weight: Tensor,
-    swept: LSTMOutput,
+    output: LSTMOutput,
     cell: Tensor,
     grads: tuple[Tensor, Tensor, Tensor],
     *,
@@ -72,15 +72,15 @@ def backward(
         grads: by all hidden states (B, T, D), by the last one beside that, by the last cell.
     """
     d_hiddens, d_end, d_cell = grads
-    checked_shape("cells", swept.cells, 3)
-    d_gates = cell.new_empty(*swept.cells.shape[:2], 4 * cell.size(1), dtype=torch.bfloat16)
+    checked_shape("cells", output.cells, 3)
+    d_gates = cell.new_empty(*output.cells.shape[:2], 4 * cell.size(1), dtype=torch.bfloat16)
     d_bias = cell.new_zeros(4 * cell.size(1))
     d_cell = d_cell.clone(memory_format=torch.contiguous_format)  # it is written to
     d_hidden = cell.new_empty(cell.shape) if first else None
-    given = dict(weight=weight, cell=cell, cells=swept.cells, gates=swept.gates)
-    sought = dict(d_gates=d_gates, d_bias=d_bias, d_cell=d_cell, d_hidden=d_hidden)
-    given |= dict(d_hiddens=d_hiddens, d_end=d_end)
-    _call("regard_lstm_backward", d_gates, True, **given, **sought)
+    arguments = dict(weight=weight, cell=cell, cells=output.cells, gates=output.gates)
+    gradients = dict(d_gates=d_gates, d_bias=d_bias, d_cell=d_cell, d_hidden=d_hidden)
+    arguments |= dict(d_hiddens=d_hiddens, d_end=d_end)
+    _call("regard_lstm_backward", d_gates, True, **arguments, **gradients)
     return d_gates, d_bias, d_hidden, d_cell
 
 
@@ -90,7 +90,7 @@ def _call(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> N
     if library is None or not library.regard_lstm_available():
         raise RegardError("There are no compiled kernels for LSTMs on this processor.")
     absent = {"d_hidden"} if keep else {"gates"}  # these may be
-    lain = {
+    prepared = {
         key: x if x is None else contiguous(x)
         for key, x in tensors.items()
         if x is not None or key not in absent
@@ -98,7 +98,7 @@ def _call(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> N
     shapes = _shapes(like, keep)
     addresses = {
         key: address(key, x, torch.bfloat16 if key in HALVES else torch.float32, shapes[key])
-        for key, x in lain.items()
+        for key, x in prepared.items()
     }
     rows, steps, gate_rows = like.shape
     arguments = LstmLayerStruct(rows, steps, gate_rows // 4, **addresses)
@@ -111,20 +111,20 @@ def _shapes(like: Tensor, keep: bool) -> dict[str, tuple[int, ...]]:
         raise RegardError(f"`inputs` must be (B, T, 4D), T > 0, but is {tuple(like.shape)}.")
     rows, steps, gate_rows = like.shape
     width = gate_rows // 4
-    every, one, gates = (rows, steps, width), (rows, width), (rows, steps, gate_rows)
+    states, state, gates = (rows, steps, width), (rows, width), (rows, steps, gate_rows)
     return {
         "weight": (gate_rows, width),
         "inputs": gates,
         "bias": (gate_rows,),
-        "hidden": one,
-        "cell": one,
+        "hidden": state,
+        "cell": state,
         "gates": gates,
-        "cells": every if keep else (rows, 1, width),
-        "hiddens": every,
-        "d_hiddens": every,
-        "d_end": one,
-        "d_cell": one,
-        "d_hidden": one,
+        "cells": states if keep else (rows, 1, width),
+        "hiddens": states,
+        "d_hiddens": states,
+        "d_end": state,
+        "d_cell": state,
+        "d_hidden": state,
         "d_gates": gates,
         "d_bias": (gate_rows,),
     }

@@ -72,10 +72,10 @@ class OpList:
 
 def fuse_additions(ops: list[Op], last: int) -> list[Op]:
     """Additions that follow a product directly become part of it."""
-    found: list[Op] = []
+    fused: list[Op] = []
     for at, op in enumerate(ops):
-        before = found[-1] if found else None
-        later = {read for other in ops[at + 1 :] for read in other.reads} | {last}
+        before = fused[-1] if fused else None
+        later = {register for other in ops[at + 1 :] for register in other.reads} | {last}
         if (
             op.kind == ADD
             and before is not None
@@ -84,11 +84,11 @@ def fuse_additions(ops: list[Op], last: int) -> list[Op]:
             and before.target not in later
             and op.source != op.other
         ):
-            added = next(read for read in op.reads if read != before.target)
-            found[-1] = replace(before, target=op.target, other=added)
+            added = next(register for register in op.reads if register != before.target)
+            fused[-1] = replace(before, target=op.target, other=added)
         else:
-            found.append(op)
-    return found
+            fused.append(op)
+    return fused
 
 
 def allocate_registers(ops: list[Op], widths: list[int], last: int) -> OpList:
@@ -100,23 +100,30 @@ def allocate_registers(ops: list[Op], widths: list[int], last: int) -> OpList:
     end = ops[-1] if ops else None
     if end is None or end.target != last or (end.kind != ADD and 0 in end.reads):
         raise CannotCompile("the result must be that of the last layer")
-    final = {read: at for at, op in enumerate(ops) for read in op.reads}
-    here, packed = {ABSENT: ABSENT, 0: 0}, [widths[last]]
+    final = {register: at for at, op in enumerate(ops) for register in op.reads}
+    register_of, packed = {ABSENT: ABSENT, 0: 0}, [widths[last]]
     free: dict[int, list[int]] = {}  # by width
-    found = []
+    allocated = []
     for at, op in enumerate(ops):
         width = widths[op.target]
         spare = free.setdefault(width, [])
         if op is end:
-            here[last] = 0
+            register_of[last] = 0
         elif spare:
-            here[op.target] = spare.pop()
+            register_of[op.target] = spare.pop()
         else:
-            here[op.target] = len(packed)
+            register_of[op.target] = len(packed)
             packed.append(width)
-        found.append(
-            replace(op, target=here[op.target], source=here[op.source], other=here[op.other])
+        allocated.append(
+            replace(
+                op,
+                target=register_of[op.target],
+                source=register_of[op.source],
+                other=register_of[op.other],
+            )
         )
-        for read in {read for read in op.reads if read > 0 and final[read] == at}:
-            free.setdefault(widths[read], []).append(here[read])
-    return OpList(found, packed)
+        for register in {
+            register for register in op.reads if register > 0 and final[register] == at
+        }:
+            free.setdefault(widths[register], []).append(register_of[register])
+    return OpList(allocated, packed)

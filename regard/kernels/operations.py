@@ -117,9 +117,9 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *heads, norms = ctx.saved_tensors
-        found = [torch.empty_like(x.transpose(1, 2)).transpose(1, 2) for x in heads[:3]]
-        training.attend_back(grads[0], heads, norms, ctx.call, found)
-        return *found, None
+        gradients = [torch.empty_like(x.transpose(1, 2)).transpose(1, 2) for x in heads[:3]]
+        training.attend_back(grads[0], heads, norms, ctx.call, gradients)
+        return *gradients, None
 
 
 class _PackedAttention(torch.autograd.Function):
@@ -136,10 +136,10 @@ class _PackedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         projected, context, norms = ctx.saved_tensors
-        found = torch.empty_like(projected)
+        gradient = torch.empty_like(projected)
         heads = (*ops.unstack_qkv(projected), context)
-        training.attend_back(grads[0], heads, norms, ctx.call, ops.unstack_qkv(found))
-        return found, None
+        training.attend_back(grads[0], heads, norms, ctx.call, ops.unstack_qkv(gradient))
+        return gradient, None
 
 
 # ----------------------------------------------------------------------- dropout and norm
@@ -171,7 +171,7 @@ def _adds(
 ) -> bool:
     return (
         torch.is_grad_enabled()
-        and all(is_cpu_strided(one) and one.is_contiguous() for one in (weight, bias))
+        and all(is_cpu_strided(tensor) and tensor.is_contiguous() for tensor in (weight, bias))
         and hidden.shape == update.shape
         and training.fit(hidden)
         and training.fit(update)
@@ -207,8 +207,8 @@ class _AddNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        found = training.add_norm_back(grads[0], ctx.saved_tensors, ctx.eps, ctx.drop)
-        return *found, None, None
+        gradients = training.add_norm_back(grads[0], ctx.saved_tensors, ctx.eps, ctx.drop)
+        return *gradients, None, None
 
 
 # --------------------------------------------------------------- activations, sums, losses
@@ -305,9 +305,9 @@ class _LSTMStep(torch.autograd.Function):
 def _reads_sequence(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights) -> bool:
     """Whether autocast computes in bfloat16, and everything is float32 on the CPU."""
     tensors = x, hidden, cell, weights.input, weights.recurrent
-    plain = all(one.dtype == torch.float32 and one.device.type == "cpu" for one in tensors)
-    several = x.size(1) > 1 and weights.recurrent_bias is None
-    return plain and several and autocasts_to_bfloat16(x) and lstm.available()
+    plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    supported = x.size(1) > 1 and weights.recurrent_bias is None
+    return plain and supported and autocasts_to_bfloat16(x) and lstm.available()
 
 
 def _lstm(
@@ -334,25 +334,25 @@ class _LSTM(torch.autograd.Function):
         learning: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         x, weight = x.to(torch.bfloat16), cast(weight, torch.bfloat16)
-        found = lstm.forward(
+        output = lstm.forward(
             recurrent, linear_no_grad(x, weight), bias, hidden, cell, keep=learning
         )
         if learning:
-            ctx.save_for_backward(x, hidden, cell, weight, recurrent, *vars(found).values())
-        return found.hiddens, found.hiddens[:, -1].clone(), found.cells[:, -1].clone()
+            ctx.save_for_backward(x, hidden, cell, weight, recurrent, *vars(output).values())
+        return output.hiddens, output.hiddens[:, -1].clone(), output.cells[:, -1].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, hidden, cell, weight, recurrent, *kept = ctx.saved_tensors
+        x, hidden, cell, weight, recurrent, *saved = ctx.saved_tensors
         needs_x, needs_hidden, _, needs_weight, needs_recurrent, *_ = ctx.needs_input_grad
-        found = lstm.LSTMOutput(*kept)
+        output = lstm.LSTMOutput(*saved)
         d_hiddens, d_hidden, d_cell = grads
         d_gates, d_bias, d_first, d_cell = lstm.backward(
-            recurrent, found, cell, (d_hiddens, d_hidden, d_cell), first=needs_hidden
+            recurrent, output, cell, (d_hiddens, d_hidden, d_cell), first=needs_hidden
         )
         flat = d_gates.flatten(0, 1)  # (B * T, 4D)
-        before = torch.cat([hidden[:, None], found.hiddens[:, :-1]], 1).to(x.dtype)
+        before = torch.cat([hidden[:, None], output.hiddens[:, :-1]], 1).to(x.dtype)
         real = torch.float32
         return (
             linear_no_grad(d_gates, weight.t()).float() if needs_x else None,

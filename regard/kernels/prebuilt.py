@@ -53,8 +53,10 @@ def features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     except OSError:
         return frozenset()
     parts = (line.partition(":") for line in lines)
-    found = [frozenset(v.split()) for name, _, v in parts if name.strip() in ("flags", "Features")]
-    return frozenset.intersection(*found) if found else frozenset()
+    processors = [
+        frozenset(v.split()) for name, _, v in parts if name.strip() in ("flags", "Features")
+    ]
+    return frozenset.intersection(*processors) if processors else frozenset()
 
 
 def levels_of(machine: str, known: frozenset[str]) -> list[Level]:

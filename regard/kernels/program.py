@@ -127,10 +127,10 @@ class Program:
         rows = tokens.size(0)
         shape = rows, count
         best, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
-        given = (address("tokens", tokens, torch.int64, (rows, 1)),)
-        found = count, raw_address(best), raw_address(log_probs)
+        inputs = (address("tokens", tokens, torch.int64, (rows, 1)),)
+        outputs = count, raw_address(best), raw_address(log_probs)
         run = library.regard_run_topk
-        wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
+        wrong = self._call(run, (rows, 1), inputs, outputs, cache, source, parts)
         if wrong > 0:
             raise IndexError(NO_TOKEN)
         return None if wrong else TopKTokens(best, log_probs, self.width)
@@ -149,15 +149,15 @@ class Program:
         if not self._scores or self.width < plan.count or self.end < plan.longest:
             return None
         _, layers, heads, _, width = cache.keys.shape
-        read, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)
+        memory, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)
         first = address("tokens", tokens, torch.int64, (plan.limits.numel(), 1))
 
         def call(options: Any) -> int:
-            given = (self._address, options, first, ctypes.byref(read))
-            return library.regard_beams(*given, NUMBERS[cache.keys.dtype], *sizes)
+            arguments = (self._address, options, first, ctypes.byref(memory))
+            return library.regard_beams(*arguments, NUMBERS[cache.keys.dtype], *sizes)
 
-        found = search(plan, self.width, self._work, call)
-        return None if found is None else found.rows(plan.n_best)
+        result = search(plan, self.width, self._work, call)
+        return None if result is None else result.rows(plan.n_best)
 
     def _run(
         self,
@@ -171,15 +171,15 @@ class Program:
         if not out.numel():
             return 0
         rows, count, _ = out.shape
-        given = raw_address(out), optional_address("tokens", tokens, torch.int64, (rows, count))
-        return self._call(library.regard_run, (rows, count), given, (), cache, source, parts)
+        inputs = raw_address(out), optional_address("tokens", tokens, torch.int64, (rows, count))
+        return self._call(library.regard_run, (rows, count), inputs, (), cache, source, parts)
 
     def _call(
         self,
         run: Any,
         shape: tuple[int, int],
-        given: tuple[int | None, ...],
-        found: tuple[int, ...],
+        inputs: tuple[int | None, ...],
+        outputs: tuple[int, ...],
         cache: KeyValueCache | None,
         source: SourceMemory | None,
         parts: Any,
@@ -187,15 +187,15 @@ class Program:
         rows, count = shape
         if (0 if parts is None else len(parts)) != self._parts:
             raise RegardError(f"`parts` must be {self._parts} parts of a recurrent state.")
-        read = None
+        memory = None
         if source is not None:
             sentences = source.lengths.size(0)
-            read = _memory(source, source.keys.size(3), rows // max(1, sentences))
+            memory = _memory(source, source.keys.size(3), rows // max(1, sentences))
         arguments = (
-            *(self._address, *given, rows, count),
+            *(self._address, *inputs, rows, count),
             None if cache is None else ctypes.byref(_memory(cache, cache.longest, 1)),
-            None if read is None else ctypes.byref(read),
-            *(parts, *found),
+            None if memory is None else ctypes.byref(memory),
+            *(parts, *outputs),
         )
         threads = threads_for(rows * count * self._work)
         if threads == 1:
@@ -245,53 +245,53 @@ def _memory(
     """
     keys, rows = state.keys, state.lengths.size(0)
     slots, layers, heads, capacity, width = keys.shape
-    read: tuple[Any, ...] = (None, 0, 0, 0, ALL_BITS)
+    mapping: tuple[Any, ...] = (None, 0, 0, 0, ALL_BITS)
     if isinstance(state, PagedCache):
         pages = state.pages
         at = strided_address("pages", pages, torch.int64, (rows, pages.size(1)))
-        read = at, *pages.stride(), PAGE.bit_length() - 1, PAGE - 1
+        mapping = at, *pages.stride(), PAGE.bit_length() - 1, PAGE - 1
         capacity = PAGE * pages.size(1)
     elif (origin := state.origin) is not None:  # of each position of a cache, or of a whole source
         table = (rows, capacity) if isinstance(state, KeyValueCache) else (rows,)
         at = strided_address("origin", origin, torch.int64, table)
-        read = at, *(*origin.stride(), 0)[:2], 0, ALL_BITS
+        mapping = at, *(*origin.stride(), 0)[:2], 0, ALL_BITS
     return signatures.MemoryStruct(
         *(raw_address(keys), raw_address(state.values), NUMBERS[keys.dtype], *keys.stride()[:4]),
-        *(raw_address(state.lengths), sharing, longest, *read),
+        *(raw_address(state.lengths), sharing, longest, *mapping),
         *(rows, slots, layers, heads, capacity, width),
     )
 
 
 def _check(op: Op, widths: list[int]) -> None:
     """Raises CannotCompile: an operation reads or writes other numbers than its registers hold."""
-    known = range(len(widths))
-    if not all(at in known for at in (op.target, *(r for r in op.reads if r != ABSENT))):
+    registers = range(len(widths))
+    if not all(at in registers for at in (op.target, *(r for r in op.reads if r != ABSENT))):
         raise CannotCompile("an operation reads a register that does not exist")
     target, source = widths[op.target], ABSENT if op.source == ABSENT else widths[op.source]
-    numbers: tuple[Any, ...]
+    conditions: tuple[Any, ...]
     if op.kind == LINEAR and op.matrix is not None:
-        numbers = op.matrix.shape == (target, source), (op.bias, target)
+        conditions = op.matrix.shape == (target, source), (op.bias, target)
     elif op.kind in (NORM, RMS_NORM):
-        numbers = target == source, (op.gain, target), (op.bias, target)
+        conditions = target == source, (op.gain, target), (op.bias, target)
     elif op.kind == GATED:
-        numbers = (2 * target == source,)
+        conditions = (2 * target == source,)
     elif op.kind == SELF and op.table is not None:
         shape = op.table.shape
-        numbers = (len(shape) == 2 and shape[0] == op.heads and shape[1] % 2 == 1,)
+        conditions = (len(shape) == 2 and shape[0] == op.heads and shape[1] % 2 == 1,)
     elif op.kind == GROUPED and op.table is not None:
         width, shared = op.head_dim, widths[op.other]
         fits = target == source == op.heads * width and shared and shared % (2 * width) == 0
-        numbers = (fits and op.heads % (shared // (2 * width)) == 0, op.table.size(1) == width)
+        conditions = (fits and op.heads % (shared // (2 * width)) == 0, op.table.size(1) == width)
     elif op.kind == EMBEDDING and op.matrix is not None:
-        numbers = (op.matrix.in_features == target,)
+        conditions = (op.matrix.in_features == target,)
     elif op.kind in (TABLE, POSITIONS, TOKEN_POSITIONS) and op.table is not None:
-        numbers = (op.table.dim() == 2 and op.table.size(1) == target,)
+        conditions = (op.table.dim() == 2 and op.table.size(1) == target,)
     else:
         return
-    for one in numbers:
-        if isinstance(one, tuple) and one[0] is not None:
-            one = one[0].shape == (one[1],)
-        if not one:
+    for condition in conditions:
+        if isinstance(condition, tuple) and condition[0] is not None:
+            condition = condition[0].shape == (condition[1],)
+        if not condition:
             raise CannotCompile("the shape of a weight does not fit the width of the hidden states")
 
 

@@ -79,15 +79,15 @@ class Programs:
 
     def _remember(self, model: Model) -> None:
         assert isinstance(model, nn.Module)  # see `fits`
-        found: list[tuple[Any, str, Any]] = [
+        entries: list[tuple[Any, str, Any]] = [
             (owner, name, part)
             for module in model.modules()
             for owner in (module._parameters, module._buffers, module._modules)
             for name, part in owner.items()
         ]
-        self._owners = [owner for owner, _, _ in found]
-        self._names = [name for _, name, _ in found]
-        self._parts = [part for _, _, part in found]
+        self._owners = [owner for owner, _, _ in entries]
+        self._names = [name for _, name, _ in entries]
+        self._parts = [part for _, _, part in entries]
 
 
 _programs: weakref.WeakKeyDictionary[Model, Programs] = weakref.WeakKeyDictionary()

@@ -46,5 +46,5 @@ def bias_table(bias: RelativeBias, heads: Sequence[int], scale: float) -> Tensor
         raise CannotCompile(f"more than {MAX_DISTANCES:,} distances with a bias of their own")
     most = bias.max_distance
     with torch.no_grad():
-        found = bias.by_distance(torch.arange(most, -most - 1, -1))  # (2 N - 1, H)
-    return readable_table((found[:, list(heads)].t() / scale).contiguous())
+        biases = bias.by_distance(torch.arange(most, -most - 1, -1))  # (2 N - 1, H)
+    return readable_table((biases[:, list(heads)].t() / scale).contiguous())

@@ -49,8 +49,8 @@ class UnbindableProxy(fx.Proxy):
 
     def unbind(self, dim: int = 0) -> list[fx.Proxy]:
         """See `torch.unbind`."""
-        found: Any = self.tracer.create_proxy("call_method", "unbind", (self, dim), {})
-        return [found[n] for n in range(self.node.meta.get(LAYERS, 1))]
+        parts: Any = self.tracer.create_proxy("call_method", "unbind", (self, dim), {})
+        return [parts[n] for n in range(self.node.meta.get(LAYERS, 1))]
 
 
 class LeafTracer(fx.Tracer):
@@ -103,8 +103,8 @@ class LeafTracer(fx.Tracer):
         """See `fx.Tracer`; results of a generator are a list."""
 
         def run(*arguments: Any) -> Any:
-            found = root_fn(*arguments)
-            return list(found) if isinstance(found, Iterator) else found
+            result = root_fn(*arguments)
+            return list(result) if isinstance(result, Iterator) else result
 
         return run, [self.root, *self.arguments(self)]
 
@@ -118,10 +118,10 @@ class LeafTracer(fx.Tracer):
         """See `fx.Tracer`. While one thread traces, calls of others are ordinary calls."""
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
-        found = super().call_module(m, forward, args, kwargs)
+        result = super().call_module(m, forward, args, kwargs)
         if type(m) in self.pairs:
-            found.node.meta[PAIRS] = self.pairs[type(m)]
-        return found
+            result.node.meta[PAIRS] = self.pairs[type(m)]
+        return result
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
         """See `fx.Tracer`. Tables of positions and of distances have several methods, which are
@@ -195,7 +195,7 @@ def state_symbols(tracer: LeafTracer, state: State) -> Any:
             part.node.meta["shape"] = value.shape
             return part
         if isinstance(value, State):
-            return replace(value, **{name: symbols(one) for name, one in value.parts().items()})
+            return replace(value, **{name: symbols(part) for name, part in value.parts().items()})
         raise CannotCompile(
             f"a state with a field of type {type(value).__name__} has no compiled form"
         )
@@ -211,16 +211,16 @@ def _depth_of_pairs(node: fx.Node) -> int:
     return node.meta.get(PAIRS, 0)
 
 
-def needed_for(result: fx.Node, given: fx.Node | None) -> set[fx.Node]:
+def needed_for(result: fx.Node, start: fx.Node | None) -> set[fx.Node]:
     """The nodes that a result depends on, itself included."""
-    found: set[fx.Node] = set()
+    needed: set[fx.Node] = set()
     waiting = [result]
     while waiting:
         node = waiting.pop()
-        if node not in found and node is not given:
-            found.add(node)
+        if node not in needed and node is not start:
+            needed.add(node)
             waiting += node.all_input_nodes
-    return found
+    return needed
 
 
 def where_of(node: fx.Node) -> str:
@@ -237,13 +237,13 @@ def _line_of(frame: FrameType | None) -> str:
 
 
 def _line_in(traceback: TracebackType | None) -> str:
-    found = ""
+    line = ""
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         if not _is_machinery(file):
-            found = f"{file}:{traceback.tb_lineno}"
+            line = f"{file}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return found
+    return line
 
 
 def _is_machinery(file: str) -> bool:

@@ -49,11 +49,11 @@ def fit(*tensors: Tensor) -> bool:
 
     Not inside what torch compiles, which cannot see through them.
     """
-    one = tensors[0]
-    if not one.is_cpu or torch.compiler.is_compiling():
+    first = tensors[0]
+    if not first.is_cpu or torch.compiler.is_compiling():
         return False
-    same = all(is_cpu_strided(t, one.dtype) for t in tensors)
-    return same and one.dtype in NUMBERS and one.numel() > 0 and build.available()
+    same = all(is_cpu_strided(t, first.dtype) for t in tensors)
+    return same and first.dtype in NUMBERS and first.numel() > 0 and build.available()
 
 
 def drop(x: Tensor, seed: int, threshold: int) -> Tensor:
@@ -114,15 +114,15 @@ def add_norm_back(
     # Where nothing is dropped, the two gradients are one.
     update_grad = torch.empty_like(update) if dropping else out
     parts = -(-hidden.numel() // width // GROUP_ROWS)
-    sums, found = torch.empty(parts, 2, width), torch.empty(2, width)
+    sums, parameter_grads = torch.empty(parts, 2, width), torch.empty(2, width)
     job = _norm_job((hidden, update, gain, bias, stats), eps, seed_threshold)
     job.out, job.grad = address("out", out, kind, shape), address("grad", grad, kind, shape)
     if dropping:
         job.update_grad = address("update_grad", update_grad, kind, shape)
     job.sums = address("sums", sums, torch.float32, (parts, 2, width))
-    job.parameters = address("parameters", found, torch.float32, (2, width))
+    job.parameters = address("parameters", parameter_grads, torch.float32, (2, width))
     _run("regard_add_norm_back", hidden, job)
-    return out, update_grad, found[0], found[1]
+    return out, update_grad, parameter_grads[0], parameter_grads[1]
 
 
 def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddNormStruct:

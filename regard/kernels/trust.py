@@ -25,12 +25,12 @@ class UntrustedFile(Exception):
 def distrust_reason(folder: Path) -> str:
     """Why files of a folder must not be loaded; "" if they may be, or if there is no folder."""
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except OSError:
         return ""
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return ""
-    return _owner_problem(str(folder), found) or _permission_problem(str(folder), found)
+    return _problem(folder, status)
 
 
 def make_private(folder: Path) -> bool:
@@ -43,10 +43,10 @@ def make_private(folder: Path) -> bool:
     except (OSError, AttributeError):
         return False
     try:
-        found = os.fstat(handle)
-        if found.st_uid != os.geteuid():
+        status = os.fstat(handle)
+        if status.st_uid != os.geteuid():
             return False
-        os.fchmod(handle, stat.S_IMODE(found.st_mode) & ~GROUP_OR_OTHERS_WRITE)
+        os.fchmod(handle, stat.S_IMODE(status.st_mode) & ~GROUP_OR_OTHERS_WRITE)
         for name in os.listdir(handle):
             if name.endswith(".so"):
                 os.unlink(name, dir_fd=handle)
@@ -57,16 +57,15 @@ def make_private(folder: Path) -> bool:
     return not distrust_reason(folder)
 
 
-def _owner_problem(name: str, found: os.stat_result) -> str:
-    if not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0):
+def _problem(path: Path, status: os.stat_result) -> str:
+    """Why a file or folder must not be trusted; "" if it may be."""
+    if not hasattr(os, "geteuid"):
         return ""
-    return f"{name} belongs to another user (uid {found.st_uid})"
-
-
-def _permission_problem(name: str, found: os.stat_result) -> str:
-    if not hasattr(os, "geteuid") or not found.st_mode & GROUP_OR_OTHERS_WRITE:
-        return ""
-    return f"other users may write to {name} (`chmod go-w {name}` forbids it)"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to another user (uid {status.st_uid})"
+    if status.st_mode & GROUP_OR_OTHERS_WRITE:
+        return f"other users may write to {path} (`chmod go-w {path}` forbids it)"
+    return ""
 
 
 @contextmanager
@@ -74,16 +73,16 @@ def open_trusted(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading if no other user can have written it.
 
     Raises:
-        Untrusted: another user could have written it.
+        UntrustedFile: another user could have written it.
         OSError: it cannot be read, is a symbolic link, or is not a regular file.
     """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for a writer
     with os.fdopen(os.open(path, flags), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path} is not a regular file")
-        if problem := _owner_problem(str(path), found) or _permission_problem(str(path), found):
+        if problem := _problem(path, status):
             raise UntrustedFile(problem)
         yield file
 
@@ -95,7 +94,7 @@ def pinned(folder: Path) -> Iterator[Path]:
     It is a path in /proc/self/fd; on systems without /proc the folder's own path is returned.
 
     Raises:
-        Untrusted: another user may write to it.
+        UntrustedFile: another user may write to it.
     """
     descriptors = Path("/proc/self/fd")
     if not descriptors.is_dir():
@@ -103,8 +102,8 @@ def pinned(folder: Path) -> Iterator[Path]:
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        found = os.fstat(handle)
-        if problem := _owner_problem(str(folder), found) or _permission_problem(str(folder), found):
+        status = os.fstat(handle)
+        if problem := _problem(folder, status):
             raise UntrustedFile(problem)
         yield descriptors / str(handle)
     finally:

@@ -62,16 +62,16 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
             f"{tuple(targets.shape)}."
         )
     logits, targets = contiguous(logits), contiguous(targets)
-    found = torch.empty(rows, dtype=torch.float64)
+    losses = torch.empty(rows, dtype=torch.float64)
     missing = build.library().regard_nll(
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
         address("targets", targets, torch.int64, (rows,)),
-        address("found", found, torch.float64, (rows,)),
+        address("losses", losses, torch.float64, (rows,)),
         threads_for(rows * vocab_size * WORK_PER_LOGIT),
     )
     if missing:
         check_range("targets", targets, vocab_size)
-    return found
+    return losses
 
 
 def topk(logits: Tensor, count: int) -> TopKTokens:
