@@ -98,11 +98,11 @@ class RandomBlocks(Mask):
         sequences, heads, blocks, count = plan.shape
         sequence = sequence if sequences > 1 else torch.zeros_like(sequence)
         head = head if heads > 1 else torch.zeros_like(head)
-        found = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=first.device)
+        seen = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=first.device)
         for i in range(count):
-            one = plan[sequence, head, query.clamp(max=blocks - 1), i]
-            found = found | ((first <= one) & (one <= last))
-        return found & (query < blocks)
+            chosen = plan[sequence, head, query.clamp(max=blocks - 1), i]
+            seen = seen | ((first <= chosen) & (chosen <= last))
+        return seen & (query < blocks)
 
 
 @dataclass(frozen=True)
@@ -172,21 +172,21 @@ def random_plan(
     low = (block - 1).clamp(min=1)
     inside = (torch.minimum(block + 2, end) - low).clamp(min=0)
     choices = (end - 1 - inside).clamp(min=0)[:, None]  # (B, 1, N)
-    taken: list[Tensor] = []
+    drawn: list[Tensor] = []
     for i in range(picks):
         rank = (draws[None, ..., i] * (choices - i)).long()  # (B, H, N), of those that are left
-        for other in torch.stack(taken, -1).sort(-1).values.unbind(-1) if taken else ():
+        for other in torch.stack(drawn, -1).sort(-1).values.unbind(-1) if drawn else ():
             rank = rank + (rank >= other)
-        taken.append(rank)
-    if not taken:
+        drawn.append(rank)
+    if not drawn:
         return counts.new_zeros(len(counts), heads, longest, 0)
-    ranks = torch.stack(taken, -1)  # (B, H, N, R)
+    ranks = torch.stack(drawn, -1)  # (B, H, N, R)
     number = 1 + ranks + inside[:, None, :, None] * (1 + ranks >= low[:, None])
-    known = torch.arange(picks, device=counts.device) < choices[..., None]
+    exists = torch.arange(picks, device=counts.device) < choices[..., None]
     is_global = (block == 0)[None]
     if not is_causal:
         is_global = is_global | (block >= (counts - 1)[:, None])  # (B, N)
-    return number.masked_fill(~(known & ~is_global[:, None, :, None]), -1)
+    return number.masked_fill(~(exists & ~is_global[:, None, :, None]), -1)
 
 
 # --------------------------------------------------------------------------------- layout
@@ -259,7 +259,7 @@ def _rows_of(
     keys = (seen * (2 * count) - order).topk(most, dim=-1).indices.sort(-1).values  # (.., R, M)
     inside = torch.arange(size, device=rows.device)
     # (.., R, M) -> (.., R, M * size)
-    known = seen.gather(-1, keys)[..., None].expand(*keys.shape, size).flatten(-2)
+    exists = seen.gather(-1, keys)[..., None].expand(*keys.shape, size).flatten(-2)
     key = (keys[..., None] * size + inside).flatten(-2)[..., None, :]  # (.., R, 1, M * size)
     query = (rows * size)[:, None, None]  # (R, 1, 1)
     if not mask.same_within_blocks(size):
@@ -267,7 +267,7 @@ def _rows_of(
     ends = dict(query=query.clamp(max=length - 1)[None, None], key=key.clamp(max=length - 1))
     sequence = torch.arange(sequences, device=rows.device)[:, None, None, None, None]
     head = torch.arange(heads, device=rows.device)[None, :, None, None, None]
-    grid = mask.allows(Coordinates(sequence, head, **ends)) & known[..., None, :] & (key < length)
+    grid = mask.allows(Coordinates(sequence, head, **ends)) & exists[..., None, :] & (key < length)
     return BlockRows(rows, keys, grid)
 
 
@@ -326,11 +326,11 @@ class _Call:
         blocks, outer = [self._blocks(x) for x in inputs], self._blocks(grad)
         sums = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in blocks]
         for part in self._parts(blocks[1]):
-            read = [x.detach().requires_grad_() for x in part.read(*blocks)]
+            gathered = [x.detach().requires_grad_() for x in part.read(*blocks)]
             with torch.enable_grad():
-                context = self._attended(read[0], read[1], read[2], part)
-            found = torch.autograd.grad(context, read, outer[:, :, part.rows])
-            part.add(sums, *found)
+                context = self._attended(gathered[0], gathered[1], gathered[2], part)
+            gradients = torch.autograd.grad(context, gathered, outer[:, :, part.rows])
+            part.add(sums, *gradients)
         # (B, H, N, size, K) -> (B, H, T, K)
         return [total.flatten(2, 3)[:, :, : grad.size(2)] for total in sums]
 
@@ -404,8 +404,8 @@ class _Part:
     def add(self, sums: list[Tensor], query: Tensor, key: Tensor, value: Tensor) -> None:
         """Add the gradients of what was read to those of the blocks."""
         sums[0][:, :, self.rows] += query
-        for total, found in ((sums[1], key), (sums[2], value)):
-            blocks = found.reshape(-1, *total.shape[3:])
+        for total, gradient in ((sums[1], key), (sums[2], value)):
+            blocks = gradient.reshape(-1, *total.shape[3:])
             total.flatten(0, 2).index_add_(0, self._index(total), blocks)
 
     def _index(self, blocks: Tensor) -> Tensor:

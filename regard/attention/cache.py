@@ -223,9 +223,9 @@ class KeyValueCache(State):
             if origin.size(1) == 1:
                 return stored.index_select(0, origin[:, 0])
             copies = stored.new_zeros(origin.size(0), *stored.shape[1:])
-            found = stored[origin[:, : self.longest], :, :, position]  # (B, T, L, H, K)
+            gathered = stored[origin[:, : self.longest], :, :, position]  # (B, T, L, H, K)
             # (B, T, L, H, K) -> (B, L, H, T, K)
-            copies[..., : self.longest, :] = found.permute(0, 2, 3, 1, 4)
+            copies[..., : self.longest, :] = gathered.permute(0, 2, 3, 1, 4)
             return copies
 
         return copied(self.keys), copied(self.values)
@@ -300,11 +300,11 @@ class SourceMemory(State):
         return self.keys[:, layer, :heads], self.values[:, layer, :heads]
 
     def select(self, rows: Tensor) -> SourceMemory:
-        read = rows.cpu().numpy() // self.sharing  # one transfer from the device
-        starts = np.flatnonzero(np.diff(read, prepend=-1))
-        counts = np.diff(starts, append=len(read))
+        sources = rows.cpu().numpy() // self.sharing  # one transfer from the device
+        starts = np.flatnonzero(np.diff(sources, prepend=-1))
+        counts = np.diff(starts, append=len(sources))
         sharing = int(np.gcd.reduce(counts)) or 1
-        chosen = read[starts].repeat(counts // sharing)
+        chosen = sources[starts].repeat(counts // sharing)
         if np.array_equal(chosen, np.arange(self.lengths.size(0))):
             return replace(self, sharing=sharing)
         sentences = torch.from_numpy(chosen).to(rows.device)
@@ -334,13 +334,13 @@ def _with_capacity(parts: Sequence[tuple[Tensor, int]], capacity: int) -> Tensor
     """
     rows = sum(tensor.size(0) for tensor, _ in parts)
     first = parts[0][0]
-    found = ops.zeros((rows, *first.shape[1:3], capacity, first.size(4)), first)
+    joined = ops.zeros((rows, *first.shape[1:3], capacity, first.size(4)), first)
     start = 0
     for tensor, count in parts:
         end = start + tensor.size(0)
-        found[start:end, :, :, :count] = tensor[:, :, :, :count]
+        joined[start:end, :, :, :count] = tensor[:, :, :, :count]
         start = end
-    return found
+    return joined
 
 
 def _stacked(layers: list[Tensor], dtype: torch.dtype | None) -> Tensor:

@@ -102,17 +102,17 @@ class CarriedMemory(State):
 
     def tensors(self) -> dict[str, Tensor]:
         """Hidden states and lengths: all that the next segment depends on."""
-        held = slice(self.end - self.held, self.end)
-        found = {name: vars(self)[name][..., held, :] for name in self.BY_POSITION}
-        return {**found, "lengths": self.lengths}
+        stored = slice(self.end - self.held, self.end)
+        by_position = {name: vars(self)[name][..., stored, :] for name in self.BY_POSITION}
+        return {**by_position, "lengths": self.lengths}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
         """See `State`."""
-        kept = {name: tensors[name].clone() for name in self.BY_POSITION}
-        lengths, end = tensors["lengths"], kept["hidden"].size(2)
+        by_position = {name: tensors[name].clone() for name in self.BY_POSITION}
+        lengths, end = tensors["lengths"], by_position["hidden"].size(2)
         equal_lengths = bool((lengths >= end).all())
         changes: dict[str, Any] = {
-            **kept,
+            **by_position,
             "lengths": lengths,
             "end": end,
             "equal_lengths": equal_lengths,
@@ -146,11 +146,11 @@ class CarriedMemory(State):
             return self
         shape = (*self.keys.shape[:3], self.hidden.size(2), self.keys.size(4))
         keys, values = ops.zeros(shape, self.keys), ops.zeros(shape, self.keys)
-        held = slice(self.end - self.held, self.end)
+        stored = slice(self.end - self.held, self.end)
         if self.end:
             for layer in range(shape[1]):
-                found = read(layer, self.hidden[:, layer, held])
-                keys[:, layer, :, held], values[:, layer, :, held] = found
+                pair = read(layer, self.hidden[:, layer, stored])
+                keys[:, layer, :, stored], values[:, layer, :, stored] = pair
         return replace(self, keys=keys, values=values)
 
     def without_keys(self) -> Self:
@@ -167,13 +167,13 @@ class CarriedMemory(State):
             return KeyMask.causal(count, device)
         keys = torch.arange(earlier + count, device=device)
         distance = torch.arange(earlier, earlier + count, device=device)[:, None] - keys  # (T, S)
-        seen = distance >= 0
+        allowed = distance >= 0
         if self.window:
-            seen &= distance < self.window
+            allowed &= distance < self.window
         if self.equal_lengths:
-            return KeyMask(seen[None, None])
+            return KeyMask(allowed[None, None])
         filled = keys >= earlier - self.lengths[:, None]  # (B, S)
-        return KeyMask(seen & filled[:, None, None])  # (B, 1, T, S)
+        return KeyMask(allowed & filled[:, None, None])  # (B, 1, T, S)
 
     def write(self, layer: int, hidden: Tensor) -> None:
         """Store the inputs (B, T, D) of a layer (from 0)."""
@@ -202,7 +202,7 @@ class CarriedMemory(State):
         position = torch.arange(self.end - self.held, self.end, device=padding.device)
         at = (position - padding[:, None]).clamp(min=0)  # (B, M); no query sees what is below 0
         return self._at_positions(
-            lambda kept: at_positions(kept, at), end=self.held, equal_lengths=False
+            lambda tensor: at_positions(tensor, at), end=self.held, equal_lengths=False
         )
 
     def _at_positions(self, moved: Callable[[Tensor], Tensor], **changes: Any) -> Self:
@@ -211,11 +211,11 @@ class CarriedMemory(State):
         return replace(self, **changes | {name: moved(vars(self)[name]) for name in names})
 
 
-def at_positions(kept: Tensor, at: Tensor) -> Tensor:
+def at_positions(tensor: Tensor, at: Tensor) -> Tensor:
     """Gather the positions `at` (B, M) of each sequence: (B, L, ..., C, ·) -> (B, L, ..., M, ·)."""
     row = torch.arange(len(at), device=at.device)[:, None]
     # (B, L, ..., C, ·) -> (B, C, L, ..., ·) -> (B, M, L, ..., ·) -> (B, L, ..., M, ·)
-    return kept.movedim(-2, 1)[row, at].movedim(1, -2).contiguous()
+    return tensor.movedim(-2, 1)[row, at].movedim(1, -2).contiguous()
 
 
 @dataclass(frozen=True)
@@ -231,5 +231,5 @@ class LayerMemory:
         keys, values = memory.keys[:, self.number], memory.values[:, self.number]
         keys[:, :, memory.end : memory.end + count] = key
         values[:, :, memory.end : memory.end + count] = value
-        read = slice(memory.end - memory.count, memory.end + count)
-        return keys[:, :, read].to(key), values[:, :, read].to(value)
+        visible = slice(memory.end - memory.count, memory.end + count)
+        return keys[:, :, visible].to(key), values[:, :, visible].to(value)

@@ -104,37 +104,39 @@ class CompressedMemory(CarriedMemory):
         before = slice(self.end - self.slots, self.end)
         at, lengths = self._order(compressed.size(2))
 
-        def moved(kept: Tensor, made: Tensor) -> Tensor:
-            return at_positions(torch.cat([kept[..., before, :], made.to(kept)], -2), at)
+        def moved(slots: Tensor, new_slots: Tensor) -> Tensor:
+            return at_positions(torch.cat([slots[..., before, :], new_slots.to(slots)], -2), at)
 
         changes: dict[str, Any] = {"hidden": moved(self.hidden, compressed)}
         if self.has_keys and read is not None:
-            layers = [read(n, made) for n, made in enumerate(compressed.unbind(1))]
-            keys, values = (torch.stack(each, 1) for each in zip(*layers, strict=True))
+            layers = [read(n, new_slots) for n, new_slots in enumerate(compressed.unbind(1))]
+            keys, values = (torch.stack(parts, 1) for parts in zip(*layers, strict=True))
             changes |= {"keys": moved(self.keys, keys), "values": moved(self.values, values)}
         single = self.single - self.rate * self.group_counts
         size = at.size(1)
-        left = self.singles - self.rate * compressed.size(2) if self.equal_lengths else size
+        singles = self.singles - self.rate * compressed.size(2) if self.equal_lengths else size
         return replace(
-            self, **changes, lengths=lengths, single=single, singles=left, slots=size, end=size
+            self, **changes, lengths=lengths, single=single, singles=singles, slots=size, end=size
         )
 
     def _order(self, groups: int) -> tuple[Tensor, Tensor]:
         """Which of the slots and, after them, of the new ones make the next memory, (B, S); and how
         many of these each sequence has, (B,).
         """
-        made, shorter = self.group_counts, (self.rate - 1) * self.group_counts
-        single = self.single - self.rate * made
-        kept = (self.lengths - self.single + made).clamp(max=self.compressed_length)
-        lengths = kept + single
+        new_count, shorter = self.group_counts, (self.rate - 1) * self.group_counts
+        single = self.single - self.rate * new_count
+        compressed_count = (self.lengths - self.single + new_count).clamp(
+            max=self.compressed_length
+        )
+        lengths = compressed_count + single
         if self.equal_lengths:
             earlier = self.slots - self.singles + groups
             size = min(earlier, self.compressed_length) + self.singles - self.rate * groups
         else:
             size = int(lengths.max())
         age = torch.arange(size - 1, -1, -1, device=lengths.device)  # of a slot; the newest: 0
-        made, single, shorter = made[:, None], single[:, None], shorter[:, None]
-        new = self.slots + made - 1 - (age - single)
+        new_count, single, shorter = new_count[:, None], single[:, None], shorter[:, None]
+        new = self.slots + new_count - 1 - (age - single)
         old = self.slots - 1 - age - torch.where(age < single, 0, shorter)
-        at = torch.where((age >= single) & (age < single + made), new, old)
+        at = torch.where((age >= single) & (age < single + new_count), new, old)
         return at.clamp(min=0), lengths

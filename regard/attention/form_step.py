@@ -87,7 +87,9 @@ class AttentionFormLoop:
         self.form, self.score, self.capture, self.progress = form, score, capture, progress
         # All sources may be empty: then there is a position of padding, to choose from.
         padding = 0, 0, 0, int(not source.keys.size(3))
-        self.keys, self.values = (F.pad(one, padding) for one in source.layer(0))  # (N, H=1, S, K)
+        self.keys, self.values = (
+            F.pad(tensor, padding) for tensor in source.layer(0)
+        )  # (N, H=1, S, K)
         self.lengths = source.lengths[:, None, None]  # (N, H=1, T=1)
         self.views: list[WindowView] = []
         self.weights: list[Tensor] = []
@@ -125,8 +127,14 @@ class AttentionFormLoop:
 
     def extras(self) -> dict[str, Tensor]:
         """For `Output.extras`: the log-probability and the entropy of each draw, (B, T)."""
-        log_probs = [one.log_probs.flatten() for one in self.selected if one.log_probs is not None]
-        entropy = [one.entropy.flatten() for one in self.selected if one.entropy is not None]
+        log_probs = [
+            selected.log_probs.flatten()
+            for selected in self.selected
+            if selected.log_probs is not None
+        ]
+        entropy = [
+            selected.entropy.flatten() for selected in self.selected if selected.entropy is not None
+        ]
         if not log_probs:
             return {}
         return {

@@ -161,8 +161,8 @@ class Both(Mask):
         return self.left.same_within_blocks(size) and self.right.same_within_blocks(size)
 
     def simplified(self, keys: int) -> Mask:
-        for one, other in ((self.left, self.right), (self.right, self.left)):
-            if one.trivial(keys):
+        for part, other in ((self.left, self.right), (self.right, self.left)):
+            if part.trivial(keys):
                 return other.simplified(keys)
         return self
 
@@ -352,7 +352,7 @@ def everything() -> Mask:
     return Everything()
 
 
-def _agreed(sequences: int, found: int) -> int:
-    if sequences not in (1, found):
-        raise ValueError(f"`sequences` must be {found}, as `queries` has, but is {sequences}.")
-    return found
+def _agreed(sequences: int, rows: int) -> int:
+    if sequences not in (1, rows):
+        raise ValueError(f"`sequences` must be {rows}, as `queries` has, but is {sequences}.")
+    return rows

@@ -164,11 +164,13 @@ class SelfAttention(MultiHeadAttention):
         if not isinstance(projection, PackedLinear):  # quantized, or with adapters
             return tokens.of(self(hidden, mask))
         weight, shift = projection.weight, projection.bias
-        first, rest = (None, None) if shift is None else (shift[:width], shift[width:])
-        query = split_heads(
-            linear(tokens.of(hidden), weight[:width], first), self.heads, self.head_dim
+        query_bias, key_value_bias = (
+            (None, None) if shift is None else (shift[:width], shift[width:])
         )
-        packed = linear(hidden, weight[width:], rest)
+        query = split_heads(
+            linear(tokens.of(hidden), weight[:width], query_bias), self.heads, self.head_dim
+        )
+        packed = linear(hidden, weight[width:], key_value_bias)
         key, value = split_keys_values(packed, self.heads, self.head_dim)
         return self._read(query, key, value, tokens.mask_of(mask))
 

@@ -111,10 +111,10 @@ class PagedCache(KeyValueCache):
         if len(free) < count:
             keys, values = (_larger(pool, size + count) for pool in (keys, values))
             free = torch.cat([free, torch.arange(size, keys.size(0))])
-        taken = free[:count]
+        added = free[:count]
         # What an earlier row has left might not be finite, which a mask does not hide.
-        keys[taken], values[taken] = 0.0, 0.0
-        pages[missing] = taken
+        keys[added], values[added] = 0.0, 0.0
+        pages[missing] = added
         return replace(self, keys=keys, values=values, pages=pages)
 
     def _free_pages(self) -> Tensor:
@@ -127,8 +127,8 @@ def paged(state: State) -> State:
     """A state whose rows leave and join without copies of the others: of a cache of keys and values
     on the CPU a `PagedCache`; another state as it is.
     """
-    whole = type(state) is KeyValueCache and state.keys.is_cpu
-    return PagedCache.of(cast(KeyValueCache, state)) if whole else state
+    plain = type(state) is KeyValueCache and state.keys.is_cpu
+    return PagedCache.of(cast(KeyValueCache, state)) if plain else state
 
 
 def _larger(pool: Tensor, pages: int) -> Tensor:
@@ -145,6 +145,6 @@ def _read(pool: Tensor, pages: Tensor, count: int) -> Tensor:
     (B, ..., count, K)
     """
     table = pages[:, : -(-count // PAGE)]
-    found = pool[table.clamp(min=0)]  # (B, m, ..., PAGE, K)
-    found[table < 0] = 0.0
-    return found.movedim(1, -3).flatten(-3, -2)[..., :count, :]  # -> (B, ..., m, PAGE, K)
+    gathered = pool[table.clamp(min=0)]  # (B, m, ..., PAGE, K)
+    gathered[table < 0] = 0.0
+    return gathered.movedim(1, -3).flatten(-3, -2)[..., :count, :]  # -> (B, ..., m, PAGE, K)

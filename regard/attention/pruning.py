@@ -114,14 +114,14 @@ def heads_gated(
         raise ConfigError(f"`gates` must be {shape} (layers, heads), but is {tuple(gates.shape)}.")
 
     def gate(attention: MultiHeadAttention, row: Tensor, x: Tensor) -> Tensor:
-        kept = (
+        remaining = (
             row
             if len(attention.remaining_heads) == len(row)
             else row[list(attention.remaining_heads)]
         )
-        return kept.to(x.device, at_least_float32(x.dtype))
+        return remaining.to(x.device, at_least_float32(x.dtype))
 
-    with gated({one: partial(gate, one, gates[layer - 1]) for layer, one in layers.items()}):
+    with gated({part: partial(gate, part, gates[layer - 1]) for layer, part in layers.items()}):
         yield
 
 
@@ -159,10 +159,10 @@ def head_importance(
     examples = 0
     with _evaluating(_module(model)):
         for batch in batches:
-            count, found = _sensitivity(layers, losses, batch)
+            count, sensitivity = _sensitivity(layers, losses, batch)
             examples += count
             for layer, attention in layers.items():
-                scores[layer - 1, list(attention.remaining_heads)] += found[attention]
+                scores[layer - 1, list(attention.remaining_heads)] += sensitivity[attention]
     if not examples:
         raise ConfigError("`batches` must hold at least one example, but there is none.")
     scores /= examples
@@ -181,40 +181,40 @@ def weakest(importance: Tensor, count: int) -> dict[int, list[int]]:
         ConfigError: there are not so many heads.
     """
     flat = importance.flatten()
-    there = int((~flat.isnan()).sum())
-    if not 0 <= count <= there:
-        raise ConfigError(f"`count` must be from 0 to {there}, the heads there are: {count}.")
-    found: dict[int, list[int]] = {}
+    available = int((~flat.isnan()).sum())
+    if not 0 <= count <= available:
+        raise ConfigError(f"`count` must be from 0 to {available}, the heads there are: {count}.")
+    heads: dict[int, list[int]] = {}
     for number in flat.argsort(stable=True)[:count].sort().values.tolist():  # NaN comes last
         layer, head = divmod(number, importance.size(1))
-        found.setdefault(layer + 1, []).append(head + 1)
-    return found
+        heads.setdefault(layer + 1, []).append(head + 1)
+    return heads
 
 
 def _sensitivity(
     layers: Mapping[int, MultiHeadAttention], losses: Callable[[Any], Tensor], batch: Any
 ) -> tuple[int, dict[nn.Module, Tensor]]:
     """How many examples, and for each attention the sum over them of |dL / d gate|, (H)."""
-    leaves: dict[nn.Module, dict[int, Tensor]] = {one: {} for one in layers.values()}
+    leaves: dict[nn.Module, dict[int, Tensor]] = {attention: {} for attention in layers.values()}
 
     def gate(attention: MultiHeadAttention, x: Tensor) -> Tensor:
         rows = x.size(0)
         if rows not in leaves[attention]:
-            one = x.new_ones(rows, attention.heads, dtype=torch.float32)
-            leaves[attention][rows] = one.requires_grad_()
+            leaf = x.new_ones(rows, attention.heads, dtype=torch.float32)
+            leaves[attention][rows] = leaf.requires_grad_()
         return leaves[attention][rows].to(at_least_float32(x.dtype))
 
-    with torch.enable_grad(), gated({one: partial(gate, one) for one in layers.values()}):
+    with torch.enable_grad(), gated({part: partial(gate, part) for part in layers.values()}):
         loss = losses(batch)
-        if loss.dim() != 1 or any(rows % len(loss) for one in leaves.values() for rows in one):
-            read = sorted({rows for one in leaves.values() for rows in one})
+        if loss.dim() != 1 or any(rows % len(loss) for gates in leaves.values() for rows in gates):
+            rows_read = sorted({rows for gates in leaves.values() for rows in gates})
             raise ConfigError(
                 "`losses` must give one loss for each example, (B,), but gives the shape "
-                f"{tuple(loss.shape)} where the model reads {read} rows."
+                f"{tuple(loss.shape)} where the model reads {rows_read} rows."
             )
-        flat = [leaf for one in leaves.values() for leaf in one.values()]
+        flat = [leaf for gates in leaves.values() for leaf in gates.values()]
         gradients = torch.autograd.grad(loss.sum(), flat, allow_unused=True)
-    found: dict[nn.Module, Tensor] = {}
+    sensitivity: dict[nn.Module, Tensor] = {}
     by_leaf = dict(zip(map(id, flat), gradients, strict=True))
     for attention in layers.values():
         total = torch.zeros(len(loss), attention.heads, dtype=torch.float64)
@@ -222,8 +222,8 @@ def _sensitivity(
             gradient = by_leaf[id(leaf)]
             if gradient is not None:  # (B * R, H) -> (B, R, H) -> (B, H)
                 total += gradient.double().cpu().unflatten(0, (len(loss), -1)).sum(1)
-        found[attention] = total.abs().sum(0)
-    return len(loss), found
+        sensitivity[attention] = total.abs().sum(0)
+    return len(loss), sensitivity
 
 
 # ---------------------------------------------------------------------------- pruning
@@ -264,7 +264,7 @@ def _check_cuttable(model: nn.Module | HasModel) -> None:
     from regard.layers.quantized import QuantizedMatrix
 
     for layers in _by_kind(model).values():
-        for part in (part for one in layers.values() for part in one.modules()):
+        for part in (part for attention in layers.values() for part in attention.modules()):
             if isinstance(part, LowRankLinear):
                 raise ConfigError(
                     f"{_name(model)} has low-rank adapters, which cannot be cut. Prune the model "
@@ -284,11 +284,15 @@ def pruned_heads(model: nn.Module | HasModel) -> Pruned:
         (
             kind,
             layer,
-            tuple(head + 1 for head in range(one.total_heads) if head not in one.remaining_heads),
+            tuple(
+                head + 1
+                for head in range(attention.total_heads)
+                if head not in attention.remaining_heads
+            ),
         )
         for kind, layers in _by_kind(model).items()
-        for layer, one in layers.items()
-        if len(one.remaining_heads) < one.total_heads
+        for layer, attention in layers.items()
+        if len(attention.remaining_heads) < attention.total_heads
     )
 
 
@@ -316,28 +320,28 @@ def as_pruned(value: Any) -> Pruned:
     try:
         if not isinstance(value, list | tuple):
             raise TypeError("no list")
-        found = tuple((kind, layer, tuple(heads)) for kind, layer, heads in value)
+        pruned = tuple((kind, layer, tuple(heads)) for kind, layer, heads in value)
     except (TypeError, ValueError):
-        found = ((None, None, ()),)
-    if not all(type(kind) is str and type(layer) is int for kind, layer, _ in found):
+        pruned = ((None, None, ()),)
+    if not all(type(kind) is str and type(layer) is int for kind, layer, _ in pruned):
         raise ConfigError(
             '`pruned` must be like [["encoder", 3, [1, 6]]], the kind of attention, the layer and '
             f"its heads that are gone, but is {value!r:.80}."
         )
-    return found
+    return pruned
 
 
 def with_all_heads(model: nn.Module) -> nn.Module:
     """A copy with zeros where heads were pruned, which computes the same; itself if none was."""
     if not pruned_heads(model):
         return model
-    whole = copy.deepcopy(model)
-    for layers in _by_kind(whole).values():
+    grown = copy.deepcopy(model)
+    for layers in _by_kind(grown).values():
         for attention in layers.values():
             _grow(attention)
-    for owner in _owners(whole):
+    for owner in _owners(grown):
         owner.config = replace(owner.config, pruned=())
-    return whole
+    return grown
 
 
 def prune_zero_heads(model: nn.Module, pruned: Any) -> None:
@@ -350,10 +354,10 @@ def prune_zero_heads(model: nn.Module, pruned: Any) -> None:
     for kind, layer, numbers in as_pruned(pruned):
         layers = attentions(model, kind)
         _checked({layer: numbers}, layers)
-        one = layers[layer]
-        columns = one.output.weight.unflatten(1, (one.heads, one.head_dim))
+        attention = layers[layer]
+        columns = attention.output.weight.unflatten(1, (attention.heads, attention.head_dim))
         for number in numbers:
-            if columns[:, one.remaining_heads.index(number - 1)].any():
+            if columns[:, attention.remaining_heads.index(number - 1)].any():
                 raise CheckpointError(
                     f"config.json names head {number} of {kind} layer {layer} among the pruned "
                     "ones, but its weights are not zero. Remove it there to keep the head."
@@ -372,11 +376,11 @@ def _cut(attention: MultiHeadAttention, gone: set[int]) -> None:
 
 def _grow(attention: MultiHeadAttention) -> None:
     """The inverse of `_cut`, with zeros."""
-    full, kept = attention.total_heads, list(attention.remaining_heads)
+    full, remaining = attention.total_heads, list(attention.remaining_heads)
 
     def placed(parts: Tensor) -> Tensor:
         grown = parts.new_zeros(parts.size(0), full, *parts.shape[2:])
-        grown[:, kept] = parts
+        grown[:, remaining] = parts
         return grown
 
     _reshape(attention, full, placed)
@@ -417,22 +421,22 @@ def _name(model: nn.Module | HasModel) -> str:
 
 
 def _by_kind(model: nn.Module | HasModel) -> dict[str, dict[int, MultiHeadAttention]]:
-    found: dict[str, dict[int, MultiHeadAttention]] = {}
+    by_kind: dict[str, dict[int, MultiHeadAttention]] = {}
     counted: Counter[str] = Counter()
     for module in _module(model).modules():
         if isinstance(module, MultiHeadAttention):
             kind = module.capture.kind
             counted[kind] += 1
-            found.setdefault(kind, {})[counted[kind]] = module
-    return found
+            by_kind.setdefault(kind, {})[counted[kind]] = module
+    return by_kind
 
 
 def _owners(module: nn.Module) -> list[Any]:
     """The modules whose own configuration can remember heads; some only pass one on."""
     return [
-        one
-        for one in module.modules()
-        if "config" in vars(one) and hasattr(vars(one)["config"], "pruned")
+        part
+        for part in module.modules()
+        if "config" in vars(part) and hasattr(vars(part)["config"], "pruned")
     ]
 
 

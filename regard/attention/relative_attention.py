@@ -293,13 +293,13 @@ def _takes_by_head(
     mask: KeyMask = ALL_KEYS,
     scale: float | None = None,
 ) -> bool:
-    several = content_query.size(-2) > 1 and content_query.size(-2) * key.size(-2) >= FEW_SCORES
+    large = content_query.size(-2) > 1 and content_query.size(-2) * key.size(-2) >= FEW_SCORES
     tensors = (content_query, distance_query, key, value, distance_key)
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if mask.unpadded is not None or mask.sparse is not None or torch.compiler.is_compiling():
         return False
     in_float32 = key.dtype == torch.float32 and not ops.autocasts_to_bfloat16(key)
-    return several and not learns and in_float32 and key.device.type == "cpu"
+    return large and not learns and in_float32 and key.device.type == "cpu"
 
 
 def _by_head(
@@ -339,8 +339,10 @@ def _blocked_columns(mask: KeyMask) -> tuple[slice, Tensor | None]:
     if mask.blocked is None:
         return slice(0), None
     blocked = mask.blocked[(None,) * (4 - mask.blocked.dim())]
-    found = blocked.flatten(0, 2).any(0).nonzero()
-    columns = slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0)
+    blocked_keys = blocked.flatten(0, 2).any(0).nonzero()
+    columns = (
+        slice(int(blocked_keys[0]), int(blocked_keys[-1]) + 1) if len(blocked_keys) else slice(0)
+    )
     return columns, blocked[..., columns]
 
 

@@ -99,8 +99,8 @@ class ShawPositions(RelativePositions):
     def __init__(self, layers: int, head_dim: int, clip_distance: int):
         super().__init__()
         self.clip_distance = clip_distance
-        made = nn.ModuleList(ShawTables(head_dim, clip_distance) for _ in range(layers))
-        self.layers = cast("Sequence[ShawTables]", made)
+        tables = nn.ModuleList(ShawTables(head_dim, clip_distance) for _ in range(layers))
+        self.layers = cast("Sequence[ShawTables]", tables)
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
         """See `RelativePositions`."""
@@ -168,8 +168,8 @@ class T5Positions(RelativePositions):
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
         """See `RelativePositions`."""
-        found = [BiasRelation(table(queries, keys)) for table in self.tables]
-        return [found[n % len(found)] for n in range(self.layers)]
+        relations = [BiasRelation(table(queries, keys)) for table in self.tables]
+        return [relations[n % len(relations)] for n in range(self.layers)]
 
     def table_of(self, layer: int) -> RelativeBias:
         """The table of a layer (from 0)."""
@@ -226,8 +226,8 @@ class TransformerXLPositions(RelativePositions):
     def __init__(self, layers: int, d_model: int, heads: int, *, causal: bool):
         super().__init__()
         self.d_model, self.causal = d_model, causal
-        made = nn.ModuleList(TransformerXLParameters(d_model, heads) for _ in range(layers))
-        self.layers = cast("Sequence[TransformerXLParameters]", made)
+        parameters = nn.ModuleList(TransformerXLParameters(d_model, heads) for _ in range(layers))
+        self.layers = cast("Sequence[TransformerXLParameters]", parameters)
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
         """See `RelativePositions`."""

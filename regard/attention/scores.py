@@ -88,8 +88,8 @@ class Additive(nn.Module):
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         # (B, T, 1, d) + (B, 1, S, d) -> (B, T, S, d) -> (B, T, S)
-        both = torch.tanh(self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3))
-        return self.weigh(both).squeeze(-1)
+        summed = torch.tanh(self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3))
+        return self.weigh(summed).squeeze(-1)
 
 
 class Location(nn.Module):

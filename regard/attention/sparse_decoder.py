@@ -43,8 +43,8 @@ class CausalBlocks:
         """The mask of sequences of `length` tokens; that of shorter ones is its first rows."""
         blocks = torch.tensor([-(-length // self.size)])
         plan = random_plan(blocks, 1, self.random, self.seed, is_causal=True)
-        seen = block_window(self.size, self.window, 0) | global_blocks(self.size)
-        return causal() & (seen | random_blocks(self.size, plan))
+        pattern = block_window(self.size, self.window, 0) | global_blocks(self.size)
+        return causal() & (pattern | random_blocks(self.size, plan))
 
 
 class SparseSelfAttention(SelfAttention):
@@ -99,5 +99,7 @@ class SparseSelfAttention(SelfAttention):
             positions = torch.arange(keys - queries, keys, device=device)[None]
         else:
             positions = mask.grid.expand(-1, -1, queries, keys)[:, 0].sum(-1) - 1  # (B, T)
-        found = self.pattern.mask(keys).resolve(positions, keys, device=device)
-        return found if mask.grid is None or found.grid is None else KeyMask(found.grid & mask.grid)
+        allowed = self.pattern.mask(keys).resolve(positions, keys, device=device)
+        if mask.grid is None or allowed.grid is None:
+            return allowed
+        return KeyMask(allowed.grid & mask.grid)

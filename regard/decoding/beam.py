@@ -170,8 +170,8 @@ class Beam:
     def settings(self) -> dict[str, Any]:
         """See `regard.decoding.method`."""
         common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
-        own = {"do_sample": False, "num_beams": self.size, "num_return_sequences": self.n_best}
-        return common | own | stopping_settings(self.stopping)
+        options = {"do_sample": False, "num_beams": self.size, "num_return_sequences": self.n_best}
+        return common | options | stopping_settings(self.stopping)
 
 
 class _Search:

@@ -126,17 +126,17 @@ def recorded(
         RuntimeError: something in it cannot be recorded.
     """
     with torch.cuda.device(device):
-        stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
-        stream.wait_stream(here)
+        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(WARM):
                 run()
-        here.wait_stream(stream)
+        current.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with _own_workspaces():
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                scores, left = run()
-    return graph.replay, scores, left
+                scores, tensors = run()
+    return graph.replay, scores, tensors
 
 
 @contextmanager
@@ -166,14 +166,14 @@ def parts_of(state: State, prefix: str = "") -> Parts:
         return {prefix: state}
     if not isinstance(state, State):
         raise CannotReplay(f"a state of the kind {type(state).__name__}")
-    found: Parts = {}
+    parts: Parts = {}
     for name, value in state.parts().items():
         name = f"{prefix}.{name}"
         if isinstance(value, Tensor) or type(value) in (SourceMemory, TokensRead):
-            found[name] = value
+            parts[name] = value
         else:
-            found |= parts_of(value, name)
-    return found
+            parts |= parts_of(value, name)
+    return parts
 
 
 def with_parts(state: State, parts: Parts, prefix: str = "") -> Any:
@@ -181,7 +181,7 @@ def with_parts(state: State, parts: Parts, prefix: str = "") -> Any:
     if prefix in parts:
         return parts[prefix]
     inner = state.parts().items()
-    return replace(state, **{n: with_parts(one, parts, f"{prefix}.{n}") for n, one in inner})
+    return replace(state, **{n: with_parts(part, parts, f"{prefix}.{n}") for n, part in inner})
 
 
 def _unused(parts: Parts) -> Parts:
@@ -195,10 +195,10 @@ def _only(parts: Parts, kind: type) -> Any:
     Raises:
         CannotReplay: there are several.
     """
-    found = [part for part in parts.values() if isinstance(part, kind)]
-    if len(found) > 1:
+    matching = [part for part in parts.values() if isinstance(part, kind)]
+    if len(matching) > 1:
         raise CannotReplay(f"several parts of the kind {kind.__name__}")
-    return found[0] if found else None
+    return matching[0] if matching else None
 
 
 def _rounded(count: int, least: int = 1) -> int:
@@ -221,8 +221,8 @@ class IndirectKVCache(KeyValueCache):
         at, heads = torch.arange(self.keys.size(3), device=key.device), slice(key.size(1))
 
         def read(lines: Tensor) -> Tensor:
-            found = lines[:, layer, heads][self.origin, :, at]  # (B, C, H, K)
-            return found.transpose(1, 2).to(key)
+            gathered = lines[:, layer, heads][self.origin, :, at]  # (B, C, H, K)
+            return gathered.transpose(1, 2).to(key)
 
         return read(self.keys), read(self.values)
 
@@ -231,7 +231,7 @@ class Source:
     """Fixed memory for what is read of sources: `rows` sentences, each read by `sharing` rows."""
 
     def __init__(self, like: SourceMemory, rows: int, width: int):
-        keys, values = (_empty_like(one, rows, width) for one in (like.keys, like.values))
+        keys, values = (_empty_like(tensor, rows, width) for tensor in (like.keys, like.values))
         lengths = like.lengths.new_ones(rows)
         self.memory = SourceMemory(keys, values, lengths, like.sharing)
         self._holds: tuple[Any, Any] = (lambda: None, lambda: None)
@@ -242,9 +242,12 @@ class Source:
         if self._holds[0]() is source.keys and self._holds[1]() is source.lengths:
             return
         count, width = source.keys.size(0), source.keys.size(3)
-        for mine, given in ((self.memory.keys, source.keys), (self.memory.values, source.values)):
-            mine.zero_()  # NaN at a masked position would still give NaN
-            mine[:count, :, :, :width] = given
+        for target, values in (
+            (self.memory.keys, source.keys),
+            (self.memory.values, source.values),
+        ):
+            target.zero_()  # NaN at a masked position would still give NaN
+            target[:count, :, :, :width] = values
         self.memory.lengths.fill_(1)
         self.memory.lengths[:count] = source.lengths
         self._holds = weakref.ref(source.keys), weakref.ref(source.lengths)
@@ -301,7 +304,7 @@ class GraphBuffer:
         cache = replace(cache)
         cache.materialize()
         rows, end = cache.rows, cache.longest
-        keys, values = (mine.zero_()[:rows] for mine in (self.cache.keys, self.cache.values))
+        keys, values = (memory.zero_()[:rows] for memory in (self.cache.keys, self.cache.values))
         keys[:, :, :, :end] = cache.keys[:, :, :, :end]
         values[:, :, :, :end] = cache.values[:, :, :, :end]
         self._lent = weakref.ref(keys)
@@ -309,18 +312,18 @@ class GraphBuffer:
 
     def fixed(self, parts: Parts, count: int) -> Parts:
         """Parts in fixed memory, for a recording of steps of `count` tokens."""
-        made: Parts = {}
+        fixed: Parts = {}
         for name, part in parts.items():
             if isinstance(part, KeyValueCache):
-                made[name] = self._fixed_cache(part.origin is not None, count)
+                fixed[name] = self._fixed_cache(part.origin is not None, count)
             elif isinstance(part, SourceMemory):
-                made[name] = self._source(part).memory
+                fixed[name] = self._source(part).memory
             elif isinstance(part, TokensRead):  # as of a cache: all rows might have read any
                 none = part.counts.new_zeros(self.lines)
-                made[name] = TokensRead(none, self.room - count, equal_lengths=False)
+                fixed[name] = TokensRead(none, self.room - count, equal_lengths=False)
             else:
-                made[name] = part.new_zeros(self.lines, *part.shape[1:])
-        return made
+                fixed[name] = part.new_zeros(self.lines, *part.shape[1:])
+        return fixed
 
     def _fixed_cache(self, table: bool, count: int) -> KeyValueCache:
         # All rows might be of any length: so says a cache whose rows end where its room does.
@@ -344,19 +347,19 @@ class GraphBuffer:
         rows = tokens.size(0)
         fixed_tokens[:rows] = tokens
         for name, part in parts.items():
-            mine = fixed[name]
+            target = fixed[name]
             if isinstance(part, KeyValueCache):
                 if rows < self.lines:  # the others write behind everything that is read
-                    mine.lengths.fill_(part.longest)
-                mine.lengths[:rows] = part.lengths
+                    target.lengths.fill_(part.longest)
+                target.lengths[:rows] = part.lengths
                 if part.origin is not None:
-                    mine.origin[:rows] = part.origin
+                    target.origin[:rows] = part.origin
             elif isinstance(part, SourceMemory):
                 self._source(part).fill(part)
             elif isinstance(part, TokensRead):
-                mine.counts[:rows] = part.counts
+                target.counts[:rows] = part.counts
             else:
-                mine[:rows] = part
+                target[:rows] = part
 
 
 # -------------------------------------------------------------------------------------- replays
@@ -382,11 +385,11 @@ class CapturedSteps:
             return model.step(tokens, state)
         try:
             with self._lock, torch.inference_mode(False), torch.no_grad():
-                found = self._replayed(model, tokens, state)
+                result = self._replayed(model, tokens, state)
         except Exception as error:  # whatever a library does when it is recorded
             self._refuse(model, error)
-            found = None
-        return model.step(tokens, state) if found is None else found
+            result = None
+        return model.step(tokens, state) if result is None else result
 
     def _replayed(
         self, model: GeneratorModule, tokens: Tensor, state: State
@@ -431,25 +434,25 @@ class CapturedSteps:
     ) -> GraphBuffer | None:
         """Where the state lies or may be put; None where nothing is recorded of its shape yet."""
         sharing = 1 if source is None else source.sharing
-        read = _only(parts, TokensRead) if cache is None else cache
-        room = _room(model.config.max_length, read, tokens.size(1))
+        counted = _only(parts, TokensRead) if cache is None else cache
+        room = _room(model.config.max_length, counted, tokens.size(1))
         if room is None or tokens.size(0) % sharing:
             return None
         key = _step_key(tokens, cache, source)
-        here = next((buffer for buffer in self.buffers if buffer.holds(cache)), None)
-        if here is not None and (here.room < room or here.lines % sharing):
-            here = None  # it has to move
-        if here is not None and key in here.replays:
-            return here
+        current = next((buffer for buffer in self.buffers if buffer.holds(cache)), None)
+        if current is not None and (current.room < room or current.lines % sharing):
+            current = None  # it has to move
+        if current is not None and key in current.replays:
+            return current
         lines = _rounded(tokens.size(0) // sharing) * sharing
-        shape = (lines, room) if here is None else (here.lines, here.room)
-        asked = _kind(parts, tokens), *shape, key
-        self._asked[asked] += 1
-        if self._asked[asked] <= OWN:
+        shape = (lines, room) if current is None else (current.lines, current.room)
+        request = _kind(parts, tokens), *shape, key
+        self._asked[request] += 1
+        if self._asked[request] <= OWN:
             return None
-        if self._renewed(model) or here is None:
+        if self._renewed(model) or current is None:
             return self._free_buffer(_kind(parts, tokens), cache, *shape)
-        return here
+        return current
 
     def _free_buffer(
         self, kind: Any, cache: KeyValueCache | None, lines: int, room: int
@@ -461,12 +464,12 @@ class CapturedSteps:
         for buffer in idle[: max(0, len(self.buffers) + 1 - BUFFERS)]:
             self.buffers.remove(buffer)
         try:
-            made = GraphBuffer(kind, cache, lines, room)
+            new = GraphBuffer(kind, cache, lines, room)
         except torch.OutOfMemoryError:
             self.buffers = [buffer for buffer in self.buffers if not buffer.free]
-            made = GraphBuffer(kind, cache, lines, room)
-        self.buffers.append(made)
-        return made
+            new = GraphBuffer(kind, cache, lines, room)
+        self.buffers.append(new)
+        return new
 
     def _renewed(self, model: GeneratorModule) -> bool:
         """Whether nothing holds that was recorded, since the weights lie elsewhere now.
@@ -500,20 +503,20 @@ class CapturedSteps:
             CannotReplay: it does not give what the model's own step gives.
         """
         rows, count = tokens.shape
-        wanted, _ = model.step(tokens, with_parts(state, _unused(parts)))
+        expected, _ = model.step(tokens, with_parts(state, _unused(parts)))
         fixed = buffer.fixed(parts, count)
-        mine = tokens.new_zeros(buffer.lines, count)
-        buffer.fill(mine, fixed, tokens, parts)
+        fixed_tokens = tokens.new_zeros(buffer.lines, count)
+        buffer.fill(fixed_tokens, fixed, tokens, parts)
 
         def run() -> tuple[Tensor, dict[str, Tensor]]:
-            scores, after = model.step(mine, with_parts(state, _unused(fixed)))
+            scores, after = model.step(fixed_tokens, with_parts(state, _unused(fixed)))
             return scores, _left(fixed, parts_of(after), buffer.room)
 
-        start, scores, left = recorded(run, tokens.device)
-        replay = CapturedStep(mine, fixed, list(model.buffers()), start, scores, left)
+        start, scores, tensors = recorded(run, tokens.device)
+        replay = CapturedStep(fixed_tokens, fixed, list(model.buffers()), start, scores, tensors)
         replay.start()
-        worst = (replay.scores[:rows] - wanted).abs().max()
-        if not worst <= CLOSE.get(wanted.dtype, 5e-2) * wanted.abs().max():
+        worst = (replay.scores[:rows] - expected).abs().max()
+        if not worst <= CLOSE.get(expected.dtype, 5e-2) * expected.abs().max():
             raise CannotReplay("its recorded steps give other scores")
         return replay
 
@@ -541,36 +544,40 @@ def _plain(model: GeneratorModule, tokens: Tensor) -> bool:
     )
 
 
-def _room(most: int | None, read: KeyValueCache | TokensRead | None, count: int) -> int | None:
+def _room(most: int | None, counted: KeyValueCache | TokensRead | None, count: int) -> int | None:
     """Positions that a state needs, those of a cache rounded up; None where the model has not so
     many.
 
     most: the largest number of them; None: any.
     """
-    if read is None:
+    if counted is None:
         return 0
-    room = _rounded(read.longest + count, ROOM) if isinstance(read, KeyValueCache) else sys.maxsize
+    room = (
+        _rounded(counted.longest + count, ROOM)
+        if isinstance(counted, KeyValueCache)
+        else sys.maxsize
+    )
     room = room if most is None else min(room, most)
-    return room if count < room and read.longest + count <= room else None
+    return room if count < room and counted.longest + count <= room else None
 
 
 def _kind(parts: Parts, tokens: Tensor) -> Any:
     """What states have in common that may use one buffer, one after another."""
-    found: list[Any] = [tokens.device]
+    kind: list[Any] = [tokens.device]
     for name, part in parts.items():
         if isinstance(part, TokensRead):
-            found.append((name, type(part)))
+            kind.append((name, type(part)))
             continue
         tensor = part if isinstance(part, Tensor) else part.keys
         shape = tensor.shape[1:] if tensor is part else (*tensor.shape[1:3], tensor.size(4))
-        found.append((name, type(part), tuple(shape), tensor.dtype))
-    return tuple(found)
+        kind.append((name, type(part), tuple(shape), tensor.dtype))
+    return tuple(kind)
 
 
 def _step_key(tokens: Tensor, cache: KeyValueCache | None, source: SourceMemory | None) -> Any:
     """What steps have in common that have one recording."""
-    read = None if source is None else (_rounded(source.keys.size(3), ROOM), source.sharing)
-    return tokens.size(1), cache is not None and cache.origin is not None, read
+    source_key = None if source is None else (_rounded(source.keys.size(3), ROOM), source.sharing)
+    return tokens.size(1), cache is not None and cache.origin is not None, source_key
 
 
 def _left(fixed: Parts, after: Parts, room: int) -> dict[str, Tensor]:

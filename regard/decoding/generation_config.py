@@ -133,14 +133,14 @@ def load_from_model_config(config: Mapping[str, Any], file: Path, model: Generat
     ignored = set() if isinstance(eos, list) and len(eos) > 1 else {"eos_token_id"}
     names = ({*OPTION_TYPES, *WITHOUT_EFFECT} - ignored) & config.keys()
     defaults = {"max_length": (20,), "do_sample": (False,), "num_beams": (1,), **WITHOUT_EFFECT}
-    given = {
+    fields = {
         name: config[name]
         for name in names
         if config[name] not in (None, *defaults.get(name, NEUTRAL.get(name, ())))
     }
-    has_default_top_k = given.get("top_k") == DEFAULT_TOP_K
-    changed = given.keys() - ({"top_k"} if has_default_top_k else set())
-    return _method_of(given, file, model) if changed else None
+    has_default_top_k = fields.get("top_k") == DEFAULT_TOP_K
+    changed = fields.keys() - ({"top_k"} if has_default_top_k else set())
+    return _method_of(fields, file, model) if changed else None
 
 
 def _method_of(values: Any, file: Path, model: Generator | None) -> Any:
@@ -182,8 +182,8 @@ def _of_one_method(values: Any) -> Any:
     }
     method = "beam search" if beam else "greedy search"
     _warn(wrong, f"it asks for {method}, which does not read them")
-    kept = {name: value for name, value in values.items() if name not in dropped}
-    return kept | ({"do_sample": False} if samples else {})
+    remaining = {name: value for name, value in values.items() if name not in dropped}
+    return remaining | ({"do_sample": False} if samples else {})
 
 
 def _with_own_eos(method: Any, model: Generator) -> Any:
@@ -212,16 +212,16 @@ def _check_model_fields(values: dict[str, Any], model: Generator) -> None:
                 f"`{name}` must be tokens of the model, 0 to {model.config.vocab_size - 1:,}, but "
                 f"one is {wrong[0]:,}."
             )
-    own = model.config.bos
+    bos = model.config.bos
     if model.continues:
-        first = values.get("bos_token_id", own)
-        if first != own and own is not None:
-            _warn({"bos_token_id"}, f"config.json has {own}, and that is what is used")
+        first = values.get("bos_token_id", bos)
+        if first != bos and bos is not None:
+            _warn({"bos_token_id"}, f"config.json has {bos}, and that is what is used")
         return
     name = "decoder_start_token_id" if "decoder_start_token_id" in values else "bos_token_id"
-    if values.get(name, own) != own:
+    if values.get(name, bos) != bos:
         raise ConfigError(
-            f"`{name}` must be {own}, with which config.json has the decoder start, but is "
+            f"`{name}` must be {bos}, with which config.json has the decoder start, but is "
             f"{shown(values[name])}. Make them equal."
         )
 
@@ -239,33 +239,33 @@ def from_config(values: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: values out of range, or of two methods at once.
     """
-    given = {name: value for name, value in values.items() if value is not None}
-    sample, beams = given.pop("do_sample", False), given.get("num_beams", 1)
+    fields = {name: value for name, value in values.items() if value is not None}
+    sample, beams = fields.pop("do_sample", False), fields.get("num_beams", 1)
     check("num_beams", beams, "num_beams")
     if sample and beams > 1:
         raise ConfigError(f"`do_sample` must be false for `num_beams` of {beams}, but is true.")
     method = "sampling" if sample else "beam" if beams > 1 else "greedy"
-    if method == "greedy" and (count := given.get("num_return_sequences", 1)) != 1:
+    if method == "greedy" and (count := fields.get("num_return_sequences", 1)) != 1:
         raise ConfigError(
             f"`n_best` or `samples` must be 1 for greedy search, but is {shown(count)}. Use more "
             "beams, or sample."
         )
-    lookup = given.pop(LOOKUP, None)
+    lookup = fields.pop(LOOKUP, None)
     if lookup is not None and method == "beam":
         _warn({LOOKUP}, "beam search has no draft")
-    elif lookup is not None and "draft" not in given:
-        given |= {"draft": "ngram", "num_assistant_tokens": lookup}
+    elif lookup is not None and "draft" not in fields:
+        fields |= {"draft": "ngram", "num_assistant_tokens": lookup}
     for other, ours in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
-        if other in given and ours in given:
-            if given[other] not in NEUTRAL.get(other, ()):
+        if other in fields and ours in fields:
+            if fields[other] not in NEUTRAL.get(other, ()):
                 _warn({other}, f"`{ours}` is there too, and wins")
-            del given[other]
-    known = {name: value for name, value in given.items() if name in OPTION_TYPES}
-    if "draft" not in given:  # the number of tokens is for a draft that is given later
-        known.pop("num_assistant_tokens", None)
-    _warn({name for name in given.keys() - known.keys() if _has_effect(name, given[name])})
-    relevant = _relevant(known, method)
-    if "draft" in given and method != "beam":
+            del fields[other]
+    supported = {name: value for name, value in fields.items() if name in OPTION_TYPES}
+    if "draft" not in fields:  # the number of tokens is for a draft that is given later
+        supported.pop("num_assistant_tokens", None)
+    _warn({name for name in fields.keys() - supported.keys() if _has_effect(name, fields[name])})
+    relevant = _relevant(supported, method)
+    if "draft" in fields and method != "beam":
         return build("speculative", relevant | {"do_sample": sample})
     return build(method, relevant)
 
@@ -312,14 +312,14 @@ def with_options(method: Method, /, **named: Any) -> Any:
 
 def _relevant(values: dict[str, Any], method: str) -> dict[str, Any]:
     """The values that have an effect on this method."""
-    rest = {k: v for k, v in values.items() if v not in NEUTRAL.get(k, ())}
-    if method != "sampling" and rest.get("top_k") == DEFAULT_TOP_K:
-        del rest["top_k"]
+    relevant = {k: v for k, v in values.items() if v not in NEUTRAL.get(k, ())}
+    if method != "sampling" and relevant.get("top_k") == DEFAULT_TOP_K:
+        del relevant["top_k"]
     if method != "beam":
-        rest = {k: v for k, v in rest.items() if k not in ONLY_BEAMS}
-    if method == "greedy" and rest.get("num_return_sequences") == 1:
-        del rest["num_return_sequences"]
-    return rest
+        relevant = {k: v for k, v in relevant.items() if k not in ONLY_BEAMS}
+    if method == "greedy" and relevant.get("num_return_sequences") == 1:
+        del relevant["num_return_sequences"]
+    return relevant
 
 
 def _has_effect(name: str, value: Any) -> bool:

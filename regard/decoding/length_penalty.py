@@ -146,13 +146,13 @@ def limits(
     Raises:
         ConfigError: a relative limit without a source, or a prompt as long as the limit.
     """
-    read = torch.ones(batch_size, dtype=torch.long)
+    read_counts = torch.ones(batch_size, dtype=torch.long)
     if source is not None and model.continues:
-        read = source.lengths.cpu().clamp(min=1)
+        read_counts = source.lengths.cpu().clamp(min=1)
     if isinstance(max_tokens, int):
         allowed = torch.full((batch_size,), max_tokens)
     elif isinstance(max_tokens, TotalLimit):
-        allowed = max_tokens.after(read)
+        allowed = max_tokens.after(read_counts)
     elif source is None:
         raise ConfigError("A limit relative to the source needs a source, but there is none.")
     else:
@@ -160,10 +160,10 @@ def limits(
     longest = model.config.max_length
     if longest is None:
         return allowed
-    if bool((read > longest).any()):
-        row = int(read.argmax())
+    if bool((read_counts > longest).any()):
+        row = int(read_counts.argmax())
         raise ConfigError(
-            f"The prompt of row {row} has {int(read[row])} tokens, but this model reads at most "
-            f"{longest}. Shorten the prompt."
+            f"The prompt of row {row} has {int(read_counts[row])} tokens, but this model reads at "
+            f"most {longest}. Shorten the prompt."
         )
-    return torch.minimum(allowed, longest + 1 - read)
+    return torch.minimum(allowed, longest + 1 - read_counts)

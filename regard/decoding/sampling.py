@@ -72,9 +72,9 @@ class Sampling(TokenMethod):
     def settings(self) -> dict[str, Any]:
         """See `regard.decoding.method`."""
         common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
-        own = {"do_sample": True, "num_return_sequences": self.samples, "seed": self.seed}
+        options = {"do_sample": True, "num_return_sequences": self.samples, "seed": self.seed}
         # Without them other libraries would use values of their own.
-        return {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | common | own
+        return {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | common | options
 
 
 def row_seeds(source: Sequences | None, samples: int, seed: int) -> list[int]:

@@ -85,22 +85,24 @@ def options(method: str | None = None, **named: Any) -> Any:
     method = method or _method_of(named)
     _check_names(named, method)
     values = {NAMES.get(name, name): value for name, value in named.items()}
-    given = {NAMES.get(name, name): name for name in named}
-    return build(method, values, given)
+    user_names = {NAMES.get(name, name): name for name in named}
+    return build(method, values, user_names)
 
 
-def build(method: str, values: Mapping[str, Any], given: Mapping[str, str] | None = None) -> Any:
+def build(
+    method: str, values: Mapping[str, Any], user_names: Mapping[str, str] | None = None
+) -> Any:
     """The method of this name, from options under the names of generation_config.json.
 
     Args:
-        given: the names by which the user gave them, for errors.
+        user_names: the names by which the user gave them, for errors.
 
     Raises:
         ConfigError: an option that the method does not have, or a value out of range.
     """
     from regard.decoding import method_class
 
-    settings = Settings(values, given or {})
+    settings = Settings(values, user_names or {})
     built = method_class(method).from_settings(settings)
     settings.check_all_taken(method)
     return built
@@ -115,14 +117,14 @@ def _check_names(named: Mapping[str, Any], method: str) -> None:
     Raises:
         ConfigError: a name is for another method, or two names mean the same.
     """
-    own = {"greedy": (), **METHOD_OPTIONS}.get(method, tuple(OWNERS))
+    allowed = {"greedy": (), **METHOD_OPTIONS}.get(method, tuple(OWNERS))
     if method == "speculative":  # greedy search or sampling
-        own = (*own, *METHOD_OPTIONS["sampling"])
-    given: dict[str, str] = {}
+        allowed = (*allowed, *METHOD_OPTIONS["sampling"])
+    first_names: dict[str, str] = {}
     for name in named:
-        if name in OWNERS and name not in own:
+        if name in OWNERS and name not in allowed:
             raise ConfigError(f"`{name}` belongs to {OWNERS[name]}, but the method is {method}.")
-        other = given.setdefault(NAMES.get(name, name), name)
+        other = first_names.setdefault(NAMES.get(name, name), name)
         if other != name:
             raise ConfigError(f"`{other}` and `{name}` mean the same. Leave one of them out.")
 
@@ -151,11 +153,11 @@ class Settings:
     """Options under the names of generation_config.json; each method takes those that it knows.
 
     Args:
-        given: the names by which the user gave them, for errors.
+        user_names: the names by which the user gave them, for errors.
     """
 
-    def __init__(self, values: Mapping[str, Any], given: Mapping[str, str]):
-        self._values, self._given = dict(values), given
+    def __init__(self, values: Mapping[str, Any], user_names: Mapping[str, str]):
+        self._values, self._user_names = dict(values), user_names
 
     def take(self, name: str, default: Any) -> Any:
         """The value, or `default`; the method checks it."""
@@ -191,7 +193,7 @@ class Settings:
             ConfigError: it does not have one of them.
         """
         for name in self._values:
-            name = self._given.get(name, name)
+            name = self._user_names.get(name, name)
             if name in OWNERS:
                 raise ConfigError(
                     f"`{name}` belongs to {OWNERS[name]}, but the method is {method}."
@@ -228,8 +230,8 @@ class Settings:
             formula, value = value.split(":", 1)
         check(FORMULA, formula)
         if formula not in PENALTIES:
-            known = nearest(formula, PENALTIES)
-            raise ConfigError(f"There is no length penalty {formula!r}. {known}")
+            hint = nearest(formula, PENALTIES)
+            raise ConfigError(f"There is no length penalty {formula!r}. {hint}")
         if isinstance(value, str):
             try:
                 value = float(value)
@@ -243,7 +245,7 @@ class Settings:
         if total is not None:
             for name in ("max_new_tokens", RATIO, PLUS):
                 if name in self._values:
-                    called = self._given.get(name, name)
+                    called = self._user_names.get(name, name)
                     raise ConfigError(f"`max_length` and `{called}` are two limits: leave one out.")
             return TotalLimit(total)
         value = self._values.pop("max_new_tokens", 256)
@@ -265,11 +267,11 @@ class Settings:
         """One token or a list of them."""
         value = self._values.pop(name)
         value = list(value) if isinstance(value, tuple) else value
-        check(name, value, self._given.get(name, name))
+        check(name, value, self._user_names.get(name, name))
         return tuple(value) if isinstance(value, list) else (value,)
 
     def _fail(self, name: str, expected: str, value: Any) -> NoReturn:
-        called = self._given.get(name, name)
+        called = self._user_names.get(name, name)
         raise ConfigError(f"`{called}` must be {expected}, but is {shown(value)}.")
 
 

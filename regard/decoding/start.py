@@ -43,14 +43,14 @@ def start(model: Generator, source: Sequences | None) -> tuple[State, Tensor]:
 
 def _after_prompts(model: Generator, prompts: Sequences, state: State) -> tuple[State, Tensor]:
     """The state after all tokens of the prompts but the last, and the last ones, (B, 1)."""
-    read = (prompts.lengths - 1).clamp(min=0)  # (B,)
+    counts = (prompts.lengths - 1).clamp(min=0)  # (B,)
     shortest, longest = extremes(prompts.lengths)
     if longest > 1:
         state = state.expect_tokens(longest + HEADROOM)  # else the first new token copies the cache
-        state = model.prefill(prompts.ids[:, : longest - 1], state, read)
+        state = model.prefill(prompts.ids[:, : longest - 1], state, counts)
     # One column more, so that a batch of empty prompts has a last token too.
     ids = F.pad(prompts.ids, (0, 1), value=model.config.pad or 0)  # (B, T) -> (B, T + 1)
-    last = ids.gather(1, read[:, None])  # (B, T + 1) -> (B, 1)
+    last = ids.gather(1, counts[:, None])  # (B, T + 1) -> (B, 1)
     if shortest or not len(prompts):
         return state, last
     return state, last.masked_fill(prompts.lengths[:, None] == 0, model.first_token)

@@ -50,7 +50,7 @@ class Clusters:
     divisor: int = 1
 
     def __post_init__(self) -> None:
-        if any(one >= next for one, next in pairwise(self.bounds)):
+        if any(start >= end for start, end in pairwise(self.bounds)):
             raise ValueError(
                 "`cutoffs` must ascend strictly between 0 and the vocabulary size, "
                 f"{self.vocab_size:,}, but are {', '.join(map(str, self.cutoffs))}."
@@ -122,12 +122,12 @@ class AdaptiveEmbedding(nn.Module):
     def _by_cluster(self, ids: Tensor) -> Tensor:
         flat = ids.flatten()
         cluster = self.clusters.of(flat)
-        indices, found = [], []
+        indices, parts = [], []
         for n, start in enumerate(self.clusters.bounds[:-1]):
             index = (cluster == n).nonzero()[:, 0]
             indices.append(index)
-            found.append(self._of(n, flat[index] - start))
-        vectors = torch.cat(found)  # sorted by cluster
+            parts.append(self._of(n, flat[index] - start))
+        vectors = torch.cat(parts)  # sorted by cluster
         vectors = torch.empty_like(vectors).index_copy(0, torch.cat(indices), vectors)
         return vectors.unflatten(0, ids.shape)
 
@@ -170,11 +170,11 @@ class AdaptiveSoftmax(nn.Module):
         shared = [*tied_projections, *[False] * (further + 1)]
         self.projections = nn.ParameterList()
         for n, width in enumerate(clusters.widths if clusters.projects else []):
-            own = nn.Parameter(torch.empty(clusters.d_model, width))
-            nn.init.normal_(own, std=clusters.d_model**-0.5)
+            projection = nn.Parameter(torch.empty(clusters.d_model, width))
+            nn.init.normal_(projection, std=clusters.d_model**-0.5)
             if shared[n] and embedding is not None:
-                own = embedding.projections[n if clusters.divisor != 1 else 0]
-            self.projections.append(own)
+                projection = embedding.projections[n if clusters.divisor != 1 else 0]
+            self.projections.append(projection)
         self.cluster_weight = self.cluster_bias = None
         if further:
             self.cluster_weight = nn.Parameter(torch.empty(further, clusters.d_embedding))
@@ -188,7 +188,9 @@ class AdaptiveSoftmax(nn.Module):
         """The output layer of each cluster; the first also predicts the other clusters."""
         weights, biases = list(self.weights), list(self.biases)
         if len(weights) == 1:
-            weights, biases = (list(one.split(self.clusters.sizes)) for one in (*weights, *biases))
+            weights, biases = (
+                list(tensor.split(self.clusters.sizes)) for tensor in (*weights, *biases)
+            )
         if self.cluster_weight is not None and self.cluster_bias is not None:
             weights[0] = torch.cat([weights[0], self.cluster_weight])
             biases[0] = torch.cat([biases[0], self.cluster_bias])

@@ -51,31 +51,31 @@ def best_trees(scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         children[:, :starts, width - 1] = torch.maximum(item, two)
         items[:, width:, starts - 1] = item
     row = torch.arange(count, device=scores.device)
-    whole = items[row, lengths, size - lengths]
-    alone = scores[:, 0, 0] if size else whole
-    found = _constituents(scores, lengths, splits, single)
-    return torch.where(lengths == 1, alone, whole), found
+    full = items[row, lengths, size - lengths]
+    alone = scores[:, 0, 0] if size else full
+    constituents = _constituents(scores, lengths, splits, single)
+    return torch.where(lengths == 1, alone, full), constituents
 
 
 def _constituents(scores: Tensor, lengths: Tensor, splits: Tensor, single: Tensor) -> Tensor:
     """The constituents of the best trees, (B, N, N) bool, from wide to narrow spans."""
     count, size, _ = scores.shape
     row = torch.arange(count, device=scores.device)
-    found = torch.zeros(count, size * size, dtype=torch.int32, device=scores.device)
-    joined = torch.zeros_like(found)
-    found[row, lengths - 1] = 1  # the cell of all words
+    constituents = torch.zeros(count, size * size, dtype=torch.int32, device=scores.device)
+    joined = torch.zeros_like(constituents)
+    constituents[row, lengths - 1] = 1  # the cell of all words
     for width in range(size, 1, -1):
         starts = torch.arange(size - width + 1, device=scores.device)
         cell = starts * size + width - 1
-        items, children = found[:, cell], joined[:, cell]
+        items, children = constituents[:, cell], joined[:, cell]
         as_item = children * single[:, : len(starts), width - 1]
-        found[:, cell] = items + as_item
+        constituents[:, cell] = items + as_item
         two = items + children  # (B, starts); an item has two children, and so have children
         left = splits[:, : len(starts), width - 1]  # one less than the words of the first
         joined.scatter_add_(1, starts * size + left, two)
-        found.scatter_add_(1, (starts + left + 1) * size + width - 2 - left, two)
-    chosen = found.view(count, size, size) > 0
-    words = (found + joined).view(count, size, size)[:, :, 0] > 0
+        constituents.scatter_add_(1, (starts + left + 1) * size + width - 2 - left, two)
+    chosen = constituents.view(count, size, size) > 0
+    words = (constituents + joined).view(count, size, size)[:, :, 0] > 0
     chosen[:, :, 0] = words & ((scores[:, :, 0] > 0) | (lengths == 1)[:, None])
     return chosen
 
@@ -121,18 +121,20 @@ class _KBest:
         label = _padded(labels.values, k)  # (B, N, N, K)
         shape = (count, size, size, k)
         self.items, self.children = (scores.new_full(shape, NEG_INF) for _ in range(2))
-        made = [torch.zeros(shape, dtype=torch.long, device=scores.device) for _ in range(3)]
+        pointers = [torch.zeros(shape, dtype=torch.long, device=scores.device) for _ in range(3)]
         bare = scores.new_zeros(count, size, 1)
         values, index = torch.cat([label[:, :, 0], bare], -1).topk(k, -1)
         self.items[:, :, 0] = self.children[:, :, 0] = values
-        made[1][:, :, 0] = index  # k: the word by itself
+        pointers[1][:, :, 0] = index  # k: the word by itself
         self.words = label[:, :, 0]
         for width in range(2, size + 1):
-            self._step(width, label, made)
-        self.splits, self.item_from, self.children_from = (one.cpu().numpy() for one in made)
+            self._step(width, label, pointers)
+        self.splits, self.item_from, self.children_from = (
+            pointer.cpu().numpy() for pointer in pointers
+        )
         self.items, self.words = self.items.cpu(), self.words.cpu()
 
-    def _step(self, width: int, label: Tensor, made: list[Tensor]) -> None:
+    def _step(self, width: int, label: Tensor, pointers: list[Tensor]) -> None:
         """Spans of `width` words."""
         k, starts = self.k, self.items.size(1) - width + 1
         left = self.children[:, :starts, : width - 1]
@@ -144,15 +146,15 @@ class _KBest:
         named = two[..., :, None] + label[:, :starts, width - 1, None, :]
         item, item_from = named.flatten(2).topk(k, -1)  # from (B, starts, K * K)
         children, children_from = torch.cat([item, two], -1).topk(k, -1)
-        here = slice(None), slice(starts), width - 1
-        self.items[here], self.children[here] = item, children
-        for choices, found in zip(made, (split, item_from, children_from), strict=True):
-            choices[here] = found
+        cell = slice(None), slice(starts), width - 1
+        self.items[cell], self.children[cell] = item, children
+        for choices, chosen in zip(pointers, (split, item_from, children_from), strict=True):
+            choices[cell] = chosen
 
     def trees(self, row: int, length: int) -> Iterator[tuple[float, list[tuple[int, int, int]]]]:
         """The trees of a sentence, best first."""
-        whole = self.words[row, 0] if length == 1 else self.items[row, 0, length - 1]
-        for rank, score in enumerate(whole.tolist()):
+        scores = self.words[row, 0] if length == 1 else self.items[row, 0, length - 1]
+        for rank, score in enumerate(scores.tolist()):
             if score == NEG_INF:
                 return
             if length == 1:
@@ -162,26 +164,26 @@ class _KBest:
 
     def _spans(self, row: int, length: int, rank: int) -> list[tuple[int, int, int]]:
         """The constituents of a tree: each part adds its own, and names the parts inside it."""
-        found: list[tuple[int, int, int]] = []
+        spans: list[tuple[int, int, int]] = []
         waiting: list[_Part] = [(self._item, 0, length, rank)]
         while waiting:
             part, start, width, choice = waiting.pop()
-            waiting += part(row, start, width, choice, found)
-        return found
+            waiting += part(row, start, width, choice, spans)
+        return spans
 
-    def _item(self, row: int, start: int, width: int, rank: int, found: list) -> list[_Part]:
+    def _item(self, row: int, start: int, width: int, rank: int, spans: list) -> list[_Part]:
         choice = int(self.item_from[row, start, width - 1, rank])
         if width == 1:
             if choice < self.k:
                 label = self.labels[row, start, 0, choice]
-                found.append((start, start + 1, int(label)))
+                spans.append((start, start + 1, int(label)))
             return []
         two, label = divmod(choice, self.k)
         name = int(self.labels[row, start, width - 1, label])
-        found.append((start, start + width, name))
+        spans.append((start, start + width, name))
         return [(self._two, start, width, two)]
 
-    def _two(self, row: int, start: int, width: int, rank: int, found: list) -> list[_Part]:
+    def _two(self, row: int, start: int, width: int, rank: int, spans: list) -> list[_Part]:
         choice = int(self.splits[row, start, width - 1, rank])
         split, ranks = divmod(choice, self.k * self.k)
         first, second = divmod(ranks, self.k)
@@ -190,7 +192,7 @@ class _KBest:
             (self._children, start, split + 1, first),
         ]
 
-    def _children(self, row: int, start: int, width: int, rank: int, found: list) -> list[_Part]:
+    def _children(self, row: int, start: int, width: int, rank: int, spans: list) -> list[_Part]:
         choice = int(self.children_from[row, start, width - 1, rank])
         if width == 1:
             return [(self._item, start, width, rank)]
@@ -232,7 +234,7 @@ class Spans:
         inside = last < lengths[:, None]  # (B, P)
         if inside.is_meta:  # where costs are estimated every sentence has `size` words
             inside = torch.ones(inside.shape, dtype=torch.bool)
-        row, number = (one.to(lengths.device) for one in inside.nonzero(as_tuple=True))
+        row, number = (index.to(lengths.device) for index in inside.nonzero(as_tuple=True))
         return cls(row, starts[number], last[number] + 1, lengths)
 
     def chart(self, values: Tensor, size: int) -> Tensor:
@@ -261,13 +263,13 @@ def max_margin_loss(scores: Tensor, gold: Tensor, spans: Spans) -> Tensor:
         scores: the scores of the labels 1 to O of the spans, (M, O).
         gold: the chart of the gold labels, (B, N, N).
     """
-    wanted = spans.values(gold)
+    gold_labels = spans.values(gold)
     labels = torch.arange(1, scores.size(-1) + 1, device=scores.device)
-    present = wanted > 0
-    wrong = (labels != wanted[:, None]).to(scores.dtype)  # (M, O)
+    present = gold_labels > 0
+    wrong = (labels != gold_labels[:, None]).to(scores.dtype)  # (M, O)
     augmented = scores + wrong - present[:, None].to(scores.dtype)
     best, index = augmented.detach().max(-1)
     _, chart = best_trees(spans.chart(best, gold.size(1)), spans.lengths)
     values = augmented.gather(-1, index[:, None])[:, 0].where(spans.values(chart), 0.0)
-    right = scores.gather(-1, (wanted - 1).clamp(min=0)[:, None])[:, 0].where(present, 0.0)
+    right = scores.gather(-1, (gold_labels - 1).clamp(min=0)[:, None])[:, 0].where(present, 0.0)
     return spans.sums(values + present.to(scores.dtype) - right).clamp(min=0)

@@ -62,6 +62,8 @@ class ChartHead(nn.Module):
         half = words.size(-1) // 2
         between = torch.cat([words[:, :-1, :half], words[:, 1:, half:]], -1)  # (B, N + 1, D)
         # U (f_j - f_i) = U f_j - U f_i: N + 1 products instead of one for each span.
-        read = self.inner(between)  # (B, N + 1, D')
-        found = read[spans.row, spans.stops] - read[spans.row, spans.starts] + self.bias  # (M, D')
-        return self.output(self.dropout(self.norm(found).relu()))
+        projected = self.inner(between)  # (B, N + 1, D')
+        differences = (
+            projected[spans.row, spans.stops] - projected[spans.row, spans.starts] + self.bias
+        )  # (M, D')
+        return self.output(self.dropout(self.norm(differences).relu()))

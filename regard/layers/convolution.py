@@ -58,7 +58,7 @@ class Buffers:
     """
 
     def __init__(self, convolutions: Sequence[Convolution], past: Tensor):
-        shapes = [(one.reach, one.d_in) for one in convolutions]
+        shapes = [(convolution.reach, convolution.d_in) for convolution in convolutions]
         parts = past.split([reach * width for reach, width in shapes], 1)
         # (B, reach * D) -> (B, reach, D)
         self.parts = [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -67,15 +67,15 @@ class Buffers:
     @staticmethod
     def empty(convolutions: Sequence[Convolution], rows: int, like: Tensor) -> Tensor:
         """Zeros (B, C), the inputs before the first position, with the dtype of `like`."""
-        return like.new_zeros(rows, sum(one.reach * one.d_in for one in convolutions))
+        return like.new_zeros(rows, sum(part.reach * part.d_in for part in convolutions))
 
     def extend(self, x: Tensor) -> Tensor:
         """The input of the next convolution after its buffer: (B, T, D) -> (B, reach + T, D)."""
         past = self.parts[len(self.updated)]
-        whole = torch.cat([past.to(x), x], 1)
-        last = whole[:, whole.size(1) - past.size(1) :]
+        extended = torch.cat([past.to(x), x], 1)
+        last = extended[:, extended.size(1) - past.size(1) :]
         self.updated.append(last.flatten(1))  # (B, reach, D) -> (B, reach * D)
-        return whole
+        return extended
 
     @property
     def after(self) -> Tensor:

@@ -83,11 +83,11 @@ class CRF(nn.Module):
     ) -> Tensor:
         """p(y_t = y | x) of each tag at each word, (B, W, O); 0 at padding."""
         with torch.enable_grad():
-            given = scores.detach().requires_grad_()
-            total = self.log_normalizer(given, keep, allowed).sum()
+            leaf = scores.detach().requires_grad_()
+            total = self.log_normalizer(leaf, keep, allowed).sum()
             if not total.requires_grad:  # there is no word
                 return torch.zeros_like(scores)
-            return torch.autograd.grad(total, given)[0]
+            return torch.autograd.grad(total, leaf)[0]
 
     def _masked(self, scores: Tensor, allowed: Transitions | None) -> tuple[Tensor, Tensor, Tensor]:
         """Start, transitions and end with the dtype and device of the scores; forbidden ones are

@@ -72,8 +72,8 @@ class InvertedBottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = x if self.expand is None else F.relu6(self.expand(x))
-        found = self.project(F.relu6(self.depthwise(inner)))
-        return x + found if self.residual else found
+        projected = self.project(F.relu6(self.depthwise(inner)))
+        return x + projected if self.residual else projected
 
 
 class EfficientNetLite(nn.Module):

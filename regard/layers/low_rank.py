@@ -93,14 +93,14 @@ class LowRankLinear(nn.Module):
     @torch.no_grad()
     def merged(self) -> Linear:
         """A new plain layer with the matrix W + (alpha / r) B A."""
-        made = copy.deepcopy(self.base)
+        merged = copy.deepcopy(self.base)
         for update in self.ordered_updates():
-            made.weight[update.rows] += update.delta()
-        return made
+            merged.weight[update.rows] += update.delta()
+        return merged
 
     def new_around(self, base: Linear) -> LowRankLinear:
         """Another layer of the same size with new updates of the same rows, ranks and options."""
-        made = {
+        updates = {
             name: LowRankUpdate(
                 base.weight,
                 update.rows,
@@ -110,4 +110,4 @@ class LowRankLinear(nn.Module):
             )
             for name, update in zip(self.updates, self.ordered_updates(), strict=True)
         }
-        return LowRankLinear(base, made)
+        return LowRankLinear(base, updates)

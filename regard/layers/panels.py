@@ -122,8 +122,8 @@ def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
         raise RegardError(f"`ids` must be int64 or int32, but is {ids.dtype}.")
     check_device("ids", ids, matrix.packed)
     check_range("ids", ids, matrix.shape[0])
-    found = rows_of(matrix.packed, ids, matrix.shape[1])
-    return found if matrix.scale is None else found * matrix.scale[ids, None]
+    rows = rows_of(matrix.packed, ids, matrix.shape[1])
+    return rows if matrix.scale is None else rows * matrix.scale[ids, None]
 
 
 @operation

@@ -26,8 +26,8 @@ def _starts(lengths: Tensor) -> Tensor:
 def _sum(states: Tensor, lengths: Tensor, weights: Tensor | None = None) -> Tensor:
     """The sum, or the weighted one, over the tokens of each text: (N, D) -> (B, D)."""
     # By far the fastest of torch's segment sums; a text does not change the rounding of others.
-    every = torch.arange(len(states), device=states.device)
-    return embedding_bag(every, states, _starts(lengths), mode="sum", per_sample_weights=weights)
+    tokens = torch.arange(len(states), device=states.device)
+    return embedding_bag(tokens, states, _starts(lengths), mode="sum", per_sample_weights=weights)
 
 
 def _counts(lengths: Tensor, states: Tensor) -> Tensor:
@@ -109,6 +109,6 @@ class Pooling:
 
     def unpadded(self, states: Tensor, lengths: Tensor) -> Tensor:
         """The same of unpadded texts: states (N, D), lengths (B,)."""
-        found = [KINDS[kind](states, lengths) for kind in self.kinds]
-        pooled = torch.cat(found, 1) if len(found) > 1 else found[0]
+        vectors = [KINDS[kind](states, lengths) for kind in self.kinds]
+        pooled = torch.cat(vectors, 1) if len(vectors) > 1 else vectors[0]
         return normalize(pooled, dim=1) if self.normalize else pooled

@@ -121,7 +121,7 @@ def _one_type(
     projection_clip: float | None = None,
 ) -> bool:
     """Whether all tensors have one dtype; under autocast the definition is called."""
-    types = {one.dtype for one in (x, hidden, cell, *weights)}
+    types = {tensor.dtype for tensor in (x, hidden, cell, *weights)}
     return types == {autocast_dtype(x)}
 
 

@@ -83,8 +83,8 @@ class RecurrentLayer(nn.Module, ABC):
         pair is the input of the next step.
         """
         weights = self.weights()
-        for here in x.split(1, 1):
-            _, (hidden, cell) = self.forward_with(here, hidden, cell, weights)
+        for column in x.split(1, 1):
+            _, (hidden, cell) = self.forward_with(column, hidden, cell, weights)
             yield hidden, cell
 
     @abstractmethod
@@ -132,8 +132,8 @@ class ResetFirstGRU(RecurrentLayer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         below = ops.linear(x, weights.input, weights.input_bias).to(hidden.dtype)  # (B, T, 3D)
         outputs = []
-        for one in below.unbind(1):
-            hidden = reset_first_gru_step(one, hidden, weights.recurrent)
+        for column in below.unbind(1):
+            hidden = reset_first_gru_step(column, hidden, weights.recurrent)
             outputs.append(hidden)
         return torch.stack(outputs, 1), hidden, cell
 
@@ -266,11 +266,11 @@ def read_to(lengths: Tensor, state: S, read: Callable[[slice, S], S]) -> S:
     Args:
         read: from a slice of the steps and the state before them to the state after them.
     """
-    kept, done = state, 0
+    result, start = state, 0
     for length in sorted(set(lengths.clamp(min=0).tolist())):
-        state = read(slice(done, length), state)
-        kept, done = _rows_of(lengths == length, state, kept), length
-    return kept
+        state = read(slice(start, length), state)
+        result, start = _rows_of(lengths == length, state, result), length
+    return result
 
 
 def _rows_of(rows: Tensor, state: S, other: S) -> S:
@@ -278,8 +278,8 @@ def _rows_of(rows: Tensor, state: S, other: S) -> S:
     others = other.tensors()
     return state.with_tensors(
         {
-            name: torch.where(rows.view(-1, *[1] * (one.dim() - 1)), one, others[name])
-            for name, one in state.tensors().items()
+            name: torch.where(rows.view(-1, *[1] * (tensor.dim() - 1)), tensor, others[name])
+            for name, tensor in state.tensors().items()
         }
     )
 
@@ -302,24 +302,24 @@ class BPTTWindows:
     def read(self, layer: RecurrentLayer, x: Tensor) -> Tensor:
         """The layer's hidden states, from a zero state: (B, T, d_in) -> (B, T, D)."""
         weights, state = layer.weights(), layer.empty(x.size(0), x)
-        found = [x.new_zeros(x.size(0), 0, layer.d_model)]
+        outputs = [x.new_zeros(x.size(0), 0, layer.d_model)]
         for learns, window in zip(self._learning(x.size(1)), x.split(self.width, 1), strict=False):
-            some = learns is None or bool(learns.any())
-            with torch.set_grad_enabled(torch.is_grad_enabled() and some):
+            learning = learns is None or bool(learns.any())
+            with torch.set_grad_enabled(torch.is_grad_enabled() and learning):
                 hidden, (end, cell) = layer.forward_with(window, *state, weights)
             if learns is not None:
                 hidden = torch.where(learns[:, None, None], hidden, hidden.detach())
-            found.append(hidden)
+            outputs.append(hidden)
             state = end.detach(), cell.detach()
-        return torch.cat(found, 1)
+        return torch.cat(outputs, 1)
 
     def _learning(self, steps: int) -> Iterator[Tensor | None]:
         """For each window the texts that have gradients in it, (B,) bool; None: all of them."""
         count = -(-steps // self.width)
         if count <= self.learning:
             return repeat(None, count)
-        left = -(-self.lengths // self.width)
-        return (left - n <= self.learning for n in range(count))
+        windows = -(-self.lengths // self.width)
+        return (windows - n <= self.learning for n in range(count))
 
 
 class BidirectionalStack(nn.Module):
@@ -389,11 +389,11 @@ def _read_to_ends(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The hidden states, and the last hidden state and cell of each sequence."""
     hidden, cell = ends = layer.empty(x.size(0), x)
-    outputs, done = [hidden[:, None][:, :0]], 0
+    outputs, start = [hidden[:, None][:, :0]], 0
     for length in sorted({*lengths.tolist(), x.size(1)} - {0}):
-        output, (hidden, cell) = layer(x[:, done:length], hidden, cell)
+        output, (hidden, cell) = layer(x[:, start:length], hidden, cell)
         outputs.append(output)
-        at, done = (lengths == length)[:, None], length
+        at, start = (lengths == length)[:, None], length
         ends = torch.where(at, hidden, ends[0]), torch.where(at, cell, ends[1])
     return torch.cat(outputs, 1), ends
 
@@ -403,8 +403,8 @@ def last_states(hiddens: Tensor, lengths: Tensor) -> Tensor:
     if hiddens.size(1) == 0:
         return hiddens.new_zeros(hiddens.size(0), hiddens.size(2))
     row = torch.arange(lengths.size(0), device=lengths.device)
-    found = hiddens[row, (lengths - 1).clamp(min=0)]
-    return found.masked_fill(lengths[:, None] == 0, 0.0)
+    last = hiddens[row, (lengths - 1).clamp(min=0)]
+    return last.masked_fill(lengths[:, None] == 0, 0.0)
 
 
 def reverse_order(lengths: Tensor, count: int) -> Tensor:

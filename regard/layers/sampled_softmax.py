@@ -57,11 +57,11 @@ class SampledSoftmax(Softmax):
         correction: Tensor = self.log_expected  # type: ignore[assignment]
         bias = torch.zeros_like(correction) if self.bias is None else self.bias
         bias = bias - correction
-        own = (hidden * self.weight[targets]).sum(1) + bias[targets]  # (N,)
-        others = torch.addmm(bias[sampled], hidden, self.weight[sampled].t())  # (N, S)
-        others = others.masked_fill(targets[:, None] == sampled, float("-inf"))
-        both = torch.cat([own[:, None], others], 1).float()
-        return (both.logsumexp(1) - own.float()).sum()
+        target_logits = (hidden * self.weight[targets]).sum(1) + bias[targets]  # (N,)
+        sampled_logits = torch.addmm(bias[sampled], hidden, self.weight[sampled].t())  # (N, S)
+        sampled_logits = sampled_logits.masked_fill(targets[:, None] == sampled, float("-inf"))
+        logits = torch.cat([target_logits[:, None], sampled_logits], 1).float()
+        return (logits.logsumexp(1) - target_logits.float()).sum()
 
 
 def zipfian(vocab_size: int) -> np.ndarray:
@@ -80,6 +80,6 @@ def expected_counts(probabilities: np.ndarray, samples: int) -> np.ndarray:
     low, high = float(samples), 1e12
     for _ in range(BISECTIONS):
         tries = (low * high) ** 0.5
-        found = -np.expm1(tries * np.log1p(-probabilities))
-        low, high = (tries, high) if found.sum() < samples else (low, tries)
+        drawn = -np.expm1(tries * np.log1p(-probabilities))
+        low, high = (tries, high) if drawn.sum() < samples else (low, tries)
     return -np.expm1(high * np.log1p(-probabilities))

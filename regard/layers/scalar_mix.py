@@ -43,16 +43,16 @@ class SingleLayer:
 
     def __call__(self, states: States) -> Tensor:
         if self.number >= 0:
-            found = list(islice(states, self.number, self.number + 1))
+            layers = list(islice(states, self.number, self.number + 1))
         else:
             last = deque(states, maxlen=-self.number)
-            found = list(last)[:1] if len(last) == -self.number else []
-        if not found:
+            layers = list(last)[:1] if len(last) == -self.number else []
+        if not layers:
             raise ConfigError(
                 f"This model has no layer {self.number}. Layers are counted from 0, the "
                 "embeddings, or from the end: -1 is the last."
             )
-        return found[0]
+        return layers[0]
 
     def width(self, d_model: int) -> int:
         return d_model

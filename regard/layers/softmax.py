@@ -164,8 +164,8 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        found = _from_logits_gradient if ctx.stores_logits_gradient else _from_sums
-        return *found(ctx, grads[0]), None, None, None
+        gradients_of = _from_logits_gradient if ctx.stores_logits_gradient else _from_sums
+        return *gradients_of(ctx, grads[0]), None, None, None
 
 
 def _aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -193,7 +193,10 @@ def _from_logits_gradient(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
 
 def _from_sums(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
     """From the sums of the gradients of all slices."""
-    return tuple(None if one is None else one * scale.to(one.dtype) for one in ctx.saved_tensors)
+    return tuple(
+        None if gradient is None else gradient * scale.to(gradient.dtype)
+        for gradient in ctx.saved_tensors
+    )
 
 
 class _Gradients:

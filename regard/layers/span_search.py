@@ -74,8 +74,8 @@ class SpanSearchHead(nn.Module):
     def end_logits(self, hidden: Tensor, starts: Tensor, allowed: Tensor) -> Tensor:
         """(B, T, D) and the states of S first tokens (B, S, D) -> (B, S, T)."""
         pairs = torch.broadcast_tensors(hidden[:, None], starts[:, :, None])
-        both = torch.cat(pairs, -1)  # 2 times (B, S, T, D) -> (B, S, T, 2 D)
-        inner = self.end_norm(torch.tanh(self.end_inner(both)))
+        joined = torch.cat(pairs, -1)  # 2 times (B, S, T, D) -> (B, S, T, 2 D)
+        inner = self.end_norm(torch.tanh(self.end_inner(joined)))
         return self.end(inner)[..., 0].masked_fill(~allowed[:, None], -torch.inf)
 
     def no_answer_logits(self, starts: Tensor, summary: Tensor) -> Tensor:

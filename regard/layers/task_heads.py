@@ -68,9 +68,9 @@ class LastTokenWithId:
     id: int
 
     def __call__(self, hidden: Tensor, batch: Sequences) -> Tensor:
-        found = (batch.pad(batch.ids) == self.id) & batch.keep  # (B, T)
+        has_id = (batch.pad(batch.ids) == self.id) & batch.keep  # (B, T)
         positions = torch.arange(batch.width, device=hidden.device)
-        last = torch.where(found, positions, -1).amax(1)  # (B,)
+        last = torch.where(has_id, positions, -1).amax(1)  # (B,)
         last = torch.where(last < 0, (batch.lengths - 1).clamp(min=0), last)
         return batch.pad(hidden)[torch.arange(len(batch), device=hidden.device), last]
 

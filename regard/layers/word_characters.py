@@ -33,8 +33,8 @@ def vectors_of_words(batch: Sequences, read: Callable[[Tensor], Tensor]) -> Tens
     distinct, word = batch.ids[keep].unique(return_inverse=True)
     one_of_each = torch.empty_like(distinct).scatter_(0, word, torch.arange(len(word)))
     vectors = read(characters[keep][one_of_each])[word]  # (words, P) -> (N, P)
-    found = vectors.new_zeros(*keep.shape, vectors.size(-1))
-    return found.masked_scatter(keep[..., None], vectors)  # (N, P) -> (B, T, P)
+    padded = vectors.new_zeros(*keep.shape, vectors.size(-1))
+    return padded.masked_scatter(keep[..., None], vectors)  # (N, P) -> (B, T, P)
 
 
 class CharacterLSTM(nn.Module):

@@ -79,7 +79,7 @@ def encoder_class(name: str) -> Any:
     """
     kind = model_class(name)
     if not is_encoder(kind):
-        encoders = [one for one in MODELS if is_encoder(model_class(one))]
+        encoders = [model for model in MODELS if is_encoder(model_class(model))]
         raise ConfigError(f"The model {name!r} is no encoder. Those are: {', '.join(encoders)}.")
     return kind
 

@@ -25,10 +25,10 @@ def insert_updates(model: nn.Module, updates: Mapping[str, Mapping[str, LowRankU
 
     updates: name of a layer -> name of a projection in it -> its update.
     """
-    for name, found in updates.items():
+    for name, of_layer in updates.items():
         layer = model.get_submodule(name)
         assert isinstance(layer, Linear)
-        _replace(model, name, LowRankLinear(layer, found))
+        _replace(model, name, LowRankLinear(layer, of_layer))
 
 
 def adapted_layers(model: nn.Module) -> dict[str, LowRankLinear]:
@@ -62,10 +62,10 @@ def merged(model: nn.Module) -> nn.Module:
     if not (layers := adapted_layers(model)):
         return model
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    made: nn.Module = copy.deepcopy(model, shared)  # type: ignore[arg-type]
+    without_adapters: nn.Module = copy.deepcopy(model, shared)  # type: ignore[arg-type]
     for name, layer in layers.items():
-        _replace(made, name, layer.merged())
-    return made
+        _replace(without_adapters, name, layer.merged())
+    return without_adapters
 
 
 def insert_updates_like(model: nn.Module, other: nn.Module) -> None:

@@ -140,10 +140,10 @@ class Albert(Bert):
         match kind:
             case "sentence_order":
                 inner = DenseActivation(config.d_model, "tanh")
-                made = ClassificationHead(
+                head = ClassificationHead(
                     config.d_model, 2, pooling=first_token, inner=inner, dropout=config.head_dropout
                 )
-                return init_weights(made, config.init_range)
+                return init_weights(head, config.init_range)
             case "pooler" | "masked_lm" | "classes" | "multiple_choice" | "tags" | "span":
                 return super().new_head(kind, outputs)
             case _:

@@ -63,10 +63,10 @@ class BartAsEncoder(nn.Module, Encoder):
     @classmethod
     def of(cls, model: Bart) -> Self:
         """With the weights of a whole model; the bias of its output is left out."""
-        made = cls(cls.Config(**{**asdict(model.config), "output_bias": False}))
+        encoder = cls(cls.Config(**{**asdict(model.config), "output_bias": False}))
         weights = {k: v for k, v in model.state_dict().items() if k != "head.bias"}
-        made.bart.load_state_dict(weights)
-        return made
+        encoder.bart.load_state_dict(weights)
+        return encoder
 
     @property
     def embedding(self) -> nn.Embedding:  # type: ignore[override]
@@ -116,16 +116,16 @@ class BartAsEncoder(nn.Module, Encoder):
             case "classes" | "multiple_choice":
                 inner = DenseActivation(width, "tanh", dropout)
                 pooling: PoolingFunction = LastTokenWithId(self.config.eos)
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=pooling, inner=inner, dropout=dropout
                 )
             case "tags":
-                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
+                head = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
             case "span":
-                made = ClassificationHead(width, 2, pooling=every_token)
+                head = ClassificationHead(width, 2, pooling=every_token)
             case _:
                 raise no_head(self, kind, TASK_HEADS)
-        return init_weights(made, INIT_RANGE)
+        return init_weights(head, INIT_RANGE)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

@@ -209,29 +209,29 @@ class Bert(nn.Module, Encoder):
         config = self.config
         width, dropout = config.d_model, config.head_dropout
         dropout = config.dropout if dropout is None else dropout
-        made: nn.Module
+        head: nn.Module
         match kind:
             case "pooler":
-                made = Pooler(width)
+                head = Pooler(width)
             case "masked_lm":
                 softmax = softmax_over(self.embedding, config)
-                made = MaskedLMHead(width, config.activation, config.norm_eps, softmax)
+                head = MaskedLMHead(width, config.activation, config.norm_eps, softmax)
             case "next_sentence":
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, 2, pooling=first_token, inner=DenseActivation(width, "tanh")
                 )
             case "classes" | "multiple_choice":
                 inner = DenseActivation(width, "tanh")
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=dropout
                 )
             case "tags":
-                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
+                head = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
             case "span":
-                made = ClassificationHead(width, 2, pooling=every_token)
+                head = ClassificationHead(width, 2, pooling=every_token)
             case _:
                 raise no_head(self, kind, ("pooler", "masked_lm", "next_sentence", *TASK_HEADS))
-        return init_weights(made, config.init_range)
+        return init_weights(head, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

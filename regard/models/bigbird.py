@@ -148,17 +148,17 @@ class BigBird(Bert):
         size = config.block_size
         if config.attention == "full" or batch.width <= config.full_length:
             return batch.padding_mask()
-        kept = list(cast(BigBirdBlock, self.blocks[layer]).attention.remaining_heads)  # heads
+        heads = list(cast(BigBirdBlock, self.blocks[layer]).attention.remaining_heads)
         plan = self.plan(layer, -(-lengths // size))
         pattern = (
             block_window(size, WINDOW)
             | global_blocks(size, lengths)
-            | random_blocks(size, plan[:, kept] if plan.size(1) > 1 else plan)
+            | random_blocks(size, plan[:, heads] if plan.size(1) > 1 else plan)
             | full_if_short(lengths, config.full_length)
         )
         allowed, device = padding(lengths) & pattern, batch.ids.device
         return by_blocks(
-            allowed, batch.width, size, sequences=len(batch), heads=len(kept), device=device
+            allowed, batch.width, size, sequences=len(batch), heads=len(heads), device=device
         )
 
     def drawn_plan(self, layer: int, blocks: Tensor) -> Tensor:
@@ -176,22 +176,22 @@ class BigBird(Bert):
         config = self.config
         width, dropout = config.d_model, config.head_dropout
         dropout = config.dropout if dropout is None else dropout
-        made: nn.Module
+        head: nn.Module
         match kind:
             case "classes":
                 inner = DenseActivation(width, config.activation, dropout)
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=dropout
                 )
             case "multiple_choice":
                 inner = DenseActivation(width, "tanh")
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=config.dropout
                 )
             case "span":
-                made = SpanHead(cast(BigBirdConfig, config))
+                head = SpanHead(cast(BigBirdConfig, config))
             case "pooler" | "masked_lm" | "next_sentence" | "tags":
                 return super().new_head(kind, outputs)
             case _:
                 raise no_head(self, kind, ("pooler", "masked_lm", "next_sentence", *TASK_HEADS))
-        return init_weights(made, config.init_range)
+        return init_weights(head, config.init_range)

@@ -131,8 +131,8 @@ class BiLSTM(nn.Module, Encoder):
             ConfigError: this family has no head of that kind.
         """
         pooling, d_pooled = ConcatPooling(), 3 * self.config.d_model
-        made = linear_head(self, kind, outputs, pooling=pooling, d_pooled=d_pooled)
-        return init_weights(made, HEAD_INIT)
+        head = linear_head(self, kind, outputs, pooling=pooling, d_pooled=d_pooled)
+        return init_weights(head, HEAD_INIT)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

@@ -133,10 +133,10 @@ class ResidualBlock(nn.Module):
 
 def blocks(config: ByteNetConfig) -> Sequence[ResidualBlock]:
     """The residual blocks of an encoder or a decoder."""
-    made = nn.ModuleList(
+    modules = nn.ModuleList(
         ResidualBlock(config, dilation) for _ in range(config.sets) for dilation in config.dilations
     )
-    return cast("Sequence[ResidualBlock]", made)
+    return cast("Sequence[ResidualBlock]", modules)
 
 
 @dataclass
@@ -235,9 +235,9 @@ def columns_of(memory: SourceMemory, read: TokensRead, count: int) -> Tensor:
     if (
         read.equal_lengths
     ):  # a slice, which is faster than a look-up, above all in the backward pass
-        found = columns[:, read.longest : read.longest + count]
-        found = nn.functional.pad(found, (0, 0, 0, count - found.size(1)))
-        return found.repeat_interleave(memory.sharing, 0) if memory.sharing > 1 else found
+        part = columns[:, read.longest : read.longest + count]
+        part = nn.functional.pad(part, (0, 0, 0, count - part.size(1)))
+        return part.repeat_interleave(memory.sharing, 0) if memory.sharing > 1 else part
     at = read.positions(count).clamp(max=width - 1)
     row = torch.arange(at.size(0), device=at.device)[:, None] // memory.sharing
     return columns[row, at]
@@ -245,8 +245,8 @@ def columns_of(memory: SourceMemory, read: TokensRead, count: int) -> Tensor:
 
 def unfolded(lengths: Tensor, config: ByteNetConfig) -> Tensor:
     """The number of columns of sources with these lengths S: max(S, ceil(a S + b)), (B,)."""
-    found = torch.ceil(config.length_ratio * lengths.double() + config.extra_columns).long()
-    return torch.maximum(found, lengths)
+    columns = torch.ceil(config.length_ratio * lengths.double() + config.extra_columns).long()
+    return torch.maximum(columns, lengths)
 
 
 def check_blocks(config: ByteNetConfig) -> None:

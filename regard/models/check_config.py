@@ -42,8 +42,8 @@ def config_of(
         RegardError: the one that `error` makes. A field is unknown, missing, of a wrong type or out
             of range, or two fields contradict each other.
     """
-    found = checked(dict(values), _schema(kind), where, error, section)
-    config = kind(**dict(found))
+    options = checked(dict(values), _schema(kind), where, error, section)
+    config = kind(**dict(options))
     names = {name: f"{section}.{name}" for name in vars(config)} if section else {}
     check_consistent(config, where, error, names)
     return config

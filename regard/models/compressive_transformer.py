@@ -87,9 +87,9 @@ class CompressiveTransformer(TransformerXL):
         """See `TransformerXL.forward`. In training the extra "reconstruction" is the sum of the
         reconstruction loss over the tokens.
         """
-        read = self._memory_for(ids, state)
-        *_, hidden = self._layers(ids, read)
-        memory = read.advance(ids.size(1))
+        before = self._memory_for(ids, state)
+        *_, hidden = self._layers(ids, before)
+        memory = before.advance(ids.size(1))
         oldest = memory.oldest_groups()
         compressed = self._compress(oldest)
         extras = {}
@@ -101,10 +101,10 @@ class CompressiveTransformer(TransformerXL):
         self, tokens: Tensor, state: CarriedMemory, lengths: Tensor | None = None
     ) -> CarriedMemory:
         """See `TransformerXL.prefill`."""
-        read = self._memory_for(tokens, state)
-        for _ in self._layers(tokens, read):
+        before = self._memory_for(tokens, state)
+        for _ in self._layers(tokens, before):
             pass
-        memory = read.advance(tokens.size(1), lengths)
+        memory = before.advance(tokens.size(1), lengths)
         return memory.compress(self._compress(memory.oldest_groups()), self._keys_and_values)
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> CompressedMemory:
@@ -130,7 +130,7 @@ class CompressiveTransformer(TransformerXL):
     def _compress(self, positions: Tensor) -> Tensor:
         """Layer by layer: (B, L, G, c, D) -> (B, L, G, D)."""
         layers = zip(self.compressions, positions.unbind(1), strict=True)
-        return torch.stack([compress(read) for compress, read in layers], 1)
+        return torch.stack([compress(groups) for compress, groups in layers], 1)
 
     def _reconstruction(
         self, memory: CarriedMemory, count: int, old: Tensor, compressed: Tensor
@@ -143,9 +143,9 @@ class CompressiveTransformer(TransformerXL):
         for n, block in enumerate(self.blocks):
             with frozen(block):
                 query = block.content_queries(memory.hidden[:, n, segment])  # (B, H, T, K)
-                wanted = ops.attention(query, *block.keys_and_values(old[:, n].flatten(1, 2)))
-                found = ops.attention(query, *block.keys_and_values(compressed[:, n]))
-            difference = (wanted - found).float()
+                expected = ops.attention(query, *block.keys_and_values(old[:, n].flatten(1, 2)))
+                reconstructed = ops.attention(query, *block.keys_and_values(compressed[:, n]))
+            difference = (expected - reconstructed).float()
             total = total + torch.linalg.vector_norm(difference, dim=(1, 3)).sum()
         return total
 
@@ -153,7 +153,7 @@ class CompressiveTransformer(TransformerXL):
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
     """What is computed here gives no gradient to the parameters of a module."""
-    learned = [one for one in module.parameters() if one.requires_grad]
+    learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in learned:
         parameter.requires_grad_(False)
     try:

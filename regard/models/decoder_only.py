@@ -45,8 +45,8 @@ class DecoderOnlyConfig:
     @property
     def max_length(self) -> int | None:
         """Of a source, and of a target: half of the context each."""
-        whole = self.inner().max_length
-        return None if whole is None else max(1, whole // 2)
+        context = self.inner().max_length
+        return None if context is None else max(1, context // 2)
 
     @property
     def d_model(self) -> int:
@@ -61,16 +61,16 @@ class DecoderOnlyConfig:
                 no language model.
         """
         kind = _language_model(self.decoder)
-        known = asdict(self)
-        own = {name: known[name] for name in ("vocab_size", *SPECIAL_TOKENS)}
-        names = {one.name for one in fields(kind.Config)}
-        own = {name: value for name, value in own.items() if name in names}
-        if twice := [name for name in own if name in self.inside]:
+        options = asdict(self)
+        shared = {name: options[name] for name in ("vocab_size", *SPECIAL_TOKENS)}
+        names = {option.name for option in fields(kind.Config)}
+        shared = {name: value for name, value in shared.items() if name in names}
+        if twice := [name for name in shared if name in self.inside]:
             raise CheckpointError(
                 f"config.json: `inside.{twice[0]}` would have no effect: it is that of the whole "
-                f"model, {own[twice[0]]}. Leave it out."
+                f"model, {shared[twice[0]]}. Leave it out."
             )
-        return config_of(kind.Config, {**self.inside, **own}, "config.json", section="inside")
+        return config_of(kind.Config, {**self.inside, **shared}, "config.json", section="inside")
 
 
 class DecoderOnly(nn.Module, EncoderDecoder[State]):
@@ -98,11 +98,11 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
                 f"{type(model).__name__} cannot generate targets: its vocabulary has no token that "
                 "ends a text (eos)."
             )
-        given = {role: number for role, number in special.items() if number is not None}
-        given = {"pad": 0, "bos": special["eos"], **given}
-        made = cls(DecoderOnlyConfig(inside.pop("vocab_size"), name, inside, **given))
-        made.decoder.load_state_dict(cast(nn.Module, model).state_dict())
-        return made
+        tokens = {role: number for role, number in special.items() if number is not None}
+        tokens = {"pad": 0, "bos": special["eos"], **tokens}
+        encoder_decoder = cls(DecoderOnlyConfig(inside.pop("vocab_size"), name, inside, **tokens))
+        encoder_decoder.decoder.load_state_dict(cast(nn.Module, model).state_dict())
+        return encoder_decoder
 
     @property
     def head(self) -> Head:  # type: ignore[override]

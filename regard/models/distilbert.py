@@ -150,27 +150,27 @@ class DistilBert(nn.Module, Encoder):
             ConfigError: this family has no head of that kind.
         """
         config, width = self.config, self.config.d_model
-        made: nn.Module
+        head: nn.Module
         match kind:
             case "masked_lm":
                 softmax = softmax_over(self.embedding, config)
-                made = MaskedLMHead(width, config.activation, NORM_EPS, softmax)
+                head = MaskedLMHead(width, config.activation, NORM_EPS, softmax)
             case "classes" | "multiple_choice":
                 inner, dropout = DenseActivation(width, "relu"), config.classes_dropout
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=dropout
                 )
             case "tags":
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=every_token, dropout=config.dropout
                 )
             case "span":
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, 2, pooling=every_token, dropout=config.span_dropout
                 )
             case _:
                 raise no_head(self, kind, ("masked_lm", *TASK_HEADS))
-        return init_weights(made, config.init_range)
+        return init_weights(head, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

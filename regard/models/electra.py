@@ -90,26 +90,26 @@ class Electra(Bert):
         config = self.config
         width, dropout = config.d_model, config.head_dropout
         dropout = config.dropout if dropout is None else dropout
-        made: nn.Module
+        head: nn.Module
         match kind:
             case "replaced":
                 inner = DenseActivation(width, config.activation)
-                made = ClassificationHead(width, 1, pooling=every_token, inner=inner)
+                head = ClassificationHead(width, 1, pooling=every_token, inner=inner)
             case "masked_lm":  # gelu, whatever the layers have
                 softmax = softmax_over(self.embedding, config)
-                made = MaskedLMHead(width, "gelu", config.norm_eps, softmax)
+                head = MaskedLMHead(width, "gelu", config.norm_eps, softmax)
             case "classes":
                 inner = DenseActivation(width, "gelu", dropout)
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=dropout
                 )
             case "multiple_choice":
                 inner = DenseActivation(width, config.choice_activation)
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=config.choice_dropout
                 )
             case "tags" | "span":
                 return super().new_head(kind, outputs)
             case _:
                 raise no_head(self, kind, ("replaced", "masked_lm", *TASK_HEADS))
-        return init_weights(made, config.init_range)
+        return init_weights(head, config.init_range)

@@ -109,11 +109,11 @@ class BidirectionalCells(State):
     def cleared(self, rows: Tensor) -> BidirectionalCells:
         """The same state with zeros in these rows, (B,) bool."""
         self.consume()
-        kept = {
+        tensors = {
             name: torch.where(rows[:, None, None], 0.0, tensor)
             for name, tensor in self.tensors().items()
         }
-        return self.with_tensors(kept)
+        return self.with_tensors(tensors)
 
 
 class WordEncoder(nn.Module):
@@ -121,13 +121,13 @@ class WordEncoder(nn.Module):
 
     def __init__(self, config: ElmoConfig):
         super().__init__()
-        width, found = sum(count for _, count in config.filters), config.d_model // 2
+        width, d_word = sum(count for _, count in config.filters), config.d_model // 2
         self.characters = CharacterConvolution(
             ELMO_CHARACTERS, config.d_character, config.filters, config.activation
         )
         self.highways = nn.Sequential(*(Highway(width) for _ in range(config.highway_layers)))
         # The authors' program projects where the widths differ.
-        self.projection = nn.Identity() if width == found else nn.Linear(width, found)
+        self.projection = nn.Identity() if width == d_word else nn.Linear(width, d_word)
 
     def forward(self, batch: Sequences) -> Tensor:
         """(B, T, P), zeros at the padding; "characters" of the extras are (B, T, C).
@@ -138,8 +138,8 @@ class WordEncoder(nn.Module):
 
     def _of(self, characters: Tensor) -> Tensor:
         """(N, C) -> (N, P)"""
-        found: Tensor = self.projection(self.highways(self.characters(characters)))
-        return found
+        vectors: Tensor = self.projection(self.highways(self.characters(characters)))
+        return vectors
 
 
 class Elmo(nn.Module, Encoder):
@@ -223,10 +223,10 @@ class Elmo(nn.Module, Encoder):
         """
         if state is not None:
             state.consume()
-        found = list(self._layers(batch, state or self.empty(len(batch))))
-        ends = [end for _, end in found[1:]]
-        parts = (stack_cells([one[side] for one in ends]) for side in (0, 1))
-        return [hidden for hidden, _ in found], BidirectionalCells(*parts)
+        layers = list(self._layers(batch, state or self.empty(len(batch))))
+        ends = [end for _, end in layers[1:]]
+        parts = (stack_cells([end[side] for end in ends]) for side in (0, 1))
+        return [hidden for hidden, _ in layers], BidirectionalCells(*parts)
 
     def empty(self, rows: int) -> BidirectionalCells:
         """The state before anything was read: zeros."""
@@ -251,12 +251,12 @@ class Elmo(nn.Module, Encoder):
         self, layers: Sequence[ProjectedLSTM], x: Tensor, start: Cells, lengths: Tensor
     ) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
         """Hidden states (B, T, P) of each layer, and those and the cells at its end, (B, ...)."""
-        some = lengths[:, None] > 0
+        nonempty = lengths[:, None] > 0
         for n, layer in enumerate(layers):
             x, before = self.dropout(x), (start.hidden[:, n], start.cell[:, n])
             hiddens, cells = layer(x, *before)
             ends = zip((hiddens, cells), before, strict=True)
-            end = [torch.where(some, last_states(states, lengths), old) for states, old in ends]
+            end = [torch.where(nonempty, last_states(states, lengths), old) for states, old in ends]
             x = hiddens + x if n and self.config.residual else hiddens
             yield x, (end[0], end[1])
 
@@ -281,9 +281,9 @@ class Elmo(nn.Module, Encoder):
             (state.forward, state.backward),
             strict=True,
         ):
-            found = list(self._read(layers, x, start, batch.lengths[:rows]))
-            sides.append(found[-1][0])
-            ends.append(stack_cells([end for _, end in found]))
+            outputs = list(self._read(layers, x, start, batch.lengths[:rows]))
+            sides.append(outputs[-1][0])
+            ends.append(stack_cells([end for _, end in outputs]))
         return Output(self.dropout(torch.cat(sides)), BidirectionalCells(*ends))
 
     # ---- heads and texts

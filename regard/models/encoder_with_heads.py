@@ -80,8 +80,8 @@ class EncoderWithHeads(nn.Module):
             ConfigError: this model has no such head.
         """
         if kind not in self.heads:
-            found = ", ".join(self.heads) or "none"
-            raise ConfigError(f"This model has no head {kind!r}. Its heads: {found}.")
+            kinds = ", ".join(self.heads) or "none"
+            raise ConfigError(f"This model has no head {kind!r}. Its heads: {kinds}.")
         return cast(TaskHead, self.heads[kind])
 
     @property
@@ -123,20 +123,20 @@ class EncoderWithHeads(nn.Module):
 
     def with_head(self, kind: str, outputs: int) -> EncoderWithHeads:
         """The same encoder under one head: this model's own where it fits, else a new one."""
-        own = self.heads[kind] if kind in self.heads else None
-        if own is not None and (not isinstance(own, COUNTED) or own.outputs == outputs):
-            return EncoderWithHeads(self.encoder, {kind: own}).train(self.training)
+        head = self.heads[kind] if kind in self.heads else None
+        if head is not None and (not isinstance(head, COUNTED) or head.outputs == outputs):
+            return EncoderWithHeads(self.encoder, {kind: head}).train(self.training)
         return self.with_new_head(kind, outputs)
 
     def with_new_head(self, kind: str, outputs: int) -> EncoderWithHeads:
         """The same encoder under one new head, which begins with this model's pooler where the
         encoder's family has it so.
         """
-        made: Any = new_head(self.encoder, kind, outputs).to(self._device())
+        head: Any = new_head(self.encoder, kind, outputs).to(self._device())
         poolers = [self.heads[k] for k in self.encoder.pooled if k in self.heads]
         if kind in self.encoder.pooled and poolers:
-            made.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
-        return EncoderWithHeads(self.encoder, {kind: made}).train(self.training)
+            head.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
+        return EncoderWithHeads(self.encoder, {kind: head}).train(self.training)
 
     @property
     def deployed(self) -> EncoderWithHeads:
@@ -146,9 +146,9 @@ class EncoderWithHeads(nn.Module):
     def new_like(self) -> EncoderWithHeads:
         """A new model of the same configuration, with new weights."""
         kind: Any = type(self.encoder)
-        made = assembled(kind(self.config), self.outputs())
-        made.labels = self.labels
-        return made
+        model = assembled(kind(self.config), self.outputs())
+        model.labels = self.labels
+        return model
 
     def outputs(self) -> dict[str, int]:
         """The number of outputs of each head; 1 where its kind determines it."""
@@ -200,10 +200,10 @@ def with_options(model: nn.Module, changes: Mapping[str, Any]) -> nn.Module:
     try:
         config = replace(config, **changes)
     except TypeError:
-        known = asdict(config)
-        wrong = ", ".join(name for name in changes if name not in known)
+        options = asdict(config)
+        wrong = ", ".join(name for name in changes if name not in options)
         raise ConfigError(
-            f"[model] {wrong}: no option of this model. Its options: {', '.join(known)}."
+            f"[model] {wrong}: no option of this model. Its options: {', '.join(options)}."
         ) from None
     config = config_of(type(config), asdict(config), "[model]", ConfigError)
     if isinstance(model, EncoderWithHeads):

@@ -27,22 +27,22 @@ def exchange_vocabulary(model: nn.Module, rows: Sequence[int], **ids: int | None
             for more than tokens.
     """
     of_tokens = _tensors_of_tokens(model)
-    made = _like(model, len(rows), **ids)
+    exchanged = _like(model, len(rows), **ids)
     index = torch.tensor(rows)
     tensors = {
         name: _exchanged(old, index) if name in of_tokens else old
         for name, old in model.state_dict().items()
     }
-    made.load_state_dict(tensors)
-    made.train(model.training)
-    return made.to(next(model.parameters()).device)
+    exchanged.load_state_dict(tensors)
+    exchanged.train(model.training)
+    return exchanged.to(next(model.parameters()).device)
 
 
 def _exchanged(old: Tensor, index: Tensor) -> Tensor:
     """(V, ...) -> (V', ...)"""
-    known = old[index.clamp(min=0).to(old.device)]
+    rows = old[index.clamp(min=0).to(old.device)]
     new = (index < 0).to(old.device).view(-1, *[1] * (old.dim() - 1))
-    return torch.where(new, old.mean(0, keepdim=True), known)
+    return torch.where(new, old.mean(0, keepdim=True), rows)
 
 
 def _tensors_of_tokens(model: nn.Module) -> set[str]:
@@ -57,14 +57,14 @@ def _tensors_of_tokens(model: nn.Module) -> set[str]:
         raise _divided(model, "it is divided into clusters by the order of its tokens")
     with torch.device("meta"):
         shapes, larger = (
-            {name: one.shape for name, one in _like(model, count).state_dict().items()}
+            {name: tensor.shape for name, tensor in _like(model, count).state_dict().items()}
             for count in (size, size + 1)
         )
-    found = {name for name, shape in shapes.items() if larger.get(name) != shape}
-    for name in found:
+    names = {name for name, shape in shapes.items() if larger.get(name) != shape}
+    for name in names:
         if shapes[name][:1] != (size,) or larger.get(name) != (size + 1, *shapes[name][1:]):
             raise _divided(model, f"{name} has no row for each token")
-    return found
+    return names
 
 
 def _divided(model: nn.Module, why: str) -> ConfigError:
@@ -78,8 +78,8 @@ def _like(model: nn.Module, vocab_size: int, **ids: int | None) -> nn.Module:
     """A new model with the same options but for those of the vocabulary."""
     config: Any = replace(model.config, vocab_size=vocab_size, **ids)  # type: ignore[type-var]
     if not isinstance(model, EncoderWithHeads):
-        made: nn.Module = type(model)(config)
-        return made
+        plain: nn.Module = type(model)(config)
+        return plain
     kind: Any = type(model.encoder)
     grown = assembled(kind(config), model.outputs())
     grown.labels, grown.architecture = model.labels, model.architecture

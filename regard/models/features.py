@@ -129,10 +129,10 @@ class Features(nn.Module, Encoder):
             options: `choice` and the others of `FeaturesConfig` that are not of the encoder.
         """
         inside = asdict(encoder.config)
-        own = {key: inside.pop(key) for key in ("vocab_size", "pad")}
-        made = cls(FeaturesConfig(encoder=name, inside=inside, **own, **options))
-        made.encoder.load_state_dict(cast(nn.Module, encoder).state_dict())
-        return made
+        own_options = {key: inside.pop(key) for key in ("vocab_size", "pad")}
+        features = cls(FeaturesConfig(encoder=name, inside=inside, **own_options, **options))
+        features.encoder.load_state_dict(cast(nn.Module, encoder).state_dict())
+        return features
 
     def train(self, mode: bool = True) -> Features:
         """Train or evaluate the biLSTM; the encoder stays in evaluation mode, without dropout."""
@@ -147,8 +147,8 @@ class Features(nn.Module, Encoder):
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """The features, and what the biLSTM gives."""
         feature = self.choice(self.encoder.states(batch))
-        known = batch.ids.clamp(max=self.config.vocab_size)  # all unknown words share one vector
-        feature = torch.cat([self.words(known).to(feature.dtype), feature], -1)
+        ids = batch.ids.clamp(max=self.config.vocab_size)  # all unknown words share one vector
+        feature = torch.cat([self.words(ids).to(feature.dtype), feature], -1)
         yield feature
         yield tokens.of(self.recurrent(self.dropout(feature), batch.lengths)[0])
 

@@ -45,9 +45,11 @@ class GeneratorAndDiscriminator(EncoderWithHeads):
     @property
     def deployed(self) -> EncoderWithHeads:
         """See `EncoderWithHeads`: the discriminator."""
-        found = EncoderWithHeads(self.encoder, dict(self.heads.items())).train(self.training)
-        found.labels, found.architecture = self.labels, self.architecture
-        return found
+        discriminator = EncoderWithHeads(self.encoder, dict(self.heads.items())).train(
+            self.training
+        )
+        discriminator.labels, discriminator.architecture = self.labels, self.architecture
+        return discriminator
 
     def new_like(self) -> GeneratorAndDiscriminator:
         """See `EncoderWithHeads`."""

@@ -230,22 +230,22 @@ class GPT(nn.Module, CachedLanguageModel, Encoder):
             ConfigError: this family has no head of that kind.
         """
         config, width = self.config, self.config.d_model
-        made: nn.Module
+        head: nn.Module
         match kind:
             case "classes":
                 pooling = LastToken(skip=config.pad)
-                made = ClassificationHead(width, outputs, pooling=pooling, bias=False)
+                head = ClassificationHead(width, outputs, pooling=pooling, bias=False)
             case "tags":
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=every_token, dropout=self.tags_dropout
                 )
             case "span":
-                made = ClassificationHead(width, 2, pooling=every_token)
+                head = ClassificationHead(width, 2, pooling=every_token)
             case "multiple_choice":
-                made = ChoiceHead(width, config.choice_activation, config.choice_dropout)
+                head = ChoiceHead(width, config.choice_activation, config.choice_dropout)
             case _:
                 raise no_head(self, kind, TASK_HEADS)
-        return init_weights(made, config.init_range)
+        return init_weights(head, config.init_range)
 
     @property
     def tags_dropout(self) -> float:

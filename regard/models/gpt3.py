@@ -96,8 +96,8 @@ class GPT3(GPT2):
     def layer_masks(self, mask: Callable[[int | None], KeyMask]) -> list[KeyMask]:
         """The mask of each layer; mask: from a window, or None for all tokens, to a mask."""
         kinds = self.config.attention_kinds
-        made = {"global": mask(None), "local": mask(self.config.window)}
-        return [made[kinds[n % len(kinds)]] for n in range(self.config.layers)]
+        masks = {"global": mask(None), "local": mask(self.config.window)}
+        return [masks[kinds[n % len(kinds)]] for n in range(self.config.layers)]
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`; the last layer includes the final norm."""

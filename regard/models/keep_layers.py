@@ -41,9 +41,9 @@ def keep_layers(model: nn.Module, layers: Sequence[int]) -> EncoderWithHeads:
         )
     kind: Any = type(encoder)
     copy = assembled(kind(replace(model.config, layers=len(layers))), model.outputs())
-    weights, wanted = _chosen(model.state_dict(), layers, count), copy.state_dict()
+    weights, expected = _chosen(model.state_dict(), layers, count), copy.state_dict()
     if {name: weight.shape for name, weight in weights.items()} != {
-        name: weight.shape for name, weight in wanted.items()
+        name: weight.shape for name, weight in expected.items()
     }:
         raise _unsuited(encoder)
     copy.load_state_dict(weights)
@@ -64,14 +64,14 @@ def _chosen(weights: dict[str, Tensor], layers: Sequence[int], count: int) -> di
     """
     parts = {name: OF_LAYER.fullmatch(name) for name in weights}
     of_layers = [part for part in parts.values() if part is not None]
-    each = {part[1] for part in of_layers if int(part[2]) == count - 1}  # has all the layers
-    found = {}
+    prefixes = {part[1] for part in of_layers if int(part[2]) == count - 1}  # has all the layers
+    chosen = {}
     for name, weight in weights.items():
         part = parts[name]
-        if part is None or part[1] not in each:
-            found[name] = weight
+        if part is None or part[1] not in prefixes:
+            chosen[name] = weight
             continue
         for index, layer in enumerate(layers):
             if layer == int(part[2]):
-                found[f"{part[1]}{index}{part[3]}"] = weight
-    return found
+                chosen[f"{part[1]}{index}{part[3]}"] = weight
+    return chosen

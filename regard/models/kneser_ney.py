@@ -56,9 +56,9 @@ class KneserNeyConfig:
     @property
     def predicted(self) -> np.ndarray:
         """Which tokens have a probability, (V,) bool."""
-        found = np.ones(self.vocab_size, dtype=bool)
-        found[[i for i in {self.pad, self.bos} - {self.eos} if i < self.vocab_size]] = False
-        return found
+        mask = np.ones(self.vocab_size, dtype=bool)
+        mask[[i for i in {self.pad, self.bos} - {self.eos} if i < self.vocab_size]] = False
+        return mask
 
 
 @dataclass
@@ -108,17 +108,17 @@ class NGramTable(nn.Module):
         """
         key = prefix * self.vocab_size + token
         at = torch.searchsorted(self.key, key).clamp(max=len(self.key) - 1)
-        known = (prefix >= 0) & (token >= 0) & (self.key[at] == key)
-        return torch.where(known, at, NONE)
+        exists = (prefix >= 0) & (token >= 0) & (self.key[at] == key)
+        return torch.where(exists, at, NONE)
 
     def following(self, prefixes: Tensor) -> tuple[Tensor, Tensor]:
         """All n-grams with these prefixes (P,): of each the position of its prefix in `prefixes`,
         and its index.
         """
-        known = (prefixes >= 0).nonzero()[:, 0]
-        first, end = self.start[prefixes[known]], self.start[prefixes[known] + 1]
+        valid = (prefixes >= 0).nonzero()[:, 0]
+        first, end = self.start[prefixes[valid]], self.start[prefixes[valid] + 1]
         counts = end - first
-        rows = known.repeat_interleave(counts)
+        rows = valid.repeat_interleave(counts)
         within = torch.arange(len(rows), device=rows.device) - (
             counts.cumsum(0) - counts
         ).repeat_interleave(counts)
@@ -134,8 +134,8 @@ class KneserNeyHead:
     def logits(self, hidden: Tensor) -> Tensor:
         """Log-probabilities: contexts (..., order - 1) -> (..., V)."""
         size = max(1, PARTS // self.tables[0].vocab_size)
-        found = [self._distributions(part) for part in hidden.flatten(0, -2).split(size)]
-        return torch.cat(found).unflatten(0, hidden.shape[:-1])
+        parts = [self._distributions(part) for part in hidden.flatten(0, -2).split(size)]
+        return torch.cat(parts).unflatten(0, hidden.shape[:-1])
 
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
@@ -152,30 +152,30 @@ class KneserNeyHead:
         total = self.tables[0].log_prob[targets]
         for length in range(1, len(self.tables)):
             context, shorter, longer = self._of_contexts(contexts, length)
-            found = longer.find(context, targets)
+            ngrams = longer.find(context, targets)
             backed_off = total + shorter.log_backoff[context].where(context >= 0, 0.0)
-            total = longer.log_prob[found].where(found >= 0, backed_off)
+            total = longer.log_prob[ngrams].where(ngrams >= 0, backed_off)
         return -total.double().sum(), len(targets)
 
     def _distributions(self, contexts: Tensor) -> Tensor:
         """(N, order - 1) -> (N, V)"""
-        found = self.tables[0].log_prob.repeat(len(contexts), 1)
+        log_probs = self.tables[0].log_prob.repeat(len(contexts), 1)
         for length in range(1, len(self.tables)):
             context, shorter, longer = self._of_contexts(contexts, length)
-            found += shorter.log_backoff[context].where(context >= 0, 0.0)[:, None]
+            log_probs += shorter.log_backoff[context].where(context >= 0, 0.0)[:, None]
             rows, numbers = longer.following(context)
-            found[rows, longer.key[numbers] % longer.vocab_size] = longer.log_prob[numbers]
-        return found
+            log_probs[rows, longer.key[numbers] % longer.vocab_size] = longer.log_prob[numbers]
+        return log_probs
 
     def _of_contexts(self, contexts: Tensor, length: int) -> tuple[Tensor, NGramTable, NGramTable]:
         """The indices of the last `length` tokens of contexts, (N, order - 1) -> (N,), the table of
         this length, and that of one token more.
         """
         first, *others = contexts[:, contexts.size(1) - length :].unbind(1)
-        found = first
+        index = first
         for table, token in zip(self.tables[1:length], others, strict=True):
-            found = table.find(found, token)
-        return found, self.tables[length - 1], self.tables[length]
+            index = table.find(index, token)
+        return index, self.tables[length - 1], self.tables[length]
 
 
 class KneserNey(nn.Module, LanguageModel[Contexts]):
@@ -236,9 +236,9 @@ class KneserNey(nn.Module, LanguageModel[Contexts]):
     def prefill(self, tokens: Tensor, state: Contexts, lengths: Tensor | None = None) -> Contexts:
         """See `Generator`."""
         state.consume()
-        every = torch.cat([state.tokens[:, None], state.after(tokens, self.config.eos)], 1)
+        contexts = torch.cat([state.tokens[:, None], state.after(tokens, self.config.eos)], 1)
         last = torch.full((len(tokens),), tokens.size(1)) if lengths is None else lengths
-        return Contexts(every[torch.arange(len(tokens)), last])
+        return Contexts(contexts[torch.arange(len(tokens)), last])
 
     @property
     def first_token(self) -> int:
@@ -288,8 +288,8 @@ class _Level:
         """
         discount = np.array([0, *_discounts(counts, length)])[np.minimum(counts, 3)]
         total = np.bincount(self.prefix, counts, prefixes)
-        taken = np.bincount(self.prefix, discount, prefixes)
-        backoff = np.divide(taken, total, out=np.ones(prefixes), where=total > 0)
+        discounts = np.bincount(self.prefix, discount, prefixes)
+        backoff = np.divide(discounts, total, out=np.ones(prefixes), where=total > 0)
         return backoff, (counts - discount) / np.maximum(total, 1)[self.prefix]
 
 
@@ -320,9 +320,9 @@ def _discounts(counts: np.ndarray, length: int) -> tuple[float, float, float]:
     once, twice, thrice, four = (int((counts == k).sum()) for k in (1, 2, 3, 4))
     if min(once, twice, thrice) > 0:
         y = once / (once + 2 * twice)
-        found = 1 - 2 * y * twice / once, 2 - 3 * y * thrice / twice, 3 - 4 * y * four / thrice
-        if min(found) >= 0:
-            return found
+        discounts = 1 - 2 * y * twice / once, 2 - 3 * y * thrice / twice, 3 - 4 * y * four / thrice
+        if min(discounts) >= 0:
+            return discounts
     warnings.warn(
         f"The n-grams of {length} tokens are too few, or their counts too unusual, for discounts "
         f"of their own: {', '.join(map(str, FALLBACK))} are taken.",
@@ -335,12 +335,12 @@ def _check_ids(ids: np.ndarray, config: KneserNeyConfig) -> None:
     if not len(ids):
         raise DataError("the text", None, "has no tokens: there is nothing to count.")
     if ids.max() >= config.vocab_size:
-        said = f"has the id {ids.max():,}, but the vocabulary has {config.vocab_size:,} tokens."
-        raise DataError("the text", None, said)
+        problem = f"has the id {ids.max():,}, but the vocabulary has {config.vocab_size:,} tokens."
+        raise DataError("the text", None, problem)
     never = np.setdiff1d(np.unique(ids), config.predicted.nonzero()[0])
     if len(never):
-        said = f"has the id {never[0]}, which is `pad` or `bos` and is never predicted."
-        raise DataError("the text", None, said)
+        problem = f"has the id {never[0]}, which is `pad` or `bos` and is never predicted."
+        raise DataError("the text", None, problem)
 
 
 def _log(probability: np.ndarray) -> Tensor:

@@ -239,16 +239,16 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
         match kind:
             case "classes":
                 pooling = LastToken(skip=self.config.pad)
-                made = ClassificationHead(width, outputs, pooling=pooling, bias=False)
+                head = ClassificationHead(width, outputs, pooling=pooling, bias=False)
             case "tags":
-                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
+                head = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
             case "span":
-                made = ClassificationHead(width, 2, pooling=every_token)
+                head = ClassificationHead(width, 2, pooling=every_token)
             case "multiple_choice":
-                made = ClassificationHead(width, 1, pooling=last_token, dropout=dropout)
+                head = ClassificationHead(width, 1, pooling=last_token, dropout=dropout)
             case _:
                 raise no_head(self, kind, TASK_HEADS)
-        return init_weights(made, self.config.init_range)
+        return init_weights(head, self.config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

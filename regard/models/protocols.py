@@ -244,13 +244,13 @@ def first_token_of(candidates: Sequence[int | None], vocab_size: int) -> int:
     Raises:
         ConfigError: there is none, or it is not in the vocabulary.
     """
-    found = next((one for one in candidates if one is not None), None)
-    if found is None or found >= vocab_size:
+    token = next((candidate for candidate in candidates if candidate is not None), None)
+    if token is None or token >= vocab_size:
         raise ConfigError(
             "An empty prompt needs a token that begins or ends a text (bos or eos), but this "
             "model's vocabulary has none. Give a prompt of at least one word."
         )
-    return found
+    return token
 
 
 class LanguageModel(Generator[S]):

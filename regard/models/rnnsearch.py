@@ -109,11 +109,11 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
         """The input t_i of the output layer (B, T, l), and the next state."""
         attend, hidden = self.cross_attention(state.source, self.score, self.capture), state.hidden
         words = self.dropout(self.embedding(ids))  # (B, T) -> (B, T, m)
-        read = []
+        inputs = []
         for word in words.unbind(1):
             context = attend(hidden)  # (B, 2D)
-            read.append(torch.cat([hidden, word, context], 1))
+            inputs.append(torch.cat([hidden, word, context], 1))
             below = self.gru.input(torch.cat([word, context], 1)).to(hidden.dtype)
             hidden = reset_first_gru_step(below, hidden, self.gru.recurrent.weight)
-        pairs = self.readout(torch.stack(read, 1)).unflatten(2, (-1, 2))  # -> (B, T, l, 2)
+        pairs = self.readout(torch.stack(inputs, 1)).unflatten(2, (-1, 2))  # -> (B, T, l, 2)
         return self.dropout(pairs.amax(-1)), SearchState(hidden, state.source)

@@ -73,27 +73,27 @@ class Roberta(Bert):
         config = self.config
         width, dropout = config.d_model, config.head_dropout
         dropout = config.dropout if dropout is None else dropout
-        made: nn.Module
+        head: nn.Module
         match kind:
             case "masked_lm":  # gelu, whatever the layers have
-                made = MaskedLMHead(
+                head = MaskedLMHead(
                     width, "gelu", config.norm_eps, softmax_over(self.embedding, config)
                 )
             case "classes":
                 inner = DenseActivation(width, "tanh", dropout)
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=dropout
                 )
             case "multiple_choice":
                 inner = DenseActivation(width, "tanh")
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=config.dropout
                 )
             case "next_sentence":
                 raise no_head(self, kind, ("pooler", "masked_lm", *TASK_HEADS))
             case _:
                 return super().new_head(kind, outputs)
-        return init_weights(made, config.init_range)
+        return init_weights(head, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

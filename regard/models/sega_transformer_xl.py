@@ -166,8 +166,8 @@ class SegaTransformerXL(TransformerXL):
     def _distances(self, memory: CarriedMemory, count: int) -> list[Distances]:
         assert isinstance(memory, SegaMemory)
         numbers, like = memory.read_segment_numbers(count), memory.hidden  # (B, S, 2)
-        made = self._released if self.config.relation == "released" else self._paper
-        return [made(numbers, count, like)] * self.config.layers
+        scores_of = self._released if self.config.relation == "released" else self._paper
+        return [scores_of(numbers, count, like)] * self.config.layers
 
     def _paper(self, numbers: Tensor, count: int, like: Tensor) -> DistanceScores:
         total, config = numbers.size(1), self.config
@@ -178,8 +178,8 @@ class SegaTransformerXL(TransformerXL):
             distance = of_part[:, total - count :, None] - of_part[:, None]  # (B, T, S)
             distance = distance.clamp(min=0, max=config.max_distance)
             # A tensor on "meta", for estimates, has no largest number: there may be one a position.
-            known = distance.numel() and not distance.is_meta
-            farthest = int(distance.max()) if known else total - 1
+            has_values = distance.numel() and not distance.is_meta
+            farthest = int(distance.max()) if has_values else total - 1
             distances = torch.arange(farthest + 1, device=numbers.device)
             vectors = self.dropout(self._placed(distances, 1 + part, like))
             others.append((vectors, distance[:, None]))

@@ -116,9 +116,9 @@ class SegaBert(Bert):
 def with_indices(batch: Sequences, indices: Iterable[Sequence[Indices]]) -> Sequences:
     """A padded batch whose tokens have these indices, a list for each sequence."""
     extras = torch.zeros(3, *batch.ids.shape, dtype=torch.long)
-    for row, found in enumerate(indices):
-        if found:
-            extras[:, row, : len(found)] = torch.tensor(found).T
+    for row, of_row in enumerate(indices):
+        if of_row:
+            extras[:, row, : len(of_row)] = torch.tensor(of_row).T
     extras = extras.to(batch.ids.device)
     return replace(batch, extras={**batch.extras, **dict(zip(EXTRAS, extras, strict=True))})
 
@@ -132,30 +132,32 @@ def indexed_input(text: str, tokenizer: Any) -> tuple[list[int], list[Indices]]:
     starts = sentence_starts(text)
     ends = [start for start, _ in starts[1:]] + [len(text)]
     sentences = [text[start:end] for (start, _), end in zip(starts, ends, strict=True)]
-    ids, found = [first], [(0, 0, 0)]
+    ids, indices = [first], [(0, 0, 0)]
     paragraph, sentence = -1, 0
-    for (_, begins), own in zip(starts, tokenizer.encode_many(sentences), strict=True):
+    for (_, begins), sentence_ids in zip(starts, tokenizer.encode_many(sentences), strict=True):
         paragraph, sentence = (paragraph + 1, 0) if begins else (paragraph, sentence + 1)
-        ids += own
-        found += [(paragraph, sentence, token) for token in range(len(own))]
-    return [*ids, last], [*found, (*found[-1][:2], found[-1][2] + 1)]
+        ids += sentence_ids
+        indices += [(paragraph, sentence, token) for token in range(len(sentence_ids))]
+    return [*ids, last], [*indices, (*indices[-1][:2], indices[-1][2] + 1)]
 
 
 def indices_of(ids: Sequence[int], tokenizer: Any) -> list[Indices]:
     """The indices of the tokens of an input: texts between special tokens, a paragraph each."""
     edges = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.bos_id, tokenizer.eos_id} - {None}
-    found: list[Indices] = []
+    indices: list[Indices] = []
     text: list[int] = []
     paragraph = 0
     for number in ids:
         if number not in edges:
             text.append(number)
             continue
-        found += _of_paragraph(text, paragraph, tokenizer)
+        indices += _of_paragraph(text, paragraph, tokenizer)
         paragraph += bool(text)
         text = []
-        found.append((found[-1][0], found[-1][1], found[-1][2] + 1) if found else (0, 0, 0))
-    return found + list(_of_paragraph(text, paragraph, tokenizer))
+        indices.append(
+            (indices[-1][0], indices[-1][1], indices[-1][2] + 1) if indices else (0, 0, 0)
+        )
+    return indices + list(_of_paragraph(text, paragraph, tokenizer))
 
 
 def _of_paragraph(ids: Sequence[int], paragraph: int, tokenizer: Any) -> Iterator[Indices]:

@@ -229,8 +229,10 @@ class InputFeedingDecoder(nn.Module, ABC):
     def first_state(self, memory: Tensor, source: Sequences, cells: Cells) -> InputFeedingState:
         """The state before the first step; ~h is zeros."""
         keys = self.score.prepare(memory)[:, None, None]  # (B, S, K) -> (B, L=1, H=1, S, K)
-        read = SourceMemory(keys, memory[:, None, None], source.lengths)
-        return InputFeedingState(cells, memory.new_zeros(memory.size(0), memory.size(2)), read)
+        source_memory = SourceMemory(keys, memory[:, None, None], source.lengths)
+        return InputFeedingState(
+            cells, memory.new_zeros(memory.size(0), memory.size(2)), source_memory
+        )
 
     def read(
         self, embedded: Tensor, state: InputFeedingState, attend: Callable[[Tensor], Tensor]
@@ -324,10 +326,10 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`; both must be padded."""
         # One lookup for both sides: the gradient of a lookup is as large as the whole vocabulary.
-        both = self._embed(torch.cat([source.ids, target.ids], 1))
-        sources, targets = both.split([source.ids.size(1), target.ids.size(1)], 1)
-        found = self.decoder(targets, self._read(sources, source))
-        return Output(self.dropout(found.hidden), extras=found.extras)
+        embedded = self._embed(torch.cat([source.ids, target.ids], 1))
+        sources, targets = embedded.split([source.ids.size(1), target.ids.size(1)], 1)
+        output = self.decoder(targets, self._read(sources, source))
+        return Output(self.dropout(output.hidden), extras=output.extras)
 
     def read(self, source: Sequences) -> State:
         """The state before the first target token."""
@@ -397,12 +399,12 @@ def check_forms(config: Seq2SeqConfig) -> None:
             f"`d_embedding` must be `d_model` ({config.d_model}) where the output is tied to the "
             f"embedding, but is {config.d_embedding}: leave it out, or set tied = false."
         )
-    defaults = {one.name: one.default for one in fields(config)}
+    defaults = {option.name: option.default for option in fields(config)}
     for name, (other, values) in DEPENDS.items():
-        given = vars(config)
-        if given[name] != defaults[name] and given[other] not in values:
+        chosen = vars(config)
+        if chosen[name] != defaults[name] and chosen[other] not in values:
             must = " or ".join(f'"{value}"' for value in values)
             raise ConfigError(
-                f'`{name}` has no effect with {other} = "{given[other]}": leave it out, or choose '
+                f'`{name}` has no effect with {other} = "{chosen[other]}": leave it out, or choose '
                 f"{other} = {must}."
             )

@@ -133,7 +133,7 @@ class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
         if not self.training:
             return Output(hidden)
         # T times (N, H=1, B/N, S) -> (B, T, S)
-        weights = torch.stack([one.flatten(0, 2) for one in loop.weights], 1)
+        weights = torch.stack([step.flatten(0, 2) for step in loop.weights], 1)
         return Output(hidden, extras={ATTENTION_WEIGHTS: weights, **loop.extras()})
 
     def read(self, source: Sequences) -> CaptionState:
@@ -168,11 +168,11 @@ class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
             hiddens.append(hidden)
             contexts.append(context)
         after = CaptionState(Cells(hidden[:, None], cell[:, None]), state.source, loop.progress)
-        found = self._output(embedded, torch.stack(hiddens, 1), torch.stack(contexts, 1))
-        return found, after, loop
+        outputs = self._output(embedded, torch.stack(hiddens, 1), torch.stack(contexts, 1))
+        return outputs, after, loop
 
     def _output(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Equation 7 without L_o: (B, T, d_embedding)."""
-        read = self.hidden_output(self.dropout(hidden)) + self.context_output(context)
-        found: Tensor = self.dropout(embedded + read)
-        return found
+        update = self.hidden_output(self.dropout(hidden)) + self.context_output(context)
+        output: Tensor = self.dropout(embedded + update)
+        return output

@@ -182,15 +182,17 @@ class T5Encoder(nn.Module, Encoder):
         self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
         init_t5(self, config)
-        prune_as_configured(self, tuple(one for one in config.pruned if one[0] == "encoder"))
+        prune_as_configured(self, tuple(entry for entry in config.pruned if entry[0] == "encoder"))
 
     @classmethod
     def of(cls, model: T5) -> T5Encoder:
         """That of a whole model, with its weights."""
         names = {field.name for field in fields(T5EncoderConfig)}
-        made = cls(T5EncoderConfig(**{k: v for k, v in asdict(model.config).items() if k in names}))
-        made.load_state_dict(model.encoder.state_dict())
-        return made
+        encoder = cls(
+            T5EncoderConfig(**{k: v for k, v in asdict(model.config).items() if k in names})
+        )
+        encoder.load_state_dict(model.encoder.state_dict())
+        return encoder
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
@@ -263,7 +265,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         self.output_scale = config.d_model**-0.5 if config.scale_output else 1.0
         for part in (self.relative, self.decoder):
             init_t5(cast(nn.Module, part), config)
-        prune_as_configured(self, tuple(one for one in config.pruned if one[0] != "encoder"))
+        prune_as_configured(self, tuple(entry for entry in config.pruned if entry[0] != "encoder"))
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
@@ -299,9 +301,9 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         """The state before the first target token, from the encoder's states (B, S, D)."""
         config = self.config
         layers = [block.cross.read(memory) for block in self.decoder]
-        kept = SourceMemory.of([(one.key, one.value) for one in layers], lengths, dtype)
+        source = SourceMemory.of([(layer.key, layer.value) for layer in layers], lengths, dtype)
         sizes = config.decoder_layers, config.heads, config.head_dim
-        return TransformerState(KeyValueCache.empty(len(lengths), *sizes, like=kept.keys), kept)
+        return TransformerState(KeyValueCache.empty(len(lengths), *sizes, like=source.keys), source)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""

@@ -297,10 +297,10 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         """The state before the first target token, from the encoder's states (B, S, D)."""
         config = self.config
         layers = [block.cross.read(memory) for block in self.decoder]
-        kept = SourceMemory.of([(one.key, one.value) for one in layers], lengths, dtype)
+        source = SourceMemory.of([(layer.key, layer.value) for layer in layers], lengths, dtype)
         heads = config.decoder.heads
         sizes = config.decoder_layers, heads, config.d_model // heads
-        return TransformerState(KeyValueCache.empty(len(lengths), *sizes, like=kept.keys), kept)
+        return TransformerState(KeyValueCache.empty(len(lengths), *sizes, like=source.keys), source)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""

@@ -159,8 +159,8 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         # Section 3.4 of Vaswani et al. 2017: the embedding is scaled up.
         self.embedding = AdaptiveEmbedding(clusters, scale=config.d_model**0.5)
         self.dropout = Dropout(config.dropout)
-        made = nn.ModuleList(BLOCKS[config.norm](config) for _ in range(config.layers))
-        self.blocks = cast("Sequence[PostNormBlock | PreNormBlock]", made)
+        blocks = nn.ModuleList(BLOCKS[config.norm](config) for _ in range(config.layers))
+        self.blocks = cast("Sequence[PostNormBlock | PreNormBlock]", blocks)
         self.head: Any = NoLMHead()
         if config.output != "none":
             self.head = AdaptiveSoftmax(
@@ -298,8 +298,8 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         """
         other = copy.copy(self)
         changes = {"memory_length": memory_length, "max_distance": max_distance}
-        given = {name: value for name, value in changes.items() if value is not None}
-        other.config = replace(self.config, **given)
+        changed = {name: value for name, value in changes.items() if value is not None}
+        other.config = replace(self.config, **changed)
         return other
 
     # ---- an encoder
@@ -325,18 +325,18 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         match kind:
             case "classes":
                 pooling = LastToken(skip=config.pad)
-                made = ClassificationHead(width, outputs, pooling=pooling, bias=False)
+                head = ClassificationHead(width, outputs, pooling=pooling, bias=False)
             case "tags":
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=every_token, dropout=config.dropout
                 )
             case "span":
-                made = ClassificationHead(width, 2, pooling=every_token)
+                head = ClassificationHead(width, 2, pooling=every_token)
             case "multiple_choice":
-                made = ClassificationHead(width, 1, pooling=LastToken(skip=config.pad))
+                head = ClassificationHead(width, 1, pooling=LastToken(skip=config.pad))
             case _:
                 raise no_head(self, kind, TASK_HEADS)
-        return init_transformer_xl(made, config.init_range)
+        return init_transformer_xl(head, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

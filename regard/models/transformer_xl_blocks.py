@@ -86,8 +86,8 @@ class PreNormBlock(nn.Module):
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        read, memory = self.attention_norm(hidden), self._read(memory)
-        attended = self.attention(read, mask, distances, memory=memory, cache=cache)
+        normed, memory = self.attention_norm(hidden), self._read(memory)
+        attended = self.attention(normed, mask, distances, memory=memory, cache=cache)
         hidden = hidden + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 

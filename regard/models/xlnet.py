@@ -353,23 +353,23 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             ConfigError: this family has no head of that kind.
         """
         config, width = self.config, self.config.d_model
-        made: nn.Module
+        head: nn.Module
         match kind:
             case "classes" | "multiple_choice":
                 pooling, drop = SUMMARIES[config.summary], config.summary_dropout
                 inner = DenseActivation(width, config.summary_activation)
-                made = ClassificationHead(
+                head = ClassificationHead(
                     width, outputs, pooling=pooling, inner=inner, dropout=drop
                 )
             case "tags" | "span":
                 count = 2 if kind == "span" else outputs
-                made = ClassificationHead(width, count, pooling=every_token)
+                head = ClassificationHead(width, count, pooling=every_token)
             case "span_search":
                 counts = {"starts": config.answer_starts, "ends": config.answer_ends}
-                made = SpanSearchHead(width, **counts, norm_eps=config.norm_eps)
+                head = SpanSearchHead(width, **counts, norm_eps=config.norm_eps)
             case _:
                 raise no_head(self, kind, (*TASK_HEADS, "span_search"))
-        return init_weights(made, config.init_range)
+        return init_weights(head, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

@@ -392,7 +392,7 @@ def _folder_beside(name: str, file: Path) -> Path:
     Raises:
         ConfigError: there is none on this machine, or it is the model's own.
     """
-    folder, own = file.parent / name, file.parent.resolve()
+    folder, model_folder = file.parent / name, file.parent.resolve()
     remote = name.startswith(("//", "\\\\")) or "://" in name
     if remote or not folder.is_dir():
         raise ConfigError(
@@ -400,7 +400,7 @@ def _folder_beside(name: str, file: Path) -> Path:
             f"{name!r}, and there is no such folder. A file cannot name a model on the hub: "
             "only you can, with --draft or draft=..."
         )
-    if own in (folder.resolve(), (folder / "model").resolve()):
+    if model_folder in (folder.resolve(), (folder / "model").resolve()):
         raise ConfigError(
             f"{file}: `draft` must be a smaller model, but {name!r} is the model's own folder."
         )

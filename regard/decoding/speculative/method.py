@@ -106,8 +106,8 @@ class Speculative(IncrementalMethod):
 
     def settings(self) -> dict[str, Any]:
         """See `regard.decoding.method`; `save` stores the name of the draft."""
-        own = {"draft": self.draft, "num_assistant_tokens": self.tokens}
-        return self.method.settings() | own
+        options = {"draft": self.draft, "num_assistant_tokens": self.tokens}
+        return self.method.settings() | options
 
 
 # ------------------------------------------------------------------------------ acceptance
@@ -284,16 +284,16 @@ def _read(
     """
     tokens = torch.cat([active.tokens, proposal.tokens], 1)
     width, longest = proposal.tokens.size(1) + 1, model.config.max_length
-    read = torch.full_like(active.generated, width)
+    read_counts = torch.full_like(active.generated, width)
     if longest is None or bool((active.lengths - 1 + width <= longest).all()):
         fed = tokens[:, tokens.size(1) - width :]
-        return *model.step(fed, state), read
+        return *model.step(fed, state), read_counts
     back = (active.lengths - 1 + width - longest).clamp(min=0)
     offset = torch.arange(width, device=tokens.device)
     fed = tokens.gather(1, tokens.size(1) - width - back[:, None] + offset)  # (B, J + 1)
     scores, state = model.step(fed, state.rewind(back))
     shifted = (back[:, None] + offset).clamp(max=width - 1)  # (B, J + 1)
-    return scores.take_along_dim(shifted[..., None], 1), state, read - back
+    return scores.take_along_dim(shifted[..., None], 1), state, read_counts - back
 
 
 class _Step:
@@ -335,16 +335,16 @@ class _Step:
         """The function from a position and its drafted tokens (B,) to the next tokens (B,) and
         their log-probabilities (B,): minus infinity where the filters allow no token.
         """
-        active, read, choices = self.active, self.active.tokens.size(1), self.choices
+        active, width, choices = self.active, self.active.tokens.size(1), self.choices
         if isinstance(choices.rule, SameToken) and not choices.filters:
             # (B, J + 1, V) -> (B * (J + 1), V) -> 2 times (B, J + 1)
             best, best_log_probs = (
                 part.view(scores.shape[:2]) for part in ops.argmax(scores.flatten(0, 1))
             )
-            check_log_probs(best_log_probs.sum(1).tolist(), read)
+            check_log_probs(best_log_probs.sum(1).tolist(), width)
             return lambda position, drafted: (best[:, position], best_log_probs[:, position])
         log_probs = normalized(scores)
-        check_log_probs(log_probs[..., 0].sum(1).tolist(), read)
+        check_log_probs(log_probs[..., 0].sum(1).tolist(), width)
         scores = scores.to(log_probs.dtype)  # what filters read where there is no draft
 
         def choose(position: int, drafted: Tensor) -> tuple[Tensor, Tensor]:
