@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from regard.attention.pruning import pruned_heads
-from regard.checkpoints.filling import Problems, SkipInit, check_finite
+from regard.checkpoints.adapted_tensors import AdaptedTensors
+from regard.checkpoints.filling import SkipInit, check_finite
 from regard.checkpoints.formats import LAYOUTS, from_published, layout_for
 from regard.checkpoints.formats.layout import Layout
 from regard.checkpoints.pickled import read_pickled
@@ -43,13 +43,19 @@ NAME_PREFIX = "base_model.model."  # of every tensor's name
 A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 # parts of tensor names that name a module of `peft` around the adapted one
 WRAPPER_PARTS = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
+# the same and the name of the adapter: a second copy of a bias, where all biases are trained
+NAMED_COPY = re.compile(r"\.modules_to_save\.[^.]+(?=\.)")
+# factors of an embedding (V, D), whose update is (B A)^T
+EMBEDDING_A, EMBEDDING_B = ".lora_embedding_A", ".lora_embedding_B"
 ALL_LINEAR = "all-linear"
 # how the name of an architecture ends -> `task_type` of adapter_config.json
 TASK_TYPES = {
     "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
     "ForQuestionAnswering": "QUESTION_ANS",
+    "ForQuestionAnsweringSimple": "QUESTION_ANS",
     "LMHeadModel": "CAUSAL_LM",
+    "ForCausalLM": "CAUSAL_LM",
     "MTModel": "SEQ_2_SEQ_LM",
     "ForConditionalGeneration": "SEQ_2_SEQ_LM",
 }
@@ -99,6 +105,10 @@ class AdapterConfig(Fields):
     use_rslora: bool = False
     alpha_pattern: dict[str, int | float] | None = None
     init_lora_weights: Any = True
+
+    def scale(self, rank: int) -> float:
+        """What B A of this rank is multiplied by."""
+        return self.lora_alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     @property
     def base(self) -> str | None:
@@ -331,11 +341,20 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
     else:
         tensors = read_tensors(path)
     check_finite(tensors)
-    return {
-        WRAPPER_PARTS.sub("", name.removeprefix(NAME_PREFIX)): tensor
+    return dict(
+        _as_linear(WRAPPER_PARTS.sub("", name.removeprefix(NAME_PREFIX)), tensor)
         for name, tensor in tensors.items()
         if ".original_module." not in name  # of the base model, where biases are trained
-    }
+        and not (NAMED_COPY.search(name) and NAMED_COPY.sub("", name) in tensors)
+    )
+
+
+def _as_linear(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    """A factor of an embedding as that of a matrix; all else as it is."""
+    for ending, instead in ((EMBEDDING_A, B_SUFFIX), (EMBEDDING_B, A_SUFFIX)):
+        if name.endswith(ending):
+            return name.removesuffix(ending) + instead, tensor.t()
+    return name, tensor
 
 
 def read_adapter(
@@ -359,21 +378,13 @@ def read_adapter(
         architecture = _architecture(adapter_config, layout, base)
         with_heads = layout.with_architecture(base, architecture, complete)
     config, published = layout.write(with_heads)
-    config |= _replace_tensors(layout, base, with_heads, published, complete)
-    model = from_published(model_config or config, published)
-    updates: dict[str, dict[str, LowRankUpdate]] = defaultdict(dict)
-    for projection, a, b in _factors(layout, model, tensors):
-        rank = a.size(0)
-        root = adapter_config.use_rslora
-        scale = adapter_config.lora_alpha / (math.sqrt(rank) if root else rank)
-        update = _update(model, projection, rank, scale)
-        with torch.no_grad():
-            factors = projection.from_published(a, b)
-            for parameter, factor in zip((update.A, update.B), factors, strict=True):
-                parameter.copy_(factor)
-        updates[projection.layer][projection.label] = update
-    insert_updates(model, updates)
-    return merged(model)
+    adapted = AdaptedTensors(layout, base, with_heads, published)
+    adapted.replace(complete)
+    adapted.add(_updates(tensors), adapter_config.scale)
+    config |= _vocabulary(layout, with_heads, published)
+    if model_config is None and adapted.untie():
+        config["tie_word_embeddings"] = False
+    return from_published(model_config or config, published)
 
 
 def _architecture(config: AdapterConfig, layout: Layout, base: nn.Module) -> str:
@@ -381,62 +392,24 @@ def _architecture(config: AdapterConfig, layout: Layout, base: nn.Module) -> str
     own = layout.architecture_of(base)
     endings = tuple(ending for ending, word in TASK_TYPES.items() if word == config.task_type)
     if endings:
-        return own if own.endswith(endings) else layout.family + endings[0]
+        names = [layout.family + ending for ending in endings]
+        known = [name for name in names if name in layout.known_architectures]
+        return own if own in names else (known or names)[0]
     named = (config.auto_mapping or {}).get("base_model_class")
     return named if isinstance(named, str) else own
 
 
-def _replace_tensors(
-    layout: Layout,
-    base: nn.Module,
-    model: nn.Module,
-    published: dict[str, Tensor],
-    complete: Mapping[str, Tensor],
-) -> dict[str, Any]:
-    """Replace published tensors of a model, in place, by the complete ones of an adapter's file.
-
-    Returns the fields of config.json that change.
-
-    Raises:
-        CheckpointError: the model has no tensor of this name, or a new head lacks a tensor.
-    """
-    problems = Problems("the adapter does not fit its base model")
-    bare = {name.removeprefix(layout.prefix): name for name in published}
-    before = {name.removeprefix(layout.prefix) for name in layout.write(base)[1]}
-    found = {name.removeprefix(layout.prefix): tensor for name, tensor in complete.items()}
-    names = layout.names_of(model)
-    problems.add("extra", *(n for n in found if n not in bare and n not in names.duplicates))
-    problems.add("missing", *(n for n in bare if n not in before and n not in found))
-    problems.raise_any()
-    published.update((bare[name], tensor) for name, tensor in found.items() if name in bare)
-    for _, ours, theirs in names.filled(model.state_dict()):
+def _vocabulary(
+    layout: Layout, model: nn.Module, published: Mapping[str, Tensor]
+) -> dict[str, int]:
+    """The field of config.json with the number of tokens, which an adapter may change."""
+    for _, ours, theirs in layout.names_of(model).filled(model.state_dict()):
         if ours[0] in ("embedding.weight", "encoder.embedding.weight"):
             return {"vocab_size": published[theirs[0]].size(0)}
     return {}
 
 
-def _factors(
-    layout: Layout, model: nn.Module, tensors: Mapping[str, Tensor]
-) -> list[tuple[Projection, Tensor, Tensor]]:
-    """The adapted projections of a model with their A (r, K) and B (N, r), as published.
-
-    Raises:
-        CheckpointError: the model lacks a layer, a layer lacks a factor, or shapes differ.
-    """
-    problems = Problems("the adapter does not fit its base model")
-    known = {one.name.removeprefix(layout.prefix): one for one in projections_of(layout, model)}
-    found = []
-    for name in dict.fromkeys(
-        n.removesuffix(A_SUFFIX).removesuffix(B_SUFFIX) for n in tensors if "lora_" in n
-    ):
-        projection = known.get(name.removeprefix(layout.prefix))
-        a, b = tensors.get(name + A_SUFFIX), tensors.get(name + B_SUFFIX)
-        if projection is None or a is None or b is None:
-            problems.add("extra" if projection is None else "without one of A and B", name)
-            continue
-        must, got = (len(projection.outputs), len(projection.inputs)), (b.size(0), a.size(-1))
-        if must != got or a.dim() != 2 or b.shape[1:] != a.shape[:1]:
-            problems.add("wrong shape", f"{name} must be {must}, but B A is {got}")
-        found.append((projection, a, b))
-    problems.raise_any()
-    return found
+def _updates(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor | None, Tensor | None]]:
+    """The factors A and B by the name of their layer; None where one is missing."""
+    layers = (n.removesuffix(A_SUFFIX).removesuffix(B_SUFFIX) for n in tensors if "lora_" in n)
+    return {name: (tensors.get(name + A_SUFFIX), tensors.get(name + B_SUFFIX)) for name in layers}

@@ -23,8 +23,10 @@ NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*
 DESCRIPTION = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
-    *("encoder.json", "vocab.bpe", "modules.json", "sentence_bert_config.json"),
-    *("config_sentence_transformers.json", "1_Pooling/*", "2_Normalize/*"),
+    *("encoder.json", "vocab.bpe", "target_vocab.json", "source.spm", "target.spm"),
+    *("spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
+    *("modules.json", "sentence_*_config.json", "config_sentence_transformers.json"),
+    *("1_Pooling/*", "2_Normalize/*"),
     *("adapter_config.json", "adapter_model.safetensors", "regard.json"),
 )
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")

@@ -37,6 +37,7 @@ from regard.checkpoints.formats import (
     layout_of,
     to_published,
 )
+from regard.checkpoints.formats.config_table import GENERATION as GENERATION_FIELDS
 from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
@@ -56,6 +57,7 @@ from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest
 from regard.text import Tokenizer
 from regard.text.compatibility import check_tokenizer
+from regard.text.published import holds_tokenizer
 from regard.text.special_tokens import ROLES
 from regard.text.word_level import closed_vocabulary
 
@@ -65,6 +67,12 @@ if TYPE_CHECKING:
 WEIGHTS, GENERATION = "model.safetensors", "generation_config.json"
 ADAPTED = "regard.json"  # beside an adapter of ours: config.json of the adapted model
 OURS = "regard"  # the model_type of models that no other library has
+# Fields of the base's config.json that an adapted model has, too: how it generates, and what stands
+# before its sources.
+FROM_BASE = (
+    *(name for name in GENERATION_FIELDS if name != "decoder_start_token_id"),
+    *("eos_token_id", "max_length", "prefix", "task_specific_params"),
+)
 NOT_OPTIONS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
 
 
@@ -154,7 +162,12 @@ class ModelFolder:
 
     @property
     def tokenizer_path(self) -> Path:
-        """The folder with the tokenizer and generation_config.json."""
+        """The folder with the tokenizer."""
+        return self.path
+
+    @property
+    def generation_path(self) -> Path:
+        """The folder in which generation_config.json is, if there is one."""
         return self.path
 
     def tokenizer(self) -> Tokenizer:
@@ -261,8 +274,13 @@ class AdapterFolder(ModelFolder):
     @property
     def tokenizer_path(self) -> Path:
         """This folder where it has a tokenizer, else that of the base."""
-        names = ("tokenizer.json", "vocab.txt", "vocab.json")
-        return self.path if any((self.path / name).exists() for name in names) else self.base.path
+        return self.path if holds_tokenizer(self.path) else self.base.tokenizer_path
+
+    @property
+    def generation_path(self) -> Path:
+        """This folder where it has the file, else that of the base, as `peft` has it."""
+        own = (self.path / GENERATION).exists()
+        return self.path if own else self.base.generation_path
 
 
 @dataclass(frozen=True)
@@ -330,8 +348,14 @@ def open_folder(path: str | Path) -> ModelFolder:
         ConfigError: config.json has no `model_type`, and the weights do not tell which it is.
     """
     folder = folder_of(path)
-    if holds_adapter(folder) and not holds_weights(folder):
-        return _open_adapter(folder)
+    if holds_adapter(folder):
+        if not holds_weights(folder):
+            return _open_adapter(folder)
+        raise CheckpointError(
+            f"{folder} holds a whole model and an adapter, adapter_config.json, which would be "
+            "ignored. Remove the adapter's files if it is merged into the weights, and else the "
+            "weights."
+        )
     if not (folder / CONFIG).exists() and (found := _without_config(folder)) is not None:
         return found
     config = _read_config(folder)
@@ -381,7 +405,8 @@ def _open_adapter(folder: Path) -> AdapterFolder:
         made = read_adapter(about, read_adapter_tensors(folder), model, own)
     except (CheckpointError, ConfigError) as error:
         raise type(error)(f"{folder}: {error}") from error
-    config = own or exported(made)[0] | _labels_of(base, model, made)
+    of_base = {name: base.config[name] for name in FROM_BASE if name in base.config}
+    config = own or exported(made)[0] | of_base | _labels_of(base, model, made)
     checked(config, ModelConfig, folder / ADAPTED)
     return AdapterFolder(folder, config, None, base, made)
 

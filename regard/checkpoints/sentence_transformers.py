@@ -23,9 +23,10 @@ from regard.text import Tokenizer
 
 CONFIG, MODULES, POOLING, NORMALIZE = "config.json", "modules.json", "1_Pooling", "2_Normalize"
 TRANSFORMER, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json"
-# Names of the first of these files in old releases, of the model types that there are here.
+# Names of the first of these files in old releases, in the order in which theirs looks for them.
 OLD_TRANSFORMER = tuple(
-    f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "xlm-roberta")
+    f"sentence_{name}_config.json"
+    for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 PACKAGE = "sentence_transformers"
 
@@ -160,6 +161,11 @@ def _inside(folder: Path, path: str) -> Path:
 
 
 def _kinds(path: Path) -> tuple[str, ...]:
+    if not path.exists():
+        raise CheckpointError(
+            f"{path} is missing, which says how the states of a text become one vector. Copy it "
+            "from where the folder comes from."
+        )
     config = _read(path, PoolingConfig)
     for name, value in (config.model_extra or {}).items():
         if name.startswith("pooling_mode") and value:

@@ -177,8 +177,8 @@ def _task_of(folder: ModelFolder, model: nn.Module) -> Any:
 
 def _method_in(folder: ModelFolder, model: nn.Module) -> Any:
     """How the files of a folder decode; None: they do not say it."""
-    if (folder.tokenizer_path / GENERATION).exists():
-        return decoding.load(folder.tokenizer_path, model)
+    if (folder.generation_path / GENERATION).exists():
+        return decoding.load(folder.generation_path, model)
     if folder.config.get("model_type") == OURS:
         return None
     return decoding.load_from_model_config(folder.config, folder.path / CONFIG, model)

@@ -110,6 +110,12 @@ def load(
     raise DataError(path, None, "is not a known kind of vocabulary.", hint)
 
 
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether a folder has one of the files that `load` reads."""
+    names = ("tokenizer.json", *VOCAB_NAMES, "vocab.txt")
+    return any(one.name in names or sentencepiece.is_model(one.name) for one in folder.iterdir())
+
+
 def _main_file(path: Path) -> Path:
     """The file to read: of a folder, the first of the known names."""
     if not path.is_dir():

@@ -17,6 +17,7 @@ from huggingface_hub import constants, errors
 
 from regard.checkpoints import hub
 from regard.checkpoints.hub import resolve
+from regard.checkpoints.sentence_transformers import OLD_TRANSFORMER as OLD
 from regard.errors import CheckpointError, RegardError
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,27 @@ def test_resolve_downloads_only_supported_files(hosted):
     ]  # fmt: skip
     [(name, options)] = hosted[0]
     assert name == "org/name" and options["revision"] is None and not options["local_files_only"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["source.spm", "target.spm", "vocab.json", "tokenizer_config.json"],
+        ["source.spm", "target.spm", "vocab.json", "target_vocab.json"],
+        ["sentencepiece.bpe.model", "vocab.json", "special_tokens_map.json"],
+        ["spiece.model", "added_tokens.json"],
+        ["tokenizer.model"],
+        ["vocab.json", "merges.txt"],
+        ["encoder.json", "vocab.bpe"],
+        ["vocab.txt"],
+        *(["vocab.txt", "modules.json", name] for name in ("sentence_bert_config.json", *OLD)),
+    ],
+    ids=str,
+)
+def test_all_files_of_each_kind_of_tokenizer_are_downloaded(hosted, names, monkeypatch):
+    others = ["config.json", "model.safetensors"]
+    monkeypatch.setitem(globals(), "REPOSITORY", [*others, *names, "rust_model.ot"])
+    assert downloaded(resolve("org/name")) == sorted([*others, *names])
 
 
 def test_hf_hub_offline_forbids_downloads(hosted, monkeypatch):

@@ -155,6 +155,15 @@ def test_unsupported_fields_raise_an_error_that_names_them(tmp_path, file, chang
         read_pooling(tmp_path)
 
 
+@pytest.mark.parametrize("kinds", [("cls",), ("mean",)])
+def test_a_folder_without_its_pooling_is_refused(tmp_path, kinds):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    write_sentence_transformers(tmp_path, Pooling(kinds, True), 16)
+    (tmp_path / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"1_Pooling/config.json is missing"):
+        read_pooling(tmp_path)
+
+
 def test_do_lower_case_is_accepted_if_the_tokenizer_lowercases(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
     write_sentence_transformers(tmp_path, Pooling(), 16)
@@ -176,7 +185,9 @@ def test_fields_that_change_no_vector_are_ignored_and_the_unknown_ones_named(tmp
         assert read_pooling(tmp_path) == Pooling(("max",), True, 9)
 
 
-@pytest.mark.parametrize("name", ["roberta", "distilbert", "xlm-roberta"])
+@pytest.mark.parametrize(
+    "name", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"]
+)
 def test_the_limit_of_a_folder_of_an_old_release_is_read(tmp_path, name):
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
     write_sentence_transformers(tmp_path, Pooling(max_length=9), 16)
