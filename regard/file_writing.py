@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -92,6 +93,30 @@ def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
+
+
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+def rename_new(path: Path, new: Path) -> None:
+    """Rename a file, unless there is a file of the new name.
+
+    Where the file system has no links (exFAT, mounted buckets), a file of this name that another
+    process makes at the same moment is replaced.
+
+    Raises:
+        FileExistsError: there is such a file.
+    """
+    try:
+        os.link(path, new)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if new.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(new)) from None
+        os.rename(path, new)
+    else:
+        path.unlink()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from regard.data.files import ending
 from regard.data.text_chunks import MAX_TEXTS
 from regard.errors import ConfigError, DataError
 from regard.file_writing import replacing, sync
-from regard.sharded.manifest import ALL_FAILED
+from regard.sharded.manifest import ALL_FAILED, FAILED, PARTS
 from regard.sharded.reading import ShardedResults, read_parts
 
 PARQUET, JSONL = ".parquet", ".jsonl"
@@ -53,8 +53,16 @@ def predict_table(
         failed = out.with_name(f"{out.name}.failed.jsonl")
         os.replace(folder / ALL_FAILED, failed)
         told += f"; {summary.failed:,} rows have none: see {failed}"
-    shutil.rmtree(folder)
+    _remove(folder)
     say(told)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of parts, its manifest last: without it nobody knows what the parts are."""
+    for name in (PARTS, FAILED):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / ALL_FAILED).unlink(missing_ok=True)
+    shutil.rmtree(folder)
 
 
 def _join(parts: ShardedResults, file: Path, out: Path) -> None:

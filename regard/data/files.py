@@ -15,6 +15,7 @@ import re
 import struct
 import zipfile
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,8 +46,13 @@ ENDINGS |= {".json": "jsonl", ".ndjson": "jsonl"}
 _BLOCK = 1 << 20
 LONGEST_LINE = 1 << 24  # bytes of a line that is a row, and characters of a row of several lines
 LONGEST_TEXT = 1 << 28  # bytes of a line of running text: text8 is one line of 100 MB
+LONGEST_MAGIC = 10  # bytes
 
 _opened_files: ContextVar[list[IO[bytes]] | None] = ContextVar("opened_files", default=None)
+
+
+class DamagedFile(DataError):
+    """A compressed file cannot be decompressed, or not to its end."""
 
 
 @contextmanager
@@ -152,6 +158,21 @@ def _bounded_lines(most: int, stream: Any) -> Iterator[bytes]:
     if isinstance(stream, io.IOBase | zipfile.ZipExtFile):
         return iter(partial(stream.readline, most), b"")
     return iter(stream)
+
+
+def skip_byte_order_mark(stream: BinaryIO, name: str | Path) -> int:
+    """Skip the mark at the beginning of a stream of text; its bytes: 0 or 3.
+
+    Raises:
+        DataError: the first bytes are not those of text.
+    """
+    head = stream.read(LONGEST_MAGIC)
+    for magic, what in _MAGIC.items():
+        if head.startswith(magic) and (magic != b"BZh" or head[4:] == b"1AY&SY"):
+            raise DataError(name, None, f"is not UTF-8: it {what}.")
+    length = 3 if head.startswith(BOM_UTF8) else 0
+    stream.seek(length)
+    return length
 
 
 def hash_of(path: str | Path) -> str:
@@ -294,7 +315,7 @@ def _not_utf8(name: str | Path, line: int, before: int, error: UnicodeDecodeErro
     return DataError(name, line, problem, hint)
 
 
-def _damaged(name: str | Path, error: Exception, lines_read: int | None = None) -> DataError:
+def _damaged(name: str | Path, error: Exception, lines_read: int | None = None) -> DamagedFile:
     after = "" if lines_read is None else f" after line {lines_read}"
     problem = f"cannot be decompressed{after}: {error}."
-    return DataError(name, None, problem, "The file is damaged or cut short; fetch it again.")
+    return DamagedFile(name, None, problem, "The file is damaged or cut short; fetch it again.")

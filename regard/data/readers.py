@@ -276,12 +276,18 @@ class CsvReader(_TableReader):
                     begun = table.line_num + 1
                     text.begin_row(begun)
             except csv.Error as error:
-                hint = 'Is a quote (") that opens on this line never closed, or not doubled inside?'
-                if "new-line character" in str(error):
-                    hint = "A carriage return stands outside of quotes: put the field into quotes,"
-                    hint += " or where it ends the lines, write line feeds."
                 problem = f"the row that begins here is not CSV: {error}."
-                raise DataError(self.path, begun, problem, hint) from error
+                raise DataError(self.path, begun, problem, csv_hint(error)) from error
+
+
+def csv_hint(error: csv.Error) -> str:
+    """What may be wrong with a row that is not CSV."""
+    if "new-line character" in str(error):
+        return (
+            "A carriage return stands outside of quotes: put the field into quotes, or where it "
+            "ends the lines, write line feeds."
+        )
+    return 'Is a quote (") that opens on this line never closed, or not doubled inside?'
 
 
 class _BoundedLines:

@@ -22,6 +22,12 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_
 # have as many shapes as numbers of tokens: a worker would grow by 300 MB, and compute no faster.
 SHAPE_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 CACHED_SHAPES = 64
+# It imports what this process would import. `python -m` would import modules of the current folder,
+# whatever they are: data may lie there, or a file named as a module of Python's.
+WORKER = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    "from regard.executors.worker import main; main()"
+)
 
 
 def available_cpus() -> int:
@@ -96,7 +102,7 @@ class _Child:
         self.unread = {"stdout": b"", "stderr": b""}  # the beginning of a line
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "regard.executors.worker"],
+            [sys.executable, "-P", "-c", WORKER, json.dumps(sys.path)],
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
@@ -140,9 +146,13 @@ class _Child:
         return [line.decode(errors="backslashreplace") for line in whole], bool(block)
 
     def ask_to_stop(self) -> None:
-        """End its standard input: the process then sends SIGTERM to itself."""
+        """End its standard input: the process then sends SIGTERM to itself.
+
+        One that is suspended (SIGSTOP) goes on, so that it can.
+        """
         if not self.stdin.closed:
             self.stdin.close()
+        self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         self.process.wait()

@@ -1,6 +1,6 @@
 """The process of a job on this machine.
 
-    python -m regard.executors.worker < {"function": "package.module:name", "arguments": {...}}
+    python -c "...; main()" < {"function": "package.module:name", "arguments": {...}}
 
 The job is the first line of standard input. Standard output has lines of JSON alone:
 {"message": ...} as often as the job sends one, and at the end {"value": ...}, {"error": ...} or
@@ -42,7 +42,8 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _main() -> None:
+def main() -> None:
+    """Read a job, run it, and write its answer."""
     given: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -61,7 +62,3 @@ def _main() -> None:
     # Threads of the job, and what libraries do at exit, do not keep the process.
     sys.stderr.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    _main()

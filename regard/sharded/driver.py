@@ -101,6 +101,7 @@ def compute_files(
     """
     runs_on = workers.executor()
     check_at_least(1, threads=task.threads, shard_bytes=shard_bytes)
+    check_at_least(0, gpus=workers.gpus)
     out = Path(out).absolute()
     manifest = begin(out, task, list(paths), shard_bytes)
     if workers.strict:

@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from regard.file_writing import rename_new
+
 LEASE_TIMEOUT = 60.0  # seconds without a renewal after which the owner counts as dead
 
 
@@ -158,10 +160,10 @@ class Leases:
             if renamed.read_bytes() == content:
                 return True
             with suppress(FileExistsError):
-                os.link(renamed, path)
+                rename_new(renamed, path)
             return False
         finally:
-            renamed.unlink()
+            renamed.unlink(missing_ok=True)
 
 
 def this_process() -> str:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 
 from regard.checkpoints.hub import folder_of
 from regard.errors import CheckpointError, ConfigError
-from regard.file_writing import not_written, write_text
+from regard.file_writing import not_written, rename_new, write_text
 from regard.schema import read_json
 from regard.sharded.shards import InputFile, Shard, input_files, plan_shards
 
@@ -30,7 +30,7 @@ MANIFEST, PARTS, FAILED, LEASES = "manifest.json", "parts", "failed", "leases"
 ALL_FAILED = "failed.jsonl"
 INPUT = "input.jsonl"  # data that were in memory
 VERSION = 1
-PACKAGES = ("regard", "torch", "numpy", "tokenizers")
+PACKAGES = ("regard", "torch", "numpy", "tokenizers")  # on which results depend
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,17 @@ def begin(
         CheckpointError: there is no such model, or the folder cannot be written.
     """
     paths = [Path(path).absolute() for path in paths]
+    if folder_of(task.model).resolve() in out.resolve().parents:
+        raise ConfigError(
+            f"{out} is inside the folder of the model, whose checksum it would change. Choose "
+            "another folder (--out)."
+        )
     if (out / MANIFEST).exists():
         return _continued(out, task, input_files(paths))
     check_output_folder(out)
     model_sha256 = model_checksum(task.model)
     files, shards = plan_shards(paths, shard_bytes)
-    made = ShardManifest(VERSION, task, model_sha256, _versions(), files, shards)
+    made = ShardManifest(VERSION, task, model_sha256, versions_for(task), files, shards)
     try:
         (out / PARTS).mkdir(parents=True, exist_ok=True)
         _write_once(out / MANIFEST, _as_json(made))
@@ -141,14 +146,15 @@ def begin(
 def check_output_folder(out: Path) -> None:
     """Check that an output folder can be begun or continued at this path.
 
-    Without a manifest it may have the files that are written before the manifest.
+    Without a manifest it may have what is written before the manifest, and no part.
 
     Raises:
         ConfigError: the path holds something else.
     """
     if out.is_dir():
+        parts = names_in(out / PARTS)  # before the manifest: another process may just have begun
         names = {name for name in names_in(out) if not name.startswith(".")}
-        if MANIFEST in names or names <= {PARTS, INPUT}:
+        if MANIFEST in names or (names <= {PARTS, INPUT} and not parts):
             return
     elif not out.exists():
         return
@@ -166,7 +172,7 @@ def _write_once(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         write_text(temporary, text)
-        os.link(temporary, path)
+        rename_new(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -182,12 +188,13 @@ def _continued(out: Path, task: ShardedTask, files: list[InputFile]) -> ShardMan
         ConfigError: it was begun with another input, model, option or version.
     """
     before = read_manifest(out)
-    now = replace(before, task=task, model_sha256=model_checksum(task.model), versions=_versions())
+    now = replace(before, task=task, model_sha256=model_checksum(task.model))
+    now = replace(now, versions=versions_for(task))
     if changes := [*_changed_files(before.files, files), *_changed_settings(before, now)]:
         raise ConfigError(
-            f"{out} has parts that were computed with other settings:\n  "
+            f"{out} was begun with other settings:\n  "
             + "\n  ".join(changes)
-            + "\nUse the settings from before, or choose another folder for the output."
+            + "\nUse the settings from before, remove the folder, or choose another one."
         )
     damages = [one.damage for one in before.files]
     moved = [replace(one, damage=d) for one, d in zip(files, damages, strict=True)]
@@ -224,15 +231,15 @@ def _changed_settings(before: ShardManifest, now: ShardManifest) -> Iterator[str
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             yield f"`{name}` was {_shown(old.get(name))}, and is {_shown(new.get(name))} now"
+    yield from changed_versions(before.versions, now.versions)
 
 
 def _settings(manifest: ShardManifest) -> dict[str, Any]:
-    """The options and versions by name, as they are after JSON: tuples are lists."""
+    """The options by name, as they are after JSON: tuples are lists."""
     task = asdict(manifest.task)
     options = task.pop("options") or {}
     del task["model"]
-    versions = {f"version of {name}": one for name, one in manifest.versions.items()}
-    plain: dict[str, Any] = json.loads(json.dumps({**task, **options, **versions}))
+    plain: dict[str, Any] = json.loads(json.dumps({**task, **options}))
     return plain
 
 
@@ -265,8 +272,17 @@ def model_checksum(model: str) -> str:
     return total.hexdigest()
 
 
-def _versions() -> dict[str, str]:
-    return {name: _version(name) for name in PACKAGES}
+def versions_for(task: ShardedTask) -> dict[str, str]:
+    """The versions of the packages on which the bytes of the parts depend."""
+    names = (*PACKAGES, "pyarrow") if task.format == "parquet" else PACKAGES
+    return {name: _version(name) for name in names}
+
+
+def changed_versions(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each package whose version differs."""
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            yield f"version of {name}: {before.get(name)} before, {now.get(name)} now"
 
 
 def _version(package: str) -> str:

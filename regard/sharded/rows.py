@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import csv
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from regard.data.files import LONGEST_LINE, lines_of, open_bytes
 from regard.data.readers import json_value
 from regard.data.text_chunks import Chunk
 from regard.errors import DataError
-from regard.sharded.shards import CsvLines, InputFile, Shard, csv_rows
+from regard.sharded.shards import CsvLines, InputFile, Shard, csv_rows, holds_row, read_header
 from regard.tasks.predicted_tables import texts_of_row
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 TEXT = "text"  # the column of a file of lines
 CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 1 << 20  # at most computed together
+PARQUET_BUFFER = 1 << 20  # bytes of each column; without, a whole row group would be in memory
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class RowChunk(Chunk):
 
 class OpenFiles:
     """The files of the input. The file read last stays open, so that the next shard of it, if it
-    follows, is read without decompressing the file from its beginning.
+    follows, is read without decoding the file from its beginning.
     """
 
     def __init__(self, files: Sequence[InputFile]):
@@ -59,6 +65,7 @@ class OpenFiles:
         self._path = ""
         self._stack = ExitStack()
         self._stream: BinaryIO
+        self._table: ParquetRows
         self._headers: dict[str, list[str]] = {}
 
     def rows(self, shard: Shard) -> Iterator[InputRow]:
@@ -83,7 +90,7 @@ class OpenFiles:
 
     def _rows(self, file: InputFile, shard: Shard) -> Iterator[InputRow]:
         if file.format == "parquet":
-            return _parquet_rows(file.path, shard)
+            return self._parquet_rows(file.path, shard)
         header = self._header(file)
         stream = self._stream_at(file.path, shard.start)
         if file.format == "csv":
@@ -105,18 +112,26 @@ class OpenFiles:
             return []
         if file.path not in self._headers:
             stream = self._stream_at(file.path, 0)
-            if file.format == "csv":
-                first = next(csv_rows(CsvLines(stream)), [])
-                if isinstance(first, csv.Error):
-                    raise DataError(file.path, 1, f"the header is not CSV: {first}.")
-            else:
-                first = next(lines_of(stream, file.path), "").split("\t")
-            first = [first[0].removeprefix("\ufeff"), *first[1:]] if first else []
-            if duplicate := next((name for name in first if first.count(name) > 1), None):
-                problem = f"has more than one column {duplicate!r}."
-                raise DataError(file.path, 1, problem, "Rename one.")
-            self._headers[file.path] = first
+            self._headers[file.path], _ = read_header(stream, file)
         return self._headers[file.path]
+
+    def _parquet_rows(self, path: str, shard: Shard) -> Iterator[InputRow]:
+        import pyarrow
+        from pyarrow import parquet
+
+        number = shard.line
+        try:
+            if path != self._path:
+                self.close()
+                file = parquet.ParquetFile(path, buffer_size=PARQUET_BUFFER)
+                self._table = ParquetRows(self._stack.enter_context(file))
+                self._path = path
+            for record in self._table.records(shard.start, shard.stop):
+                wrong = isinstance(record, Exception)
+                yield _unreadable(path, number, record) if wrong else InputRow(number, record)
+                number += 1
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(path, number, f"cannot be read as Parquet: {error}.") from error
 
 
 def _line_rows(
@@ -129,7 +144,7 @@ def _line_rows(
         if not length:
             raise DataError(file.path, number, "ends before this line, which it had before.")
         position += length
-        if file.format == "lines" or is_long or line.strip():  # as `shards` counts rows
+        if is_long or holds_row(line, file.format):  # as `shards` counts rows
             try:
                 if length > LONGEST_LINE:
                     problem = f"the line has more than {LONGEST_LINE:,} bytes."
@@ -157,7 +172,6 @@ def _decoded(line: bytes, path: str, number: int) -> str:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
         (text,) = lines_of([line], path, number - 1)  # type: ignore[arg-type]  # raises the error
-    text = text.removeprefix("\ufeff") if number == 1 else text
     return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 
@@ -208,20 +222,64 @@ def _check_utf8(record: dict[str, str], path: str, number: int) -> None:
             raise DataError(path, number, f"field {name!r} has bytes that are not UTF-8.") from None
 
 
-def _parquet_rows(path: str, shard: Shard) -> Iterator[InputRow]:
-    import pyarrow
-    from pyarrow import parquet
+class ParquetRows:
+    """The rows of an open Parquet file, in any order; fastest forwards.
 
-    number = shard.line
+    file: a `pyarrow.parquet.ParquetFile`.
+    """
+
+    def __init__(self, file: Any):
+        self.file = file
+        groups = range(file.metadata.num_row_groups)
+        self._ends = [*accumulate(file.metadata.row_group(index).num_rows for index in groups)]
+        self._position = 0  # of the row that is decoded next
+        self._batches: Iterator[RecordBatch] = iter(())
+        self._batch: RecordBatch | None = None  # what is decoded and not read
+        self._is_open = False  # whether `_batches` begin somewhere
+
+    def records(self, start: int, stop: int) -> Iterator[dict[str, Any] | Exception]:
+        """The rows of a range, counted from 0, by column; the error for one that cannot be read."""
+        self._go_to(start)
+        while self._position < stop:
+            batch = self._next(stop - self._position)
+            try:
+                yield from batch.to_pylist()
+            except (ValueError, OverflowError):  # dates beyond Python's, text that is not UTF-8
+                yield from (_record_or_error(batch.slice(row, 1)) for row in range(len(batch)))
+
+    def _go_to(self, start: int) -> None:
+        group = bisect_right(self._ends, start)
+        first = self._ends[group - 1] if group else 0
+        if not (self._is_open and first <= self._position <= start):
+            groups = [*range(group, len(self._ends))]
+            self._batches = self.file.iter_batches(CHUNK_ROWS, row_groups=groups)
+            self._position, self._batch, self._is_open = first, None, True
+        while self._position < start:
+            self._next(start - self._position)
+
+    def _next(self, most: int) -> RecordBatch:
+        """The next rows, so many at most."""
+        if not self._batch:
+            self._batch = next(self._batches, None)
+            if self._batch is None:
+                raise OSError("it ends before this row, which it had before")
+        batch, self._batch = self._batch.slice(0, most), self._batch.slice(most)
+        self._position += len(batch)
+        return batch
+
+
+def _record_or_error(row: RecordBatch) -> dict[str, Any] | Exception:
     try:
-        with parquet.ParquetFile(path) as file:
-            groups = list(range(shard.start, shard.stop))
-            for batch in file.iter_batches(batch_size=CHUNK_ROWS, row_groups=groups):
-                for record in batch.to_pylist():
-                    yield InputRow(number, record)
-                    number += 1
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise DataError(path, number, f"cannot be read as Parquet: {error}.") from error
+        (record,) = row.to_pylist()
+    except (ValueError, OverflowError) as error:
+        return error
+    found: dict[str, Any] = record
+    return found
+
+
+def _unreadable(path: str, number: int, error: Exception) -> InputRow:
+    problem = f"has a value that cannot be read: {error}."
+    return InputRow(number, error=DataError(path, number, problem))
 
 
 def chunks(rows: Iterator[InputRow]) -> Iterator[list[InputRow]]:

@@ -2,13 +2,15 @@
 
     files, shards = plan_shards(["a.csv.gz", "b.csv.gz"], shard_bytes=None)
 
-Shards depend on the input and on their size alone. Bytes are those of the decompressed file. A
-Parquet file is divided between its row groups.
+Shards depend on the input and on their size alone. Bytes are those of the decompressed file; in a
+Parquet file, where rows have no positions, they are estimated from the sizes of its row groups.
 """
 
 from __future__ import annotations
 
 import csv
+import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,12 +21,16 @@ from regard.data.files import (
     ENDINGS,
     LONGEST_LINE,
     LONGEST_TEXT,
+    DamagedFile,
     check_file,
     ending,
     hash_of,
+    lines_of,
     open_bytes,
+    skip_byte_order_mark,
     split_member,
 )
+from regard.data.readers import csv_hint
 from regard.errors import ConfigError, DataError, MissingExtra
 
 MIN_BYTES, MAX_BYTES = 1 << 17, 1 << 21  # of a shard, where its size is not given
@@ -52,7 +58,7 @@ class Shard:
     """Consecutive rows of a file, whose results are one part.
 
     file: the index of the file, from 0.
-    start, stop: a range of bytes of the decompressed file, or of row groups of a Parquet file.
+    start, stop: a range of bytes of the decompressed file, or of rows of a Parquet file, from 0.
     line: the line on which its first row begins, from 1; in a Parquet file the number of that row.
     """
 
@@ -77,7 +83,8 @@ def plan_shards(
 
     Raises:
         ConfigError: the files have different formats, or one is named twice.
-        DataError: a file cannot be read.
+        DataError: a file cannot be read, or its first line is no header. A damaged file raises
+            nothing: it is noted.
     """
     files = input_files(paths)
     min_bytes = shard_bytes or min(
@@ -91,7 +98,7 @@ def plan_shards(
         try:
             for shard in _shards_between(number, _row_ends(file), min_bytes):
                 shards.append(shard)  # one at a time: those before an error are kept
-        except DataError as error:
+        except DamagedFile as error:
             files[number] = replace(file, damage=error.problem)
     return files, shards
 
@@ -106,8 +113,7 @@ def input_files(paths: Sequence[str | Path]) -> list[InputFile]:
     names = [str(path) for path in paths]
     if not names:
         raise ConfigError("there is no input. Name at least one file.")
-    if duplicate := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"the input names {duplicate} twice.")
+    _check_different(names)
     formats = {name: ENDINGS.get(ending(name), "lines") for name in names}
     if other := next((name for name in names if formats[name] != formats[names[0]]), None):
         raise ConfigError(
@@ -122,10 +128,21 @@ def input_files(paths: Sequence[str | Path]) -> list[InputFile]:
     ]
 
 
+def _check_different(names: Sequence[str]) -> None:
+    """Raises ConfigError where two names are those of one file."""
+    known: dict[str, str] = {}
+    for name in names:
+        file = os.path.realpath(name)
+        if file in known:
+            same = "" if known[file] == name else f", also as {known[file]}"
+            raise ConfigError(f"the input names {name} twice{same}.")
+        known[file] = name
+
+
 def _shards_between(number: int, ends: Iterable[RowEnd], min_bytes: int) -> Iterator[Shard]:
     """The shards of file `number`, from the ends of its rows; the first end is that of its header.
 
-    The rows before an error are a shard, too.
+    The rows before the damage of a file are a shard, too.
     """
     ends = iter(ends)
     (start, lines, _), rows = next(ends), 0
@@ -136,7 +153,7 @@ def _shards_between(number: int, ends: Iterable[RowEnd], min_bytes: int) -> Iter
             if stop - start >= min_bytes or rows == MAX_ROWS:
                 yield Shard(number, start, stop, lines_before + 1, rows)
                 start, lines_before, rows = stop, lines, 0
-    except DataError:
+    except DamagedFile:
         if rows:
             yield Shard(number, start, stop, lines_before + 1, rows)
         raise
@@ -145,19 +162,66 @@ def _shards_between(number: int, ends: Iterable[RowEnd], min_bytes: int) -> Iter
 
 
 def _row_ends(file: InputFile) -> Iterator[RowEnd]:
+    """Where the header of a CSV or TSV file (else the empty beginning) and each row end."""
     with open_bytes(file.path) as stream:
-        yield from _csv_ends(stream) if file.format == "csv" else _line_ends(stream, file.format)
+        _, lines = read_header(stream, file)
+        position = stream.tell()
+        yield position, lines, False
+        of_format = _csv_ends if file.format == "csv" else _line_ends
+        yield from of_format(stream, file.format, position, lines)
 
 
-def _line_ends(stream: BinaryIO, format: str) -> Iterator[RowEnd]:
-    """Where the header of a TSV file (else the empty beginning) and each line end."""
-    position, lines, unfinished = 0, 0, False
-    if format == "tsv":
-        position, lines = len(stream.readline()), 1
-    yield position, lines, False
+def read_header(stream: BinaryIO, file: InputFile) -> tuple[list[str], int]:
+    """Read a stream from its beginning to its first row: the names of the columns of CSV or TSV,
+    and the number of lines. A byte order mark, and empty lines before the header, are skipped.
+
+    Raises:
+        DataError: it is no header, or the file is no text.
+    """
+    skip_byte_order_mark(stream, file.path)
+    if file.format not in ("csv", "tsv"):
+        return [], 0
+    names, begun, lines = _csv_header(stream) if file.format == "csv" else _tsv_header(stream, file)
+    if isinstance(names, csv.Error):
+        raise DataError(file.path, begun, f"the header is not CSV: {names}.", csv_hint(names))
+    duplicates = [name for name in names if names.count(name) > 1]
+    if duplicates:
+        problem = f"has more than one column {duplicates[0]!r}."
+        raise DataError(file.path, begun, problem, "Rename one.")
+    return names, lines
+
+
+def _csv_header(stream: BinaryIO) -> tuple[list[str] | csv.Error, int, int]:
+    """The header or the error, the line on which it begins, and the number of lines read."""
+    lines, begun = CsvLines(stream), 1
+    for fields in csv_rows(lines):
+        if fields:
+            return fields, begun, lines.lines
+        begun = lines.lines + 1
+    return [], 1, lines.lines
+
+
+def _tsv_header(stream: BinaryIO, file: InputFile) -> tuple[list[str], int, int]:
+    number = stream.seek(0)  # `lines_of` drops the byte order mark itself
+    for number, line in enumerate(lines_of(stream, file.path), 1):
+        if line:
+            return line.split("\t"), number, number
+    return [], 1, number
+
+
+def holds_row(line: bytes, format: str) -> bool:
+    """Whether a line is a row, by the format of its file; in a file of lines an empty one is."""
+    if format == "jsonl" and not b" " < line.lstrip()[:1] < b"\x7f":
+        return bool(line.decode("utf-8", "replace").strip())
+    return format in ("jsonl", "lines") or line not in (b"\n", b"\r\n")
+
+
+def _line_ends(stream: BinaryIO, format: str, position: int, lines: int) -> Iterator[RowEnd]:
+    """Where each line ends after the position; so many lines are before it."""
+    unfinished = False
     for raw in iter(partial(stream.readline, LONGEST_LINE), b""):
         position += len(raw)
-        is_row = unfinished or format == "lines" or bool(raw.strip())
+        is_row = unfinished or holds_row(raw, format)
         unfinished = len(raw) == LONGEST_LINE and not raw.endswith(b"\n")
         if not unfinished:
             lines += 1
@@ -193,14 +257,12 @@ class CsvLines:
         return raw.decode("utf-8", "surrogateescape")
 
 
-def _csv_ends(stream: BinaryIO) -> Iterator[RowEnd]:
-    """Where the header and each row of a CSV file end, also a row that is not valid CSV."""
+def _csv_ends(stream: BinaryIO, format: str, position: int, lines_before: int) -> Iterator[RowEnd]:
+    """Where each row ends after the position, also a row that is not valid CSV."""
     lines = CsvLines(stream)
-    rows = csv_rows(lines)
-    next(rows, None)
-    yield lines.bytes, lines.lines, False
-    for fields in rows:
-        yield lines.bytes, lines.lines, isinstance(fields, csv.Error) or bool(fields)
+    for fields in csv_rows(lines):
+        is_row = isinstance(fields, csv.Error) or bool(fields)
+        yield position + lines.bytes, lines_before + lines.lines, is_row
 
 
 def csv_rows(lines: CsvLines) -> Iterator[list[str] | csv.Error]:
@@ -225,7 +287,7 @@ def csv_rows(lines: CsvLines) -> Iterator[list[str] | csv.Error]:
 
 
 def _parquet_shards(number: int, path: str, min_bytes: int) -> Iterator[Shard]:
-    """The shards of a Parquet file: whole row groups with at least `min_bytes` bytes together."""
+    """The shards of a Parquet file: rows with at least `min_bytes` bytes together."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -235,11 +297,16 @@ def _parquet_shards(number: int, path: str, min_bytes: int) -> Iterator[Shard]:
         metadata = parquet.read_metadata(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(path, None, f"cannot be read as Parquet: {error}.") from error
-    start = size = rows = rows_before = 0
+    start, stop, size = 0, 0, 0.0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        size, rows = size + group.total_byte_size, rows + group.num_rows
-        if size >= min_bytes or rows >= MAX_ROWS or index == metadata.num_row_groups - 1:
-            if rows:
-                yield Shard(number, start, index + 1, rows_before + 1, rows)
-            start, size, rows_before, rows = index + 1, 0, rows_before + rows, 0
+        left, row_bytes = group.num_rows, group.total_byte_size / max(1, group.num_rows)
+        while left:
+            missing = math.ceil((min_bytes - size) / row_bytes) if row_bytes else left
+            count = min(left, max(1, missing), start + MAX_ROWS - stop)
+            left, stop, size = left - count, stop + count, size + count * row_bytes
+            if size >= min_bytes or stop == start + MAX_ROWS:
+                yield Shard(number, start, stop, start + 1, stop - start)
+                start, size = stop, 0.0
+    if stop > start:
+        yield Shard(number, start, stop, start + 1, stop - start)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,8 +33,10 @@ from regard.sharded.manifest import (
     FAILED,
     LEASES,
     ShardManifest,
+    changed_versions,
     model_checksum,
     read_manifest,
+    versions_for,
 )
 from regard.sharded.parts import (
     BLANK,
@@ -50,7 +52,7 @@ from regard.sharded.parts import (
     write_bytes,
 )
 from regard.sharded.rows import CHUNK_ROWS, InputRow, OpenFiles, RowChunk, chunks, texts_of
-from regard.sharded.shards import Shard
+from regard.sharded.shards import InputFile, Shard
 from regard.tasks.predicted_tables import infer_columns
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 
@@ -73,7 +75,7 @@ def run(out: str, *, strict: bool, lease_timeout: float, modified: Sequence[int]
     """
     folder = Path(out)
     manifest = read_manifest(folder)
-    _check_files(manifest, modified)
+    _check_files(zip(manifest.files, modified, strict=True))
     with Interruption() as interruption:
         try:
             with interruption.interruptible():
@@ -109,8 +111,9 @@ def _work(worker: _Worker, leases: Leases) -> None:
             worker.report(number, done=True)
 
 
-def _check_files(manifest: ShardManifest, modified: Sequence[int]) -> None:
-    for file, nanoseconds in zip(manifest.files, modified, strict=True):
+def _check_files(files: Iterable[tuple[InputFile, int]]) -> None:
+    """Raises DataError where a file is not as it was, or not last modified at that time."""
+    for file, nanoseconds in files:
         try:
             status = os.stat(split_member(file.path)[0])
         except OSError as error:
@@ -139,6 +142,12 @@ class _Worker:
                 f"{task.model} is another model here: its sha256 must be "
                 f"{manifest.model_sha256[:12]}…, but is {checksum[:12]}…."
             )
+        if wrong := list(changed_versions(manifest.versions, versions_for(task))):
+            raise CheckpointError(
+                f"this machine has other versions than {out} was begun with:\n  "
+                + "\n  ".join(wrong)
+                + "\nInstall the same versions on all machines."
+            )
         self.out, self.manifest, self.strict, self.modified = out, manifest, strict, modified
         self.files = OpenFiles(manifest.files)
         self.computer = open_computer(task)
@@ -163,7 +172,7 @@ class _Worker:
             self._compute_rows(shard, chunk, results)
             rows += len(chunk)
             self.report(number, rows, len(results.failed))
-        _check_files(self.manifest, self.modified)
+        _check_files([(self.manifest.files[shard.file], self.modified[shard.file])])
         if rows != shard.rows:
             problem = f"has {rows:,} rows in shard {number}, and had {shard.rows:,}."
             raise DataError(self.manifest.files[shard.file].path, shard.line, problem)

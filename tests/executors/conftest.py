@@ -14,4 +14,4 @@ HERE = Path(__file__).parent
 def importable_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """New processes find `example_jobs` and this library."""
     paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))  # "": the current folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -135,6 +136,26 @@ def test_closing_the_results_lets_the_running_jobs_save_and_end(tmp_path):
         time.sleep(0.05)  # it listens for signals
     assert (tmp_path / "a.saved").exists()
     assert not alive(int((tmp_path / "a.pid").read_text()))
+
+
+def test_a_suspended_job_saves_and_ends_when_the_results_are_closed(tmp_path):
+    job = Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"})
+    double = Job("example_jobs:double", {"number": 1})
+    with closing(executor("local", 2).run([double, job], RecordingListener())) as results:
+        assert next(results).value == 2
+        until((tmp_path / "a.pid").exists)
+        time.sleep(0.05)  # it listens for signals
+        os.kill(int((tmp_path / "a.pid").read_text()), signal.SIGSTOP)
+    assert (tmp_path / "a.saved").exists()
+
+
+def test_a_job_imports_what_this_process_does_and_no_file_of_the_current_folder(
+    tmp_path, monkeypatch
+):
+    for name in ("queue", "json", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('it is a file of data')")
+    monkeypatch.chdir(tmp_path)
+    assert one("double", number=4).value == 8
 
 
 @pytest.fixture
