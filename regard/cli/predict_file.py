@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from regard.cli.console import to_json
+from regard.data.arrow_tables import UnfitValue, table_of
 from regard.data.readers import read_records
 from regard.data.text_chunks import MAX_TEXTS, Chunk, is_blank
 from regard.errors import ConfigError, DataError, MissingExtra
@@ -246,9 +247,11 @@ class ParquetWriter(TableWriter):
             if self.writer is None:
                 self.schema = self._schema(rows)
                 self.writer = self.pyarrow.parquet.ParquetWriter(self.path, self.schema)
-            self.waiting.append(self.pyarrow.Table.from_pylist(list(rows), self.schema))
+            self.waiting.append(table_of(rows, self.schema))
             if sum(table.nbytes for table in self.waiting) >= ROW_GROUP:
                 self._write_waiting()
+        except UnfitValue as error:
+            raise DataError(self.source, None, str(error), "Write --out answers.jsonl.") from None
         except (self.pyarrow.ArrowException, TypeError, OverflowError) as error:
             problem = f"has values whose type differs from that of the first rows: {error}."
             raise DataError(self.source, None, problem, "Write --out answers.jsonl.") from None

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from regard.data.arrow_tables import UnfitValue, table_of
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.file_writing import sync
 from regard.plain_json import to_json
@@ -45,8 +46,14 @@ class ShardPart(ABC):
     """The rows of a shard with their results, in memory until they are written."""
 
     @abstractmethod
-    def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
-        """Add rows, each with its result, or with None where it has none."""
+    def add(
+        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
+    ) -> dict[int, DataError]:
+        """Add rows of a file, each with its result, or with None where it has none.
+
+        Returns by index the errors of rows that the part cannot hold as they are; they are added
+        without what it cannot hold, and without their results.
+        """
 
     @abstractmethod
     def save(self, path: Path) -> None:
@@ -63,8 +70,11 @@ class VectorPart(ShardPart):
         self.width = width
         self.vectors: list[np.ndarray] = []
 
-    def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
+    def add(
+        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
+    ) -> dict[int, DataError]:
         self.vectors.append(stacked_vectors(results, self.width))
+        return {}
 
     def save(self, path: Path) -> None:
         from safetensors.numpy import save
@@ -92,8 +102,11 @@ class LinePart(ShardPart):
         self.to_line = to_line
         self.lines: list[str] = []
 
-    def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
+    def add(
+        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
+    ) -> dict[int, DataError]:
         self.lines += [self.to_line(*both) for both in zip(rows, results, strict=True)]
+        return {}
 
     def save(self, path: Path) -> None:
         write_bytes(path, "".join(self.lines).encode("utf-8", "backslashreplace"))
@@ -120,21 +133,39 @@ class ParquetPart(ShardPart):
         self.schema = schema
         self.tables: list[Any] = []
 
-    def add(self, rows: Sequence[InputRow], results: Sequence[Any]) -> None:
-        import pyarrow
-
+    def add(
+        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
+    ) -> dict[int, DataError]:
         records = [
-            {**row.record, **(_result_columns(one) if isinstance(one, Mapping) else {VECTOR: one})}
-            for row, one in zip(rows, results, strict=True)
+            {**row.record, **result_columns(one)} for row, one in zip(rows, results, strict=True)
         ]
+        errors, table = dict[int, DataError](), self._table(records)
+        if isinstance(table, str):
+            for index, row in enumerate(rows):
+                if isinstance(problem := self._table([records[index]]), str):
+                    errors[index] = DataError(path, row.line, problem, "Write jsonl instead.")
+                    records[index] = self._held(row.record)
+            table = self._table(records)
+        self.tables.append(table)
+        return errors
+
+    def _held(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a row that the columns can hold."""
+        return {
+            name: value
+            for name, value in record.items()
+            if not isinstance(self._table([{name: value}]), str)
+        }
+
+    def _table(self, records: Sequence[Mapping[str, Any]]) -> Any:
+        """The `pyarrow.Table` of records, or why the columns cannot hold them."""
         try:
             try:
-                self.tables.append(pyarrow.Table.from_pylist(records, self.schema))
+                return table_of(records, self.schema)
             except UnicodeEncodeError:
-                self.tables.append(pyarrow.Table.from_pylist(_in_utf8(records), self.schema))
-        except (pyarrow.ArrowException, TypeError, OverflowError) as error:
-            problem = f"a value has another type than in the first rows: {error}."
-            raise DataError("the input", rows[0].line, problem, "Write jsonl instead.") from None
+                return table_of(_in_utf8(records), self.schema)
+        except UnfitValue as error:
+            return str(error)
 
     def save(self, path: Path) -> None:
         import pyarrow
@@ -145,9 +176,12 @@ class ParquetPart(ShardPart):
         sync(path)
 
 
-def _result_columns(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The columns of a result; none of a row without text, whose prediction may be a number."""
-    return {} if result == BLANK else result
+def result_columns(result: Any) -> Mapping[str, Any]:
+    """The columns of a result, a vector or a prediction; none where there is none, or no text:
+    the column of predictions may have numbers."""
+    if isinstance(result, Mapping):
+        return {} if result == BLANK else result
+    return {} if result is None else {VECTOR: result}
 
 
 def parquet_schema(rows: Sequence[Mapping[str, Any]], added: Mapping[str, Any], path: str) -> Any:

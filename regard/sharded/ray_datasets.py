@@ -10,10 +10,11 @@ import torch
 
 from regard.data.text_chunks import MAX_TEXTS
 from regard.errors import ConfigError, DataError
-from regard.sharded.computing import VectorComputer, open_computer, reason_of
+from regard.sharded.computing import open_computer, reason_of
 from regard.sharded.manifest import ShardedTask
-from regard.sharded.parts import VECTOR
+from regard.sharded.parts import VECTOR, check_new_columns, parquet_schema, result_columns
 from regard.sharded.rows import InputRow
+from regard.sharded.worker import added_columns
 from regard.tasks.predicted_tables import infer_columns
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def is_ray_dataset(data: object) -> bool:
 
 def map_ray_dataset(data: Any, task: ShardedTask, workers: int, gpus: int, strict: bool) -> Any:
     """The dataset with the columns of the results, and with the column `error` unless `strict`.
+
+    All batches have the same columns with the same types, also those of which no row has a result.
 
     It is lazy, as Ray's datasets are: Ray computes it when it is read or written, in `workers`
     actors, and computes again what is lost with a machine.
@@ -66,11 +69,16 @@ class DatasetComputer:
         torch.set_num_threads(task.threads)
         self.columns, self.strict = task.columns, strict
         self.computer = open_computer(task)
+        self.schema: pyarrow.Schema | None = None  # of the columns of results, in all batches
 
     def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
         """The table with the columns of the results."""
         columns = self.columns or infer_columns(SOURCE, dict.fromkeys(table.column_names))
         rows = [InputRow(number, record) for number, record in enumerate(table.to_pylist(), 1)]
+        if self.schema is None:
+            added = added_columns(self.computer, rows, columns)
+            check_new_columns([dict.fromkeys(table.column_names)], added, str(SOURCE))
+            self.schema = parquet_schema([], added, "")
         results, errors = self.computer.compute_rows(rows, columns, str(SOURCE))
         if self.strict and errors:
             raise errors[min(errors)]
@@ -81,15 +89,9 @@ class DatasetComputer:
     ) -> pyarrow.Table:
         import pyarrow
 
-        if isinstance(self.computer, VectorComputer):
-            type = pyarrow.list_(pyarrow.float32(), self.computer.embedder.width)
-            vectors = [None if vector is None else vector.tolist() for vector in results]
-            table = table.append_column(VECTOR, pyarrow.array(vectors, type))
-        else:
-            names = dict.fromkeys(name for result in results if result for name in result)
-            for name in names or {"prediction": None}:
-                values = [result.get(name) if result else None for result in results]
-                table = table.append_column(name, pyarrow.array(values))
+        added = pyarrow.Table.from_pylist([result_columns(one) for one in results], self.schema)
+        for field in added.schema:
+            table = table.append_column(field, added.column(field.name))
         if self.strict:
             return table
         indices = range(len(results))

@@ -192,11 +192,11 @@ class _Worker:
                 computed[index], errors[index] = None, error
                 own = {name: one for name, one in row.record.items() if name not in self.added}
                 rows[index] = replace(row, record=own)
+        errors = results.part.add(rows, computed, path) | errors
         for index in sorted(errors):
             if self.strict:
                 raise errors[index]
             results.failed.append(_failure(path, rows[index].line, errors[index]))
-        results.part.add(rows, computed)
 
     def _write(self, number: int, results: _Results, lease: Lease) -> None:
         """Write the part of a shard, and before it the lines of rows without a result.
