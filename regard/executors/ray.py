@@ -36,7 +36,8 @@ POLL_INTERVAL = 0.2  # seconds between two checks of the tasks
 CHECK_INTERVAL = 2.0  # seconds between two checks whether a machine is alive
 STOP_TIMEOUT = 60.0  # seconds for tasks to save and end
 OBJECT_STORE_BYTES = 2**28  # of a cluster that is started here; jobs need few
-AUTO = "auto"
+CLIENT = "ray://"  # before the address of a Ray Client server
+AUTO, LOCAL = "auto", "local"
 # Of a cluster that is started here: no reports of its use, and ports of the loopback address alone.
 PRIVATE_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}  # of `ray.init`
@@ -49,8 +50,9 @@ def connected(address: str = "") -> ModuleType:
     """The module `ray`, connected to a cluster; a connection that exists already is used.
 
     Args:
-        address: HOST:PORT of a cluster's Ray Client server, or "auto"; "": RAY_ADDRESS, else a
-            cluster that is started on this machine.
+        address: HOST:PORT of a cluster's Ray Client server, or "auto"; "": RAY_ADDRESS, which may
+            be whatever Ray itself takes (ray://HOST:10001, auto, HOST:6379 of a cluster to which
+            this machine belongs), else a cluster that is started on this machine.
 
     Raises:
         MissingExtra: Ray is not installed.
@@ -95,7 +97,10 @@ def _start(ray: ModuleType) -> None:
 
 def _connected_to_existing(address: str) -> ModuleType:
     """The module `ray`, connected to the cluster of an address; without one, not connected."""
-    given = address or os.environ.get("RAY_ADDRESS", "").removeprefix("ray://")
+    given = f"ray://{address}" if address and address != AUTO else address
+    given = given or os.environ.get("RAY_ADDRESS", "")
+    if given == LOCAL:
+        given = ""
     if not given and "ray" not in sys.modules:
         os.environ.update(PRIVATE_SETTINGS)
     ray = _imported()
@@ -111,8 +116,8 @@ def _connected_to_existing(address: str) -> ModuleType:
         return ray
     if given != AUTO:
         _check_answers(given)
+    if given.startswith(CLIENT):
         _check_client()
-        given = f"ray://{given}"
     try:
         ray.init(given, **QUIET)
     except Exception as error:  # of several types: no cluster, another version of Python or Ray
@@ -161,17 +166,17 @@ def _check_client() -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Raises ConfigError where nothing listens at HOST:PORT."""
-    host, colon, port = address.rpartition(":")
+    """Raises ConfigError where nothing listens at ray://HOST:PORT, or at HOST:PORT."""
+    host, colon, port = address.removeprefix(CLIENT).rpartition(":")
     if not colon or not port.isdecimal():
         raise ConfigError(
-            f"the address of a Ray cluster must be like ray://HOST:10001, but is ray://{address}."
+            f"the address of a Ray cluster must be like ray://HOST:10001, but is {address}."
         )
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
     except OSError as error:
         raise ConfigError(
-            f"nothing answers at ray://{address} ({error}). Give the address of the Ray Client "
+            f"nothing answers at {address} ({error}). Give the address of the Ray Client "
             "server: the machine where `ray start --head` was run, and port 10001 unless "
             "--ray-client-server-port changed it."
         ) from None

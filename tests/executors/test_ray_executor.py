@@ -115,7 +115,7 @@ def test_a_malformed_address_or_a_missing_package_raises_an_error(address, monke
         with pytest.raises((ConfigError, MissingExtra)):
             on_ray.connected(address)
         with pytest.raises(ConfigError, match="must be like ray://HOST:10001"):
-            on_ray._check_answers(address)
+            on_ray._check_answers(f"ray://{address}")
     else:
         with pytest.raises(MissingExtra, match=r"pip install 'regard\[ray\]'"):
             on_ray.connected()
@@ -126,7 +126,38 @@ def test_an_address_where_nothing_listens_raises_an_error_at_once():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(ConfigError, match=f"nothing answers at ray://127.0.0.1:{port}"):
-        on_ray._check_answers(f"127.0.0.1:{port}")
+        on_ray._check_answers(f"ray://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "called"),
+    [
+        ("HOST:PORT", "", "HOST:PORT"),  # not its Ray Client server
+        ("auto", "", "auto"),
+        ("ray://HOST:PORT", "", "ray://HOST:PORT"),
+        ("127.0.0.1:6379", "HOST:PORT", "ray://HOST:PORT"),
+        ("127.0.0.1:6379", "auto", "auto"),
+        ("local", "", None),
+        ("", "", None),
+    ],
+)
+def test_the_variable_ray_address_means_what_it_means_to_ray(variable, given, called, monkeypatch):
+    """None: no cluster is connected to, and one is started."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = f"127.0.0.1:{server.getsockname()[1]}"
+        addresses: list[str] = []
+        known = SimpleNamespace(
+            __version__="2.60.0",
+            is_initialized=lambda: False,
+            init=lambda address, **options: addresses.append(address),
+        )
+        monkeypatch.setitem(sys.modules, "ray", known)
+        monkeypatch.setattr(on_ray, "find_spec", lambda name: True)
+        monkeypatch.setenv("RAY_ADDRESS", variable.replace("HOST:PORT", here))
+        for name, value in on_ray.PRIVATE_SETTINGS.items():
+            monkeypatch.setenv(name, value)
+        assert on_ray._connected_to_existing(given.replace("HOST:PORT", here)) is known
+        assert addresses == ([called.replace("HOST:PORT", here)] if called else [])
 
 
 def test_a_cluster_is_not_started_where_ray_was_imported_before(monkeypatch):

@@ -30,7 +30,7 @@ from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.executors import EXECUTORS, Job, JobListener, JobResult
 from regard.sharded import WorkerOptions, parts, read_parts, worker
 from regard.sharded.leases import Leases
-from regard.sharded.manifest import read_manifest
+from regard.sharded.manifest import ShardedTask, read_manifest
 from regard.sharded.mapping import map as compute
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
@@ -510,6 +510,48 @@ def test_a_model_that_is_missing_or_another_one_where_the_worker_is(encoder, tmp
         worker.run(str(tmp_path / "out"), **arguments)  # type: ignore[arg-type]
 
 
+def test_a_worker_with_other_versions_ends_with_an_error(encoder, tmp_path):
+    source = written(tmp_path / "in.txt", ["a cat"])
+    embed(encoder, source, tmp_path / "out")
+    arguments = {"strict": False, "lease_timeout": 60.0, "modified": [source.stat().st_mtime_ns]}
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest["versions"]["torch"] = "0.1"
+    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="version of torch: 0.1 before, .* now"):
+        worker.run(str(tmp_path / "out"), **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="version of torch: 0.1 before, .* now"):
+        embed(encoder, source, tmp_path / "out")
+
+
+def test_parts_whose_manifest_was_removed_are_never_taken_for_results(encoder, tmp_path):
+    source = written(tmp_path / "in.txt", sentences(20))
+    embed(encoder, source, tmp_path / "out")
+    (tmp_path / "out/manifest.json").unlink()
+    (tmp_path / "out/failed.jsonl").unlink()
+    other = written(tmp_path / "other.txt", sentences(20, seed=2))
+    with pytest.raises(ConfigError, match="was not written by this command"):
+        embed(encoder, other, tmp_path / "out")
+
+
+def test_a_folder_inside_that_of_the_model_is_refused(encoder, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(encoder, model)
+    with pytest.raises(ConfigError, match="is inside the folder of the model"):
+        embed(model, written(tmp_path / "in.txt", ["a cat"]), model / "vectors")
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_links_is_enough(encoder, tmp_path, monkeypatch, error):
+    def no_link(*paths: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    source = written(tmp_path / "in.txt", sentences(20))
+    embed(encoder, source, tmp_path / "calm")
+    monkeypatch.setattr(os, "link", no_link)
+    embed(encoder, source, tmp_path / "out", workers=2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "calm")
+
+
 def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classifier, tmp_path):
     source = written(tmp_path / "in.csv", ["text,number", "a cat,1"])
     wrong: list[tuple[str, Path, dict[str, object]]] = [
@@ -591,6 +633,28 @@ def test_a_row_with_a_field_of_the_results_fails_wherever_it_stands(
     assert [index for index, one in enumerate(found) if one is None] == [number]
     (failed,) = map(json.loads, (tmp_path / "out/failed.jsonl").read_text().splitlines())
     assert failed["line"] == number + 1 and "has a column 'prediction'" in failed["reason"]
+
+
+@pytest.mark.parametrize("verb", ["embed", "predict", "generate"])
+def test_all_batches_of_a_ray_dataset_have_the_same_columns(
+    encoder, classifier, language_model, verb
+):
+    """Also those without a single result, or whose rows have no text."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from regard.sharded.ray_datasets import DatasetComputer
+
+    model = {"embed": encoder, "predict": classifier, "generate": language_model}[verb]
+    options = {"max_tokens": 2} if verb == "generate" else None
+    task = ShardedTask(str(model), verb, "parquet", ("text",), options=options)
+    compute_batch = DatasetComputer(task, strict=False)
+    batches = [["dog " * 500], ["a cat", "", "dog " * 500], [""]]
+    tables = [compute_batch(pyarrow.table({"text": texts})) for texts in batches]
+    assert len({str(table.schema) for table in tables}) == 1
+    result = tables[0].column_names[1]
+    found = [row[result] is None for table in tables for row in table.to_pylist()]
+    assert found == [True, False, verb != "embed", True, verb != "embed"]
+    with pytest.raises(DataError, match="which is the name of a column of the results"):
+        DatasetComputer(task, strict=False)(pyarrow.table({"text": ["a"], result: [1]}))
 
 
 # ---------------------------------------------------------------------------------- leases
