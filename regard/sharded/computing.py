@@ -105,17 +105,17 @@ class VectorComputer(RowComputer[np.ndarray]):
             for index in input_format.too_long(encoded.inputs):
                 tokens = len(encoded.inputs[index])
                 errors[index] = chunk.too_long(index, tokens, input_format.max_length)
-        while True:
-            left = [index for index in range(len(chunk.texts)) if index not in errors]
+        results: list[np.ndarray | None] = [None] * len(chunk.texts)
+        while left := [index for index in range(len(chunk.texts)) if index not in errors]:
             try:
                 vectors = embedder.vectors(EncodedTexts([encoded.inputs[i] for i in left]))
-                break
             except TextError as error:  # a vector is not finite
                 index = left[error.index]
                 errors[index] = chunk.error(index, error.problem, error.hint)
-        results: list[np.ndarray | None] = [None] * len(chunk.texts)
-        for index, vector in zip(left, vectors, strict=True):
-            results[index] = vector
+            else:
+                for index, vector in zip(left, vectors, strict=True):
+                    results[index] = vector
+                break
         return results, errors
 
 

@@ -127,8 +127,10 @@ class OpenFiles:
                 self._table = ParquetRows(self._stack.enter_context(file))
                 self._path = path
             for record in self._table.records(shard.start, shard.stop):
-                wrong = isinstance(record, Exception)
-                yield _unreadable(path, number, record) if wrong else InputRow(number, record)
+                if isinstance(record, Exception):
+                    yield _unreadable(path, number, record)
+                else:
+                    yield InputRow(number, record)
                 number += 1
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(path, number, f"cannot be read as Parquet: {error}.") from error

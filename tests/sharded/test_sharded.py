@@ -289,6 +289,26 @@ def test_a_vector_that_is_missing_is_nan_and_text_without_prediction_an_empty_li
     assert lines[1] == "" and lines[0] and lines[2]
 
 
+@pytest.mark.parametrize("verb", ["embed", "predict", "generate"])
+@pytest.mark.parametrize("text", ["dog " * 500, "", "\\ud800"])
+def test_a_shard_without_a_single_result_does_not_end_the_others(
+    encoder, classifier, language_model, tmp_path, verb, text
+):
+    """Rows that are too long or no text, and of embed none is empty: an empty text has a vector."""
+    model = {"embed": encoder, "predict": classifier, "generate": language_model}[verb]
+    lines = [f'{{"text": "{one}"}}' for one in (text, text, "a cat")]
+    source = written(tmp_path / "in.jsonl", lines)
+    options = {"max_tokens": 2} if verb == "generate" else {}
+    given: dict[str, object] = {"on": "threads", "shard_bytes": 1, "show": "none", **options}
+    found = compute(model, source, verb, out=tmp_path / "out", **given)  # type: ignore[arg-type]
+    if verb == "embed":
+        there = np.isfinite(found.vectors()).all(1).tolist()
+        assert there == [text == "", text == "", True]
+    else:
+        assert [bool(row["prediction"]) for row in found] == [False, False, True]
+    assert len(list(found.failed())) == (0 if text == "" else 2)
+
+
 def test_an_unexpected_error_of_one_text_does_not_end_the_others(encoder, tmp_path, monkeypatch):
     from regard.sharded.computing import VectorComputer
 
