@@ -149,11 +149,11 @@ class BidirectionalStreams(BatchSequence[BidirectionalBatch]):
     def batch(self, index: int) -> BidirectionalBatch:
         first = index * self.sequence_length
         ends = np.minimum(self._lengths, first + self.sequence_length)
-        made = self.text.batch(self._starts + first, ends - first, fresh=index == 0)
+        batch = self.text.batch(self._starts + first, ends - first, fresh=index == 0)
         if not self.restart_every:
-            return made
+            return batch
         turns = index + torch.arange(self.batch_size)
-        return replace(made, restarts=turns % self.restart_every == 0)
+        return replace(batch, restarts=turns % self.restart_every == 0)
 
     def epoch(self, number: int) -> BidirectionalStreams:
         """The batches of any epoch: a text is read in its own order."""

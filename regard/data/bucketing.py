@@ -184,8 +184,8 @@ def _cut(
     longest, cuts, start = lengths.max(0), [], 0
     while start < len(examples):
         count = min(batch_size, max(1, max_tokens // max(1, longest[start])))
-        several = longest[start : start + count]
-        costs = np.maximum.accumulate(several) * np.arange(1, len(several) + 1)
+        nearby = longest[start : start + count]
+        costs = np.maximum.accumulate(nearby) * np.arange(1, len(nearby) + 1)
         start += max(1, int(np.searchsorted(costs, max_tokens, side="right")))
         cuts.append(start)
     return np.split(examples, cuts[:-1])

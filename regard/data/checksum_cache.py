@@ -59,10 +59,10 @@ class ChecksumCache:
             if (known.size, known.time) == (before.st_size, before.st_mtime_ns):
                 self._known[name] = known
                 return known.sha256
-        found = hash_of(file)
+        checksum = hash_of(file)
         if before and time.time_ns() - before.st_mtime_ns > _RECENT:
-            self._known[name] = KnownFile(before.st_size, before.st_mtime_ns, found)
-        return found
+            self._known[name] = KnownFile(before.st_size, before.st_mtime_ns, checksum)
+        return checksum
 
     def save(self) -> None:
         """Remember what is known, where the folder can be written."""

@@ -195,7 +195,7 @@ class PassageEncoder:
 
     def encoded(self, passages: Iterable[DocumentPassage]) -> Iterator[EncodedPassages]:
         """The passages, encoded by a thread while the next ones are read."""
-        chunks = map(self._units, chunks_of(iter(passages), lambda one: len(one.text)))
+        chunks = map(self._units, chunks_of(iter(passages), lambda passage: len(passage.text)))
         for sequences, levels, count in ahead(self._ids, chunks):
             yield self._located(sequences, levels, count)
 

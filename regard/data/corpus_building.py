@@ -169,9 +169,9 @@ class _Build:
         """A file, cut to the bytes that the journal has."""
         path, size = self.folder / name, self.journal.bytes[name]
         path.touch()
-        if (found := path.stat().st_size) < size:
+        if (actual := path.stat().st_size) < size:
             raise CheckpointError(
-                f"{path} has {found:,} bytes, but {size:,} had been written. Remove {self.folder} "
+                f"{path} has {actual:,} bytes, but {size:,} had been written. Remove {self.folder} "
                 "and build the corpus again."
             )
         file = open(path, "r+b")

@@ -35,7 +35,7 @@ def with_trees(
     Raises:
         RegardError: a sequence has not one root, or numbers do not fit its words or tokens.
     """
-    own, governing = (torch.zeros_like(batch.ids) for _ in range(2))
+    word_tokens, governing = (torch.zeros_like(batch.ids) for _ in range(2))
     if not len(words) == len(heads) == len(batch):
         raise RegardError(f"{len(batch)} sequences have {len(words)} words and {len(heads)} heads.")
     for row, (numbers, tree) in enumerate(zip(words, heads, strict=True)):
@@ -47,9 +47,9 @@ def with_trees(
                 f"Sequence {row + 1}: the heads of its words are no tree: {tree!r:.80}"
             )
         for token, number in enumerate(numbers):
-            own[row, token] = token if number is None else first[number]
+            word_tokens[row, token] = token if number is None else first[number]
             governing[row, token] = first[roots[0] if number is None else tree[number]]
-    return replace(batch, extras={**batch.extras, WORDS: own, HEADS: governing})
+    return replace(batch, extras={**batch.extras, WORDS: word_tokens, HEADS: governing})
 
 
 def _first_tokens(row: int, numbers: Sequence[int | None], count: int, length: int) -> list[int]:
@@ -95,19 +95,19 @@ def ancestors(words: Tensor, heads: Tensor) -> Tensor:
     Raises:
         RegardError: the heads have a cycle.
     """
-    found = torch.zeros(*words.shape, words.size(1), dtype=torch.bool, device=words.device)
+    governed = torch.zeros(*words.shape, words.size(1), dtype=torch.bool, device=words.device)
     at = words
     for _ in range(words.size(1)):
-        found.scatter_(2, at[..., None], torch.ones_like(found[..., :1]))
+        governed.scatter_(2, at[..., None], torch.ones_like(governed[..., :1]))
         above = heads.gather(1, at)
         if torch.equal(above, at):  # all are at a root
-            return found
+            return governed
         at = above
     if words.size(1):
         raise RegardError(
             "The heads of a sequence are no tree: words govern each other in a circle."
         )
-    return found
+    return governed
 
 
 def depths(governed: Tensor) -> Tensor:

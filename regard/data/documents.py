@@ -98,12 +98,12 @@ def read_documents(
             text.
     """
     if documents is not None and documents not in get_args(Separator):
-        known = ", ".join(get_args(Separator))
-        raise ConfigError(f"`documents` must be one of {known}, but is {documents!r}.")
-    given = [files] if isinstance(files, str | PathLike) else list(files)
-    if not given:
+        separators = ", ".join(get_args(Separator))
+        raise ConfigError(f"`documents` must be one of {separators}, but is {documents!r}.")
+    sources = [files] if isinstance(files, str | PathLike) else list(files)
+    if not sources:
         raise ConfigError("`files` must name at least one file or folder, but is empty.")
-    paths = [path for one in given for path in _files_in(str(one))]
+    paths = [path for source in sources for path in _files_in(str(source))]
     tables = [path for path in paths if ending(path) in ENDINGS]
     separator = documents or ("rows" if len(tables) == len(paths) else "blank-lines")
     if tables and separator != "rows":
@@ -142,11 +142,11 @@ def _files_in(path: str) -> Sequence[str]:
     """The path, or the files of the folder that it is."""
     if split_member(path)[1] or not Path(path).is_dir():
         return [path]
-    names = [one.relative_to(path) for one in sorted(Path(path).rglob("*")) if one.is_file()]
-    found = [str(Path(path) / n) for n in names if not any(p.startswith(".") for p in n.parts)]
-    if not found:
+    names = [file.relative_to(path) for file in sorted(Path(path).rglob("*")) if file.is_file()]
+    paths = [str(Path(path) / n) for n in names if not any(p.startswith(".") for p in n.parts)]
+    if not paths:
         raise DataError(path, None, "is a folder without files.")
-    return found
+    return paths
 
 
 def _single_field(row: Row, file: str, line: int) -> str:

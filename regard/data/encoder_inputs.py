@@ -77,9 +77,12 @@ class InputFormat:
         check_at_least(self.template.special_count(2) + 2, max_length=self.max_length)
 
     def encode(self, texts: Sequence[Texts]) -> list[EncoderInput]:
-        """The inputs of many texts or pairs, not truncated. An empty text is one unknown token."""
-        flat = iter(self.tokenizer.encode_many([part for one in texts for part in one]))
-        return [self._input([next(flat) for _ in one]) for one in texts]
+        """The inputs of many texts or pairs, not truncated.
+
+        An input without any token becomes one unknown token.
+        """
+        flat = iter(self.tokenizer.encode_many([part for parts in texts for part in parts]))
+        return [self._input([next(flat) for _ in parts]) for parts in texts]
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """The ids of each word of each sentence; a word without tokens becomes the unknown token.
@@ -96,15 +99,15 @@ class InputFormat:
     def too_long(self, inputs: Sequence[EncoderInput]) -> list[int]:
         """The indices of inputs longer than `max_length`."""
         limit = self.max_length
-        return [] if limit is None else [i for i, one in enumerate(inputs) if len(one) > limit]
+        return [] if limit is None else [i for i, item in enumerate(inputs) if len(item) > limit]
 
-    def truncate(self, one: EncoderInput) -> EncoderInput:
+    def truncate(self, item: EncoderInput) -> EncoderInput:
         """The input within `max_length`, as `transformers` truncates it by default: see
         `longest_first`. Tokens are dropped on the `truncation_side` of the tokenizer's file.
         """
-        if self.max_length is None or len(one) <= self.max_length:
-            return one
-        texts = one.texts()
+        if self.max_length is None or len(item) <= self.max_length:
+            return item
+        texts = item.texts()
         capacity = self.max_length - self.template.special_count(len(texts))
         lengths = (capacity,) if len(texts) == 1 else self._pair(texts, capacity)
         left = self.tokenizer.sides.get("truncation_side") == "left"
@@ -122,18 +125,18 @@ class InputFormat:
 
     def batch(self, inputs: Sequence[EncoderInput]) -> Sequences:
         """The inputs padded on the right: ids and segments (B, T), lengths (B,)."""
-        padded = Sequences.of([one.ids for one in inputs], self.pad)
-        return with_segments(padded, Sequences.of([one.segments for one in inputs], 0))
+        padded = Sequences.of([item.ids for item in inputs], self.pad)
+        return with_segments(padded, Sequences.of([item.segments for item in inputs], 0))
 
     def _input(self, texts: list[list[int]]) -> EncoderInput:
-        made = self.template.apply(texts)
-        return made if made.ids else self.template.apply([[self._placeholder]])
+        encoder_input = self.template.apply(texts)
+        return encoder_input if encoder_input.ids else self.template.apply([[self._placeholder]])
 
     @property
     def _placeholder(self) -> int:
         """The id that replaces an empty sequence: the unknown token, or the end of a text."""
-        known = (self.tokenizer.unk_id, self.tokenizer.eos_id, self.tokenizer.bos_id)
-        return next((id for id in known if id is not None), self.pad or 0)
+        ids = (self.tokenizer.unk_id, self.tokenizer.eos_id, self.tokenizer.bos_id)
+        return next((id for id in ids if id is not None), self.pad or 0)
 
 
 class InputArrays(ABC):
@@ -194,8 +197,8 @@ class EncodedInputs(InputArrays):
     def of(cls, inputs: Sequence[EncoderInput]) -> EncodedInputs:
         """Input i is example i."""
         return cls(
-            TokenArray.of(one.ids for one in inputs),
-            TokenArray.of((one.segments for one in inputs), 256),
+            TokenArray.of(item.ids for item in inputs),
+            TokenArray.of((item.segments for item in inputs), 256),
             TokenArray.of([i] for i in range(len(inputs))),
         )
 

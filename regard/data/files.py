@@ -107,9 +107,9 @@ def _in_blocks(stream: IO[bytes], name: str | Path) -> Iterator[str]:
         except UnicodeDecodeError:  # read again line by line, which locates it
             yield from lines_of(io.BytesIO(whole + end), name, number, before)
         text = text if number else text.removeprefix("\ufeff")
-        found = text.split("\n")
-        yield from (line.removesuffix("\r") for line in found) if "\r" in text else found
-        number, before = number + len(found), before + len(whole) + 1
+        text_lines = text.split("\n")
+        yield from (line.removesuffix("\r") for line in text_lines) if "\r" in text else text_lines
+        number, before = number + len(text_lines), before + len(whole) + 1
     yield from lines_of(io.BytesIO(rest), name, number, before)
 
 
@@ -193,10 +193,10 @@ def hash_of(path: str | Path) -> str:
 
 def split_member(path: str | Path) -> tuple[Path, str]:
     """`("x.zip", "member")` for the path "x.zip!member"; `(path, "")` for any other."""
-    found = re.search(r"\.zip!", text := str(path), re.IGNORECASE)
-    if found is None:
+    match = re.search(r"\.zip!", text := str(path), re.IGNORECASE)
+    if match is None:
         return Path(path), ""
-    return Path(text[: found.end() - 1]), text[found.end() :]
+    return Path(text[: match.end() - 1]), text[match.end() :]
 
 
 def ending(path: str | Path) -> str:

@@ -72,11 +72,11 @@ class GroupedInputs(InputArrays):
     def of(cls, examples: Sequence[Sequence[EncoderInput]]) -> GroupedInputs:
         """From the inputs of each example."""
         return cls(
-            TokenArray.of([i for one in inputs for i in one.ids] for inputs in examples),
+            TokenArray.of([i for item in inputs for i in item.ids] for inputs in examples),
             TokenArray.of(
-                ([s for one in inputs for s in one.segments] for inputs in examples), 256
+                ([s for item in inputs for s in item.segments] for inputs in examples), 256
             ),
-            TokenArray.of([len(one) for one in inputs] for inputs in examples),
+            TokenArray.of([len(item) for item in inputs] for inputs in examples),
             TokenArray.of([i] for i in range(len(examples))),
         )
 

@@ -79,10 +79,10 @@ class WithoutHeader(RowReader):
         rows = self.reader.numbered()
         if self.may_have_header:
             line, names = first = next(rows)
-            known = [*[self.inputs] * (len(names) - 1), self.outputs]
+            header_names = [*[self.inputs] * (len(names) - 1), self.outputs]
             named = ", ".join(f'"{name}"' for name in names)
             instead = f"write columns = [{named}] in [data]"
-            if error := header_error(self.file_of(0), line, names, known, instead):
+            if error := header_error(self.file_of(0), line, names, header_names, instead):
                 raise error
             yield first
         yield from rows

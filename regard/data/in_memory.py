@@ -149,7 +149,7 @@ def _class_label(kind: Any) -> Any:
 
 def _class_name(value: Any, label: Any) -> Any:
     if isinstance(value, list):
-        return [_class_name(one, label) for one in value]
+        return [_class_name(item, label) for item in value]
     return value if value is None or value < 0 else label.int2str(value)  # -1: not known
 
 
@@ -222,7 +222,7 @@ def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | 
         count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
         return tuple(index for index in range(count) if index not in excluded)
     targets = [name for name in names if name in TARGETS]
-    texts = next((one for one in TEXTS if {*one} <= {*names}), ())
+    texts = next((columns for columns in TEXTS if {*columns} <= {*names}), ())
     if len(targets) == 1 and (texts or len(names) == 2):
         rest = tuple(name for name in names if name not in targets)
         return (*(texts or rest), *targets)
@@ -288,8 +288,8 @@ def text_rows(data: Any) -> list[Any]:
             f"Give texts: {source_name(data)} has the columns {', '.join(names)}, and their names "
             "do not say which of them are texts. Give one column: data['text']."
         )
-    found = [tuple(row[name] for name in texts) for row in rows(data)]
-    return found if len(texts) > 1 else [text for (text,) in found]
+    text_tuples = [tuple(row[name] for name in texts) for row in rows(data)]
+    return text_tuples if len(texts) > 1 else [text for (text,) in text_tuples]
 
 
 def is_table(data: Any) -> bool:
@@ -424,8 +424,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False)
 def _json_record(row: Any, columns: Sequence[str], location: _Location) -> dict[str, Any]:
     """These columns of a row as values of JSON; without `columns` all of them."""
     row = _as_mapping(row, columns, location)
-    wanted = [name if name in row else name.partition(".")[0] for name in columns] or [*row]
-    for name in wanted:
+    names = [name if name in row else name.partition(".")[0] for name in columns] or [*row]
+    for name in names:
         if name not in row:
             close = get_close_matches(name, map(str, row), n=1)
             hint = f"It has: {', '.join(map(str, row))}."
@@ -433,7 +433,7 @@ def _json_record(row: Any, columns: Sequence[str], location: _Location) -> dict[
         if columns and _is_missing(row[name]):
             hint = _DROP_HINTS.get(location.library, "Leave such rows out.").format(name)
             raise location.error(f"has no value in column {name!r}.", hint)
-    return {str(name): _json_value(row[name], name, location) for name in wanted}
+    return {str(name): _json_value(row[name], name, location) for name in names}
 
 
 def _meant(close: Sequence[str]) -> str:
@@ -522,8 +522,8 @@ def _as_list(value: Any) -> Any:
 
 def _is_numeric(value: Any) -> bool:
     """Whether this is a NumPy scalar whose type Python also has (a time is not)."""
-    known = isinstance(value, np.generic) and value.dtype.kind in "biufU"
-    return known and value.dtype != np.longdouble
+    in_python = isinstance(value, np.generic) and value.dtype.kind in "biufU"
+    return in_python and value.dtype != np.longdouble
 
 
 def _json_value(value: Any, name: str, location: _Location) -> Any:
@@ -535,8 +535,8 @@ def _json_value(value: Any, name: str, location: _Location) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _json_value(one, name, location) for key, one in value.items()}
+        return {str(key): _json_value(item, name, location) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, bytes | np.generic | Tensor):
-        return [_json_value(one, name, location) for one in value]
+        return [_json_value(item, name, location) for item in value]
     problem = f"has a {type(value).__name__} in column {name!r}: {shown(value, 60)}."
     raise location.error(problem, "It must be text, a number or a list: convert it, as str() does.")

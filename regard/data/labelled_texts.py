@@ -56,11 +56,11 @@ def _rows_of_table(path: Path, labels: str | None) -> list[tuple[str, str]]:
         column = column or _text_column(path, [name for name in record if name != labels])
         fields = [column] if labels is None else [column, labels]
         values = [found(record, name, (path, line)) for name in fields]
-        given = [
-            "" if one is None else text_of(name, one, (path, line))
-            for name, one in zip(fields, values, strict=True)
+        strings = [
+            "" if value is None else text_of(name, value, (path, line))
+            for name, value in zip(fields, values, strict=True)
         ]
-        rows.append((given[0], given[-1]))
+        rows.append((strings[0], strings[-1]))
     return rows
 
 

@@ -126,9 +126,9 @@ class UnpaddedLayout:
         Raises:
             ValueError: it is true at padding.
         """
-        found = chosen.flatten().nonzero()[:, 0]
-        numbers = torch.searchsorted(self.tokens, found)
-        if not torch.equal(self.tokens[numbers.clamp(max=len(self.tokens) - 1)], found):
+        indices = chosen.flatten().nonzero()[:, 0]
+        numbers = torch.searchsorted(self.tokens, indices)
+        if not torch.equal(self.tokens[numbers.clamp(max=len(self.tokens) - 1)], indices):
             raise ValueError("`chosen` is true at padding, behind the end of a sequence.")
         counts = chosen.sum(1)
         width = max(counts.tolist(), default=0)

@@ -95,10 +95,10 @@ class WordStarts:
         elif tokenizer.kind == "words":
             continues = [False] * len(tokens)
         else:
-            known = ", ".join([*CONTINUATIONS, *WORD_STARTS, "words"])
+            kinds = ", ".join([*CONTINUATIONS, *WORD_STARTS, "words"])
             raise ConfigError(
                 f"[data] `whole_words` needs tokens that show where words begin: a tokenizer of "
-                f"kind {known}, but this one is of kind {tokenizer.kind}."
+                f"kind {kinds}, but this one is of kind {tokenizer.kind}."
             )
         bytewise = tokenizer.kind == "byte-bpe"
         breaks = [bytewise and token.endswith(BYTE_BREAKS) for token in tokens]
@@ -137,11 +137,11 @@ def masked(
     chosen = _chosen(ids, positions, count, vocabulary.words, random)
     labels = np.full(len(ids), IGNORE)
     labels[chosen] = ids[chosen]
-    drawn, found = random.random(len(chosen)), ids.copy()
-    found[chosen[drawn < REPLACED]] = vocabulary.mask
+    drawn, corrupted = random.random(len(chosen)), ids.copy()
+    corrupted[chosen[drawn < REPLACED]] = vocabulary.mask
     others = chosen[(drawn >= REPLACED) & (drawn < REPLACED + RANDOM)]
-    found[others] = random.choice(vocabulary.drawn, len(others))
-    return Masked(found, labels)
+    corrupted[others] = random.choice(vocabulary.drawn, len(others))
+    return Masked(corrupted, labels)
 
 
 def _chosen(
@@ -160,14 +160,14 @@ def _chosen(
         return random.choice(positions, count, replace=False)
     begins = starts.among(ids)[positions] | (np.diff(positions, prepend=-2) > 1)
     words = np.split(positions, np.flatnonzero(begins)[1:])
-    found: list[np.ndarray] = []
+    chosen: list[np.ndarray] = []
     for number in random.permutation(len(words)):
-        if not found or len(words[number]) <= count:
-            found.append(words[number])
+        if not chosen or len(words[number]) <= count:
+            chosen.append(words[number])
             count -= len(words[number])
         if count <= 0:
             break
-    return np.concatenate(found)
+    return np.concatenate(chosen)
 
 
 # ------------------------------------------------------------------------------- batches
@@ -254,8 +254,8 @@ class _WindowEpoch(BatchSequence[Sequence[Row]]):
     def batch(self, index: int) -> Sequence[Row]:
         size = self.windows.batch_size
         numbers = self.numbers[index * size : (index + 1) * size]
-        found = self.windows.batch(numbers).sequences
-        rows = zip(found.ids.numpy(), found.lengths.tolist(), numbers.tolist(), strict=True)
+        sequences = self.windows.batch(numbers).sequences
+        rows = zip(sequences.ids.numpy(), sequences.lengths.tolist(), numbers.tolist(), strict=True)
         return [Row((ids[:length],), number) for ids, length, number in rows]
 
 
@@ -326,19 +326,20 @@ class MaskedTexts:
 
     def batch(self, rows: Sequence[Row], cycle: int) -> MaskedBatch:
         """Rows with special tokens and masks."""
-        inputs, found = [self.template.apply([*map(np.ndarray.tolist, r.texts)]) for r in rows], []
-        for row, one in zip(rows, inputs, strict=True):
-            maskable = np.zeros(len(one), dtype=bool)
-            for start, count in zip(one.starts, one.counts, strict=True):
+        inputs = [self.template.apply([*map(np.ndarray.tolist, row.texts)]) for row in rows]
+        examples: list[Masked] = []
+        for row, item in zip(rows, inputs, strict=True):
+            maskable = np.zeros(len(item), dtype=bool)
+            for start, count in zip(item.starts, item.counts, strict=True):
                 maskable[start : start + count] = True
             random = np.random.Generator(np.random.PCG64([self.seed, row.number, cycle]))
-            ids = np.array(one.ids)
-            found.append(masked(ids, maskable, self.vocabulary, self.masking.share, random))
-        texts = Sequences.of([one.ids.tolist() for one in found], self.pad)
+            ids = np.array(item.ids)
+            examples.append(masked(ids, maskable, self.vocabulary, self.masking.share, random))
+        texts = Sequences.of([example.ids.tolist() for example in examples], self.pad)
         if self.template.segment_count > 1:
-            segments = Sequences.of([one.segments for one in inputs], 0).ids
+            segments = Sequences.of([item.segments for item in inputs], 0).ids
             texts = replace(texts, segments=segments)
-        labels = Sequences.of([one.labels.tolist() for one in found], IGNORE).ids
+        labels = Sequences.of([example.labels.tolist() for example in examples], IGNORE).ids
         follows = None
         if rows[0].follows is not None:
             follows = torch.tensor([int(not row.follows) for row in rows])

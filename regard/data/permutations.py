@@ -180,10 +180,10 @@ class PermutedSegments(BatchSequence[PermutationBatch]):
         """Batch number `index`."""
         data = self.data
         ids = self._ids(self.shift + index * data.reuse)
-        drawn = [self._drawn(index, row) for row in range(len(ids))]
-        targets = torch.from_numpy(np.stack([one[0] for one in drawn]))  # (B, P)
+        samples = [self._drawn(index, row) for row in range(len(ids))]
+        targets = torch.from_numpy(np.stack([sample[0] for sample in samples]))  # (B, P)
         extras = {
-            "allowed": torch.from_numpy(np.stack([one[1] for one in drawn])),
+            "allowed": torch.from_numpy(np.stack([sample[1] for sample in samples])),
             "targets": targets,
         }
         if data.options.both_directions:

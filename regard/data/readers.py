@@ -204,7 +204,7 @@ class _TableReader(RecordFile):
     @property
     def may_have_header(self) -> bool:
         """See `RowReader`."""
-        return self.header is None and not any(isinstance(one, str) for one in self.columns)
+        return self.header is None and not any(isinstance(column, str) for column in self.columns)
 
     @abstractmethod
     def _table(self) -> Iterator[tuple[int, list[str]]]:
@@ -383,10 +383,10 @@ class ParquetReader(RecordFile):
 
     def _names(self, present: list[str]) -> list[str]:
         """The columns that hold `fields`."""
-        wanted = {f if f in present else str(f).split(".")[0] for f in self.fields}
-        for name in sorted(wanted - set(present)):
+        columns = {f if f in present else str(f).split(".")[0] for f in self.fields}
+        for name in sorted(columns - set(present)):
             raise _unknown((self.path, None), name, present)
-        return sorted(wanted)
+        return sorted(columns)
 
     def _listed(self, batch: RecordBatch) -> list[dict[str, Any]]:
         try:
@@ -438,10 +438,10 @@ class ItemReader(RowReader):
                 for i, value in enumerate(item)
             ]
             fields = self.fields or range(len(item))
-            numbers = [_column_number(location[0], one, None) for one in fields]
+            numbers = [_column_number(location[0], field, None) for field in fields]
             return _select(location, texts, numbers)
-        wanted = "a tuple or a mapping" if self.fields else "a string, a tuple or a mapping"
-        raise DataError(*location, f"must be {wanted}, but is a {type(item).__name__}.")
+        expected = "a tuple or a mapping" if self.fields else "a string, a tuple or a mapping"
+        raise DataError(*location, f"must be {expected}, but is a {type(item).__name__}.")
 
 
 FORMATS: dict[str, type[_FileReader]] = {
@@ -478,8 +478,8 @@ def read(
         return ItemReader(data, fields, lists)
     path, chosen = str(data), format or ENDINGS.get(ending(str(data)), "lines")
     if chosen not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise ConfigError(f"`format` must be one of {known}, but is {chosen!r}.")
+        formats = ", ".join(FORMATS)
+        raise ConfigError(f"`format` must be one of {formats}, but is {chosen!r}.")
     kind = FORMATS[chosen]
     if issubclass(kind, _TableReader):
         return kind(path, tuple(fields), header)

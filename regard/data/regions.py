@@ -33,7 +33,7 @@ class RegionTable:
     @cached_property
     def checksums(self) -> list[int]:
         """Of each image."""
-        return [zlib.crc32(np.ascontiguousarray(one).tobytes()) for one in self.features]
+        return [zlib.crc32(np.ascontiguousarray(image).tobytes()) for image in self.features]
 
     def __len__(self) -> int:
         """The number of images, N."""

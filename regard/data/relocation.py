@@ -28,20 +28,20 @@ def relocate_data(recipe: Any, recorded: Mapping[str, str], root: Path) -> Any:
         raise DataError(
             root, None, "is not a folder.", "Name the folder that contains the data now."
         )
-    found: dict[str, str] = {}
+    located: dict[str, str] = {}
     problems = []
     for name, checksum in recorded.items():
         path, problem = _locate(name, checksum, root.absolute())
-        found[name] = path
+        located[name] = path
         problems += [problem] * bool(problem)
     if problems:
         raise DataError(
             root, None, "does not contain the data of this run:\n  " + "\n  ".join(problems)
         )
     changes = {
-        field: _relocated(value, found)
+        field: _relocated(value, located)
         for field, value in recipe.data
-        if _relocated(value, found) != value
+        if _relocated(value, located) != value
     }
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=changes)})
 
@@ -78,15 +78,15 @@ def _candidate_paths(name: str, root: Path) -> Iterator[str]:
         yield f"{path}!{member}" if member else path
 
 
-def _relocated(value: Any, found: Mapping[str, str]) -> Any:
+def _relocated(value: Any, located: Mapping[str, str]) -> Any:
     """The value of an option of [data] with its paths replaced: of a file, a folder or several."""
     if isinstance(value, tuple):
-        return tuple(_relocated(one, found) for one in value)
+        return tuple(_relocated(item, located) for item in value)
     if not isinstance(value, Path):
         return value
-    if str(value) in found:
-        return Path(found[str(value)])
-    inside = {name: path for name, path in found.items() if name.startswith(f"{value}/")}
+    if str(value) in located:
+        return Path(located[str(value)])
+    inside = {name: path for name, path in located.items() if name.startswith(f"{value}/")}
     folders = set()
     for name, path in inside.items():
         rest = name.removeprefix(f"{value}/")

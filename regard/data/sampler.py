@@ -80,11 +80,11 @@ class EpochSampler:
         Raises:
             CheckpointError: it belongs to other data or to another order of the batches.
         """
-        for name, own in self.data.identity().items():
-            if position.get(name) != own:
+        for name, present in self.data.identity().items():
+            if position.get(name) != present:
                 raise CheckpointError(
                     f"The saved position in the data has {name} = {position.get(name)!r}, but here "
-                    f"it is {own!r}. Resume with the same data and options, or start a new run."
+                    f"it is {present!r}. Resume with the same data and options, or start a new run."
                 )
         self._start(position["epoch"], position["batch"])
         if not 0 <= self._next <= self.batches_per_epoch:

@@ -88,20 +88,20 @@ class SentencePairs:
             if follows := draw.random() < FOLLOWS:
                 second, behind = (starts[middle], starts[last]), last
             else:
-                wanted = max(1, length - (starts[middle] - starts[at]))
-                second, behind = self._from_another_document(number, wanted, draw), middle
+                least = max(1, length - (starts[middle] - starts[at]))
+                second, behind = self._from_another_document(number, least, draw), middle
             yield (*self._truncated((starts[at], starts[middle]), second, length, draw), follows)
             at = behind
 
     def _from_another_document(
-        self, number: int, wanted: int, draw: random.Random
+        self, number: int, least: int, draw: random.Random
     ) -> tuple[int, int]:
         """Sentences of another document, at least so many tokens where it has them."""
         other = draw.randrange(len(self.documents) - 1)
         first, end = self.documents[other + (other >= number)]
         at = draw.randrange(first, end)
         last = at + 1
-        while last < end and self.sentences[last] - self.sentences[at] < wanted:
+        while last < end and self.sentences[last] - self.sentences[at] < least:
             last += 1
         return self.sentences[at], self.sentences[last]
 

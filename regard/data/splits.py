@@ -118,12 +118,12 @@ def group_folds(groups: Sequence[Hashable], folds: int, seed: int) -> FoldIndice
     members = list(_rows_by_name(groups).values())
     _check_enough(len(members), "groups", folds)
     order = np.random.default_rng(seed).permutation(len(members)).tolist()
-    found, sizes = np.zeros(len(groups), dtype=int), [0] * folds
+    fold_of, sizes = np.zeros(len(groups), dtype=int), [0] * folds
     for index in sorted(order, key=lambda index: -len(members[index])):
         smallest = sizes.index(min(sizes))
-        found[members[index]] = smallest
+        fold_of[members[index]] = smallest
         sizes[smallest] += len(members[index])
-    return found
+    return fold_of
 
 
 def consecutive_folds(count: int, folds: int) -> FoldIndices:
@@ -140,9 +140,9 @@ def last_split(count: int, share: float) -> Mask:
 
 def _round_robin(order: np.ndarray, folds: int) -> FoldIndices:
     """The fold of each row: rows in this order, the first in fold 0, the next in fold 1, ..."""
-    found = np.empty(len(order), dtype=int)
-    found[order] = np.arange(len(order)) % folds
-    return found
+    fold_of = np.empty(len(order), dtype=int)
+    fold_of[order] = np.arange(len(order)) % folds
+    return fold_of
 
 
 def _check_enough(count: int, what: str, folds: int) -> None:
@@ -159,10 +159,10 @@ def _rows_of_share(count: int, share: float) -> int:
 
 
 def _rows_by_name(names: Sequence[Hashable]) -> dict[Hashable, list[int]]:
-    found: dict[Hashable, list[int]] = {}
+    rows: dict[Hashable, list[int]] = {}
     for index, name in enumerate(names):
-        found.setdefault(name, []).append(index)
-    return found
+        rows.setdefault(name, []).append(index)
+    return rows
 
 
 def _checked_mask(chosen: Mask, share: float) -> Mask:

@@ -138,11 +138,11 @@ class TokenArray:
     def of(cls, sequences: Iterable[Sequence[int]], vocab_size: int = 1 << 31) -> TokenArray:
         """The sequences in one array; `vocab_size` decides how many bytes an id takes."""
         ids, offsets = array(_typecode(vocab_size)), array("q", [0])
-        for one in sequences:
-            if isinstance(one, list):
-                ids.fromlist(one)  # faster than `extend`
+        for sequence in sequences:
+            if isinstance(sequence, list):
+                ids.fromlist(sequence)  # faster than `extend`
             else:
-                ids.extend(one)
+                ids.extend(sequence)
             offsets.append(len(ids))
         return cls(np.frombuffer(ids, ids.typecode), np.frombuffer(offsets, "q"))
 

@@ -111,10 +111,10 @@ class WordWindows:
                 words, lengths = [w[:size] for w in words], [min(n, size) for n in lengths]
             for window in word_windows(lengths, size, size // OVERLAP):
                 inside = words[window.start : window.stop]
-                one = format.template.apply([[i for word in inside for i in word]])
-                begins = list(accumulate(map(len, inside), initial=one.starts[0]))
+                encoder_input = format.template.apply([[i for word in inside for i in word]])
+                begins = list(accumulate(map(len, inside), initial=encoder_input.starts[0]))
                 positions.append(begins[window.first - window.start : window.last - window.start])
-                inputs.append(one)
+                inputs.append(encoder_input)
         return cls(EncodedInputs.of(inputs), TokenArray.of(positions), tuple(truncated))
 
     @cached_property
@@ -156,9 +156,9 @@ class EncodedContext:
     def char_span(self, first: int, last: int) -> tuple[int, int]:
         """The characters (start, stop) of tokens `first` to `last`, without spaces around."""
         start, stop = int(self.starts[first]), int(self.ends[last])
-        found = self.text[start:stop]  # a byte-level token includes the space before it
-        start += len(found) - len(found.lstrip())
-        return start, start + len(found.strip())
+        text = self.text[start:stop]  # a byte-level token includes the space before it
+        start += len(text) - len(text.lstrip())
+        return start, start + len(text.strip())
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +196,9 @@ class ContextWindows:
         for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
             size = format.max_length - format.template.special_count(2) - len(question)
             for start, stop in even_windows(len(context.ids), size, min(overlap, size // 2)):
-                one = format.template.apply([question, context.ids[start:stop]])
-                inputs.append(one)
-                facts.append((number, start, one.starts[1], stop - start))
+                encoder_input = format.template.apply([question, context.ids[start:stop]])
+                inputs.append(encoder_input)
+                facts.append((number, start, encoder_input.starts[1], stop - start))
         return cls(EncodedInputs.of(inputs), *np.array(facts, np.int64).reshape(-1, 4).T)
 
     @property
@@ -211,10 +211,10 @@ class ContextWindows:
 
         Both are 0 where the window does not hold the whole span, and where the span is None.
         """
-        wanted = np.array([span or (-1, -1) for span in spans], np.int64).reshape(-1, 2)
-        found = wanted[self.questions] - self.context_starts[:, None]
-        inside = (found[:, 0] >= 0) & (found[:, 1] < self.counts)
-        return np.where(inside[:, None], found + self.input_starts[:, None], 0)
+        token_spans = np.array([span or (-1, -1) for span in spans], np.int64).reshape(-1, 2)
+        relative = token_spans[self.questions] - self.context_starts[:, None]
+        inside = (relative[:, 0] >= 0) & (relative[:, 1] < self.counts)
+        return np.where(inside[:, None], relative + self.input_starts[:, None], 0)
 
 
 def concatenated(parts: Sequence[EncodedInputs]) -> EncodedInputs:

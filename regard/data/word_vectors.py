@@ -69,16 +69,16 @@ def read_word_vectors(path: str | Path, words: Sequence[str]) -> PretrainedVecto
             than the first line says. The line is named.
     """
     file = Path(path)
-    wanted = {word.encode() for word in words} | {word.lower().encode() for word in words}
-    found: dict[bytes, np.ndarray] = {}
+    forms = {word.encode() for word in words} | {word.lower().encode() for word in words}
+    vector_of: dict[bytes, np.ndarray] = {}
     width = 0
     for numbers, line, word, values in _entries(file):
         width = numbers
-        if word in wanted and word not in found:
-            found[word] = _numbers(values, file, line)
-    exact = [found.get(word.encode()) for word in words]
+        if word in forms and word not in vector_of:
+            vector_of[word] = _numbers(values, file, line)
+    exact = [vector_of.get(word.encode()) for word in words]
     chosen = [
-        found.get(word.lower().encode()) if vector is None else vector
+        vector_of.get(word.lower().encode()) if vector is None else vector
         for word, vector in zip(words, exact, strict=True)
     ]
     ids = [n for n, vector in enumerate(chosen) if vector is not None]
@@ -168,12 +168,12 @@ def _word(file: Path, stream: Any, number: int) -> bytes:
 def _numbers(values: bytes | list[bytes], file: Path, line: int) -> np.ndarray:
     try:
         if isinstance(values, bytes):
-            found = np.frombuffer(values, NUMBER)
+            numbers = np.frombuffer(values, NUMBER)
         else:
             with np.errstate(over="ignore"):  # beyond float32 is infinite
-                found = np.array([float(value) for value in values]).astype(np.float32)
+                numbers = np.array([float(value) for value in values]).astype(np.float32)
     except ValueError:
         raise DataError(file, line, "has something that is no number behind the word.") from None
-    if not np.isfinite(found).all():
+    if not np.isfinite(numbers).all():
         raise DataError(file, line, "has a number that is infinite or NaN.")
-    return found
+    return numbers

@@ -52,11 +52,11 @@ def read_articles(path: str | PathLike[str]) -> RecordReader[Article]:
 
 def heading(line: str) -> tuple[int, str] | None:
     """The level of a heading, from 1, and its title; None for other lines."""
-    if found := _WIKITEXT.fullmatch(line):
-        level = found["signs"].count("=")
-        return (level, found["title"]) if level == found["closing"].count("=") else None
-    if found := _MARKDOWN.fullmatch(line):
-        return len(found["signs"]), found["title"]
+    if match := _WIKITEXT.fullmatch(line):
+        level = match["signs"].count("=")
+        return (level, match["title"]) if level == match["closing"].count("=") else None
+    if match := _MARKDOWN.fullmatch(line):
+        return len(match["signs"]), match["title"]
     return None
 
 
@@ -79,11 +79,11 @@ def _articles(path: str) -> Iterator[tuple[int, str, list[str]]]:
     """The line of each article's title, the title, and the lines below it that are not empty."""
     begun: tuple[int, str, list[str]] | None = None
     for number, line in enumerate(lines(path), 1):
-        found = heading(line)
-        if found and found[0] == 1:
+        parsed = heading(line)
+        if parsed and parsed[0] == 1:
             if begun:
                 yield begun
-            begun = number, found[1], []
+            begun = number, parsed[1], []
         elif begun and line.strip():
             begun[2].append(line.strip())
     if begun:

@@ -92,8 +92,8 @@ def _from_columns(
 class _Columns:
     """Lines cut into columns; the first line decides the separator and the number."""
 
-    def __init__(self, path: str, wanted: tuple[int, int], header: bool | None):
-        self.path, self.wanted, self.header = path, wanted, header
+    def __init__(self, path: str, chosen: tuple[int, int], header: bool | None):
+        self.path, self.chosen, self.header = path, chosen, header
         self.separator, self.width, self.first = " ", 0, 0
 
     def skips(self, number: int) -> bool:
@@ -112,10 +112,10 @@ class _Columns:
             problem = f"has {_columns(len(fields))}, but line {self.first} has {self.width}."
             hint = "Each word has its line, with as many columns; a blank line ends a sentence."
             raise DataError(self.path, number, problem, hint)
-        word, tag = (fields[column] for column in self.wanted)
+        word, tag = (fields[column] for column in self.chosen)
         if number == 1 and self.header is None:
-            instead, known = "write header = true in [data]", (OF_WORDS, OF_TAGS)
-            if error := header_error(self.path, 1, (word, tag), known, instead):
+            instead, header_names = "write header = true in [data]", (OF_WORDS, OF_TAGS)
+            if error := header_error(self.path, 1, (word, tag), header_names, instead):
                 raise error
         if not word.strip() or not tag.strip():
             raise DataError(self.path, number, f"its {'tag' if word.strip() else 'word'} is empty.")
@@ -125,7 +125,7 @@ class _Columns:
         if width < 2:
             problem = "has one column, but a word and its tag are needed."
             raise DataError(self.path, number, problem)
-        for column in self.wanted:
+        for column in self.chosen:
             if not -width <= column < width:
                 problem = f"has {_columns(width)}, but column {column} is wanted (the first is 0)."
                 raise DataError(self.path, number, problem)

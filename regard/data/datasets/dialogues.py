@@ -74,13 +74,13 @@ def _turn(number: int, turn: object, location: Location) -> str:
     """A turn as a text, behind the name of its speaker."""
     speaker = ""
     if isinstance(turn, Mapping):
-        given = [name for name in _TEXTS if name in turn]
-        if not given:
+        present = [name for name in _TEXTS if name in turn]
+        if not present:
             problem = f"turn {number} has neither a `text` nor a `content`."
             raise DataError(*location, problem)
-        named = [turn[name] for name in _NAMES if turn.get(name) is not None]
-        speaker = f"{text_of(number, named[0], location).strip()}: " if named else ""
-        turn = turn[given[0]]
+        speakers = [turn[name] for name in _NAMES if turn.get(name) is not None]
+        speaker = f"{text_of(number, speakers[0], location).strip()}: " if speakers else ""
+        turn = turn[present[0]]
     said = " ".join(text_of(number, turn, location).split())
     if not said:
         raise DataError(*location, f"turn {number} is empty.", "Leave it out of the dialogue.")

@@ -203,27 +203,29 @@ class _Table:
             return False
         layout = self._layout(number, fields)
         self.widths = layout.widths or (len(fields),)
-        wanted = (*layout.texts, layout.label) if self.labels else layout.texts
+        names = (*layout.texts, layout.label) if self.labels else layout.texts
         if layout.widths:
-            self.columns = tuple(map(int, wanted))
+            self.columns = tuple(map(int, names))
             return False
         if self.labels and layout.label not in fields:
             problem = f"has no column {layout.label!r}: the labels of this part are hidden."
             raise DataError(self.path, number, problem, "labels=False gives the texts alone.")
-        if twice := [name for name in wanted if fields.count(str(name)) > 1]:
+        if twice := [name for name in names if fields.count(str(name)) > 1]:
             problem = f"has more than one column {twice[0]!r}."
             raise DataError(self.path, number, problem, "Rename one.")
-        self.columns = tuple(fields.index(str(name)) for name in wanted)
+        self.columns = tuple(fields.index(str(name)) for name in names)
         return True
 
     def _layout(self, number: int, fields: list[str]) -> _Layout:
         layouts = self.task.layouts
-        headed = [one for one in layouts if not one.widths and set(one.texts) <= set(fields)]
+        headed = [
+            layout for layout in layouts if not layout.widths and set(layout.texts) <= set(fields)
+        ]
         if headed:
-            return min(headed, key=lambda one: one.label not in fields)
-        for one in layouts:
-            if len(fields) in one.widths and self.task.takes(fields[int(one.label)]):
-                return one
+            return min(headed, key=lambda layout: layout.label not in fields)
+        for layout in layouts:
+            if len(fields) in layout.widths and self.task.takes(fields[int(layout.label)]):
+                return layout
         shown = ", ".join(repr(field[:20]) for field in fields[:12])
         problem = f"is no file of {self.task.name} that is known here: it begins with {shown}."
         raise DataError(self.path, number, problem, f"Known are: {'; '.join(map(str, layouts))}.")
@@ -233,8 +235,8 @@ class _Table:
         hint = "With faults='skip' such rows are left out and counted"
         count = len(fields)
         if count not in self.widths:
-            wanted = " or ".join(map(str, self.widths))
-            problem = f"has {count} field{'s' if count != 1 else ''}, but should have {wanted}."
+            widths = " or ".join(map(str, self.widths))
+            problem = f"has {count} field{'s' if count != 1 else ''}, but should have {widths}."
             return "wrong number of fields", DataError(self.path, number, problem, f"{hint}.")
         label = fields[self.columns[-1]]
         if not self.labels or self.task.takes(label):
@@ -263,9 +265,9 @@ def _files(task: _Task, path: Path, part: str) -> tuple[str, ...]:
     folder = path / task.name if (path / task.name).is_dir() else path
     candidates = task.files[part].split()
     for names in candidates:
-        found = [folder / name for name in names.split("+")]
-        if all(file.is_file() for file in found):
-            return tuple(map(str, found))
+        files = [folder / name for name in names.split("+")]
+        if all(file.is_file() for file in files):
+            return tuple(map(str, files))
     tried = ", ".join(candidates).replace("+", " with ")
     held = ", ".join(sorted(child.name for child in folder.iterdir())[:8])
     problem = f"has no part {part!r} of {task.name}: looked for {tried}."

@@ -55,14 +55,14 @@ def _files(path: str | PathLike[str]) -> list[str]:
     """The file itself, or the .jsonl files of a folder or a zip archive by name."""
     path = Path(path)
     if path.is_dir():
-        found = [str(one) for one in path.rglob("*") if one.suffix in _ENDINGS]
+        files = [str(file) for file in path.rglob("*") if file.suffix in _ENDINGS]
     elif path.suffix.lower() == ".zip":
-        found = [f"{path}!{member}" for member in _members(path)]
+        files = [f"{path}!{member}" for member in _members(path)]
     else:
         return [str(path)]
-    if not found:
+    if not files:
         raise DataError(path, None, "has no .jsonl file.", "Each line must be a minimal pair.")
-    return sorted(found)
+    return sorted(files)
 
 
 def _members(path: Path) -> list[str]:
@@ -74,7 +74,9 @@ def _members(path: Path) -> list[str]:
     except BadZipFile as error:
         raise DataError(path, None, f"is no zip archive: {error}.") from None
     paths = [(name, PurePath(name)) for name in names]
-    return [n for n, one in paths if one.suffix in _ENDINGS and "__MACOSX" not in one.parts]
+    return [
+        name for name, file in paths if file.suffix in _ENDINGS and "__MACOSX" not in file.parts
+    ]
 
 
 def _read(source: Source, report: ReadReport) -> Iterator[tuple[int, MinimalPair]]:

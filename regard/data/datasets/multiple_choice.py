@@ -84,8 +84,8 @@ def _questions(item: object, location: Location, labels: bool) -> Iterator[Choic
     if isinstance(item, ChoiceQuestion):
         yield item
     elif isinstance(item, Mapping):
-        read = _swag if "ending0" in item else _plain
-        yield read(item, location, labels)
+        make_question = _swag if "ending0" in item else _plain
+        yield make_question(item, location, labels)
     else:
         yield from _dream(item, location, labels)
 
@@ -128,8 +128,8 @@ def _dream(item: object, location: Location, labels: bool) -> Iterator[ChoiceQue
         yield ChoiceQuestion(context, question, choices, answer)
 
 
-def _choices(given: object, location: Location) -> tuple[str, ...]:
-    choices = must_be(given, list, "the choices", location)
+def _choices(value: object, location: Location) -> tuple[str, ...]:
+    choices = must_be(value, list, "the choices", location)
     if len(choices) < 2:
         raise DataError(*location, f"must have at least two choices, but has {len(choices)}.")
     return tuple(text_of(i, choice, location) for i, choice in enumerate(choices))
@@ -139,18 +139,18 @@ def _answer(
     record: Mapping[str, Any], name: str, choices: tuple[str, ...], location: Location
 ) -> int:
     """The number of the right choice, given as a number or as its text."""
-    given = record.get(name)
-    if given is None:
+    answer = record.get(name)
+    if answer is None:
         hint = "To read questions alone, give labels=False."
         raise DataError(*location, f"has no `{name}`.", hint)
-    if isinstance(given, str):
-        if choices.count(given) != 1:
-            times = "more than once" if given in choices else "not"
+    if isinstance(answer, str):
+        if choices.count(answer) != 1:
+            times = "more than once" if answer in choices else "not"
             listed = ", ".join(map(repr, choices))
-            problem = f"the answer {given!r} is {times} among the choices: {listed}."
+            problem = f"the answer {answer!r} is {times} among the choices: {listed}."
             raise DataError(*location, problem)
-        return choices.index(given)
-    number = must_be(given, int, f"`{name}`", location)
+        return choices.index(answer)
+    number = must_be(answer, int, f"`{name}`", location)
     if not 0 <= number < len(choices):
         problem = f"the answer must be from 0 to {len(choices) - 1}, but is {number}."
         hint = "If answers are hidden, read questions alone with labels=False." * (number == -1)

@@ -116,8 +116,8 @@ def must_be(value: object, kind: type[T], what: str, location: Location) -> T:
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise a ConfigError unless the option `name` has one of the values that are allowed."""
     if value not in allowed:
-        known = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-        raise ConfigError(f"`{name}` must be {known}, but is {value!r}.")
+        listed = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        raise ConfigError(f"`{name}` must be {listed}, but is {value!r}.")
 
 
 _KINDS: dict[type, str] = {

@@ -70,14 +70,14 @@ def _nodes(line: str) -> list[Row]:
     Raises:
         ValueError: this is not one tree.
     """
-    found: list[Row] = []
+    nodes: list[Row] = []
     open_labels: list[str] = []
     starts: list[int] = []  # the words before each open node
     words: list[str] = []
     before = ""
     for token in TOKEN.findall(line):
         if token == "(":
-            if found and not starts:
+            if nodes and not starts:
                 raise ValueError("has more than one tree.")
             starts.append(len(words))
             open_labels.append("")
@@ -87,7 +87,7 @@ def _nodes(line: str) -> list[Row]:
             label, text = open_labels.pop(), " ".join(words[starts.pop() :])
             if not label or not text:
                 raise ValueError(f"has a node without a {'word' if label else 'label'}.")
-            found.append((text, label))
+            nodes.append((text, label))
         elif before == "(":
             open_labels[-1] = token
         else:
@@ -95,4 +95,4 @@ def _nodes(line: str) -> list[Row]:
         before = token
     if starts:
         raise ValueError(f"has {len(starts)} brackets that are not closed.")
-    return found
+    return nodes

@@ -64,8 +64,8 @@ def read_squad(
         DataError: when it is read, for a malformed question.
     """
     check_choice("misplaced", misplaced, ("error", "skip", "move"))
-    read = partial(_questions, labels=labels, misplaced=misplaced)
-    return RecordReader(data, read, "question", unit="question")
+    reader = partial(_questions, labels=labels, misplaced=misplaced)
+    return RecordReader(data, reader, "question", unit="question")
 
 
 def _questions(
@@ -74,9 +74,9 @@ def _questions(
     for location, item in _records(items_of(source) or _articles(str(source))):
         report.read += 1
         question = item if isinstance(item, Question) else _question(item, location, labels)
-        kept = _with_placed_answers(question, location, report, misplaced)
-        if kept is not None:
-            yield report.read, kept
+        placed = _with_placed_answers(question, location, report, misplaced)
+        if placed is not None:
+            yield report.read, placed
 
 
 def _articles(path: str) -> Iterator[tuple[Location, Any]]:
@@ -102,19 +102,19 @@ def _records(entries: Iterable[tuple[Location, Any]]) -> Iterator[tuple[Location
         for i, paragraph in enumerate(paragraphs):
             location = f"{name}.paragraphs[{i}]", line
             must_be(paragraph, dict, "a paragraph", location)
-            asked = must_be(found(paragraph, "qas", location), list, "`qas`", location)
-            context = found(paragraph, "context", location) if asked else ""
-            for k, record in enumerate(asked):
+            questions = must_be(found(paragraph, "qas", location), list, "`qas`", location)
+            context = found(paragraph, "context", location) if questions else ""
+            for k, record in enumerate(questions):
                 inner = f"{location[0]}.qas[{k}]", line
                 must_be(record, dict, "a question", inner)
                 yield inner, {**record, "context": context, "title": item.get("title")}
 
 
 def _question(record: Mapping[str, Any], location: Location, labels: bool) -> Question:
-    id, context, asked = texts_of(record, ("id", "context", "question"), location)
+    id, context, question = texts_of(record, ("id", "context", "question"), location)
     title = text_of("title", record.get("title") or "", location)
     if not labels:
-        return Question(id, context, asked, title=title)
+        return Question(id, context, question, title=title)
     if "answers" not in record:
         problem = f"question {id!r} has no `answers`."
         raise DataError(*location, problem, "To read questions alone, give labels=False.")
@@ -124,19 +124,19 @@ def _question(record: Mapping[str, Any], location: Location, labels: bool) -> Qu
         has = f"{len(answers)} answers" if answers else "no answer"
         problem = f"question {id!r} has {has}, but `is_impossible` is {str(impossible).lower()}."
         raise DataError(*location, problem)
-    return Question(id, context, asked, answers, impossible, title)
+    return Question(id, context, question, answers, impossible, title)
 
 
-def _answers(given: object, location: Location) -> tuple[AnswerSpan, ...]:
+def _answers(answers: object, location: Location) -> tuple[AnswerSpan, ...]:
     """From a list of objects, or an object of two lists."""
-    if isinstance(given, Mapping):
-        texts = must_be(found(given, "text", location), list, "`text`", location)
-        starts = must_be(found(given, "answer_start", location), list, "`answer_start`", location)
+    if isinstance(answers, Mapping):
+        texts = must_be(found(answers, "text", location), list, "`text`", location)
+        starts = must_be(found(answers, "answer_start", location), list, "`answer_start`", location)
         if len(texts) != len(starts):
             problem = f"has {len(texts)} answers, but {len(starts)} starts of them."
             raise DataError(*location, problem)
         return tuple(_answer(*pair, location) for pair in zip(texts, starts, strict=True))
-    records = must_be(given, list, "`answers`", location)
+    records = must_be(answers, list, "`answers`", location)
     for record in records:
         must_be(record, dict, "an answer", location)
     return tuple(
@@ -178,8 +178,8 @@ def _nearest(answer: AnswerSpan, context: str) -> int | None:
     start = max(0, answer.start)
     after = context.find(answer.text, start)
     before = context.rfind(answer.text, 0, start + len(answer.text))
-    starts = [one for one in (before, after) if one >= 0]
-    return min(starts, key=lambda one: abs(one - start)) if starts else None
+    starts = [place for place in (before, after) if place >= 0]
+    return min(starts, key=lambda place: abs(place - start)) if starts else None
 
 
 def _misplaced_error(

@@ -128,9 +128,9 @@ def _multirc(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlu
     questions = must_be(
         found(record, "passage.questions", location), list, "a list of questions", location
     )
-    for number, one in enumerate(_objects(questions, "a question", location)):
-        question = text_of("question", found(one, "question", location), location)
-        answers = must_be(found(one, "answers", location), list, "a list of answers", location)
+    for number, entry in enumerate(_objects(questions, "a question", location)):
+        question = text_of("question", found(entry, "question", location), location)
+        answers = must_be(found(entry, "answers", location), list, "a list of answers", location)
         for answer in _objects(answers, "an answer", location):
             text = text_of("text", found(answer, "text", location), location)
             fields = {"passage": passage, "question": question, "answer": text}
@@ -146,21 +146,21 @@ def _record(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlue
     )
     # Both ends of an entity are part of it.
     named = (
-        passage[_index(one, "start", location) : _index(one, "end", location) + 1]
-        for one in _objects(spans, "an entity", location)
+        passage[_index(entity, "start", location) : _index(entity, "end", location) + 1]
+        for entity in _objects(spans, "an entity", location)
     )
     entities = tuple(dict.fromkeys(text for text in named if text.strip()))
     if len(entities) < 2:
         raise DataError(*location, f"has {len(entities)} entities, but a choice needs two.")
     queries = must_be(found(record, "qas", location), list, "a list of queries", location)
-    for one in _objects(queries, "a query", location):
-        query = text_of("query", found(one, "query", location), location)
+    for entry in _objects(queries, "a query", location):
+        query = text_of("query", found(entry, "query", location), location)
         before, placed, after = query.partition(PLACEHOLDER)
         if not placed:
             raise DataError(*location, f"has a query without {PLACEHOLDER}: {query!r:.80}.")
-        answers = must_be(found(one, "answers", location), list, "a list of answers", location)
-        given = _objects(answers, "an answer", location)
-        texts = (text_of("text", found(a, "text", location), location) for a in given)
+        answers = must_be(found(entry, "answers", location), list, "a list of answers", location)
+        answer_items = _objects(answers, "an answer", location)
+        texts = (text_of("text", found(a, "text", location), location) for a in answer_items)
         right = tuple(dict.fromkeys(texts))
         if not right:
             raise DataError(*location, "has a query without an answer.")
