@@ -140,8 +140,8 @@ class RunFolder:
                 damaged.append(path)
                 warn(f"{error} This checkpoint is not used; trying the one before it.")
                 continue
-            for other in damaged:
-                _rename(other, f"damaged-{other.name}")
+            for damaged_path in damaged:
+                _rename(damaged_path, f"damaged-{damaged_path.name}")
             return path, tensors, facts
         if damaged:
             raise CheckpointError(

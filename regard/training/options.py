@@ -186,9 +186,9 @@ def without_effect(options: TrainingOptions) -> Iterator[tuple[str, str]]:
         ("optimizer", options.optimizer, _OPTIMIZERS),
         ("schedule", options.schedule, _SCHEDULES),
     ):
-        for name, own in users.items():
-            if chosen.name not in own and getattr(chosen, name) != getattr(type(chosen), name):
-                problem = f"is for {' and '.join(own)}, and without effect with {chosen.name}."
+        for name, names in users.items():
+            if chosen.name not in names and getattr(chosen, name) != getattr(type(chosen), name):
+                problem = f"is for {' and '.join(names)}, and without effect with {chosen.name}."
                 yield f"training.{section}.{name}", f"{problem} Leave it out."
 
 

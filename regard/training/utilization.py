@@ -87,8 +87,10 @@ class Utilization:
                 self.batch = None  # do not try again
                 return None
             self._counted[shapes] = flops / positions_in(self.batch)
-        known = self._counted.values()
-        return self._counted.get(shapes, sum(known) / len(known) if known else None)
+        per_position = self._counted.values()
+        return self._counted.get(
+            shapes, sum(per_position) / len(per_position) if per_position else None
+        )
 
     def _flops(self) -> float | None:
         task = copy(self.task)

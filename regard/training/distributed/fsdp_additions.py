@@ -37,9 +37,9 @@ class FSDPAdditions:
         }
         self.hooks = [
             (hooks, key, hook)
-            for hooks, known in zip(self._hooks(), keys, strict=True)
+            for hooks, earlier_keys in zip(self._hooks(), keys, strict=True)
             for key, hook in hooks.items()
-            if key not in known
+            if key not in earlier_keys
         ]
 
     def remove(self) -> None:

@@ -137,8 +137,12 @@ class FSDPModel(ShardedModel):
         self._take_gradients()
         # The first process alone adds the gradients that all have to the squared norm.
         replicated = {id(p.grad) for p in self.replicated}
-        own = [g for g in gradients() if self.here.first or id(g) not in replicated]
-        square = ops.gradient_norm(own).to(self.device) ** 2 if own else torch.zeros(())
+        own_gradients = [g for g in gradients() if self.here.first or id(g) not in replicated]
+        square = (
+            ops.gradient_norm(own_gradients).to(self.device) ** 2
+            if own_gradients
+            else torch.zeros(())
+        )
         values = [square, *(value for of_batch in losses for value in of_batch.values())]
         totals = torch.stack([value.to(self.device, torch.float64) for value in values])
         distributed.all_reduce(totals)
