@@ -112,15 +112,18 @@ class LMObjective(Options):
         Raises:
             ConfigError: the model does not give what one of them reads.
         """
-        found = dict(self._named())
-        for option, one in found.items():
-            if one.extra and one.extra not in model.extras:
+        losses = dict(self._named())
+        for option, loss in losses.items():
+            if loss.extra and loss.extra not in model.extras:
                 raise ConfigError(
-                    f"[objective] `{option}` reads `{one.extra}` of the model's output, which "
+                    f"[objective] `{option}` reads `{loss.extra}` of the model's output, which "
                     f"{type(model).__name__} does not give. Leave it out."
                 )
-        own = ReconstructionLoss()
-        return (*found.values(), *([own] if own.extra in model.extras else []))
+        reconstruction = ReconstructionLoss()
+        return (
+            *losses.values(),
+            *([reconstruction] if reconstruction.extra in model.extras else []),
+        )
 
     def _named(self) -> Iterator[tuple[str, AuxiliaryLoss]]:
         if alpha := self.activation_regularization:

@@ -97,10 +97,10 @@ def saves_padding(*batches: Sequences) -> bool:
     """Whether it is worth it to remove the padding of one of these."""
     if captured_or_gated():
         return False
-    if any(one.lengths.device.type != "cpu" or not one.ids.numel() for one in batches):
+    if any(batch.lengths.device.type != "cpu" or not batch.ids.numel() for batch in batches):
         return False
-    padding = [one.ids.numel() - int(one.lengths.sum()) for one in batches]
-    return max(padding) >= MIN_PADDING and all(int(one.lengths.min()) > 0 for one in batches)
+    padding = [batch.ids.numel() - int(batch.lengths.sum()) for batch in batches]
+    return max(padding) >= MIN_PADDING and all(int(batch.lengths.min()) > 0 for batch in batches)
 
 
 def check_too_long(too_long: TooLong) -> None:
@@ -142,9 +142,9 @@ def decode_in_order(model: Generator, sources: TokenArray, method: Any) -> list[
     Raises:
         NonFiniteScores: scores for a source are infinite or NaN.
     """
-    found: list[list[Hypothesis]] = [[] for _ in range(len(sources))]
+    results: list[list[Hypothesis]] = [[] for _ in range(len(sources))]
     if not len(sources):
-        return found
+        return results
     device = device_of(model)
     width = method.size if isinstance(method, Beam) else 1
     searches = isinstance(method, Beam | Greedy) and not model.continues
@@ -164,11 +164,11 @@ def decode_in_order(model: Generator, sources: TokenArray, method: Any) -> list[
             for numbers, answers in zip(watched(batches.indices), decoded, strict=True):
                 done += 1
                 for number, hypotheses in zip(numbers, answers, strict=True):
-                    found[number] = hypotheses
+                    results[number] = hypotheses
         except NonFiniteStep:
             _raise_for_source(decode, sources, sorted(batches.indices[done].tolist()), *pads)
             raise
-    return found
+    return results
 
 
 def _raise_for_source(
@@ -194,13 +194,13 @@ def smaller_at_the_end(batches: Sequence[np.ndarray], concurrent: int) -> list[n
     decoded concurrently end at about the same time.
     """
     left = np.concatenate(batches[-2 * concurrent :])
-    found = list(batches[: -2 * concurrent])
+    smaller = list(batches[: -2 * concurrent])
     most = max(map(len, batches))
     while len(left):
         count = min(most, max(SMALLEST, -(-len(left) // (2 * concurrent))))
-        found.append(left[:count])
+        smaller.append(left[:count])
         left = left[count:]
-    return found
+    return smaller
 
 
 def _quantized(model: Generator) -> bool:

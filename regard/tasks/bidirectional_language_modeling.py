@@ -145,7 +145,9 @@ class WordProbabilities(Prediction):
         return list(zip(self.words, self.forward, self.backward, strict=True))
 
     def __str__(self) -> str:
-        return " ".join(f"{word}/{one:.2g}/{other:.2g}" for word, one, other in self.result)
+        return " ".join(
+            f"{word}/{forward:.2g}/{backward:.2g}" for word, forward, backward in self.result
+        )
 
 
 class BidirectionalLanguageModeling(EmbedsTexts):
@@ -223,9 +225,11 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         return text
 
     def _of(self, sentences: Iterable[Sequence[int]]) -> BidirectionalText:
-        config, known = self.model.config, self.tokenizer
-        unknown = config.eos if known.unk_id is None else known.unk_id
-        return BidirectionalText.of(sentences, config.bos, config.eos, known.vocab_size, unknown)
+        config, tokenizer = self.model.config, self.tokenizer
+        unknown = config.eos if tokenizer.unk_id is None else tokenizer.unk_id
+        return BidirectionalText.of(
+            sentences, config.bos, config.eos, tokenizer.vocab_size, unknown
+        )
 
     @staticmethod
     def example(recipe: BidirectionalRecipe, words: int) -> BidirectionalBatch:
@@ -264,11 +268,11 @@ class BidirectionalLanguageModeling(EmbedsTexts):
             state = state.cleared(batch.restarts)
         output = self.model(tokens.to(device), state)
         sides = zip(output.hidden.chunk(2), batch.targets.chunk(2), strict=True)
-        found = {
+        losses = {
             name: self.model.head.loss(hidden.flatten(0, 1), targets.flatten(), count=count)
             for name, (hidden, targets) in zip(DIRECTIONS, sides, strict=True)
         }
-        return found, output.state.detach()
+        return losses, output.state.detach()
 
     def validate(self) -> dict[str, float]:
         """The mean cross-entropy of both directions in nats, and the perplexity of each."""
@@ -304,7 +308,7 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         if isinstance(texts, str):
             warn_if_file(texts)
             return self.predictions([texts], too_long=too_long)[0].result
-        return [one.result for one in self.predictions(texts, too_long=too_long)]
+        return [prediction.result for prediction in self.predictions(texts, too_long=too_long)]
 
     def predictions(self, texts: Any, *, too_long: TooLong = "error") -> list[WordProbabilities]:
         """The probability of each word of a text in either direction; each text from zeros.
@@ -316,17 +320,17 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         """
         check_too_long(too_long)
         encoded = self.tokenizer.encode_many(checked_texts(as_list(texts)))
-        found = [WordProbabilities((), (), ())] * len(encoded)
-        given = [number for number, ids in enumerate(encoded) if ids]
+        predictions = [WordProbabilities((), (), ())] * len(encoded)
+        filled = [number for number, ids in enumerate(encoded) if ids]
         batches = SeparateSentences(self._of(encoded), max_tokens=batch_budget(self.model))
         with torch.no_grad(), evaluating(self.model):
             for batch, rows in zip(batches, batches.rows, strict=True):
                 for row, values in zip(rows, self._probabilities(batch), strict=True):
-                    number = given[row]
+                    number = filled[row]
                     check_finite(torch.tensor(values).isfinite().all()[None], [number])
                     words = tuple(map(self.tokenizer.token, encoded[number]))
-                    found[number] = WordProbabilities(words, *values)
-        return found
+                    predictions[number] = WordProbabilities(words, *values)
+        return predictions
 
     def _probabilities(
         self, batch: BidirectionalBatch
@@ -399,8 +403,8 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         """The first words of some validation lines, and their perplexities in both directions."""
         lines = islice(filter(str.strip, recipe.data.records("valid").texts()), SAMPLES)
         short = [" ".join(line.split()[:SAMPLE_WORDS]) for line in lines]
-        found = ((line, self.evaluate([line], state="zeros")) for line in short)
-        return [(line, *(f"{score.value:.1f}" for score in scores)) for line, scores in found]
+        scored = ((line, self.evaluate([line], state="zeros")) for line in short)
+        return [(line, *(f"{score.value:.1f}" for score in scores)) for line, scores in scored]
 
     def attention_inputs(self, sample: Sequence[str]) -> None:
         """See `TaskVerbs`: there is no attention."""

@@ -184,11 +184,11 @@ class Captioning(TextToText):
         batches = Buckets(
             train.columns, pads, max_tokens=budget, seed=recipe.seed, make=batch_of(table)
         )
-        several = grouped(valid_rows)
-        chosen = list(islice(several, recipe.evaluation.valid_sentences or None))
+        captions = grouped(valid_rows)
+        chosen = list(islice(captions, recipe.evaluation.valid_sentences or None))
         parts = {"training data": train.report, "validation data": valid.report}
         notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
-        references = [several[name] for name in chosen]
+        references = [captions[name] for name in chosen]
         images = [numbers[name] for name in chosen]
         return CaptionedImages(table, valid, images, references, batches, notes)
 
@@ -239,27 +239,27 @@ class Captioning(TextToText):
         """See `TextToText.losses`; and the term of equation 14."""
         here, count = batch.to(device_of(self.model)), batch.count
         output, targets = text_to_text_output(self.model, here)
-        found = {"loss": output_loss(self.model, output, targets, self.label_smoothing, count)}
+        losses = {"loss": output_loss(self.model, output, targets, self.label_smoothing, count)}
         if self.reinforce is not None:
             term, carry = self.reinforce.loss(self.model, output, targets, carry)
-            found["reinforce"] = term, count
+            losses["reinforce"] = term, count
         if self.doubly_stochastic:
             words = here.target.keep[:, 1:]  # (B, T)
             term = doubly_stochastic(output.extras[ATTENTION_WEIGHTS], words)
-            found["doubly_stochastic"] = self.doubly_stochastic * term, count
-        return found, carry
+            losses["doubly_stochastic"] = self.doubly_stochastic * term, count
+        return losses, carry
 
     def validate(self) -> dict[str, float]:
         """Scores of the captions, and the cross-entropy of the references per token."""
         data = self._images()
         try:
-            found = self._decoded(data.table, data.images, self.method)
+            hypotheses = self._decoded(data.table, data.images, self.method)
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
-        texts = self.tokenizer.decode_many(several[0].tokens for several in found)
+        texts = self.tokenizer.decode_many(ranked[0].tokens for ranked in hypotheses)
         scores = self.scores(texts, data.references)  # type: ignore[arg-type]
         loss, count = self._total_loss(data.valid)
-        values = {n: one.value for n, one in zip(self.metric_names, scores, strict=True)}
+        values = {name: score.value for name, score in zip(self.metric_names, scores, strict=True)}
         return {**values, "loss": loss / count}
 
     def metrics(self) -> tuple[Metric, ...]:
@@ -293,9 +293,9 @@ class Captioning(TextToText):
         """
         if isinstance(texts, str | Path):
             return self.generate([texts], **options)[0]
-        names = [str(one) if isinstance(one, Path) else one for one in as_list(texts)]
-        found = self.hypotheses(names, **options)
-        return [several[0] for several in self.spelled(names, found)]
+        names = [str(path) if isinstance(path, Path) else path for path in as_list(texts)]
+        hypotheses = self.hypotheses(names, **options)
+        return [ranked[0] for ranked in self.spelled(names, hypotheses)]
 
     predict = caption = generate
 
@@ -309,17 +309,17 @@ class Captioning(TextToText):
         """
         check_too_long(too_long)
         texts = checked_texts(texts)
-        named = [number for number, text in enumerate(texts) if text.strip()]
+        numbers = [number for number, text in enumerate(texts) if text.strip()]
         method = decoding.with_options(self.method, **options)
-        files = [texts[number] for number in named]
-        table = RegionTable(self.features.of_files(files, named))
-        found = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
+        files = [texts[number] for number in numbers]
+        table = RegionTable(self.features.of_files(files, numbers))
+        hypotheses = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
         with muted():
-            decoded = self._decoded(table, range(len(named)), method)
-        for number, several in zip(named, decoded, strict=True):
-            found[number] = several
-        self._capture_captions(table, [several[0].tokens for several in decoded])
-        return found
+            decoded = self._decoded(table, range(len(numbers)), method)
+        for number, ranked in zip(numbers, decoded, strict=True):
+            hypotheses[number] = ranked
+        self._capture_captions(table, [ranked[0].tokens for ranked in decoded])
+        return hypotheses
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
         """None: an image has no tokens."""
@@ -339,11 +339,11 @@ class Captioning(TextToText):
         """
         named = checked_columns(columns) if columns else ()
         rows = pairs if isinstance(pairs, RowReader) else read(pairs, named)
-        several = grouped(rows)
-        if not several:
+        captions = grouped(rows)
+        if not captions:
             raise DataError(rows.file_of(0), None, "has no row: there is nothing to score.")
-        texts = self.generate(list(several), **options)
-        return self.scores(texts, list(several.values())), texts  # type: ignore[arg-type]
+        texts = self.generate(list(captions), **options)
+        return self.scores(texts, list(captions.values())), texts  # type: ignore[arg-type]
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The rows of a table; images are in its folder."""
@@ -357,10 +357,10 @@ class Captioning(TextToText):
             grouped(recipe.data.records("test"))
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
-        several = grouped(rows)
-        names = list(islice(several, SAMPLES))
-        found = self.generate(names)
-        return [(n, text, several[n][0]) for n, text in zip(names, found, strict=True)]
+        captions = grouped(rows)
+        names = list(islice(captions, SAMPLES))
+        outputs = self.generate(names)
+        return [(name, text, captions[name][0]) for name, text in zip(names, outputs, strict=True)]
 
     # ---- decoding
 
@@ -372,11 +372,11 @@ class Captioning(TextToText):
         width = method.size if isinstance(method, Beam) else 1
         count = max(1, TOKENS_AT_ONCE.get(device.type, ELSEWHERE) // (GRID * GRID * width))
         batches = [rows[start : start + count] for start in range(0, len(rows), count)]
-        found: list[list[Hypothesis]] = []
+        hypotheses: list[list[Hypothesis]] = []
         with torch.no_grad(), evaluating(self.model):
-            for chosen in watched(batches):
-                found += decoding.generate(self.model, table.select(chosen).to(device), method)
-        return found
+            for batch in watched(batches):
+                hypotheses += decoding.generate(self.model, table.select(batch).to(device), method)
+        return hypotheses
 
     def _capture_captions(self, table: RegionTable, captions: list[list[int]]) -> None:
         """One pass over images and captions, where attention capture is on."""

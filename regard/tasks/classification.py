@@ -132,9 +132,9 @@ class Classification(EncoderTask):
         task.label_smoothing = objective.label_smoothing
         task.class_weights = class_weights(objective.class_weights, task.labels, targets)
         if recipe.teacher is not None:
-            found = soft_targets(recipe.teacher, task, task._around)
-            order = [found.teacher.model.labels.index(label) for label in task.labels]
-            task.soft_targets = replace(found, scores=found.scores[:, order])
+            soft = soft_targets(recipe.teacher, task, task._around)
+            order = [soft.teacher.model.labels.index(label) for label in task.labels]
+            task.soft_targets = replace(soft, scores=soft.scores[:, order])
         return task
 
     def _around(self, teacher: Teacher) -> Classification:
@@ -143,13 +143,15 @@ class Classification(EncoderTask):
         Raises:
             ConfigError: it does not know one of the labels.
         """
-        known = teacher.model.labels
-        if missing := [label for label in self.labels if label not in known]:
+        teacher_labels = teacher.model.labels
+        if missing := [label for label in self.labels if label not in teacher_labels]:
             raise ConfigError(
-                f"[teacher] The teacher knows the labels {', '.join(known)}, but not "
+                f"[teacher] The teacher knows the labels {', '.join(teacher_labels)}, but not "
                 f"{', '.join(missing)}."
             )
-        return Classification(teacher.model, teacher.tokenizer, labels=known, **text_settings(self))
+        return Classification(
+            teacher.model, teacher.tokenizer, labels=teacher_labels, **text_settings(self)
+        )
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
@@ -204,11 +206,13 @@ class Classification(EncoderTask):
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[LabelPrediction]:
         """The label of each text or pair, with the probabilities of all labels."""
-        found = []
+        predictions = []
         for shares in self.text_scores(self.encoded(texts, too_long)).softmax(-1).tolist():
-            named = dict(zip(self.labels, shares, strict=True))
-            found.append(LabelPrediction(max(named, key=named.__getitem__), named))
-        return found
+            probabilities = dict(zip(self.labels, shares, strict=True))
+            predictions.append(
+                LabelPrediction(max(probabilities, key=probabilities.__getitem__), probabilities)
+            )
+        return predictions
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows of one text or two and their target, and the targets (N,)."""
@@ -225,8 +229,8 @@ class Classification(EncoderTask):
         """
         scores, targets = scores_and_targets(self, self.with_columns(rows, columns))
         report = self._report(scores, targets)
-        found = self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
-        return [replace(found[0], report=report), *found[1:]]
+        metric_scores = self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
+        return [replace(metric_scores[0], report=report), *metric_scores[1:]]
 
     def class_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
         """Scores of each label, the confusion matrix and the calibration; rows as of `evaluate`."""

@@ -42,27 +42,30 @@ class ClassifierEnsemble:
     def probabilities(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> Tensor:
         """(N, O), in the order of `labels`."""
         texts = as_list(texts)
-        found = torch.zeros(len(texts), len(self.labels))
+        probabilities = torch.zeros(len(texts), len(self.labels))
         for task in self.tasks:
             shares = task.text_scores(task.encoded(texts, too_long)).softmax(-1)
-            found += shares[:, [task.labels.index(label) for label in self.labels]]
-        return found / len(self.tasks)
+            probabilities += shares[:, [task.labels.index(label) for label in self.labels]]
+        return probabilities / len(self.tasks)
 
     def predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[LabelPrediction]:
         """The label of each text or pair, with the probabilities of all labels."""
-        named = [
+        all_probabilities = [
             dict(zip(self.labels, row, strict=True))
             for row in self.probabilities(texts, too_long=too_long).tolist()
         ]
-        return [LabelPrediction(max(one, key=one.__getitem__), one) for one in named]
+        return [
+            LabelPrediction(max(probabilities, key=probabilities.__getitem__), probabilities)
+            for probabilities in all_probabilities
+        ]
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
         """The label of each text or pair: a list for a list, one for one."""
         if self.tasks[0].is_one(texts):
             return self.predictions([texts], too_long=too_long)[0].label
-        return [one.label for one in self.predictions(texts, too_long=too_long)]
+        return [prediction.label for prediction in self.predictions(texts, too_long=too_long)]
 
     def evaluate(
         self, rows: RowReader | Iterable[Sequence[str]], *, too_long: TooLong = "truncate"

@@ -72,9 +72,9 @@ def computed(
             waiting.popleft()
             waiting.extend(islice(coming, 1))
     finally:
-        for one in waiting:
-            if not one.cancel():
-                one.exception()  # waits for its end
+        for future in waiting:
+            if not future.cancel():
+                future.exception()  # waits for its end
         torch.set_num_threads(threads)  # of threads to come, too, which a thread of the pool sets
 
 

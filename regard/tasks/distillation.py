@@ -92,11 +92,11 @@ class Teacher:
 
     def identity(self) -> dict[str, str]:
         """The SHA-256 (hex) of its weights: a resumed run must have the same teacher."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, weight in self.model.state_dict().items():
-            found.update(name.encode())
-            found.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return {"teacher": found.hexdigest()}
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return {"teacher": digest.hexdigest()}
 
     def check_vocabulary(self, tokenizer: Tokenizer) -> None:
         """Check that teacher and student have the same tokens under the same ids.
@@ -135,9 +135,10 @@ def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     its embedding and are no token; they are left out.
     """
     size = min(student.size(-1), teacher.size(-1))
-    wanted = (teacher[..., :size].float() / temperature).log_softmax(-1)
-    found = (student[..., :size].float() / temperature).log_softmax(-1)
-    return F.kl_div(found, wanted, reduction="sum", log_target=True) * temperature**2
+    teacher_log_probs = (teacher[..., :size].float() / temperature).log_softmax(-1)
+    student_log_probs = (student[..., :size].float() / temperature).log_softmax(-1)
+    total = F.kl_div(student_log_probs, teacher_log_probs, reduction="sum", log_target=True)
+    return total * temperature**2
 
 
 def tokens_of(hidden: Tensor, keep: Tensor, count: int) -> Tensor:
@@ -170,17 +171,17 @@ class MaskedTeacher:
         Raises:
             ConfigError: it has no head for masked words, another tokenizer, or another width.
         """
-        found = Teacher.read(section, student)
-        if "masked_lm" not in found.model.heads:
-            has = ", ".join(found.model.heads) or "none"
+        teacher = Teacher.read(section, student)
+        if "masked_lm" not in teacher.model.heads:
+            has = ", ".join(teacher.model.heads) or "none"
             raise ConfigError(
                 f"[teacher] {section.path} has no head for masked words (its heads: {has}). A "
                 'teacher without one teaches vectors of texts: task = "embedding".'
             )
-        found.check_vocabulary(tokenizer)
+        teacher.check_vocabulary(tokenizer)
         if section.cosine_weight:
-            found.check_width(student, "`cosine_weight`")
-        return cls(found, section)
+            teacher.check_width(student, "`cosine_weight`")
+        return cls(teacher, section)
 
     @property
     def encoder(self) -> Encoder:
@@ -201,29 +202,32 @@ class MaskedTeacher:
         student: EncoderWithHeads,
         hidden: Tensor,
         batch: MaskedBatch,
-        read: Sequences,
+        teacher_texts: Sequences,
         counts: Mapping[str, int],
     ) -> dict[str, tuple[Tensor, int]]:
         """The loss of the masked words themselves, and both weighted losses against the teacher:
         each as a sum over its items, and their number.
 
         hidden: the student's states of the last layer, (B, T, D).  batch: padded, as the student
-        reads it.  read: its texts as the teacher reads them.  counts: of the items of each loss.
+        reads it.  teacher_texts: its texts as the teacher reads them.  counts: of the items of each
+        loss.
         """
         model, section = self.teacher.model, self.section
         chosen, keep = batch.labels != IGNORE, batch.texts.keep  # (B, T)
         chosen_of = partial(tokens_of, keep=chosen, count=counts["loss"])
         with torch.no_grad():
-            known = model.encoder.encode(read)  # (B, T, D)
-            wanted = model.masked_lm.logits(chosen_of(known))  # (M, V)
-        found = student.masked_lm.logits(chosen_of(hidden))
+            teacher_states = model.encoder.encode(teacher_texts)  # (B, T, D)
+            teacher_logits = model.masked_lm.logits(chosen_of(teacher_states))  # (M, V)
+        student_logits = student.masked_lm.logits(chosen_of(hidden))
         labels = chosen_of(batch.labels[..., None])[:, 0]  # (M,)
         losses = {
-            "loss": F.cross_entropy(found.float(), labels, reduction="sum"),
-            "soft": section.soft_weight * soft_loss(found, wanted, section.temperature),
+            "loss": F.cross_entropy(student_logits.float(), labels, reduction="sum"),
+            "soft": section.soft_weight
+            * soft_loss(student_logits, teacher_logits, section.temperature),
         }
         if section.cosine_weight:
-            every = [tokens_of(states, keep, counts["cosine"]) for states in (hidden, known)]
+            both = hidden, teacher_states
+            every = [tokens_of(states, keep, counts["cosine"]) for states in both]
             losses["cosine"] = section.cosine_weight * cosine_loss(*every)
         return {name: (total, counts[name]) for name, total in losses.items()}
 
@@ -246,11 +250,11 @@ class SoftTargets:
         examples: their indices in the training data, (B,).  classes: whether scores are logits of
         classes; otherwise they are numbers, whose squared differences are summed.
         """
-        wanted = self.scores[examples.cpu()].to(scores.device)
+        teacher_scores = self.scores[examples.cpu()].to(scores.device)
         if classes:
-            soft = soft_loss(scores, wanted, self.section.temperature)
+            soft = soft_loss(scores, teacher_scores, self.section.temperature)
         else:
-            soft = F.mse_loss(scores.float(), wanted, reduction="sum")
+            soft = F.mse_loss(scores.float(), teacher_scores, reduction="sum")
         weight = self.section.soft_weight
         return (1 - weight) * hard + weight * soft
 
@@ -271,7 +275,7 @@ def hidden_loss(
     layers = matched_layers(len(student) - 1, len(teacher) - 1)
     pairs = zip(student, (teacher[layer] for layer in layers), strict=True)
     differences = [
-        (tokens_of(own, keep, count).float() - tokens_of(known, keep, count).float()).square()
-        for own, known in pairs
+        tokens_of(of_student, keep, count).float() - tokens_of(of_teacher, keep, count).float()
+        for of_student, of_teacher in pairs
     ]
-    return torch.stack([one.mean(-1).sum() for one in differences]).sum()
+    return torch.stack([difference.square().mean(-1).sum() for difference in differences]).sum()

@@ -48,8 +48,8 @@ class DocumentData(DataSection):
 
     def files_of_examples(self) -> list[str]:
         """See `DataSection`; of a corpus, the file with its checksums."""
-        found = super().files_of_examples()
-        return [str(Path(name) / FACTS) if is_corpus(name) else name for name in found]
+        files = super().files_of_examples()
+        return [str(Path(name) / FACTS) if is_corpus(name) else name for name in files]
 
     def texts(self) -> Iterator[str]:
         """The training texts, from which a tokenizer learns."""

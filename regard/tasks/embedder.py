@@ -150,13 +150,13 @@ class EmbedsTexts(TaskVerbs, ABC):
         """
         inputs.warn_if_file(texts)
         embedder = Embedder.of(self.text_encoder(), **options)
-        one = isinstance(texts, str)
-        found = list(embedder.chunks([texts] if one else inputs.as_list(texts), too_long))
-        if one:
-            return found[0][0]
+        single = isinstance(texts, str)
+        chunks = list(embedder.chunks([texts] if single else inputs.as_list(texts), too_long))
+        if single:
+            return chunks[0][0]
         if not isinstance(embedder.unit, TextVectors):
-            return list(chain.from_iterable(found))
-        return np.concatenate(found) if found else np.zeros((0, embedder.width), np.float32)
+            return list(chain.from_iterable(chunks))
+        return np.concatenate(chunks) if chunks else np.zeros((0, embedder.width), np.float32)
 
     def embed_stream(
         self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
@@ -204,9 +204,9 @@ class EmbedsTexts(TaskVerbs, ABC):
             raise ConfigError(f"`query` must be a text, but is {shown(query)}.")
         if not isinstance(k, int) or k < 1:
             raise ConfigError(f"`k` must be a whole number of 1 or more, but is {shown(k)}.")
-        given = inputs.as_list(texts)
-        cosines = self.similarity([query], given, too_long=too_long, **options)[0]  # (N,)
-        return best_matches(cosines, given, k)
+        candidates = inputs.as_list(texts)
+        cosines = self.similarity([query], candidates, too_long=too_long, **options)[0]  # (N,)
+        return best_matches(cosines, candidates, k)
 
 
 # ---------------------------------------------------------------------- what a vector represents
@@ -287,9 +287,14 @@ class WordVectors:
 
     def encode(self, input_format: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
         words = [as_words(text, i) for i, text in enumerate(texts)]
-        found = input_format.encode_words(words)
-        inputs = [_with_template(list(chain.from_iterable(word)), input_format) for word in found]
-        return EncodedTexts(inputs, words, [list(map(len, word)) for word in found])
+        subwords = input_format.encode_words(words)
+        inputs = [
+            _with_template(list(chain.from_iterable(ids_of_words)), input_format)
+            for ids_of_words in subwords
+        ]
+        return EncodedTexts(
+            inputs, words, [list(map(len, ids_of_words)) for ids_of_words in subwords]
+        )
 
     def truncated(self, encoded: EncodedTexts, input_format: InputFormat) -> EncodedTexts:
         inputs, labels, sizes = [], [], []
@@ -307,10 +312,10 @@ class WordVectors:
             [of_text[item.starts[0] :][: sum(counts)] for of_text, item, counts in texts]
         )  # (P, D): without the special tokens
         counts = torch.tensor(list(chain.from_iterable(encoded.sizes)), device=states.device)
-        found = WORD_POOLINGS[self.pooling](subwords, counts) if len(counts) else subwords
+        vectors = WORD_POOLINGS[self.pooling](subwords, counts) if len(counts) else subwords
         if self.normalize:
-            found = F.normalize(found, dim=-1)
-        return found.split([len(of_text) for of_text in encoded.sizes])
+            vectors = F.normalize(vectors, dim=-1)
+        return vectors.split([len(of_text) for of_text in encoded.sizes])
 
 
 def as_words(given: Any, index: int) -> list[str]:
@@ -349,26 +354,28 @@ def unit_of(
         ConfigError: there is no such unit or pooling.
     """
     if per == "text":
-        found = replace(of_folder, kinds=(_kind(pooling),)) if pooling else of_folder
-        return TextVectors(found if normalize is None else replace(found, normalize=normalize))
+        text_pooling = replace(of_folder, kinds=(_kind(pooling),)) if pooling else of_folder
+        return TextVectors(
+            text_pooling if normalize is None else replace(text_pooling, normalize=normalize)
+        )
     if per == "token":
         if pooling is not None:
             raise ConfigError("A token has one vector: there is nothing that `pooling` could pool.")
         return TokenVectors(bool(normalize))
     if per != "word":
-        known = nearest(str(per), ("text", "word", "token"))
-        raise ConfigError(f"`per` cannot be {per!r}. {known}")
+        hint = nearest(str(per), ("text", "word", "token"))
+        raise ConfigError(f"`per` cannot be {per!r}. {hint}")
     if pooling is not None and pooling not in WORD_POOLINGS:
-        known = nearest(pooling, WORD_POOLINGS)
-        raise ConfigError(f"Subwords of a word have no pooling {pooling!r}. {known}")
+        hint = nearest(pooling, WORD_POOLINGS)
+        raise ConfigError(f"Subwords of a word have no pooling {pooling!r}. {hint}")
     return WordVectors(pooling or "mean", bool(normalize))
 
 
 def _kind(pooling: str) -> str:
     kind = OTHER_NAMES.get(pooling, pooling)
     if kind not in KINDS:
-        known = nearest(pooling, [*OTHER_NAMES, *KINDS])
-        raise ConfigError(f"There is no pooling {pooling!r}. {known}")
+        hint = nearest(pooling, [*OTHER_NAMES, *KINDS])
+        raise ConfigError(f"There is no pooling {pooling!r}. {hint}")
     return kind
 
 
@@ -417,8 +424,8 @@ class Embedder:
     @property
     def width(self) -> int:
         """The length of a vector, D."""
-        one = self.choice.width(self.encoder.config.d_model)
-        return one * len(self.unit.pooling.kinds) if isinstance(self.unit, TextVectors) else one
+        width = self.choice.width(self.encoder.config.d_model)
+        return width * len(self.unit.pooling.kinds) if isinstance(self.unit, TextVectors) else width
 
     def chunks(
         self, texts: Iterable[Any], too_long: TooLong
@@ -454,9 +461,9 @@ class Embedder:
             while encoded is not None:
                 done += len(chunk)
                 chunk = list(islice(texts, self.unit.chunk))
-                coming = thread.submit(self.encode, chunk, done) if chunk else None
+                future = thread.submit(self.encode, chunk, done) if chunk else None
                 yield encoded, self.input_format.too_long(encoded.inputs)
-                encoded = coming.result() if coming else None
+                encoded = future.result() if future else None
 
     def encode(self, texts: Sequence[Any], before: int = 0) -> EncodedTexts:
         """One chunk of texts as encoder inputs, not truncated; `before` texts came first.
@@ -480,18 +487,18 @@ class Embedder:
         count = len(encoded.inputs)
         if isinstance(self.unit, TextVectors):
             vectors = np.empty((count, self.width), np.float32)
-            for numbers, found in self._computed(encoded):
-                vectors[numbers] = found.cpu().numpy()
+            for numbers, pooled in self._computed(encoded):
+                vectors[numbers] = pooled.cpu().numpy()
             finite = torch.from_numpy(np.isfinite(vectors).all(1))
             check_finite(finite, range(before, before + count), "vectors")
             return vectors
-        each = [np.empty(0, np.float32)] * count
-        for numbers, found in self._computed(encoded):
-            for number, of_text in zip(numbers, found, strict=True):
-                each[number] = of_text.cpu().numpy()
-        finite = torch.tensor([bool(np.isfinite(of_text).all()) for of_text in each])
+        arrays = [np.empty(0, np.float32)] * count
+        for numbers, pooled in self._computed(encoded):
+            for number, of_text in zip(numbers, pooled, strict=True):
+                arrays[number] = of_text.cpu().numpy()
+        finite = torch.tensor([bool(np.isfinite(of_text).all()) for of_text in arrays])
         check_finite(finite, range(before, before + count), "vectors")
-        return [Vectors.of(*both) for both in zip(each, encoded.labels, strict=True)]
+        return [Vectors.of(*both) for both in zip(arrays, encoded.labels, strict=True)]
 
     def _computed(self, encoded: EncodedTexts) -> Iterator[tuple[list[int], Any]]:
         """Batch by batch the indices of the texts, and what the unit makes of each."""

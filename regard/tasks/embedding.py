@@ -90,8 +90,8 @@ class Embedding(EncoderTask):
         task = cls(student, tokenizer, max_length=data.max_length, **options)
         task.teacher = teacher
         parts = [
-            None if one is None else teacher.part(data.records(one), data, task.input_format)
-            for one in ("train", None if data.valid is None else "valid")
+            None if part is None else teacher.part(data.records(part), data, task.input_format)
+            for part in ("train", None if data.valid is None else "valid")
         ]
         task.parts = Parts(cast(Part, parts[0]), parts[1], data, recipe.seed)
         return task
@@ -120,13 +120,15 @@ class Embedding(EncoderTask):
         """The squared distances from the teacher's vectors, and from its hidden states."""
         assert self.teacher is not None
         here, every = self.completed(batch), self.teacher.section.hidden_weight > 0
-        count, wanted = int(batch.texts.lengths.sum()), self._parts().train.targets
-        found = student_vectors(self.model, self.pooling, here.texts, count, every=every)
-        return self.teacher.losses(*found, here, wanted, count), None
+        count, targets = int(batch.texts.lengths.sum()), self._parts().train.targets
+        vectors_and_states = student_vectors(
+            self.model, self.pooling, here.texts, count, every=every
+        )
+        return self.teacher.losses(*vectors_and_states, here, targets, count), None
 
     def measured(self, valid: Part) -> dict[str, float]:
         """The mean squared distance from the teacher's vectors, and the mean cosine with them."""
-        inputs, wanted, found = valid.inputs, valid.targets, torch.zeros_like(valid.targets)
+        inputs, targets, predicted = valid.inputs, valid.targets, torch.zeros_like(valid.targets)
         with torch.no_grad(), evaluating(self.model):
             for batch in watched(inputs.longest_first(self.input_format.pad, max_tokens=8192)):
                 here = self.completed(batch)
@@ -134,10 +136,10 @@ class Embedding(EncoderTask):
                 vectors, _ = student_vectors(
                     self.model, self.pooling, here.texts, count, every=False
                 )
-                found[batch.numbers] = vectors.float().cpu()
+                predicted[batch.numbers] = vectors.float().cpu()
         return {
-            "loss": float((found - wanted).square().sum(-1).mean()),
-            "cosine": float(torch.cosine_similarity(found, wanted, dim=-1).mean()),
+            "loss": float((predicted - targets).square().sum(-1).mean()),
+            "cosine": float(torch.cosine_similarity(predicted, targets, dim=-1).mean()),
         }
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
@@ -149,7 +151,10 @@ class Embedding(EncoderTask):
         by_student = _nearest(torch.as_tensor(self.embed(texts, too_long="truncate")))
         by_teacher = _nearest(self.teacher.vectors(texts, None))
         rows = zip(texts, by_student, by_teacher, strict=True)
-        return [(text, texts[one], texts[other]) for text, one, other in rows][:SAMPLES]
+        return [
+            (text, texts[near_student], texts[near_teacher])
+            for text, near_student, near_teacher in rows
+        ][:SAMPLES]
 
     def attention_inputs(self, sample: Sequence[str]) -> Any:
         """See `TaskVerbs`; None where the sample is longer than the model reads."""
@@ -189,7 +194,7 @@ class Embedding(EncoderTask):
         rows = self.with_columns(rows, columns)
         rows = rows if isinstance(rows, RowReader) else read(rows)
         numbered = list(rows.numbered())
-        wanted = [_number(row, rows.file_of(0), line) for line, row in numbered]
+        judgements = [_number(row, rows.file_of(0), line) for line, row in numbered]
         vectors = [
             self.embed([row[side] for _, row in numbered], normalize=True, too_long=too_long)
             for side in (0, 1)
@@ -197,7 +202,7 @@ class Embedding(EncoderTask):
         cosines = np.einsum("nd,nd->n", *vectors)
         metrics = Pearson(), Spearman()
         for metric in metrics:
-            metric.add(cosines, wanted)
+            metric.add(cosines, judgements)
         return [metric.result() for metric in metrics]
 
     def settings(self) -> dict[str, Any]:
@@ -224,9 +229,9 @@ def _number(row: Sequence[Any], file: str, line: int) -> float:
             "Name the three columns, such as 5,6,4.",
         )
     try:
-        wanted = float(row[2])
+        number = float(row[2])
     except ValueError:
         raise DataError(file, line, f"has {row[2]!r} where a number should be.") from None
-    if not math.isfinite(wanted):
+    if not math.isfinite(number):
         raise DataError(file, line, f"has {row[2]!r}, but how alike two texts are must be finite.")
-    return wanted
+    return number

@@ -148,7 +148,7 @@ class EncoderTask(EmbedsTexts):
         warn_if_file(texts)
         if self.is_one(texts):
             return self.predictions([texts], too_long=too_long)[0].result
-        return [one.result for one in self.predictions(texts, too_long=too_long)]
+        return [prediction.result for prediction in self.predictions(texts, too_long=too_long)]
 
     def is_one(self, texts: Any) -> bool:
         """Whether this is one text, or one pair where the task reads pairs."""
@@ -221,8 +221,8 @@ class EncoderTask(EmbedsTexts):
         budget, pad = batch_budget(self.encoder), self.input_format.pad
         batches = even_batches(inputs, pad, budget, concurrent)
         with evaluating(self.model):
-            found = computed(scores_from, batches, concurrent)
-            for batch, scores in zip(watched(batches), found, strict=True):
+            all_scores = computed(scores_from, batches, concurrent)
+            for batch, scores in zip(watched(batches), all_scores, strict=True):
                 numbers = batch.numbers.tolist()
                 owners = numbers if texts is None else [texts[number] for number in numbers]
                 check_finite(self.are_finite(scores, batch), owners)
@@ -235,10 +235,10 @@ class EncoderTask(EmbedsTexts):
 
     def text_scores(self, inputs: EncodedInputs | GroupedInputs) -> Tensor:
         """The scores of a head that reads a text as a whole, (N, O), in the order of the inputs."""
-        found = torch.zeros(len(inputs), self.model.heads[self.head].outputs)  # type: ignore
+        text_scores = torch.zeros(len(inputs), self.model.heads[self.head].outputs)  # type: ignore
         for batch, scores in self.passes(inputs):
-            found[batch.numbers] = scores
-        return found
+            text_scores[batch.numbers] = scores
+        return text_scores
 
     def encode(self, texts: list[Any]) -> list[Any]:
         """Checked texts as encoder inputs, not truncated."""
@@ -256,7 +256,7 @@ class EncoderTask(EmbedsTexts):
         long = self.input_format.too_long(inputs)
         if long and too_long == "error":
             raise too_long_error(long[0], len(inputs[long[0]]), self.input_format.max_length)
-        return self.order.arrange([self.input_format.truncate(one) for one in inputs])
+        return self.order.arrange([self.input_format.truncate(item) for item in inputs])
 
     def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
@@ -293,12 +293,12 @@ class EncoderTask(EmbedsTexts):
         data = recipe.data
         if data.word_vectors is None:
             return
-        found = vectors_for(data.word_vectors, self.model.encoder, self.tokenizer)
+        vectors = vectors_for(data.word_vectors, self.model.encoder, self.tokenizer)
         for table in self.model.encoder.word_tables:
-            put(found, table)
+            put(vectors, table)
             if data.freeze_word_vectors:
                 table.requires_grad_(False)
-        self.remarks = [*self.remarks, f"{data.word_vectors}: {found}."]
+        self.remarks = [*self.remarks, f"{data.word_vectors}: {vectors}."]
 
     @classmethod
     def trains(cls, model: type) -> bool:
@@ -346,8 +346,8 @@ class EncoderTask(EmbedsTexts):
 
     def counts(self, batch: Any) -> dict[str, int]:
         """Examples; and the tokens that the auxiliary objective predicts."""
-        words = self.aux_lm
-        also = {} if words is None else {"language_modeling": words.count(batch.texts)}
+        aux_lm = self.aux_lm
+        also = {} if aux_lm is None else {"language_modeling": aux_lm.count(batch.texts)}
         return {"loss": len(batch), **also}
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
@@ -357,13 +357,13 @@ class EncoderTask(EmbedsTexts):
         here = replace(here, texts=texts)
         hidden = None if self.aux_lm is None else self.model.encoder.encode(texts)
         read = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)
-        found = {"loss": self.loss_of(read, here, self._parts().train.targets)}
+        losses = {"loss": self.loss_of(read, here, self._parts().train.targets)}
         if self.aux_lm is not None and hidden is not None:
             # Lengths on the CPU are counted there, so that no device is waited for.
             here_already = batch.texts.lengths.device.type != "cpu"
             count = None if here_already else self.aux_lm.count(batch.texts)
-            found["language_modeling"] = self.aux_lm.loss(hidden, texts, count)
-        return found, None
+            losses["language_modeling"] = self.aux_lm.loss(hidden, texts, count)
+        return losses, None
 
     def loss_of(self, read: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
         """`loss` from what the head reads of a batch."""
@@ -397,10 +397,11 @@ class EncoderTask(EmbedsTexts):
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first validation rows, otherwise training rows: (text, prediction, target)."""
         rows = recipe.data.samples()
-        found = self.predictions([row[:-1] for row in rows], too_long="truncate")
-        pairs = zip(rows, found, strict=True)
+        predictions = self.predictions([row[:-1] for row in rows], too_long="truncate")
+        pairs = zip(rows, predictions, strict=True)
         return [
-            (SEPARATOR.join(row[:-1]), str(one), self.shown_target(row[-1])) for row, one in pairs
+            (SEPARATOR.join(row[:-1]), str(prediction), self.shown_target(row[-1]))
+            for row, prediction in pairs
         ]
 
     def shown_target(self, field: str) -> str:

@@ -78,8 +78,8 @@ class HarnessAnswers:
             TextError: a continuation has no token, or is longer than the model's context.
         """
         rows, counts = [], []
-        for number, one in enumerate(requests):
-            ids, count = self._continued(one.args[0], one.args[1], number)
+        for number, request in enumerate(requests):
+            ids, count = self._continued(request.args[0], request.args[1], number)
             rows.append(ids)
             counts.append(count)
         return self._endings(rows, counts)
@@ -91,7 +91,7 @@ class HarnessAnswers:
         windows, of which the last overlaps the one before, so that it is whole.
         """
         rows, counts, owners = [], [], []
-        texts = self.task.text_ids([one.args[0] for one in requests])
+        texts = self.task.text_ids([request.args[0] for request in requests])
         for number, (begin, ids) in enumerate(texts):
             for row, count in windows(begin, ids, self.task.context):
                 rows.append(row)
@@ -124,8 +124,8 @@ class HarnessAnswers:
         if self.task.context is not None:
             most = min(most, self.task.context - 1)
         chosen = {"max_tokens": most, **_method_options(options)}
-        (found,) = self.task.hypotheses([context], too_long="truncate", **chosen)
-        text = self.task.tokenizer.decode(found[0].tokens)
+        (ranked,) = self.task.hypotheses([context], too_long="truncate", **chosen)
+        text = self.task.tokenizer.decode(ranked[0].tokens)
         stops = options.get("until") or []
         for stop in [stops] if isinstance(stops, str) else stops:
             text = text.split(stop)[0] if stop else text
@@ -141,8 +141,8 @@ class HarnessAnswers:
             offsets = tokenizer.encode(context + continuation).offsets
             count = sum(end > len(prompt) for _, end in offsets)
         else:
-            ((begin, own),) = self.task.text_ids([context + continuation])
-            ids, count = [*begin, *own], len(own)
+            ((begin, text_ids),) = self.task.text_ids([context + continuation])
+            ids, count = [*begin, *text_ids], len(text_ids)
         if not count:
             raise TextError(number, "has no token.", what="Continuation")
         limit = self.task.context
@@ -164,7 +164,7 @@ class HarnessAnswers:
             (TokenArray.of(rows),),
             (model.config.pad,),
             max_tokens=batch_budget(model),
-            make=lambda one: one,
+            make=lambda sequences: sequences,
         )
         with evaluating(model):
             for numbers, batch in zip(batches.indices, watched(batches), strict=True):
@@ -180,8 +180,8 @@ def _method_options(options: Mapping[str, Any]) -> dict[str, Any]:
     temperature = options.get("temperature", 1.0)
     if not options.get("do_sample") or temperature == 0:
         return {"beams": 1}
-    given = {name: options[name] for name in SAMPLING if name in options}
-    return {"temperature": temperature, **given}
+    sampling = {name: options[name] for name in SAMPLING if name in options}
+    return {"temperature": temperature, **sampling}
 
 
 def windows(

@@ -83,7 +83,7 @@ def few_shot_scores(
     examples = template.questions(pool) if shots and pool is not None else []
     solved = partial(drawn_examples, pool=examples, shots=shots, seed=seed)
     prefixes = [
-        [template.solved(one) for one in solved(question, number)]
+        [template.solved(example) for example in solved(question, number)]
         for number, question in enumerate(questions)
     ]
     fitted = fitted_prompts(task, questions, prefixes, template.space, too_long)
@@ -97,7 +97,10 @@ def signature(task: LanguageModeling, fitted: Sequence[Fitted], shots: int, seed
     """How prompts were made; how many examples were dropped, and how many questions truncated."""
     how = f"shots:{shots}" + (f"|seed:{seed}" if shots else "")
     how += f"|tok:{task.tokenizer.kind}-{task.tokenizer.vocab_size}|count:{len(fitted)}"
-    dropped, truncated = (sum(one.dropped for one in fitted), sum(one.truncated for one in fitted))
+    dropped, truncated = (
+        sum(prompt.dropped for prompt in fitted),
+        sum(prompt.truncated for prompt in fitted),
+    )
     how += f"|dropped:{dropped}" if dropped else ""
     return how + (f"|truncated:{truncated}" if truncated else "")
 
@@ -149,7 +152,7 @@ def _fitted(
             hint = "Shorten it, leave it out, or cut its beginning with too_long='truncate'."
             raise TextError(number, f"{problem}{beside}.", hint, what="Question")
         rows, truncated = [ids[-most:] for ids in rows], True
-    counts = [_count(task, prompt, one) for one in endings]
+    counts = [_count(task, prompt, ending) for ending in endings]
     _check_counts(question, number, counts, [len(ids) for ids in rows], truncated)
     return Fitted(prompt, rows, counts, dropped, truncated)
 
@@ -201,12 +204,14 @@ def _count(task: LanguageModeling, prompt: str, ending: str) -> int:
 def _accuracies(
     task: LanguageModeling, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
 ) -> list[Score]:
-    found = choice_log_likelihoods(task.generator, fitted)
+    likelihoods = choice_log_likelihoods(task.generator, fitted)
     right = dict.fromkeys(("accuracy", "accuracy per token", "accuracy per byte"), 0)
-    for question, one, sums in zip(questions, fitted, found, strict=True):
+    for question, fitted_prompt, sums in zip(questions, fitted, likelihoods, strict=True):
         sizes = [len(choice.encode()) for choice in question.choices]
-        for name, by in zip(right, ([1] * len(sums), one.counts, sizes), strict=True):
-            means = [total / size for total, size in zip(sums, by, strict=True)]
+        for name, divisors in zip(
+            right, ([1] * len(sums), fitted_prompt.counts, sizes), strict=True
+        ):
+            means = [total / size for total, size in zip(sums, divisors, strict=True)]
             best = max(range(len(means)), key=means.__getitem__)
             right[name] += question.choices[best] == question.answer
     count = len(questions)
@@ -222,19 +227,19 @@ def choice_log_likelihoods(model: Generator, fitted: Sequence[Fitted]) -> list[l
     Raises:
         RegardError: one is not finite.
     """
-    inputs = GroupedInputs.of([[_input(ids) for ids in one.rows] for one in fitted])
-    found: list[list[float]] = [[] for _ in fitted]
+    inputs = GroupedInputs.of([[_input(ids) for ids in question.rows] for question in fitted])
+    likelihoods: list[list[float]] = [[] for _ in fitted]
     with evaluating(model):
         batches = inputs.longest_first(model.config.pad, max_tokens=batch_budget(model))
         for batch in watched(batches):
             counts = torch.tensor([c for n in batch.numbers.tolist() for c in fitted[n].counts])
             sums, _ = ending_log_likelihoods(model, batch.texts, counts)
-            several = sums.split(batch.sizes.tolist())
-            for number, one in zip(batch.numbers.tolist(), several, strict=True):
-                found[number] = one.tolist()
-    finite = torch.tensor([all(map(torch.isfinite, torch.tensor(one))) for one in found])
-    check_finite(finite, range(len(found)), "log-likelihoods of choices")
-    return found
+            sums_by_question = sums.split(batch.sizes.tolist())
+            for number, question_sums in zip(batch.numbers.tolist(), sums_by_question, strict=True):
+                likelihoods[number] = question_sums.tolist()
+    finite = torch.tensor([all(map(torch.isfinite, torch.tensor(row))) for row in likelihoods])
+    check_finite(finite, range(len(likelihoods)), "log-likelihoods of choices")
+    return likelihoods
 
 
 def _input(ids: list[int]) -> EncoderInput:
@@ -245,9 +250,9 @@ def _exact_match(
     task: LanguageModeling, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
 ) -> Score:
     """The first line of what is generated against the right answer."""
-    prompts = [one.prompt for one in fitted]
-    found = task.hypotheses(prompts, too_long="truncate", max_tokens=ANSWER_TOKENS)
-    texts = task.tokenizer.decode_many([one[0].tokens for one in found])
+    prompts = [question.prompt for question in fitted]
+    hypotheses = task.hypotheses(prompts, too_long="truncate", max_tokens=ANSWER_TOKENS)
+    texts = task.tokenizer.decode_many([ranked[0].tokens for ranked in hypotheses])
     right = sum(
         text.strip().split("\n")[0].strip() == question.answer.strip()
         for text, question in zip(texts, questions, strict=True)

@@ -121,7 +121,11 @@ class FillMask(EncoderTask):
         Raises:
             ConfigError: the model has no head for that.
         """
-        kinds = [one for one in (NextSentence, SentenceOrder) if one.head in self.model.heads]
+        kinds = [
+            task_class
+            for task_class in (NextSentence, SentenceOrder)
+            if task_class.head in self.model.heads
+        ]
         if not kinds:
             raise ConfigError(
                 "This model fills masks, but has no next-sentence or sentence-order head."
@@ -137,12 +141,12 @@ class FillMask(EncoderTask):
         """
         texts = [checked_text(text, index) for index, text in enumerate(as_list(texts))]
         inputs = self.input_format.encode([(text,) for text in texts])
-        for index, (text, one) in enumerate(zip(texts, inputs, strict=True)):
-            if not text.strip() or not one.counts[0]:
+        for index, (text, item) in enumerate(zip(texts, inputs, strict=True)):
+            if not text.strip() or not item.counts[0]:
                 raise TextError(index, "is empty, or has no token.", "Leave it out.")
-            if MASK in text or self.tokenizer.mask_id in one.ids:
+            if MASK in text or self.tokenizer.mask_id in item.ids:
                 raise TextError(index, f"has a mask: {text!r:.80}.", "Masks have no likelihood.")
-        check_lengths([len(one) for one in inputs], self.input_format.max_length)
+        check_lengths([len(item) for item in inputs], self.input_format.max_length)
         return pseudo_log_likelihoods(self, inputs)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:
@@ -152,14 +156,14 @@ class FillMask(EncoderTask):
             RegardError: a text has no mask, or loses one because it is too long.
         """
         masked = self.checked(texts)
-        found = super().encoded([text for (text,) in masked], too_long)
-        assert isinstance(found, EncodedInputs)
+        inputs = super().encoded([text for (text,) in masked], too_long)
+        assert isinstance(inputs, EncodedInputs)
         for i, (text,) in enumerate(masked):
-            if int((found.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
+            if int((inputs.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
                 limit = self.input_format.max_length
                 problem = f"is cut to {limit} tokens and loses a mask with its end."
                 raise TextError(i, problem, "Shorten it.")
-        return found
+        return inputs
 
     def _with_masks(self, text: Any, index: int) -> str:
         """The text with masks as the tokenizer writes them."""
@@ -185,8 +189,8 @@ class FillMask(EncoderTask):
             pairs = zip(ids.tolist(), best.tolist(), strict=True)
             masks[number].append([self._candidate(i, share) for i, share in pairs])
         return [
-            FilledText(self._put(self._with_masks(text, 0), found), found)
-            for text, found in zip(texts, masks, strict=True)
+            FilledText(self._put(self._with_masks(text, 0), candidates), candidates)
+            for text, candidates in zip(texts, masks, strict=True)
         ]
 
     def _at_masks(self, rows: EncodedInputs) -> Iterator[tuple[int, Tensor]]:
@@ -224,13 +228,13 @@ class FillMask(EncoderTask):
     def _token_of(self, word: str) -> int:
         """The one token of a word, with its space where tokens include it."""
         forms = [word] if self.tokenizer.kind != "byte-bpe" else [f" {word}", word]
-        found = [self.tokenizer.encode(form) for form in forms]
-        for ids in (encoding.ids for encoding in found):
+        encodings = [self.tokenizer.encode(form) for form in forms]
+        for ids in (encoding.ids for encoding in encodings):
             if len(ids) == 1 and ids[0] != self.tokenizer.unk_id:
                 return ids[0]
         if word in self.tokenizer.vocab():
             return self.tokenizer.id(word)
-        tokens = ", ".join(found[0].tokens) or "nothing"
+        tokens = ", ".join(encodings[0].tokens) or "nothing"
         raise RegardError(
             f"`among`: {word!r} is not one token of this vocabulary but {tokens}, and a mask "
             "stands for one token."
@@ -252,6 +256,6 @@ class FillMask(EncoderTask):
 def _reading_masks(tokenizer: Tokenizer, mask: str) -> Tokenizer:
     """The same tokenizer, which encodes a mask in a text as the mask token."""
     added = {token["content"] for token in tokenizer.to_json()["added_tokens"]}
-    known = tokenizer if mask in added else tokenizer.with_special_tokens([mask])
-    fast = tokenizers.Tokenizer.from_str(known.to_str())
+    with_mask = tokenizer if mask in added else tokenizer.with_special_tokens([mask])
+    fast = tokenizers.Tokenizer.from_str(with_mask.to_str())
     return Tokenizer(fast, tokenizer.kind, tokenizer.roles, reads_special_tokens=True)

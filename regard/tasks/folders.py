@@ -117,29 +117,29 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def device_for(wanted: str | None, dtype: WeightType | None = None) -> torch.device:
+def device_for(name: str | None, dtype: WeightType | None = None) -> torch.device:
     """The device of this name, or the default one, for a model with weights of this type.
 
     Raises:
         ConfigError: there is no such device, or such weights are not for it.
     """
-    if wanted is None:
+    if name is None:
         return torch.device("cpu" if dtype == "int8" else device())
-    if dtype == "int8" and not wanted.startswith("cpu"):
+    if dtype == "int8" and not name.startswith("cpu"):
         raise ConfigError(
-            f'int8 weights are for the CPU, but `device` is {wanted!r}. Give device="cpu" or, with '
+            f'int8 weights are for the CPU, but `device` is {name!r}. Give device="cpu" or, with '
             'the folder that they come from, quantize="bfloat16".'
         )
     try:
-        found = torch.device(wanted)
-        torch.empty(0, device=found).cpu()  # "meta" holds no data
+        target = torch.device(name)
+        torch.empty(0, device=target).cpu()  # "meta" holds no data
     except (RuntimeError, AssertionError, TypeError) as error:
         there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
         raise ConfigError(
-            f"There is no device {wanted!r} here. torch {torch.__version__} finds: "
+            f"There is no device {name!r} here. torch {torch.__version__} finds: "
             f"{', '.join(there)}."
         ) from error
-    return found
+    return target
 
 
 @contextmanager

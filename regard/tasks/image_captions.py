@@ -101,10 +101,10 @@ def grouped(rows: RowReader) -> dict[str, list[str]]:
     Raises:
         DataError: a row does not have two fields.
     """
-    found: dict[str, list[str]] = {}
+    captions: dict[str, list[str]] = {}
     for line, row in rows.numbered():
         if len(row) != 2:
             problem = f"has {len(row)} fields, but must have two: an image and its caption."
             raise DataError(rows.file_of(0), line, problem)
-        found.setdefault(row[0], []).append(row[1])
-    return found
+        captions.setdefault(row[0], []).append(row[1])
+    return captions

@@ -56,25 +56,25 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
     """The tasks that a model can be used for."""
     if not isinstance(model, EncoderWithHeads):
         continues = model.continues
-        own: tuple[str, ...] = ("language-modeling",) if continues else OF_ENCODER_DECODERS
+        tasks: tuple[str, ...] = ("language-modeling",) if continues else OF_ENCODER_DECODERS
         if isinstance(model, EncoderDecoder) and model.reads_regions:
             return ("captioning",)
         if continues and name_of(model) in TRAINED_AS:
-            own = (*own, TRAINED_AS[name_of(model)])
+            tasks = (*tasks, TRAINED_AS[name_of(model)])
         if is_encoder(type(model)):
-            own = own if continues else ()
+            tasks = tasks if continues else ()
             if name_of(model) in PRETRAINED_AS:
-                own = (*own, PRETRAINED_AS[name_of(model)])
-            return (*own, "embedding")
-        return own
-    named = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
+                tasks = (*tasks, PRETRAINED_AS[name_of(model)])
+            return (*tasks, "embedding")
+        return tasks
+    of_heads = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
     if "classes" in model.heads:
-        *several, regression = OF_CLASSES
-        several = [regression, several[1]] if model.outputs()["classes"] == 1 else several
-        named = several + [task for task in named if task != "classification"]
+        *of_classes, regression = OF_CLASSES
+        of_classes = [regression, of_classes[1]] if model.outputs()["classes"] == 1 else of_classes
+        of_heads = of_classes + [task for task in of_heads if task != "classification"]
     if "masked_lm" in model.heads:
-        named += ["masked-language-modeling"]
-    return (*named, "embedding")
+        of_heads += ["masked-language-modeling"]
+    return (*of_heads, "embedding")
 
 
 def check_task(task: str, model: nn.Module, settings: Mapping[str, Any], where: Path) -> None:
@@ -117,14 +117,14 @@ def kept_settings(
     Raises:
         ConfigError: labels and head do not fit together.
     """
-    found = task_of(model, config)[0]
-    if found in ENCODER_DECODERS:
+    inferred = task_of(model, config)[0]
+    if inferred in ENCODER_DECODERS:
         return dict(settings) if task in OF_ENCODER_DECODERS else None
-    if found == "language-modeling" and task in tasks_for(model) and task != "embedding":
+    if inferred == "language-modeling" and task in tasks_for(model) and task != "embedding":
         return dict(settings)
     kind = HEAD_OF.get(task, "")
     heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
-    fits = found == task if kind in ("", "classes", "span") else kind in heads
+    fits = inferred == task if kind in ("", "classes", "span") else kind in heads
     if not fits or not kind or "labels" not in settings:
         return dict(settings) if fits else None
     outputs = outputs_of(heads[kind])
@@ -164,10 +164,12 @@ def source_prefix(config: Mapping[str, Any]) -> str:
     model of several tasks gets the prefix with each text.
     """
     tasks = config.get("task_specific_params")
-    several = [one for one in tasks.values() if isinstance(one, Mapping)] if tasks else []
-    given = [config, *several[:1]] if len(several) == 1 else [config]
-    found = (one.get("prefix") for one in given)
-    return next((one for one in found if isinstance(one, str) and one), "")
+    task_params = (
+        [params for params in tasks.values() if isinstance(params, Mapping)] if tasks else []
+    )
+    sections = [config, *task_params[:1]] if len(task_params) == 1 else [config]
+    prefixes = (section.get("prefix") for section in sections)
+    return next((prefix for prefix in prefixes if isinstance(prefix, str) and prefix), "")
 
 
 def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
@@ -178,24 +180,24 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
     Raises:
         ConfigError: an output has no name.
     """
-    named = label_names(config)
-    if not named:
+    names = label_names(config)
+    if not names:
         return [f"LABEL_{i}" for i in range(outputs)]
-    if list(named) != list(range(outputs)):
+    if list(names) != list(range(outputs)):
         raise ConfigError(
             f"config.json: `id2label` must name each of the labels 0 to {outputs - 1}, but is "
-            f"{named}."
+            f"{names}."
         )
-    labels = list(named.values())
+    labels = list(names.values())
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if not repeated:
         return labels
-    distinct = [f"{one} ({i})" if one in repeated else one for i, one in named.items()]
+    distinct = [f"{name} ({i})" if name in repeated else name for i, name in names.items()]
     if len(set(distinct)) < outputs:
-        raise ConfigError(f"config.json: `id2label` must name each label once, but is {named}.")
+        raise ConfigError(f"config.json: `id2label` must name each label once, but is {names}.")
     warnings.warn(
         f"config.json: `id2label` has several labels {', '.join(repeated)}. They are distinguished "
-        f"by their numbers: {', '.join(one for one in distinct if one not in labels)}.",
+        f"by their numbers: {', '.join(name for name in distinct if name not in labels)}.",
         stacklevel=2,
     )
     return distinct

@@ -50,11 +50,13 @@ def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[st
         )
     nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
     budget, pads = batch_budget(model), (model.config.pad,)
-    batches = sorted_batches((rows,), pads, max_tokens=budget, make=lambda one: one)
+    batches = sorted_batches((rows,), pads, max_tokens=budget, make=lambda sequences: sequences)
     with evaluating(model):
         for numbers, batch in zip(batches.indices, watched(batches), strict=True):
-            found, best = ending_log_likelihoods(model, batch, torch.from_numpy(counts[numbers]))
-            nats[numbers], right[numbers] = -found, best.float()
+            log_probs, best = ending_log_likelihoods(
+                model, batch, torch.from_numpy(counts[numbers])
+            )
+            nats[numbers], right[numbers] = -log_probs, best.float()
     check_finite(nats.isfinite(), range(len(rows)), "scores of its last word")
     truncated = sum(len(ids) > most for ids, _ in split)
     unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
@@ -64,14 +66,14 @@ def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[st
 def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int]:
     """The tokens of a passage, and how many of them belong to its last word."""
     text = text.strip()
-    space, found = text.rfind(" "), tokenizer.encode(text)
+    space, encoding = text.rfind(" "), tokenizer.encode(text)
     # Tokens may include the space before a word, so their ends decide.
-    count = sum(end > space + 1 for _, end in found.offsets)
-    if space < 0 or not 0 < count < len(found):
+    count = sum(end > space + 1 for _, end in encoding.offsets)
+    if space < 0 or not 0 < count < len(encoding):
         raise RegardError(
             f"Passage {number} must have a word before its last one, but is {text!r:.80}."
         )
-    return found.ids, count
+    return encoding.ids, count
 
 
 def _scores(

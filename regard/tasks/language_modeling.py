@@ -265,7 +265,9 @@ class LanguageModeling(EmbedsTexts):
 
     def counts(self, batch: StreamBatch) -> dict[str, int]:
         """Predicted tokens, and the items of the auxiliary losses."""
-        return {"loss": batch.count} | {one.name: one.count(batch) for one in self.auxiliary_losses}
+        return {"loss": batch.count} | {
+            loss.name: loss.count(batch) for loss in self.auxiliary_losses
+        }
 
     def rate_factor(self, batch: StreamBatch) -> float:
         """The length of a batch in parts of the usual one, where batches differ in length."""
@@ -283,10 +285,10 @@ class LanguageModeling(EmbedsTexts):
         output = model(batch.tokens, None if batch.fresh else carry)
         hidden, targets = output.hidden.flatten(0, 1), batch.targets.flatten()
         loss = self.model.head.loss(hidden, targets, count=batch.count)
-        found = {"loss": loss}
-        for one in self.auxiliary_losses if self.model.training else ():
-            found[one.name] = one.total(output), one.count(batch)
-        return found, None if output.state is None else output.state.detach()
+        losses = {"loss": loss}
+        for auxiliary_loss in self.auxiliary_losses if self.model.training else ():
+            losses[auxiliary_loss.name] = auxiliary_loss.total(output), auxiliary_loss.count(batch)
+        return losses, None if output.state is None else output.state.detach()
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats and perplexity, per token of the tokenizer."""
@@ -323,18 +325,18 @@ class LanguageModeling(EmbedsTexts):
                 f"{prompt_capacity(self.context, options):,} tokens",
                 stacklevel=2,
             )
-        found = self.hypotheses(prompts, too_long=too_long, **options)
-        return [texts[0] for texts in self.spelled(prompts, found)]
+        hypotheses = self.hypotheses(prompts, too_long=too_long, **options)
+        return [texts[0] for texts in self.spelled(prompts, hypotheses)]
 
     predict = generate
 
     def spelled(
-        self, prompts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+        self, prompts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
     ) -> list[list[str]]:
         """The texts of the hypotheses of each prompt: the prompt and its continuation."""
         return [
-            self.tokenizer.decode_many(self._turned([*ids, *h.tokens]) for h in several)
-            for ids, several in zip(self.prompt_ids(prompts), found, strict=True)
+            self.tokenizer.decode_many(self._turned([*ids, *h.tokens]) for h in ranked)
+            for ids, ranked in zip(self.prompt_ids(prompts), hypotheses, strict=True)
         ]
 
     def hypotheses(
@@ -343,11 +345,13 @@ class LanguageModeling(EmbedsTexts):
         """The continuations of each prompt, best first."""
         encoded, method = self.decoding_inputs(prompts, too_long=too_long, **options)
         with muted():
-            found = decode_in_order(self.generator, TokenArray.of(encoded), method)
-        best = [one[0] for one in found]
+            hypotheses = decode_in_order(self.generator, TokenArray.of(encoded), method)
+        best = [ranked[0] for ranked in hypotheses]
         warn_of_context_ends(encoded, best, self.context, method)
-        self.read_ids([[*ids, *one.tokens] for ids, one in zip(encoded, best, strict=True)])
-        return found
+        self.read_ids(
+            [[*ids, *hypothesis.tokens] for ids, hypothesis in zip(encoded, best, strict=True)]
+        )
+        return hypotheses
 
     def decoding_inputs(
         self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
@@ -381,7 +385,9 @@ class LanguageModeling(EmbedsTexts):
         detokenizer = IncrementalDetokenizer(self.tokenizer, ids)
         yield from filter(None, (detokenizer.add(token) for _, token in steps))
         yield from filter(None, [detokenizer.rest()])
-        warn_of_context_ends([fitted], [one[0] for one in steps.results], self.context, method)
+        warn_of_context_ends(
+            [fitted], [ranked[0] for ranked in steps.results], self.context, method
+        )
 
     def cache_prefixes(self, budget_bytes: int = 2**30) -> PrefixCache:
         """From now on compute prefixes that prompts share once; see `PrefixCache`.
@@ -537,8 +543,8 @@ class LanguageModeling(EmbedsTexts):
             cut = self.tokenizer.decode_many(ids[: self.context - most] for ids in encoded)
             # A part of a character is decoded as U+FFFD, which may have more tokens than the part.
             prompts = [prompt.rstrip("\ufffd") for prompt in cut]
-        found = self.generate(prompts, max_tokens=most, too_long="truncate")
-        return list(zip(prompts, found, strict=True))
+        outputs = self.generate(prompts, max_tokens=most, too_long="truncate")
+        return list(zip(prompts, outputs, strict=True))
 
     def line_end(self) -> list[int]:
         """The ids at the end of each line of the text: none where line breaks are tokens."""
@@ -570,10 +576,10 @@ class LanguageModeling(EmbedsTexts):
         """The nats and tokens of a text read with a carried state, and how it was read."""
         model = self.evaluated_model(options)
         with evaluating(model):
-            found = carried_likelihood(model, ids, options)
+            likelihood = carried_likelihood(model, ids, options)
         how = signature(model, options)
-        carried = {"segments": found.segments, "overlap": found.overlap, "state": how}
-        return found.nats, found.count, replace(protocol, **carried)
+        carried = {"segments": likelihood.segments, "overlap": likelihood.overlap, "state": how}
+        return likelihood.nats, likelihood.count, replace(protocol, **carried)
 
     def _parts(
         self, text: TokenArray, streams: int, window: int | None, stride: int | None
@@ -622,8 +628,8 @@ class LanguageModeling(EmbedsTexts):
             return line
         config = self.model.config
         ids = (self.tokenizer.bos_id, self.tokenizer.eos_id, config.bos, config.eos)
-        known = [i for i in ids if i is not None and i < config.vocab_size]
-        return known[:1] or line
+        first_ids = [i for i in ids if i is not None and i < config.vocab_size]
+        return first_ids[:1] or line
 
     def _line_end(self) -> list[int]:
         if self.format == "text":

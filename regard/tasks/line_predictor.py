@@ -37,8 +37,9 @@ class LinePredictor:
             try:
                 long = self.task.over_limit(texts, **self.decoding)
                 if not long or self.too_long == "truncate":
-                    found = self._predictions(texts, "truncate" if long else "error")
-                    return self._results(chunk, dict(zip(filled, found, strict=True)), long), error
+                    predictions = self._predictions(texts, "truncate" if long else "error")
+                    by_line = dict(zip(filled, predictions, strict=True))
+                    return self._results(chunk, by_line, long), error
                 first, tokens = min(long.items())
                 end = filled[first]
                 error = chunk.too_long(end, tokens, self.limit, self.task.limited)
@@ -60,7 +61,7 @@ class LinePredictor:
             try:
                 long = self.task.over_limit(texts, **self.decoding)
                 if not long or self.too_long == "truncate":
-                    found = self._predictions(texts, "truncate" if long else "error")
+                    predictions = self._predictions(texts, "truncate" if long else "error")
                     break
                 for number, tokens in long.items():
                     wrong = chunk.too_long(filled[number], tokens, self.limit, self.task.limited)
@@ -68,8 +69,8 @@ class LinePredictor:
             except TextError as problem:
                 index = filled[problem.index]
                 errors[index] = chunk.error(index, problem.problem, problem.hint)
-        results = self._results(chunk, dict(zip(filled, found, strict=True)), long)
-        return [None if i in errors else one for i, one in enumerate(results)], errors
+        results = self._results(chunk, dict(zip(filled, predictions, strict=True)), long)
+        return [None if i in errors else result for i, result in enumerate(results)], errors
 
     def _text(self, line: str | tuple[str, ...]) -> Any:
         """The text of a line; for a task that reads pairs, the texts between tabs.
@@ -85,29 +86,33 @@ class LinePredictor:
         task = self.task
         if not task.decodes:
             predictions = task.predictions(texts, too_long=too_long)
-            return [{"text": str(one), **one.values()} for one in predictions]
+            return [{"text": str(prediction), **prediction.values()} for prediction in predictions]
         from regard.decoding.hypothesis import unfinished, values_of
 
-        found = task.hypotheses(texts, **self.decoding, too_long=too_long)
-        self.counts["unfinished"] += unfinished(found)
+        hypotheses = task.hypotheses(texts, **self.decoding, too_long=too_long)
+        self.counts["unfinished"] += unfinished(hypotheses)
         return [
-            {"text": outputs[0], "hypotheses": values_of(hypotheses, outputs)}
-            for hypotheses, outputs in zip(found, task.spelled(texts, found), strict=True)
+            {"text": outputs[0], "hypotheses": values_of(ranked, outputs)}
+            for ranked, outputs in zip(hypotheses, task.spelled(texts, hypotheses), strict=True)
         ]
 
     def _results(
-        self, chunk: Chunk, found: Mapping[int, Result], long: Mapping[int, int]
+        self, chunk: Chunk, results: Mapping[int, Result], long: Mapping[int, int]
     ) -> list[Result]:
-        """A result for each line; `found` by the index of the line, `long` among those found."""
+        """A result for each line.
+
+        results: by the index of the line, without those of empty lines.  long: tokens of the texts
+            that are too long, by their numbers among these.
+        """
         self.counts.update(texts=len(chunk.texts), truncated=len(long))
-        truncated = {index for number, index in enumerate(found) if number in long}
+        truncated = {index for number, index in enumerate(results) if number in long}
         return [
             {
                 "number": chunk.first + index,
                 "source": line,
                 "text": "",
                 "truncated": index in truncated,
-                **(found[index] if index in found else self._empty()),
+                **(results[index] if index in results else self._empty()),
             }
             for index, line in enumerate(chunk.texts)
         ]

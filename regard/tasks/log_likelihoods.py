@@ -55,15 +55,18 @@ def causal_log_likelihoods(
         steps = limit  # a text is read at once
         check_lengths([len(ids) - 1 for ids in texts], limit)
     rows = TokenArray.of(texts)
-    found = torch.zeros(len(rows), dtype=torch.float64)
+    likelihoods = torch.zeros(len(rows), dtype=torch.float64)
     batches = sorted_batches(
-        (rows,), (model.config.pad,), max_tokens=batch_budget(model), make=lambda one: one
+        (rows,),
+        (model.config.pad,),
+        max_tokens=batch_budget(model),
+        make=lambda sequences: sequences,
     )
     with evaluating(model):
         for numbers, batch in zip(batches.indices, watched(batches), strict=True):
-            found[numbers] = _causal(model, batch, steps)
-    check_finite(found.isfinite(), range(len(rows)), "log-likelihood")
-    return found.tolist()
+            likelihoods[numbers] = _causal(model, batch, steps)
+    check_finite(likelihoods.isfinite(), range(len(rows)), "log-likelihood")
+    return likelihoods.tolist()
 
 
 def check_lengths(lengths: Sequence[int], limit: int | None) -> None:
@@ -82,15 +85,15 @@ def _causal(model: Generator, batch: Sequences, steps: int) -> Tensor:
     """log p of each row behind its first token, (B,) float64."""
     inputs, targets = batch.ids[:, :-1], batch.ids[:, 1:]  # (B, T - 1)
     predicted = torch.arange(inputs.size(1)) < batch.lengths[:, None] - 1
-    found, device = torch.zeros(len(batch), dtype=torch.float64), device_of(model)
+    likelihoods, device = torch.zeros(len(batch), dtype=torch.float64), device_of(model)
     state = model.empty(len(batch)) if inputs.size(1) > steps else None
     for start in range(0, inputs.size(1), steps):
         part = slice(start, start + steps)
         output, chosen = model(inputs[:, part].to(device), state), predicted[:, part]
         state, hidden = output.state, output.hidden[chosen.to(device)]  # (N, D)
         nats = nats_of(model.head.logits, hidden, targets[:, part][chosen], model.config.vocab_size)
-        found -= found.new_zeros(len(batch)).index_add(0, chosen.nonzero()[:, 0], nats)
-    return found
+        likelihoods -= likelihoods.new_zeros(len(batch)).index_add(0, chosen.nonzero()[:, 0], nats)
+    return likelihoods
 
 
 def nats_of(
@@ -120,17 +123,17 @@ def ending_log_likelihoods(
     positions, device = torch.arange(texts.ids.size(1) - 1), device_of(model)
     predicting = (positions < last) & (positions >= last - counts[:, None])  # (B, T - 1)
     # The last token is predicted, not read: a text may have one more than the model's context.
-    read, plain, hidden = Sequences(texts.ids[:, :-1], texts.lengths - 1), unwrapped(model), None
+    inputs, plain, hidden = Sequences(texts.ids[:, :-1], texts.lengths - 1), unwrapped(model), None
     if isinstance(plain, GPT):
-        hidden = encode_with_shared_prefixes(plain, read.to(device))
+        hidden = encode_with_shared_prefixes(plain, inputs.to(device))
     if hidden is None:
-        hidden = model(read.ids.to(device)).hidden  # (B, T - 1, D)
+        hidden = model(inputs.ids.to(device)).hidden  # (B, T - 1, D)
     states = hidden[predicting.to(device)]  # (N, D)
     rows, targets = predicting.nonzero()[:, 0], texts.ids[:, 1:][predicting]
     total = torch.zeros(len(texts), dtype=torch.float64)
     best, size = torch.ones(len(texts), dtype=torch.bool), rows_of_slice(model)
     for row, state, target in zip(
-        *(one.split(size) for one in (rows, states, targets)), strict=True
+        *(tensor.split(size) for tensor in (rows, states, targets)), strict=True
     ):
         log_probs = model.head.logits(state).float().log_softmax(-1).cpu()
         total.index_add_(0, row, log_probs.gather(1, target[:, None])[:, 0].double())
@@ -162,12 +165,12 @@ def token_log_probs(
         RegardError: a log-probability is not finite.
     """
     check_lengths([len(ids) - 1 for ids in rows], model.config.max_length)
-    found = [TokenLogProbs([], []) for _ in rows]
+    results = [TokenLogProbs([], []) for _ in rows]
     batches = sorted_batches(
         (TokenArray.of(rows),),
         (model.config.pad,),
         max_tokens=batch_budget(model),
-        make=lambda one: one,
+        make=lambda sequences: sequences,
     )
     device = device_of(model)
     with evaluating(model):
@@ -177,13 +180,13 @@ def token_log_probs(
                 end = len(rows[number]) - 1
                 span = slice(end - counts[number], end)
                 targets = torch.tensor(list(rows[number][1:]), device=device)[span]
-                found[number] = _of_tokens(model, hidden[row, span], targets, top)
+                results[number] = _of_tokens(model, hidden[row, span], targets, top)
     check_finite(
-        torch.tensor([all(map(math.isfinite, one.own)) for one in found]),
-        range(len(found)),
+        torch.tensor([all(map(math.isfinite, result.own)) for result in results]),
+        range(len(results)),
         "log-probabilities",
     )
-    return found
+    return results
 
 
 def _of_tokens(model: Generator, hidden: Tensor, targets: Tensor, top: int) -> TokenLogProbs:
@@ -191,12 +194,12 @@ def _of_tokens(model: Generator, hidden: Tensor, targets: Tensor, top: int) -> T
     own: list[float] = []
     best: list[list[tuple[int, float]]] = []
     size = rows_of_slice(model)
-    for states, wanted in zip(hidden.split(size), targets.split(size), strict=True):
+    for states, target_ids in zip(hidden.split(size), targets.split(size), strict=True):
         log_probs = model.head.logits(states).float().log_softmax(-1)  # (N, V)
-        own += log_probs.gather(1, wanted[:, None])[:, 0].tolist()
+        own += log_probs.gather(1, target_ids[:, None])[:, 0].tolist()
         values, ids = log_probs.topk(min(top, log_probs.size(1)))
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
-        best += [list(zip(*one, strict=True)) for one in pairs]
+        best += [list(zip(*row, strict=True)) for row in pairs]
     return TokenLogProbs(own, best)
 
 
@@ -217,14 +220,14 @@ def pseudo_log_likelihoods(task: EncoderTask, inputs: Sequence[EncoderInput]) ->
         RegardError: a likelihood is not finite.
     """
     mask: int = task.tokenizer.mask_id  # type: ignore[assignment]
-    owners = np.repeat(np.arange(len(inputs)), [one.counts[0] for one in inputs])
-    found = torch.zeros(len(inputs), dtype=torch.float64)
+    owners = np.repeat(np.arange(len(inputs)), [item.counts[0] for item in inputs])
+    likelihoods = torch.zeros(len(inputs), dtype=torch.float64)
     if not len(owners):
-        return found.tolist()
-    tokens = [one.ids[one.starts[0] :][: one.counts[0]] for one in inputs]
+        return likelihoods.tolist()
+    tokens = [item.ids[item.starts[0] :][: item.counts[0]] for item in inputs]
     targets = torch.from_numpy(np.concatenate(tokens))
     copies = EncodedInputs(
-        TokenArray.of(ids for one in inputs for ids in _masked(one, mask)),
+        TokenArray.of(ids for item in inputs for ids in _masked(item, mask)),
         TokenArray.of((inputs[owner].segments for owner in owners.tolist()), 256),
         TokenArray.of([number] for number in range(len(owners))),
     )
@@ -234,13 +237,13 @@ def pseudo_log_likelihoods(task: EncoderTask, inputs: Sequence[EncoderInput]) ->
             texts = task.completed(batch).texts
             hidden = task.encoder.encode(texts)[texts.ids == mask]  # (B, D)
             nats = nats_of(task.model.masked_lm.logits, hidden, targets[batch.numbers], vocab_size)
-            found.index_add_(0, torch.from_numpy(owners)[batch.numbers], -nats)
-    check_finite(found.isfinite(), range(len(inputs)), "pseudo-log-likelihood")
-    return found.tolist()
+            likelihoods.index_add_(0, torch.from_numpy(owners)[batch.numbers], -nats)
+    check_finite(likelihoods.isfinite(), range(len(inputs)), "pseudo-log-likelihood")
+    return likelihoods.tolist()
 
 
-def _masked(one: EncoderInput, mask: int) -> Iterator[list[int]]:
+def _masked(item: EncoderInput, mask: int) -> Iterator[list[int]]:
     """The input once for each of its tokens, with a mask in its place."""
-    first = one.starts[0]
-    for at in range(first, first + one.counts[0]):
-        yield [*one.ids[:at], mask, *one.ids[at + 1 :]]
+    first = item.starts[0]
+    for at in range(first, first + item.counts[0]):
+        yield [*item.ids[:at], mask, *item.ids[at + 1 :]]

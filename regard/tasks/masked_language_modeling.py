@@ -125,12 +125,12 @@ class MaskedLanguageModeling(FillMask):
             task.teacher = MaskedTeacher.of(recipe.teacher, task.model, tokenizer)
         vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
         corpora = data.corpora(tokenizer, structure=data.sentence_pairs)
-        masking, found = Masking(data.share, data.mask_cycle), {}
+        masking, masked_texts = Masking(data.share, data.mask_cycle), {}
         for part, corpus in zip(("train", "valid"), corpora, strict=True):
             seed = recipe.seed if part == "train" else 0
             rows = task._rows(corpus, data, seed)
-            found[part] = task._texts(rows, vocabulary, masking, seed)
-        task.masked_texts = found
+            masked_texts[part] = task._texts(rows, vocabulary, masking, seed)
+        task.masked_texts = masked_texts
         return task
 
     @classmethod
@@ -251,21 +251,23 @@ class MaskedLanguageModeling(FillMask):
         if self.teacher is None:
             labels = here.labels if texts.layout is None else texts.layout.unpad(here.labels)
             head = self.model.masked_lm
-            found = {"loss": head.loss(hidden.flatten(0, 1), labels.flatten(), count=count)}
+            losses = {"loss": head.loss(hidden.flatten(0, 1), labels.flatten(), count=count)}
         else:
-            read = self._completed(batch, self.teacher.encoder)
+            teacher_batch = self._completed(batch, self.teacher.encoder)
             counts = self.counts(batch)
-            found = self.teacher.losses(self.model, texts.pad(hidden), here, read.texts, counts)
+            losses = self.teacher.losses(
+                self.model, texts.pad(hidden), here, teacher_batch.texts, counts
+            )
         if here.follows is not None:
             scores = self._pair_scores(hidden, texts)
             total = F.cross_entropy(scores, here.follows, reduction="sum")
-            found["next_sentence"] = total, len(batch)
-        return found, None
+            losses["next_sentence"] = total, len(batch)
+        return losses, None
 
     def _pair_scores(self, hidden: Tensor, texts: Sequences) -> Tensor:
         """The scores of whether the second text of each pair follows, (B, 2) float32."""
-        read = self.model.pooled("next_sentence", hidden, texts)
-        return self.model.scores_from("next_sentence", read).float()
+        pooled = self.model.pooled("next_sentence", hidden, texts)
+        return self.model.scores_from("next_sentence", pooled).float()
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats per chosen token and how many are found, always of the same masks;
@@ -319,8 +321,12 @@ class MaskedLanguageModeling(FillMask):
         lengths = batch.texts.lengths.tolist()
         rows = zip(batch.texts.ids, lengths, best.cpu(), batch.labels, strict=True)
         return [
-            (shown(ids[:length]), shown(found[labels != IGNORE]), shown(labels[labels != IGNORE]))
-            for ids, length, found, labels in islice(rows, SAMPLES)
+            (
+                shown(ids[:length]),
+                shown(predicted[labels != IGNORE]),
+                shown(labels[labels != IGNORE]),
+            )
+            for ids, length, predicted, labels in islice(rows, SAMPLES)
         ]
 
     def attention_inputs(self, sample: Sequence[str]) -> None:

@@ -48,16 +48,16 @@ class MinimalPairReport(ScoreReport):
         """As JSON has it."""
         return {
             "sets": {
-                name: {"accuracy": one.accuracy, "ties": one.ties, "pairs": one.pairs}
-                for name, one in self.sets.items()
+                name: {"accuracy": score.accuracy, "ties": score.ties, "pairs": score.pairs}
+                for name, score in self.sets.items()
             }
         }
 
     def table(self) -> ScoreTable:
         """A row for each set."""
         rows = [
-            (name, f"{one.accuracy:.4f}", str(one.ties), f"{one.pairs:,}")
-            for name, one in self.sets.items()
+            (name, f"{score.accuracy:.4f}", str(score.ties), f"{score.pairs:,}")
+            for name, score in self.sets.items()
         ]
         return ScoreTable("Minimal pairs", "", ("set", "accuracy", "ties", "pairs"), rows)
 
@@ -71,11 +71,11 @@ def minimal_pair_scores(task: TaskVerbs, pairs: Sequence[MinimalPair]) -> Score:
     """
     check_any(len(pairs), "Minimal-pair accuracy")
     texts = [text for pair in pairs for text in (pair.good, pair.bad)]
-    found = task.log_likelihoods(texts)
+    likelihoods = task.log_likelihoods(texts)
     sets: dict[str, SetScore] = {}
-    for pair, good, bad in zip(pairs, found[::2], found[1::2], strict=True):
+    for pair, good, bad in zip(pairs, likelihoods[::2], likelihoods[1::2], strict=True):
         sets.setdefault(pair.name, SetScore()).add(good, bad)
-    tokenizer, ties = task.tokenizer, sum(one.ties for one in sets.values())
+    tokenizer, ties = task.tokenizer, sum(score.ties for score in sets.values())
     causal = isinstance(task.model, LanguageModel)
     signature = (
         f"likelihood:{'causal' if causal else 'pseudo'}|tok:{tokenizer.kind}-"
@@ -83,6 +83,6 @@ def minimal_pair_scores(task: TaskVerbs, pairs: Sequence[MinimalPair]) -> Score:
     )
     unknown = sum(tokenizer.unk_id in ids for ids in tokenizer.encode_many(texts))
     signature += f"|unk:{unknown}" if tokenizer.unk_id is not None and unknown else ""
-    mean = fmean(one.accuracy for one in sets.values())
+    mean = fmean(score.accuracy for score in sets.values())
     report = MinimalPairReport(sets)
     return Score("minimal-pair accuracy", mean, signature, len(pairs), 4, report=report)

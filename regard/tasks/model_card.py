@@ -202,13 +202,13 @@ def _front_matter(
 def _field(text: str, name: str) -> Any:
     """A field of the front matter of a card; None where it has none, or not as JSON has values."""
     front = text.partition("\n---\n")[0] if text.startswith("---\n") else ""
-    found = re.search(rf"^{name}: (.+)$", front, re.M)
-    if found is None:
+    match = re.search(rf"^{name}: (.+)$", front, re.M)
+    if match is None:
         return None
     try:
-        return json.loads(found[1])
+        return json.loads(match[1])
     except ValueError:
-        return found[1] if re.fullmatch(r"[\w.-]+", found[1]) else None
+        return match[1] if re.fullmatch(r"[\w.-]+", match[1]) else None
 
 
 def _result(task: TaskVerbs, score: CardScore) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _architecture(task: TaskVerbs, config: Mapping[str, Any]) -> str:
 
 def _body(task: TaskVerbs, config: Mapping[str, Any], history: CardHistory, form: CardForm) -> str:
     model: Any = task.model
-    count = sum(one.numel() for one in dict.fromkeys(model.parameters()))
+    count = sum(parameter.numel() for parameter in dict.fromkeys(model.parameters()))
     parts = [
         f"# {_title(task, config)}",
         f"{_architecture(task, config)} with {count:,} parameters and a vocabulary of "
@@ -273,8 +273,8 @@ def _of_training(training: CardTraining) -> list[str]:
     parts = []
     if training.scores:
         rows = [
-            f"| {one.data} | {one.metric} | {one.value:.5g} | {_code(one.signature)} |"
-            for one in training.scores
+            f"| {score.data} | {score.metric} | {score.value:.5g} | {_code(score.signature)} |"
+            for score in training.scores
         ]
         head = "| data | metric | value | signature |\n|---|---|---:|---|"
         parts += ["## Scores", "\n".join([head, *rows])]

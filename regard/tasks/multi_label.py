@@ -194,13 +194,13 @@ class MultiLabel(EncoderTask):
         Raises:
             DataError: the model has no such label, or the field holds no labels.
         """
-        found = [0.0] * len(self.labels)
+        indicators = [0.0] * len(self.labels)
         for label in labels_in(field, self.separator, file, line):
             if label not in self._index:
                 known = ", ".join(self.labels[:10])
                 raise DataError(file, line, f"has the label {label!r}, which is none of: {known}.")
-            found[self._index[label]] = 1.0
-        return found
+            indicators[self._index[label]] = 1.0
+        return indicators
 
     def shown_target(self, field: str) -> str:
         """The labels."""
@@ -240,12 +240,12 @@ class MultiLabel(EncoderTask):
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[MultiLabelPrediction]:
         """The labels of each text or pair, with the probabilities of all labels."""
-        found = []
+        predictions = []
         for shares in self.text_scores(self.encoded(texts, too_long)).sigmoid().tolist():
-            named = dict(zip(self.labels, shares, strict=True))
-            likely = [label for label, share in named.items() if share >= self.threshold]
-            found.append(MultiLabelPrediction(likely, named))
-        return found
+            probabilities = dict(zip(self.labels, shares, strict=True))
+            likely = [label for label, share in probabilities.items() if share >= self.threshold]
+            predictions.append(MultiLabelPrediction(likely, probabilities))
+        return predictions
 
     def evaluate(
         self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
@@ -291,14 +291,14 @@ def labels_of(data: MultiLabelData) -> list[str]:
         DataError: no row has a label.
     """
     rows = data.read(data.train, "train")  # of which `valid` may be a share
-    found: set[str] = set()
+    labels: set[str] = set()
     for line, row in rows.numbered():
-        found.update(labels_in(row[-1], data.separator, rows.file_of(0), line))
-    if not found:
+        labels.update(labels_in(row[-1], data.separator, rows.file_of(0), line))
+    if not labels:
         where = ", ".join(map(str, data.target_columns or data.columns[-1:]))
         problem = f"has no row with a label (column {where})."
         raise DataError(rows.file_of(0), None, problem, "Is it the right column?")
-    return list(map(str, data.target_columns)) or sorted(found)
+    return list(map(str, data.target_columns)) or sorted(labels)
 
 
 def labels_in(field: str, separator: str, file: str, line: int) -> list[str]:
@@ -313,8 +313,8 @@ def labels_in(field: str, separator: str, file: str, line: int) -> list[str]:
             problem = f"has {field!r:.60} where a list of labels should be."
             hint = 'If labels are text, say what separates them, such as separator = ";" in [data].'
             raise DataError(file, line, problem, hint)
-        items = [one.strip() for one in field.split(separator)] if separator else []
-        items = [one for one in items if one]
+        items = [part.strip() for part in field.split(separator)] if separator else []
+        items = [part for part in items if part]
     for item in items:
         if not isinstance(item, str | int | float) or isinstance(item, bool) or item == "":
             problem = f"has {json.dumps(item)} in a list of labels."

@@ -143,11 +143,11 @@ class MultiRegression(EncoderTask):
         Raises:
             DataError: there are not as many as the model predicts.
         """
-        found = numbers_in(field, file, line)
-        if len(found) != len(self.labels):
-            problem = f"has {len(found)} numbers, but this model predicts {len(self.labels)}."
+        numbers = numbers_in(field, file, line)
+        if len(numbers) != len(self.labels):
+            problem = f"has {len(numbers)} numbers, but this model predicts {len(self.labels)}."
             raise DataError(file, line, problem, f"They are: {', '.join(self.labels)}.")
-        return found
+        return numbers
 
     def shown_target(self, field: str) -> str:
         """The numbers by name."""
@@ -196,8 +196,8 @@ class MultiRegression(EncoderTask):
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The examples of a file that a user names."""
-        several = partial(_numbers_in_columns, self.labels)
-        return columns_to_score(files[0], tuple(columns) or self.columns, self.labels, several)
+        make_list = partial(_numbers_in_columns, self.labels)
+        return columns_to_score(files[0], tuple(columns) or self.columns, self.labels, make_list)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -254,9 +254,9 @@ def _numbers_in_columns(
     Raises:
         DataError: a column holds none, or one that is not finite.
     """
-    found = []
+    numbers = []
     for name, value in zip(names, values, strict=True):
         if not value.strip():
             raise DataError(file, line, f"has no value in column {name!r}.", "Leave such rows out.")
-        found.append(number_in(value, file, line))
-    return found
+        numbers.append(number_in(value, file, line))
+    return numbers

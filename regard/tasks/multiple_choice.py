@@ -55,8 +55,8 @@ class ChoiceData(EncoderData):
 
     def texts(self) -> Iterator[str]:
         """Contexts, questions and choices of the training data, from which a tokenizer learns."""
-        for one in self.records("train"):
-            yield from (one.context, one.question, *one.choices)
+        for question in self.records("train"):
+            yield from (question.context, question.question, *question.choices)
 
 
 class ChoiceObjective(Options):
@@ -142,33 +142,35 @@ class MultipleChoice(encoding.EncoderTask):
 
     def _part(self, records: RecordReader[ChoiceQuestion], data: ChoiceData) -> encoding.Part:
         numbered = list(records.numbered())
-        _check_answers(records.name, [one for _, one in numbered])
+        _check_answers(records.name, [question for _, question in numbered])
         report = ReadReport((records.name,), len(numbered), unit=records.report.unit)
-        found = self.encode([one for _, one in numbered])
+        encoded = self.encode([question for _, question in numbered])
         kept = [
             i
             for i, (number, _) in enumerate(numbered)
-            if self._keep(found[i], number, data, report)
+            if self._keep(encoded[i], number, data, report)
         ]
         report.kept = len(kept)
         if not kept:
             raise DataError(records.name, None, f"no question is left. {report}.")
         targets = torch.tensor([numbered[i][1].answer for i in kept])
-        return encoding.Part(GroupedInputs.of([found[i].inputs for i in kept]), targets, report)
+        return encoding.Part(GroupedInputs.of([encoded[i].inputs for i in kept]), targets, report)
 
-    def _keep(self, one: EncodedChoices, number: int, data: ChoiceData, report: ReadReport) -> bool:
+    def _keep(
+        self, encoded: EncodedChoices, number: int, data: ChoiceData, report: ReadReport
+    ) -> bool:
         """Whether a question is kept; truncation and omission are noted in the report."""
         limit = self.input_format.max_length
-        if limit is None or one.length <= limit:
+        if limit is None or encoded.length <= limit:
             return True
         if data.too_long == "error":
-            problem = f"question {number} has {one.length} tokens, more than {limit}."
+            problem = f"question {number} has {encoded.length} tokens, more than {limit}."
             hint = "Raise max_length if the model allows, or choose too_long = 'truncate'."
             raise DataError(report.files[0], None, problem, hint)
         if data.too_long == "skip":
             report.note(f"longer than {limit} tokens, question left out", number)
             return False
-        cut = "context" if one.without_context <= limit else "question or choice"
+        cut = "context" if encoded.without_context <= limit else "question or choice"
         report.note(f"longer than {limit} tokens, {cut} truncated", number)
         return True
 
@@ -176,12 +178,16 @@ class MultipleChoice(encoding.EncoderTask):
 
     def encode(self, texts: list[ChoiceQuestion]) -> list[EncodedChoices]:
         """The choices of each question, their contexts truncated to the limit of the model."""
-        flat = [text.strip() for one in texts for text in (one.context, one.question, *one.choices)]
+        flat = [
+            text.strip()
+            for question in texts
+            for text in (question.context, question.question, *question.choices)
+        ]
         starting = iter(self.input_format.tokenizer.encode_many(flat))
         # A text that follows another in one part of an input has a space before it.
         spaced = [f" {text}" if text else "" for text in flat]
         following = iter(self.input_format.tokenizer.encode_many(spaced))
-        counts = [2 + len(one.choices) for one in texts]
+        counts = [2 + len(question.choices) for question in texts]
         return [
             self._choices_of(list(islice(starting, n)), list(islice(following, n))) for n in counts
         ]
@@ -200,8 +206,8 @@ class MultipleChoice(encoding.EncoderTask):
             longest = max(longest, length)
             if limit is not None:
                 context = context[: max(0, limit - length)]
-            one = self.input_format.template.apply([context + rest[0], rest[1]])
-            inputs.append(self.input_format.truncate(one))
+            encoder_input = self.input_format.template.apply([context + rest[0], rest[1]])
+            inputs.append(self.input_format.truncate(encoder_input))
         return EncodedChoices(inputs, longest + len(starting[0]), longest)
 
     def _rest(
@@ -241,8 +247,8 @@ class MultipleChoice(encoding.EncoderTask):
 
         scores: (B, C).  targets: (N,), of all questions.
         """
-        wanted = moved(targets[batch.numbers.cpu()], scores.device)
-        return F.cross_entropy(scores, wanted, reduction="sum"), len(batch)
+        answers = moved(targets[batch.numbers.cpu()], scores.device)
+        return F.cross_entropy(scores, answers, reduction="sum"), len(batch)
 
     def measured(self, valid: encoding.Part) -> dict[str, float]:
         """Accuracy and cross-entropy on the validation data."""
@@ -270,14 +276,14 @@ class MultipleChoice(encoding.EncoderTask):
         such an object as JSON.
         """
         checked = self.checked(questions)
-        found = [ChoicePrediction(0, "", [])] * len(checked)
+        predictions = [ChoicePrediction(0, "", [])] * len(checked)
         for batch, scores in self.passes(self._encoded(checked, too_long)):
             for number, logits in zip(batch.numbers.tolist(), scores, strict=True):
                 choices = checked[number].choices
                 shares = logits[: len(choices)].softmax(-1)
                 best = int(shares.argmax())
-                found[number] = ChoicePrediction(best, choices[best], shares.tolist())
-        return found
+                predictions[number] = ChoicePrediction(best, choices[best], shares.tolist())
+        return predictions
 
     def are_finite(self, scores: Tensor, batch: Any) -> Tensor:
         """(B,) bool: whether the scores of all choices are finite; beyond them they are -inf."""
@@ -291,12 +297,14 @@ class MultipleChoice(encoding.EncoderTask):
             TextError: an item is not a question.
             RegardError: this is not a list of questions.
         """
-        return [one for i, item in enumerate(as_list(texts)) for one in _questions(item, i)]
+        return [
+            question for i, item in enumerate(as_list(texts)) for question in _questions(item, i)
+        ]
 
     def over_limit(self, questions: Sequence[Any]) -> dict[int, int]:
         """The indices of questions longer than the model's limit, and the tokens of each."""
         limit = self.input_format.max_length
-        lengths = [one.length for one in self._encoded_once(self.checked(questions))]
+        lengths = [encoded.length for encoded in self._encoded_once(self.checked(questions))]
         return {i: length for i, length in enumerate(lengths) if limit and length > limit}
 
     def evaluate(
@@ -316,17 +324,24 @@ class MultipleChoice(encoding.EncoderTask):
         _check_answers(rows.name, questions)
         self.warn_if_truncated(questions)
         metric = Accuracy()
-        found = self.predictions(questions, too_long="truncate")
-        metric.add([one.index for one in found], [one.answer for one in questions])
+        predictions = self.predictions(questions, too_long="truncate")
+        metric.add(
+            [prediction.index for prediction in predictions],
+            [question.answer for question in questions],
+        )
         return [metric.result()]
 
     def samples(self, recipe: ChoiceRecipe) -> list[tuple[str, str, str]]:
         """The first validation questions: (context and question, predicted answer, answer)."""
         questions = recipe.data.samples()
-        found = self.predictions(questions, too_long="truncate")
+        predictions = self.predictions(questions, too_long="truncate")
         return [
-            (f"{one.context[:SHOWN]} | {one.question}", best.choice, _answer(one))
-            for one, best in zip(questions, found, strict=True)
+            (
+                f"{question.context[:SHOWN]} | {question.question}",
+                prediction.choice,
+                _answer(question),
+            )
+            for question, prediction in zip(questions, predictions, strict=True)
         ]
 
     def attention_inputs(self, sample: Sequence[str]) -> None:
@@ -334,8 +349,9 @@ class MultipleChoice(encoding.EncoderTask):
 
     def attention_excerpt(self, recipe: ChoiceRecipe) -> tuple[str, str]:
         """The beginning of a context, and a question with a choice."""
-        (one,) = recipe.data.samples(1)
-        return encoding.beginning(one.context), f"{one.question} {one.choices[0]}".strip()
+        (question,) = recipe.data.samples(1)
+        asked = f"{question.question} {question.choices[0]}".strip()
+        return encoding.beginning(question.context), asked
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]
@@ -346,24 +362,27 @@ class MultipleChoice(encoding.EncoderTask):
 
     def _encoded(self, questions: Sequence[ChoiceQuestion], too_long: TooLong) -> GroupedInputs:
         check_too_long(too_long)
-        found, limit = self._encoded_once(list(questions)), self.input_format.max_length
-        for i, one in enumerate(found):
-            if too_long == "error" and limit is not None and one.length > limit:
+        encoded, limit = self._encoded_once(list(questions)), self.input_format.max_length
+        for i, choices in enumerate(encoded):
+            if too_long == "error" and limit is not None and choices.length > limit:
                 hint = "Shorten its context, or cut the end with too_long='truncate'."
-                raise too_long_error(i, one.length, limit, hint, "Question")
-        return GroupedInputs.of([one.inputs for one in found])
+                raise too_long_error(i, choices.length, limit, hint, "Question")
+        return GroupedInputs.of([choices.inputs for choices in encoded])
 
 
 def _check_answers(name: str, questions: Sequence[ChoiceQuestion]) -> None:
     """Check that the right answer of each question is one of its choices.
 
+    name: says where the questions are from.
+
     Raises:
-        DataError: of one it is not; `name` says where the questions are from.
+        DataError: the answer of a question is none of them.
     """
-    for number, one in enumerate(questions, 1):
-        if one.answer is None or not 0 <= one.answer < len(one.choices):
+    for number, question in enumerate(questions, 1):
+        if question.answer is None or not 0 <= question.answer < len(question.choices):
             problem = (
-                f"has the answer {one.answer}, which is none of its {len(one.choices)} choices."
+                f"has the answer {question.answer}, which is none of its "
+                f"{len(question.choices)} choices."
             )
             raise DataError(name, None, f"question {number} {problem}", "Number them from 0.")
 
@@ -382,13 +401,13 @@ def _from_json(text: str, index: int) -> Any:
     problem = f"must be an object with `context`, `question` and `choices`, but is {text!r:.60}."
     hint = 'Write for example {"question": "2 + 2 =", "choices": ["4", "5"]}.'
     try:
-        found = parse_json(text, "This", RegardError)
+        value = parse_json(text, "This", RegardError)
     except RegardError as error:
         raise TextError(index, problem, f"{error} {hint}", what="Question") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise TextError(index, problem, hint, what="Question")
-    return found
+    return value
 
 
-def _answer(one: ChoiceQuestion) -> str:
-    return "" if one.answer is None else one.choices[one.answer]
+def _answer(question: ChoiceQuestion) -> str:
+    return "" if question.answer is None else question.choices[question.answer]

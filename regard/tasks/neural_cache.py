@@ -72,7 +72,7 @@ def mixed_nats(
     seen = (distance > 0) & (distance <= cache.size)
     scores = cache.theta * (hidden @ every.T)
     weights = attention_weights(scores.double(), KeyMask(seen))
-    found = (weights * (tokens == targets[:, None])).sum(-1)  # p_cache(target)
+    cache_probability = (weights * (tokens == targets[:, None])).sum(-1)  # p_cache(target)
     weight = cache.weight * seen.any(-1).double()  # 0 where there is nothing to remember yet
-    mixed = -torch.log((1 - weight) * torch.exp(-nats.double()) + weight * found)
+    mixed = -torch.log((1 - weight) * torch.exp(-nats.double()) + weight * cache_probability)
     return mixed, CacheState(every[-cache.size :], tokens[-cache.size :])

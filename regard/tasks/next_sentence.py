@@ -47,7 +47,9 @@ class NextSentence(EncoderTask):
         """Whether the second text of each pair follows the first, with the probability."""
         scores = self.text_scores(self.encoded(pairs, too_long))  # (pairs, 2)
         probabilities = scores.softmax(-1)[:, FOLLOWS].tolist()
-        return [self.prediction_type(one >= 0.5, one) for one in probabilities]
+        return [
+            self.prediction_type(probability >= 0.5, probability) for probability in probabilities
+        ]
 
     def checked(self, texts: Any) -> list[Any]:
         """Pairs of texts.

@@ -46,12 +46,12 @@ class BothOrders:
 
     def arrange(self, inputs: Sequence[EncoderInput]) -> GroupedInputs:
         """Two inputs per pair, one per single text."""
-        return GroupedInputs.of([self._orders(one) for one in inputs])
+        return GroupedInputs.of([self._orders(item) for item in inputs])
 
     def combine(self, read: Tensor, batch: GroupBatch) -> Tensor:
         """(N, D) -> (B, D)"""
         return batch.sum_by_example(read)
 
-    def _orders(self, one: EncoderInput) -> list[EncoderInput]:
-        texts = one.texts()
-        return [one] if len(texts) == 1 else [one, self.template.apply(texts[::-1])]
+    def _orders(self, item: EncoderInput) -> list[EncoderInput]:
+        texts = item.texts()
+        return [item] if len(texts) == 1 else [item, self.template.apply(texts[::-1])]

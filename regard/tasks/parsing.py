@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -99,8 +99,8 @@ class ParsePrediction(Prediction):
 
     def values(self) -> dict[str, Any]:
         """All fields as plain values, trees in brackets."""
-        several = [{"tree": str(tree), "score": score} for tree, score in self.n_best]
-        return {**several[0], "words": self.best.words, "tags": self.best.tags, "n_best": several}
+        n_best = [{"tree": str(tree), "score": score} for tree, score in self.n_best]
+        return {**n_best[0], "words": self.best.words, "tags": self.best.tags, "n_best": n_best}
 
     @classmethod
     def empty_values(cls) -> dict[str, Any]:
@@ -187,43 +187,47 @@ class Parsing(encoding.EncoderTask):
         task.parts = encoding.Parts(task._part(train, whole=False), valid, data, recipe.seed)
         return task
 
-    def _part(self, read: LearnedTrees, *, whole: bool) -> encoding.Part:
+    def _part(self, learned: LearnedTrees, *, whole: bool) -> encoding.Part:
         """Encoded sentences with their trees.
 
         whole: all trees, for validation; otherwise those that fit into one window.
         """
-        trees = read.trees if whole else self._short(read)
-        found = WordWindows.of(list(map(self._read_of_tree, trees)), self.input_format)
-        numbers = {label: i for i, label in enumerate(self.labels, 1)}
+        trees = learned.trees if whole else self._short(learned)
+        windows = WordWindows.of(list(map(self._read_of_tree, trees)), self.input_format)
+        label_ids = {label: i for i, label in enumerate(self.labels, 1)}
         spans = [
-            [(*span, numbers[label]) for span, label in chains(tree).items() if label in numbers]
+            [
+                (*span, label_ids[label])
+                for span, label in chains(tree).items()
+                if label in label_ids
+            ]
             for tree in trees
         ]
         tags = None
         if self.tags:
-            known = {tag: i for i, tag in enumerate(self.tags)}
-            tags = found.arranged(known.get(tag, IGNORE) for tree in trees for tag in tree.tags)
-        flat = np.array([span for one in spans for span in one], np.int64).reshape(-1, 3)
+            tag_ids = {tag: i for i, tag in enumerate(self.tags)}
+            tags = windows.arranged(tag_ids.get(tag, IGNORE) for tree in trees for tag in tree.tags)
+        flat = np.array(list(chain.from_iterable(spans)), np.int64).reshape(-1, 3)
         offsets = np.array([0, *accumulate(map(len, spans))], np.int64)
-        targets = ParsingTargets(found.positions, tags, flat, offsets, trees)
-        return encoding.Part(found.inputs, targets, read.report)
+        targets = ParsingTargets(windows.positions, tags, flat, offsets, trees)
+        return encoding.Part(windows.inputs, targets, learned.report)
 
-    def _short(self, read: LearnedTrees) -> list[ConstituencyTree]:
+    def _short(self, learned: LearnedTrees) -> list[ConstituencyTree]:
         """The trees of sentences that the model reads as a whole."""
         limit = self.input_format.max_length
         if limit is None:
-            return read.trees
-        room, kept = limit - self.input_format.template.special_count(1), []
-        encoded = self.input_format.encode_words(list(map(self._read_of_tree, read.trees)))
-        for tree, words, line in zip(read.trees, encoded, read.lines, strict=True):
+            return learned.trees
+        room, short_trees = limit - self.input_format.template.special_count(1), []
+        encoded = self.input_format.encode_words(list(map(self._read_of_tree, learned.trees)))
+        for tree, words, line in zip(learned.trees, encoded, learned.lines, strict=True):
             if sum(map(len, words)) <= room:
-                kept.append(tree)
+                short_trees.append(tree)
             else:
-                read.report.note(f"longer than {limit} tokens, tree left out", line)
-        if not kept:
+                learned.report.note(f"longer than {limit} tokens, tree left out", line)
+        if not short_trees:
             problem = f"every sentence is longer than {limit} tokens."
-            raise DataError(read.report.files[0], None, problem, "Raise max_length in [data].")
-        return kept
+            raise DataError(learned.report.files[0], None, problem, "Raise max_length in [data].")
+        return short_trees
 
     def _read_of_tree(self, tree: ConstituencyTree) -> list[str]:
         return self._read(Sentence.of_tree(tree))
@@ -255,18 +259,18 @@ class Parsing(encoding.EncoderTask):
         gold = moved(targets.gold(rows, words.size(1)), device)
         value = max_margin_loss(self.chart.span_scores(words, spans).float(), gold, spans).sum()
         if targets.tags is not None:
-            wanted = moved(targets.tags.padded(rows, IGNORE).ids, device)
-            found = self.model.scores_from("tags", words).float()
+            gold_tags = moved(targets.tags.padded(rows, IGNORE).ids, device)
+            tag_scores = self.model.scores_from("tags", words).float()
             value = value + F.cross_entropy(
-                found.flatten(0, 1), wanted.flatten(), reduction="sum", ignore_index=IGNORE
+                tag_scores.flatten(0, 1), gold_tags.flatten(), reduction="sum", ignore_index=IGNORE
             )
         return value, len(rows)
 
     def measured(self, valid: encoding.Part) -> dict[str, float]:
         """F1, precision, recall and exact match of brackets on the validation data."""
         trees = valid.targets.trees
-        found = self._trees([Sentence.of_tree(tree) for tree in trees])
-        return bracket_values(bracket_score(found, trees))
+        predicted = self._trees([Sentence.of_tree(tree) for tree in trees])
+        return bracket_values(bracket_score(predicted, trees))
 
     @property
     def chart(self) -> ChartHead:
@@ -283,7 +287,7 @@ class Parsing(encoding.EncoderTask):
         """
         if isinstance(texts, str):
             return self.predictions([texts])[0].best
-        return [one.best for one in self.predictions(texts)]
+        return [prediction.best for prediction in self.predictions(texts)]
 
     def checked(self, texts: Any) -> list[Any]:
         """Sentences as strings or lists of words."""
@@ -319,15 +323,15 @@ class Parsing(encoding.EncoderTask):
                 raise TextError(index, problem, "Give its sentences as texts of their own.")
             sentences.append(sentence)
         return [
-            ParsePrediction(str(several[0][0]), several[0][1], tuple(several))
-            for several in self._parses(sentences, n_best)
+            ParsePrediction(str(ranked[0][0]), ranked[0][1], tuple(ranked))
+            for ranked in self._parses(sentences, n_best)
         ]
 
     def _sentence(self, text: str | Sequence[str], index: int) -> Sentence:
         """The words of a text; for a model that reads tags the tags of a tree, or those given."""
-        found = Sentence.of(text, KnownLabels.of(self.labels, self.tags), index)
-        if self.inputs == "words" or found.tags is not None:
-            return found
+        sentence = Sentence.of(text, KnownLabels.of(self.labels, self.tags), index)
+        if self.inputs == "words" or sentence.tags is not None:
+            return sentence
         tags = tuple(text.split() if isinstance(text, str) else text)
         return Sentence(tags, tags)
 
@@ -336,7 +340,7 @@ class Parsing(encoding.EncoderTask):
         return {}
 
     def _trees(self, sentences: Sequence[Sentence]) -> list[ConstituencyTree]:
-        return [several[0][0] for several in self._parses(sentences, 1)]
+        return [ranked[0][0] for ranked in self._parses(sentences, 1)]
 
     @torch.no_grad()
     def _parses(
@@ -347,28 +351,28 @@ class Parsing(encoding.EncoderTask):
         results: list[list[tuple[ConstituencyTree, float]]] = [[] for _ in sentences]
         with evaluating(self.model):
             for numbers in _batches(list(map(len, hidden))):
-                found = self._charts(hidden, numbers, n_best)
-                for number, (trees, tags) in zip(numbers, found, strict=True):
-                    one = sentences[number]
-                    tags = list(one.tags or ()) if self.inputs == "tags" else tags
+                parsed = self._charts(hidden, numbers, n_best)
+                for number, (trees, tags) in zip(numbers, parsed, strict=True):
+                    sentence = sentences[number]
+                    tags = list(sentence.tags or ()) if self.inputs == "tags" else tags
                     results[number] = [
-                        (tree_of(one.words, tags, unchained(spans)), score)
+                        (tree_of(sentence.words, tags, unchained(spans)), score)
                         for score, spans in trees
                     ]
         return results
 
     def _hidden(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
         """The hidden states of the words of each sentence, (N, D), on the CPU."""
-        found = WordWindows.of(sentences, self.input_format)
+        windows = WordWindows.of(sentences, self.input_format)
         counts = list(map(len, sentences))
         ends = np.array([*accumulate(counts)], np.int64)
-        owners = np.searchsorted(ends, found.positions.offsets[:-1], "right").tolist()
+        owners = np.searchsorted(ends, windows.positions.offsets[:-1], "right").tolist()
         states = torch.zeros(sum(counts), self.model.config.d_model)
-        for batch, hidden in self.passes(found.inputs, owners):
+        for batch, hidden in self.passes(windows.inputs, owners):
             rows = batch.numbers.numpy()
-            words = found.words.padded(rows, 0)
-            read = at_positions(hidden, found.positions.padded(rows, 0).ids)
-            states[words.ids[words.keep]] = read[words.keep]
+            words = windows.words.padded(rows, 0)
+            word_states = at_positions(hidden, windows.positions.padded(rows, 0).ids)
+            states[words.ids[words.keep]] = word_states[words.keep]
         return list(states.split(counts))
 
     def _charts(
@@ -384,14 +388,14 @@ class Parsing(encoding.EncoderTask):
         lengths = torch.tensor(list(map(len, states)), device=device)
         words = nn.utils.rnn.pad_sequence(states, batch_first=True).to(device)
         spans = Spans.of(lengths, words.size(1))
-        found = self.chart.span_scores(words, spans).float()
-        check_finite(spans.sums((~found.isfinite()).any(-1).float()) == 0, numbers)
-        scores = spans.chart(found, words.size(1))
+        span_scores = self.chart.span_scores(words, spans).float()
+        check_finite(spans.sums((~span_scores.isfinite()).any(-1).float()) == 0, numbers)
+        scores = spans.chart(span_scores, words.size(1))
         best = _best(scores, lengths) if n_best == 1 else _several(scores, lengths, n_best)
         tags = self._tags_of(words)
         return [
-            ([(score, self._named(spans)) for score, spans in several], one[:length])
-            for several, one, length in zip(best, tags, lengths.tolist(), strict=True)
+            ([(score, self._named(spans)) for score, spans in trees], word_tags[:length])
+            for trees, word_tags, length in zip(best, tags, lengths.tolist(), strict=True)
         ]
 
     def _named(self, spans: Sequence[tuple[int, int, int]]) -> list[Span]:
@@ -401,8 +405,8 @@ class Parsing(encoding.EncoderTask):
         """The most probable tag of each word, (B, N, D); XX without a head for tags."""
         if not self.tags:
             return [[WORD] * words.size(1)] * len(words)
-        found = self.model.scores_from("tags", words).argmax(-1).tolist()
-        return [[self.tags[i] for i in row] for row in found]
+        tag_ids = self.model.scores_from("tags", words).argmax(-1).tolist()
+        return [[self.tags[i] for i in row] for row in tag_ids]
 
     # ---- scores
 
@@ -416,17 +420,20 @@ class Parsing(encoding.EncoderTask):
         rows = self.with_columns(rows, columns)
         rows = rows if isinstance(rows, RecordReader) else read_treebank(rows)
         gold = list(rows)
-        found = self._trees([Sentence.of_tree(tree) for tree in gold])
+        predicted_trees = self._trees([Sentence.of_tree(tree) for tree in gold])
         tagged = Accuracy()
-        for predicted, tree in zip(found, gold, strict=True):
+        for predicted, tree in zip(predicted_trees, gold, strict=True):
             tagged.add(predicted.tags, tree.tags)
-        return [bracket_score(found, gold), *([tagged.result()] if self.tags else [])]
+        return [bracket_score(predicted_trees, gold), *([tagged.result()] if self.tags else [])]
 
     def samples(self, recipe: ParsingRecipe) -> list[tuple[str, str, str]]:
         """The first validation sentences: (words, predicted tree, tree)."""
         trees = recipe.data.samples()
-        found = self._trees([Sentence.of_tree(tree) for tree in trees])
-        return [(shown_words(t), str(one), str(t)) for t, one in zip(trees, found, strict=True)]
+        predicted_trees = self._trees([Sentence.of_tree(tree) for tree in trees])
+        return [
+            (shown_words(tree), str(predicted), str(tree))
+            for tree, predicted in zip(trees, predicted_trees, strict=True)
+        ]
 
     def attention_inputs(self, sample: Sequence[str]) -> list[str]:
         """The words of a sample."""
@@ -474,15 +481,15 @@ def _best(scores: Tensor, lengths: Tensor) -> Ranked:
     """The best tree of each sentence, from the scores (B, N, N, O)."""
     best, label = scores.max(-1)
     values, chosen = best_trees(best, lengths)
-    found: Ranked = [[(value, [])] for value in values.tolist()]
+    ranked: Ranked = [[(value, [])] for value in values.tolist()]
     cells = chosen.nonzero()
     names = label[chosen].tolist()
     for (row, start, width), name in zip(cells.tolist(), names, strict=True):
-        found[row][0][1].append((start, start + width + 1, name))
-    return found
+        ranked[row][0][1].append((start, start + width + 1, name))
+    return ranked
 
 
 def _several(scores: Tensor, lengths: Tensor, n_best: int) -> Ranked:
     """The best trees of each sentence, from the scores (B, N, N, O)."""
-    found = k_best_trees(scores, lengths, n_best)
-    return [[(tree.score, tree.spans) for tree in several] for several in found]
+    ranked = k_best_trees(scores, lengths, n_best)
+    return [[(tree.score, tree.spans) for tree in trees] for trees in ranked]

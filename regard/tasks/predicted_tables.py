@@ -53,7 +53,7 @@ def prediction_columns(result: Mapping[str, Any]) -> Record:
     fields = {name: value for name, value in fields.items() if value != text}
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            columns |= {f"{name}.{key}": one for key, one in value.items()}
+            columns |= {f"{name}.{key}": entry for key, entry in value.items()}
         else:
             columns[name] = value
     return columns
@@ -65,8 +65,8 @@ def infer_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
     Raises:
         ConfigError: no names do.
     """
-    if found := text_columns_among(list(record)):
-        return found
+    if columns := text_columns_among(list(record)):
+        return columns
     raise ConfigError(
         f"{path} has the columns {', '.join(record)}, and their names do not say which of them are "
         f"texts. Name one, or the two of a pair: --columns {next(iter(record), 'text')}."
@@ -82,4 +82,4 @@ def texts_of_row(
         DataError: there is no such column, or its value is no text.
     """
     values = [(name, found(record, name, location)) for name in columns]
-    return tuple("" if one is None else text_of(name, one, location) for name, one in values)
+    return tuple("" if value is None else text_of(name, value, location) for name, value in values)

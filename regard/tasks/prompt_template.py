@@ -117,8 +117,8 @@ class PromptTemplate:
             labels = tuple(map(str, range(len(choices))))
         if any(not choice.strip() for choice in choices):
             raise DataError(*location, f"has an empty choice: {', '.join(map(repr, choices))}.")
-        known = dict(zip(labels, choices, strict=True))
-        right = known.get(answer, answer)
+        choice_of = dict(zip(labels, choices, strict=True))
+        right = choice_of.get(answer, answer)
         if right not in choices:
             names = ", ".join(map(repr, labels if isinstance(self.choices, Mapping) else choices))
             raise DataError(*location, f"has the answer {answer!r}, but the choices are {names}.")
@@ -177,4 +177,4 @@ def _list(value: Any, name: str, location: Location) -> tuple[str, ...]:
     """A field as a list of two texts or more."""
     if not isinstance(value, list | tuple) or len(value) < 2:
         raise DataError(*location, f"field {name!r} must be a list of at least two choices.")
-    return tuple(text_of(name, one, location) for one in value)
+    return tuple(text_of(name, item, location) for item in value)

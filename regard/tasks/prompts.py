@@ -53,16 +53,18 @@ def fitted_prompts(
 
 
 def warn_of_context_ends(
-    prompts: Sequence[list[int]], found: Sequence[Hypothesis], limit: int | None, method: Any
+    prompts: Sequence[list[int]], hypotheses: Sequence[Hypothesis], limit: int | None, method: Any
 ) -> None:
     """Warn of texts that stopped at the end of the context before anything else ended them."""
     if limit is None:
         return
     most = method.max_tokens if isinstance(method.max_tokens, int) else limit + 1
     ends = [
-        one
-        for ids, one in zip(prompts, found, strict=True)
-        if not one.finished and len(ids) + len(one.tokens) > limit and len(one.tokens) < most
+        hypothesis
+        for ids, hypothesis in zip(prompts, hypotheses, strict=True)
+        if not hypothesis.finished
+        and len(ids) + len(hypothesis.tokens) > limit
+        and len(hypothesis.tokens) < most
     ]
     if ends:
         warnings.warn(

@@ -66,11 +66,11 @@ class QuestionsData(RowsData):
     def texts(self) -> Iterator[str]:
         """Each training context once, and all questions, from which a tokenizer learns."""
         seen: set[str] = set()
-        for one in self.records("train"):
-            if one.context not in seen:
-                seen.add(one.context)
-                yield one.context
-            yield one.question
+        for question in self.records("train"):
+            if question.context not in seen:
+                seen.add(question.context)
+                yield question.context
+            yield question.question
 
 
 class AnswersSection(Options):
@@ -181,37 +181,41 @@ class QuestionAnswering(encoding.EncoderTask):
         positions: list[np.ndarray] = []
         self._impossible = False
         numbered, encode = records.numbered(), self._context_encoder()
-        while several := list(islice(numbered, CHUNK)):
-            lines, asked = [line for line, _ in several], [one for _, one in several]
-            contexts = [encode(one.context) for one in asked]
-            wanted = [
-                context.token_span(*one.answers[0]) if one.answers else None
-                for one, context in zip(asked, contexts, strict=True)
+        while chunk := list(islice(numbered, CHUNK)):
+            lines, questions = [line for line, _ in chunk], [question for _, question in chunk]
+            contexts = [encode(question.context) for question in questions]
+            answer_spans = [
+                context.token_span(*question.answers[0]) if question.answers else None
+                for question, context in zip(questions, contexts, strict=True)
             ]
-            self._impossible |= any(one.impossible for one in asked)
-            self._note_cut(records.report, asked, lines)
-            kept = [i for i, one in enumerate(asked) if one.impossible or wanted[i]]
-            for i in sorted(set(range(len(asked))) - set(kept)):
+            self._impossible |= any(question.impossible for question in questions)
+            self._note_cut(records.report, questions, lines)
+            kept = [
+                i for i, question in enumerate(questions) if question.impossible or answer_spans[i]
+            ]
+            for i in sorted(set(range(len(questions))) - set(kept)):
                 records.report.kept -= 1
                 records.report.note("an answer without tokens, question left out", lines[i])
-            found = self._windows([asked[i] for i in kept], [contexts[i] for i in kept])
-            windows.append(found)
-            spans = found.span_positions([wanted[i] for i in kept])
-            positions.append(np.concatenate([spans, found.contexts], 1))
+            chunk_windows = self._windows([questions[i] for i in kept], [contexts[i] for i in kept])
+            windows.append(chunk_windows)
+            spans = chunk_windows.span_positions([answer_spans[i] for i in kept])
+            positions.append(np.concatenate([spans, chunk_windows.contexts], 1))
         targets = torch.from_numpy(np.concatenate(positions))
-        return encoding.Part(concatenated([one.inputs for one in windows]), targets, records.report)
+        return encoding.Part(
+            concatenated([part.inputs for part in windows]), targets, records.report
+        )
 
     def _valid_part(self, records: RecordReader[Question]) -> encoding.Part:
         """The validation questions; their rows are encoded when they are needed."""
         numbered = list(records.numbered())
-        questions = [one for _, one in numbered]
+        questions = [question for _, question in numbered]
         self._note_cut(records.report, questions, [line for line, _ in numbered])
         return encoding.Part(EncodedInputs.of([]), questions, records.report)
 
     def _note_cut(
-        self, report: ReadReport, asked: Sequence[Question], lines: Sequence[int]
+        self, report: ReadReport, questions: Sequence[Question], lines: Sequence[int]
     ) -> None:
-        for i in self._long(asked):
+        for i in self._long(questions):
             report.note(f"question longer than {self.question_tokens} tokens, truncated", lines[i])
 
     # ---- training
@@ -221,18 +225,18 @@ class QuestionAnswering(encoding.EncoderTask):
 
         targets: (N, 4), of all windows.
         """
-        wanted = moved(targets[batch.numbers.cpu()], read.device)  # (B, 4)
-        spans, contexts = wanted.split(2, 1)
+        batch_targets = moved(targets[batch.numbers.cpu()], read.device)  # (B, 4)
+        spans, contexts = batch_targets.split(2, 1)
         return self.answers.loss(read, batch, contexts, spans)
 
     def measured(self, valid: encoding.Part) -> dict[str, float]:
         """F1 and exact match in percent on the validation data."""
         questions: list[Question] = valid.targets
-        found = list(self._answered(questions, "truncate"))
+        predictions = list(self._answered(questions, "truncate"))
         if self._fitted.used:
-            best = best_threshold(found, questions)
+            best = best_threshold(predictions, questions)
             self.threshold = self._fitted.keep(self.model.heads[self.head], best)
-        score = score_of(found, questions, self.threshold)
+        score = score_of(predictions, questions, self.threshold)
         return {"f1": score.value, "exact": score.exact}
 
     def settings(self) -> dict[str, Any]:
@@ -285,7 +289,7 @@ class QuestionAnswering(encoding.EncoderTask):
         long: dict[int, int] = {}
         for start in range(0, len(questions), CHUNK):
             chunk = questions[start : start + CHUNK]
-            ids = self.tokenizer.encode_many([one.question for one in chunk])
+            ids = self.tokenizer.encode_many([question.question for question in chunk])
             counts = enumerate(map(len, ids), start)
             long |= {i: count for i, count in counts if count > self.question_tokens}
         return long
@@ -307,8 +311,8 @@ class QuestionAnswering(encoding.EncoderTask):
             candidates = [self.answers.candidates(n_best) for _ in chunk]
             self._search(self._windows(chunk, contexts), candidates, done)
             done += len(chunk)
-            for context, found in zip(contexts, candidates, strict=True):
-                yield found.answer(context, self.threshold)
+            for context, spans in zip(contexts, candidates, strict=True):
+                yield spans.answer(context, self.threshold)
 
     def _chunks(
         self, questions: Sequence[Question]
@@ -319,9 +323,9 @@ class QuestionAnswering(encoding.EncoderTask):
         chunk: list[Question] = []
         contexts: list[EncodedContext] = []
         windows = 0.0
-        for one in questions:
-            chunk.append(one)
-            contexts.append(encode(one.context))
+        for question in questions:
+            chunk.append(question)
+            contexts.append(encode(question.context))
             windows += 1 + len(contexts[-1].ids) / step
             if windows >= CHUNK:
                 yield chunk, contexts
@@ -348,10 +352,10 @@ class QuestionAnswering(encoding.EncoderTask):
             spans, no_answer = self.answers.best(
                 scores, contexts[batch.numbers], longest=self.answer_tokens, most=most
             )
-            for row, found, none in zip(batch.numbers.tolist(), spans, no_answer, strict=True):
+            for row, ranked, nothing in zip(batch.numbers.tolist(), spans, no_answer, strict=True):
                 shift = int(windows.context_starts[row] - windows.input_starts[row])
-                in_context = [(score, a + shift, b + shift) for score, a, b in found]
-                candidates[windows.questions[row]].add(in_context, none)
+                in_context = [(score, a + shift, b + shift) for score, a, b in ranked]
+                candidates[windows.questions[row]].add(in_context, nothing)
 
     def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
         """See `EncoderTask`."""
@@ -361,8 +365,8 @@ class QuestionAnswering(encoding.EncoderTask):
         self, questions: Sequence[Question], contexts: Sequence[EncodedContext]
     ) -> ContextWindows:
         # Byte-level tokens include the space before a word; before the question there is none.
-        ids = self.tokenizer.encode_many([one.question.lstrip() for one in questions])
-        truncated = [own[: self.question_tokens] for own in ids]
+        ids = self.tokenizer.encode_many([question.question.lstrip() for question in questions])
+        truncated = [question_ids[: self.question_tokens] for question_ids in ids]
         return ContextWindows.of(truncated, contexts, self.input_format, self.overlap)
 
     # ---- scores
@@ -388,10 +392,14 @@ class QuestionAnswering(encoding.EncoderTask):
     def samples(self, recipe: QuestionsRecipe) -> list[tuple[str, str, str]]:
         """The first validation questions: (question, predicted answer, answer)."""
         questions = recipe.data.samples()
-        found = self._answered(questions, "truncate")
+        predictions = self._answered(questions, "truncate")
         return [
-            (one.question, best.text, one.answers[0].text if one.answers else "")
-            for one, best in zip(questions, found, strict=True)
+            (
+                question.question,
+                prediction.text,
+                question.answers[0].text if question.answers else "",
+            )
+            for question, prediction in zip(questions, predictions, strict=True)
         ]
 
     def attention_inputs(self, sample: Sequence[str]) -> None:
@@ -399,8 +407,8 @@ class QuestionAnswering(encoding.EncoderTask):
 
     def attention_excerpt(self, recipe: QuestionsRecipe) -> tuple[str, str]:
         """A question and the beginning of its context."""
-        (one,) = recipe.data.samples(1)
-        return one.question, encoding.beginning(one.context)
+        (question,) = recipe.data.samples(1)
+        return question.question, encoding.beginning(question.context)
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]

@@ -44,15 +44,15 @@ class RegionFeatures:
             ConfigError: there is no such kind, or its vectors have another width.
         """
         if kind not in get_args(RegionKind):
-            known = ", ".join(get_args(RegionKind))
-            raise ConfigError(f"`regions` must be one of {known}, but is {kind!r}.")
-        found = cls(cast(RegionKind, kind))
-        if found.width != width:
+            kinds = ", ".join(get_args(RegionKind))
+            raise ConfigError(f"`regions` must be one of {kinds}, but is {kind!r}.")
+        features = cls(cast(RegionKind, kind))
+        if features.width != width:
             raise ConfigError(
-                f'Regions of the kind "{kind}" have {found.width:,} numbers, but the model reads '
-                f"{width:,}: set [model] d_region = {found.width}."
+                f'Regions of the kind "{kind}" have {features.width:,} numbers, but the model '
+                f"reads {width:,}: set [model] d_region = {features.width}."
             )
-        return found
+        return features
 
     @property
     def width(self) -> int:
@@ -76,15 +76,15 @@ class RegionFeatures:
         Raises:
             TextError: a file is no image; without numbers a DataError.
         """
-        found = np.zeros((len(names), GRID * GRID, self.width), np.float32)
+        regions = np.zeros((len(names), GRID * GRID, self.width), np.float32)
         for row, name in enumerate(watched(list(names))):
             try:
-                found[row] = self._compute(name).numpy()
+                regions[row] = self._compute(name).numpy()
             except DataError as error:
                 if not numbers:
                     raise
                 raise TextError(numbers[row], str(error)) from None
-        return found
+        return regions
 
     def table(self, names: Sequence[str], folder: Path | None) -> RegionTable:
         """The regions of image files. In the folder one file holds them, whose name depends on the

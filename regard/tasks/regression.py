@@ -110,8 +110,8 @@ class Regression(EncoderTask):
 
         scores: (B, 1).  targets: (N,), of all examples.
         """
-        wanted = targets_of(batch, targets, scores)
-        total = F.mse_loss(scores[:, 0], wanted.to(scores), reduction="sum")
+        batch_targets = targets_of(batch, targets, scores)
+        total = F.mse_loss(scores[:, 0], batch_targets.to(scores), reduction="sum")
         if self.soft_targets is not None and self.model.training:
             total = self.soft_targets.mixed(total, scores, batch.numbers, classes=False)
         return total, len(batch)

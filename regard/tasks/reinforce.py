@@ -90,7 +90,7 @@ class Reinforce:
         Raises:
             ConfigError: options are given for a model that draws no choices.
         """
-        found = (
+        options = (
             {}
             if objective is None
             else {
@@ -99,10 +99,10 @@ class Reinforce:
                 "decay": objective.baseline_decay,
             }
         )
-        given = {name: value for name, value in found.items() if value is not None}
+        chosen = {name: value for name, value in options.items() if value is not None}
         if CHOICE_LOG_PROBS in model.extras:
-            return cls(**given)
-        if given:
+            return cls(**chosen)
+        if chosen:
             raise ConfigError(
                 "[objective] `reinforce_weight`, `choice_entropy_weight` and `baseline_decay` are "
                 'of a model that draws choices in training, such as one with selection = "hard".'
@@ -126,7 +126,7 @@ class Reinforce:
             start = -math.log(model.config.vocab_size)
             before = RewardMean(log_probs.new_full((1,), start))
         # Sums over the tokens from t on, and how many they are.
-        reward, left = (_from_here_on(one) for one in (log_probs, counts.to(log_probs)))
+        reward, left = (_from_here_on(values) for values in (log_probs, counts.to(log_probs)))
         advantage = reward - before.mean * left
         choices, entropy = output.extras[CHOICE_LOG_PROBS], output.extras[CHOICE_ENTROPY]
         term = self.weight * advantage.to(choices.dtype) * choices + self.entropy * entropy
@@ -140,8 +140,8 @@ def token_log_probs(model: EncoderDecoder, hidden: Tensor, targets: Tensor) -> T
     logits: Callable[[Tensor], Tensor] = model.head.logits
     with torch.no_grad():
         flat = hidden.detach().flatten(0, 1)
-        known = targets.flatten().clamp(min=0)
-        parts = token_losses(flat, known, logits, model.config.vocab_size)
+        target_ids = targets.flatten().clamp(min=0)
+        parts = token_losses(flat, target_ids, logits, model.config.vocab_size)
         return -torch.cat([*parts, flat.new_zeros(0, dtype=torch.float64)]).view(targets.shape)
 
 

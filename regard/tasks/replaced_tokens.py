@@ -1,8 +1,8 @@
 """Which words of a text were replaced by others, ELECTRA's objective (Clark et al. 2020).
 
-    found = load("electra").predictions(["the chef ate the meal"])[0]
-    found.replaced                          the words that are probably not the original ones
-    found.words, found.probabilities        of every word, that it was replaced
+    prediction = load("electra").predictions(["the chef ate the meal"])[0]
+    prediction.replaced         the words that are probably not the original ones
+    prediction.words, prediction.probabilities      of every word, that it was replaced
 
 In training a generator fills masks, and the discriminator reads what it drew (equation 3):
 
@@ -187,10 +187,11 @@ class ReplacedTokenDetection(EncoderTask):
         cls, recipe: ReplacedTokensRecipe, model: nn.Module, tokenizer: Tokenizer
     ) -> ReplacedTokenDetection:
         """The task before its data are read, its model with a generator."""
-        objective, found = recipe.objective, headed(model).with_head(cls.head, 1)
+        objective, discriminator = recipe.objective, headed(model).with_head(cls.head, 1)
         sizes = objective.generator_size, objective.generator_layers
-        found = GeneratorAndDiscriminator(found, generator_config(found.config, *sizes))
-        task = cls(found, tokenizer, max_length=recipe.data.max_length)
+        config = generator_config(discriminator.config, *sizes)
+        both = GeneratorAndDiscriminator(discriminator, config)
+        task = cls(both, tokenizer, max_length=recipe.data.max_length)
         task.objective = objective
         return task
 
@@ -249,8 +250,8 @@ class ReplacedTokenDetection(EncoderTask):
     def _judged(self, corrupted: Corrupted) -> tuple[Tensor, Tensor]:
         """The discriminator's logits, (B, T), and the sum of its losses in nats."""
         texts = without_padding(self.model.encoder, corrupted.texts)
-        read = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
-        logits = texts.pad(self.model.scores_from(self.head, read))[..., 0].float()  # (B, T)
+        hidden = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
+        logits = texts.pad(self.model.scores_from(self.head, hidden))[..., 0].float()  # (B, T)
         targets = corrupted.replaced.to(logits.dtype)
         nats = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         return logits, nats.masked_fill(~corrupted.texts.keep, 0.0).sum()
@@ -292,12 +293,12 @@ class ReplacedTokenDetection(EncoderTask):
         with evaluating(self.model):
             corrupted = self.corrupted(batch, random)
             judged = (self._judged(corrupted)[0] > 0) & corrupted.texts.keep
-        shown, found = (corrupted.texts.keep, judged, corrupted.replaced), []
+        masks, samples = (corrupted.texts.keep, judged, corrupted.replaced), []
         for row, ids in enumerate(corrupted.texts.ids[:SAMPLES]):
-            tokens = ([self.tokenizer.label(i) for i in ids[one[row]].tolist()] for one in shown)
+            tokens = ([self.tokenizer.label(i) for i in ids[mask[row]].tolist()] for mask in masks)
             text, marked, replaced = map(" ".join, tokens)
-            found.append((text, marked, replaced))
-        return found
+            samples.append((text, marked, replaced))
+        return samples
 
     def attention_inputs(self, sample: Sequence[str]) -> None:
         """None: a sample is tokens, not a text."""
@@ -326,18 +327,18 @@ class ReplacedTokenDetection(EncoderTask):
     ) -> list[ReplacedTokens]:
         """For each text the probability of each word and token that it was replaced."""
         texts = as_list(texts)
-        found: list[Any] = [None] * len(texts)
+        predictions: list[Any] = [None] * len(texts)
         inputs = self.encode(self.checked(texts))
         for batch, scores in self.passes(self.encoded(texts, too_long)):
             probabilities = scores[:, :, 0].sigmoid()
             for row, number in enumerate(batch.numbers.tolist()):
-                one = self.input_format.truncate(inputs[number])
-                start, count = one.starts[0], one.counts[0]
+                encoder_input = self.input_format.truncate(inputs[number])
+                start, count = encoder_input.starts[0], encoder_input.counts[0]
                 encoding = self._tokens_read(texts[number], count)
-                found[number] = _prediction(
+                predictions[number] = _prediction(
                     texts[number], encoding, probabilities[row, start:][:count]
                 )
-        return found
+        return predictions
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts, each as a tuple.
@@ -355,15 +356,15 @@ class ReplacedTokenDetection(EncoderTask):
         """The tokens of a text that are read: the first ones, or on the other side the last."""
         whole = self.tokenizer.encode(text)
         left = self.tokenizer.sides.get("truncation_side") == "left"
-        kept = slice(len(whole) - count, None) if left else slice(count)
-        return Encoding(whole.ids[kept], whole.tokens[kept], whole.offsets[kept])
+        span = slice(len(whole) - count, None) if left else slice(count)
+        return Encoding(whole.ids[span], whole.tokens[span], whole.offsets[span])
 
 
 def _prediction(text: str, encoding: Encoding, probabilities: torch.Tensor) -> ReplacedTokens:
     """Of the probabilities of tokens, (N,)."""
-    values, given = probabilities.tolist(), WordSpans.of(text)
+    values, split_text = probabilities.tolist(), WordSpans.of(text)
     words: list[tuple[str, float]] = []
-    for word, (start, stop) in zip(given.words, given.spans, strict=True):
+    for word, (start, stop) in zip(split_text.words, split_text.spans, strict=True):
         inside = [
             probability
             for probability, (first, last) in zip(values, encoding.offsets, strict=True)

@@ -96,18 +96,18 @@ def lost_text(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
     unknown = "" if tokenizer.unk_id is None else tokenizer.token(tokenizer.unk_id)
     for text in texts:
         ids = tokenizer.encode(text).ids
-        found = tokenizer.decode(ids)
+        decoded = tokenizer.decode(ids)
         if tokenizer.unk_id in ids and unknown:
-            same = re.findall(r"\s+", found.replace(unknown, "x")) == re.findall(r"\s+", text)
+            same = re.findall(r"\s+", decoded.replace(unknown, "x")) == re.findall(r"\s+", text)
         else:
-            same = found.removeprefix(" ") == text.removeprefix(" ")  # a space may come first
+            same = decoded.removeprefix(" ") == text.removeprefix(" ")  # a space may come first
         if not same:
-            pairs = enumerate(zip(found, text, strict=False))
-            first = next((i for i, (a, b) in pairs if a != b), min(len(found), len(text)))
+            pairs = enumerate(zip(decoded, text, strict=False))
+            first = next((i for i, (a, b) in pairs if a != b), min(len(decoded), len(text)))
             part = slice(max(0, first - 20), first + 30)
             return (
                 f"the tokenizer ({tokenizer.kind}) does not keep the text: "
-                f"{text[part]!r} comes back as {found[part]!r}. The model "
+                f"{text[part]!r} comes back as {decoded[part]!r}. The model "
                 "never learns what is lost, such as line breaks, indentation or capitals. A "
                 "tokenizer of kind byte-bpe keeps all of a text"
             )

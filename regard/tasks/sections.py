@@ -33,9 +33,9 @@ from regard.text.training import train
 def _fold(value: Any) -> Fold:
     if isinstance(value, Fold):
         return value
-    given = value if isinstance(value, Mapping) else {}
-    fold, of = given.get("fold"), given.get("of")
-    if {*given} != {"fold", "of"} or type(fold) is not int or type(of) is not int:
+    fields = value if isinstance(value, Mapping) else {}
+    fold, of = fields.get("fold"), fields.get("of")
+    if {*fields} != {"fold", "of"} or type(fold) is not int or type(of) is not int:
         raise ValueError("must be a fold such as {fold = 1, of = 5}")
     if not 1 <= fold <= of or of < 2:
         raise ValueError("must be a fold {fold = F, of = K}, K at least 2 and F from 1 to K")
@@ -128,7 +128,9 @@ class DataSection(Options):
     def files_of_examples(self) -> list[str]:
         """The files of all parts."""
         named = (getattr(self, part) for part in self.parts())
-        return [str(path) for one in named for path in (one if self.several_files else (one,))]
+        return [
+            str(path) for files in named for path in (files if self.several_files else (files,))
+        ]
 
 
 class TokenizerSection(Options):

@@ -165,7 +165,9 @@ class TreeTokens:
             ConfigError: it has no brackets.
         """
         vocabulary = tokenizer.vocab()
-        labels = [one[1:] for one in vocabulary if one[0] == "(" and f"){one[1:]}" in vocabulary]
+        labels = [
+            token[1:] for token in vocabulary if token[0] == "(" and f"){token[1:]}" in vocabulary
+        ]
         labels = [label for label in labels if label]
         if WORD_TOKEN not in vocabulary or not labels:
             raise ConfigError(
@@ -272,12 +274,12 @@ class SequenceParsing(TextToText):
         """The scores of the predicted trees, and the cross-entropy of the gold ones per token."""
         data = self._data()
         try:
-            found = self._parsed(list(map(_without_labels, data.references)))
+            predicted = self._parsed(list(map(_without_labels, data.references)))
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
         gold = [read_trees(text)[0] for text in data.references]
         loss, count = self._total_loss(data.valid)
-        return {**bracket_values(bracket_score(found, gold)), "loss": loss / count}
+        return {**bracket_values(bracket_score(predicted, gold)), "loss": loss / count}
 
     # ---- trees
 
@@ -294,17 +296,17 @@ class SequenceParsing(TextToText):
         """
         if isinstance(texts, str):
             return self.parse([texts], **options)[0]
-        given = [_as_text(one, i) for i, one in enumerate(as_list(texts))]
-        for index, text in enumerate(given):
+        sentences = [_as_text(item, i) for i, item in enumerate(as_list(texts))]
+        for index, text in enumerate(sentences):
             if not text.strip():
                 raise TextError(index, "has no word, so it has no tree.")
-        self._warn_if_truncated(given)
-        return self._parsed(given, **options)
+        self._warn_if_truncated(sentences)
+        return self._parsed(sentences, **options)
 
     def _parsed(self, texts: Sequence[str], **options: Any) -> list[ConstituencyTree]:
         """The tree of each text; of longer ones that of the words that the model reads."""
-        found = self.generate(texts, too_long="truncate", **options)
-        return [read_trees(tree)[0] for tree in found]
+        trees = self.generate(texts, too_long="truncate", **options)
+        return [read_trees(tree)[0] for tree in trees]
 
     def _warn_if_truncated(self, texts: Sequence[str]) -> None:
         if cut := self.over_limit(texts):
@@ -329,16 +331,16 @@ class SequenceParsing(TextToText):
         if long and too_long == "error":
             raise too_long_error(*min(long.items()), self.model.config.max_length)
         method = self._decoding_method(self._language_tokens(), **options)
-        read = list(map(self._words_read, self._words(texts)))
-        found = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
+        sentences = list(map(self._words_read, self._words(texts)))
+        hypotheses = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
         with muted():
-            for count, numbers in _by_length(read).items():
-                sources = self._sources([read[number] for number in numbers])
+            for count, numbers in _by_length(sentences).items():
+                sources = self._sources([sentences[number] for number in numbers])
                 decoded = decode_in_order(self.model, sources, self._constrained(method, count))
-                for number, several in zip(numbers, decoded, strict=True):
-                    found[number] = several
-        self._capture(self._sources(read), [best[0].tokens for best in found])
-        return found
+                for number, ranked in zip(numbers, decoded, strict=True):
+                    hypotheses[number] = ranked
+        self._capture(self._sources(sentences), [ranked[0].tokens for ranked in hypotheses])
+        return hypotheses
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of sentences longer than the model's limit, or whose shortest tree is, and
@@ -352,8 +354,8 @@ class SequenceParsing(TextToText):
 
     def _words(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
         """The words of each text, or of each tree in brackets."""
-        known = KnownLabels(frozenset(self.trees.vocabulary.opening))
-        return [Sentence.of(text, known, index).words for index, text in enumerate(texts)]
+        labels = KnownLabels(frozenset(self.trees.vocabulary.opening))
+        return [Sentence.of(text, labels, index).words for index, text in enumerate(texts)]
 
     def _words_read(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """The first words of a sentence, those that the model can read and write."""
@@ -377,7 +379,7 @@ class SequenceParsing(TextToText):
         return replace(method, filters=(*method.filters, constraint), max_tokens=most)
 
     def spelled(
-        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
     ) -> list[list[str]]:
         """The trees of the hypotheses of each text, in brackets.
 
@@ -385,31 +387,33 @@ class SequenceParsing(TextToText):
             TextError: the limit on the length allows no tree.
         """
         return [
-            [self._spelled(index, words, one) for one in several]
-            for index, (words, several) in enumerate(zip(self._words(texts), found, strict=True))
+            [self._spelled(index, words, hypothesis) for hypothesis in ranked]
+            for index, (words, ranked) in enumerate(
+                zip(self._words(texts), hypotheses, strict=True)
+            )
         ]
 
-    def _spelled(self, index: int, words: Sequence[str], found: Hypothesis) -> str:
+    def _spelled(self, index: int, words: Sequence[str], hypothesis: Hypothesis) -> str:
         if not words:
             return ""
-        words = words[: found.tokens.count(self.trees.ids[WORD])]
-        if not found.finished:
+        words = words[: hypothesis.tokens.count(self.trees.ids[WORD])]
+        if not hypothesis.finished:
             problem = "has more words than `max_tokens` has tokens, so it has no tree."
             raise TextError(index, problem, "Raise `max_tokens`, or give a shorter text.")
-        tokens = self.trees.tokens(found.tokens)
+        tokens = self.trees.tokens(hypothesis.tokens)
         return str(from_linearized(tokens, words, [WORD] * len(words)))
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         """The first rows: (tree, predicted tree, tree)."""
         trees = [pair[1] for pair in islice(rows, SAMPLES)]
-        found = self._parsed(list(map(_without_labels, trees)))
-        return [(tree, str(one), tree) for tree, one in zip(trees, found, strict=True)]
+        parses = self._parsed(list(map(_without_labels, trees)))
+        return [(tree, str(parse), tree) for tree, parse in zip(trees, parses, strict=True)]
 
     # ---- scores
 
     def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Score]:
         """The F1 of labelled brackets of trees in brackets, see `bracket_score`."""
-        predicted, gold = ([read_trees(one)[0] for one in trees] for trees in (texts, references))
+        predicted, gold = ([read_trees(text)[0] for text in trees] for trees in (texts, references))
         return [bracket_score(predicted, gold)]
 
     def evaluate(
@@ -420,11 +424,11 @@ class SequenceParsing(TextToText):
         pairs: of `read_treebank`, or trees, or brackets.
         """
         encoding.no_columns(columns)
-        known = isinstance(pairs, TreePairs)
-        sources, references = fields_of(pairs if known else TreePairs(read_treebank(pairs)))
+        are_pairs = isinstance(pairs, TreePairs)
+        sources, references = fields_of(pairs if are_pairs else TreePairs(read_treebank(pairs)))
         self._warn_if_truncated(sources)
-        given = list(map(_without_labels, sources))
-        texts = self.generate(given, too_long="truncate", **options)
+        sentences = list(map(_without_labels, sources))
+        texts = self.generate(sentences, too_long="truncate", **options)
         return self.scores(texts, references), texts
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> TreePairs:
@@ -447,10 +451,10 @@ def _source_text(text: str) -> str:
     return " ".join(escaped(word) for tree in read_trees(text) for word in tree.words)
 
 
-def _as_text(given: Any, index: int) -> str:
+def _as_text(sentence: Any, index: int) -> str:
     """A text as it is; a list of words as a tree that has them."""
-    given = sentence_or_words(given, index)
-    return given if isinstance(given, str) else _bracketed(given)
+    sentence = sentence_or_words(sentence, index)
+    return sentence if isinstance(sentence, str) else _bracketed(sentence)
 
 
 def _bracketed(words: Sequence[str]) -> str:
@@ -465,8 +469,8 @@ def _without_labels(tree: str) -> str:
 
 def _by_length(sentences: Sequence[Sequence[str]]) -> dict[int, list[int]]:
     """Numbers of words -> the indices of the sentences that have so many; none of those without."""
-    found: dict[int, list[int]] = {}
+    indices: dict[int, list[int]] = {}
     for index, words in enumerate(sentences):
         if words:
-            found.setdefault(len(words), []).append(index)
-    return found
+            indices.setdefault(len(words), []).append(index)
+    return indices

@@ -58,13 +58,13 @@ class SeveralTargetsData(TextsData):
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file, those of targets as a list."""
         lists = () if self.target_columns else self.columns[-1:]
-        found = read(path, columns, format=self.format, header=self.header, lists=lists)
+        reader = read(path, columns, format=self.format, header=self.header, lists=lists)
         if not self.target_columns and len(columns) > 1:
-            found = WithoutHeader(found, OF_TEXTS, OF_TARGETS)
+            reader = WithoutHeader(reader, OF_TEXTS, OF_TARGETS)
         separate = self.target_columns and len(columns) > 1  # a single column is that of the groups
-        return (
-            MergedColumns(found, len(self.target_columns), self.make_list()) if separate else found
-        )
+        if not separate:
+            return reader
+        return MergedColumns(reader, len(self.target_columns), self.make_list())
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +95,9 @@ def several_target_problems(recipe: SeveralTargetsRecipe) -> Iterator[tuple[str,
     """As `text_problems`, of a recipe for several targets."""
     yield from text_problems(recipe)
     data = recipe.data
-    if twice := [one for one in data.target_columns if data.target_columns.count(one) > 1]:
+    if twice := [column for column in data.target_columns if data.target_columns.count(column) > 1]:
         yield "data.target_columns", f"must name each column once, but names {twice[0]!r} twice."
-    if any(isinstance(one, str) for one in data.target_columns) and data.header is False:
+    if any(isinstance(column, str) for column in data.target_columns) and data.header is False:
         why = "must not be false where `target_columns` are names: a header has them."
         yield "data.header", why
     if data.valid is None:
@@ -135,13 +135,13 @@ def columns_to_score(
     Raises:
         ConfigError: the columns of some labels are named, but not of all, or none of a text.
     """
-    column_of = {str(one): one for one in columns if str(one) in labels}
-    texts = [one for one in columns if str(one) not in labels]
+    column_of = {str(column): column for column in columns if str(column) in labels}
+    texts = [column for column in columns if str(column) not in labels]
     missing = [label for label in labels if label not in column_of]
     if texts and not missing:
-        own = [column_of[label] for label in labels]
-        return MergedColumns(read(file, (*texts, *own)), len(labels), make_list)
-    if any(isinstance(one, str) for one in column_of.values()):
+        target_columns = [column_of[label] for label in labels]
+        return MergedColumns(read(file, (*texts, *target_columns)), len(labels), make_list)
+    if any(isinstance(column, str) for column in column_of.values()):
         if not missing:
             raise ConfigError("`columns` names those of the labels, but none that holds a text.")
         raise ConfigError(
@@ -160,8 +160,8 @@ def list_in(text: str, file: str, line: int) -> list[Any] | None:
     if not (text.startswith("[") and text.endswith("]")):
         return None
     try:
-        found = json.loads(text)
+        items = json.loads(text)
     except ValueError:
         problem = f"has {text!r:.60}, which is no list in JSON."
         raise DataError(file, line, problem, 'Write ["a", "b"], as JSON Lines has it.') from None
-    return list(found)
+    return list(items)

@@ -60,15 +60,15 @@ class SentinelTokenizerSection(TokenizerSection):
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """See `TokenizerSection`."""
         if self.path is not None:
-            found = super().build(texts)
+            tokenizer = super().build(texts)
         else:
             handling: dict[str, Any] = self.model_dump(include={"lowercase", "unicode_form"})
             handling["read_special_tokens"] = True
-            found = train(self.kind, texts(), self.vocab_size, **handling)
-        if SENTINEL.format(0) in found.vocab():
-            return found
+            tokenizer = train(self.kind, texts(), self.vocab_size, **handling)
+        if SENTINEL.format(0) in tokenizer.vocab():
+            return tokenizer
         names = [SENTINEL.format(number) for number in reversed(range(self.sentinels))]
-        return found.with_special_tokens(names)
+        return tokenizer.with_special_tokens(names)
 
 
 class SpanCorruptionObjective(Options):
@@ -209,18 +209,22 @@ class SpanCorruption(TextToText):
         count = min(len(batch), SAMPLES)
         rows = zip(_rows(batch.source), _rows(batch.target), strict=True)
         texts = [tuple(map(self._with_sentinels, row)) for row in islice(rows, count)]
-        found = self.generate([source for source, _ in texts], too_long="truncate")
+        outputs = self.generate([source for source, _ in texts], too_long="truncate")
         return [
-            (source, output, target) for (source, target), output in zip(texts, found, strict=True)
+            (source, output, target)
+            for (source, target), output in zip(texts, outputs, strict=True)
         ]
 
     # ---- generated texts
 
     def spelled(
-        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
     ) -> list[list[str]]:
         """The hypotheses of each text as texts, with their sentinels."""
-        return [[self._with_sentinels(one.tokens) for one in several] for several in found]
+        return [
+            [self._with_sentinels(hypothesis.tokens) for hypothesis in ranked]
+            for ranked in hypotheses
+        ]
 
     def _with_sentinels(self, ids: Sequence[int]) -> str:
         """A text with its sentinels, which decoding leaves out."""
@@ -233,7 +237,10 @@ class SpanCorruption(TextToText):
             else:
                 parts[-1].append(number)
         texts = [text.strip() for text in self.tokenizer.decode_many(parts)]
-        joined = [texts[0], *(one for pair in zip(marks, texts[1:], strict=True) for one in pair)]
+        joined = [
+            texts[0],
+            *(piece for pair in zip(marks, texts[1:], strict=True) for piece in pair),
+        ]
         return " ".join(filter(None, joined))
 
     def _windows(self, part: str) -> CorruptedWindows:
@@ -253,12 +260,12 @@ def sentinels_of(tokenizer: Tokenizer) -> list[int]:
     Raises:
         ConfigError: there are none.
     """
-    vocabulary, found = tokenizer.vocab(), list[int]()
-    while (token := SENTINEL.format(len(found))) in vocabulary:
-        found.append(vocabulary[token])
-    if not found:
+    vocabulary, ids = tokenizer.vocab(), list[int]()
+    while (token := SENTINEL.format(len(ids))) in vocabulary:
+        ids.append(vocabulary[token])
+    if not ids:
         raise ConfigError(
             f"Span corruption needs a tokenizer with sentinels, {SENTINEL.format(0)} and so on, "
             "as T5's has. A tokenizer that [tokenizer] describes gets them."
         )
-    return found
+    return ids

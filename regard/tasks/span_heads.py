@@ -83,8 +83,8 @@ class SpanLogits:
         self, scores: Tensor, contexts: Tensor, *, longest: int, most: int
     ) -> tuple[list[list[ScoredSpan]], list[float]]:
         """See `AnswerHead`."""
-        found = best_spans(scores, *contexts.unbind(-1), longest=longest, most=most)
-        return found, scores[:, 0].sum(-1).tolist()
+        spans = best_spans(scores, *contexts.unbind(-1), longest=longest, most=most)
+        return spans, scores[:, 0].sum(-1).tolist()
 
     def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
         """See `AnswerHead`."""
@@ -104,9 +104,9 @@ class SpanSearch:
     @property
     def head(self) -> SpanSearchHead:
         """That of the model."""
-        found = self.model.heads[self.kind]
-        assert isinstance(found, SpanSearchHead)
-        return found
+        head = self.model.heads[self.kind]
+        assert isinstance(head, SpanSearchHead)
+        return head
 
     def loss(
         self, hidden: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
@@ -131,15 +131,15 @@ class SpanSearch:
         self, scores: Tensor, contexts: Tensor, *, longest: int, most: int
     ) -> tuple[list[list[ScoredSpan]], list[float]]:
         """See `AnswerHead`: log p(a) + log p(b | a) of the spans that lie in the context."""
-        found = []
+        ranked = []
         for (begin, count), row in zip(contexts.tolist(), scores[:, 1:].tolist(), strict=True):
             spans = [
                 (score, int(a), int(b))
                 for score, a, b in row
                 if begin <= a <= b < min(a + longest, begin + count)
             ]
-            found.append(sorted(spans, key=lambda span: (-span[0], span[1], span[2]))[:most])
-        return found, scores[:, 0, 0].tolist()
+            ranked.append(sorted(spans, key=lambda span: (-span[0], span[1], span[2]))[:most])
+        return ranked, scores[:, 0, 0].tolist()
 
     def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
         """See `AnswerHead`: of the first token and its best last one; others may be impossible."""

@@ -62,19 +62,19 @@ def best_spans(
     ends = F.pad(ends, (0, longest - 1), value=-math.inf).unfold(1, longest, 1)  # (B, T, L)
     both = (begins[:, :, None] + ends).flatten(1)  # (B, T, L) -> (B, T * L)
     least = both.topk(min(most, both.size(1)))[0][:, -1:]
-    found = []
+    spans = []
     for row, bar in zip(both, least, strict=True):
         # `most` spans, and more where others equal the last, in the order of their positions.
         where = ((row >= bar) & (row > -math.inf)).nonzero()[:, 0]
         values, order = row[where].sort(descending=True, stable=True)
         kept = where[order[:most]].tolist()
-        found.append(
+        spans.append(
             [
                 (value, at // longest, at // longest + at % longest)
                 for value, at in zip(values[:most].tolist(), kept, strict=True)
             ]
         )
-    return found
+    return spans
 
 
 @dataclass
@@ -133,21 +133,21 @@ class SearchedCandidates(SpanCandidates):
 
 
 def score_of(
-    found: Sequence[SpanPrediction], questions: Sequence[Question], threshold: float
+    predictions: Sequence[SpanPrediction], questions: Sequence[Question], threshold: float
 ) -> Any:
     """F1 and exact match, of version 2.0 where some questions have no answer."""
-    wanted = [[answer.text for answer in one.answers] for one in questions]
-    if all(wanted):
+    answers = [[answer.text for answer in question.answers] for question in questions]
+    if all(answers):
         metric: Any = SQuAD()
-        metric.add([one.text for one in found], wanted)
+        metric.add([prediction.text for prediction in predictions], answers)
     else:
         metric = SQuAD2(threshold)
-        best = [one.best[0].text if one.best else "" for one in found]
-        metric.add(best, wanted, [one.no_answer for one in found])
+        best = [prediction.best[0].text if prediction.best else "" for prediction in predictions]
+        metric.add(best, answers, [prediction.no_answer for prediction in predictions])
     return metric.result()
 
 
-def best_threshold(found: Sequence[SpanPrediction], questions: Sequence[Question]) -> float:
+def best_threshold(predictions: Sequence[SpanPrediction], questions: Sequence[Question]) -> float:
     """The largest probability of no answer with which a question is answered, for the best F1."""
-    score = score_of(found, questions, ALWAYS)
+    score = score_of(predictions, questions, ALWAYS)
     return score.details.get("best_f1_thresh", ALWAYS)

@@ -98,8 +98,8 @@ def cache_of(options: StateOptions) -> NeuralCache | None:
             f"`{next(iter(chosen))}` is given, but `{NEURAL}`, the positions that the cache "
             "holds, is not."
         )
-    own = {name.removeprefix(f"{NEURAL}_"): value for name, value in chosen.items()}
-    return None if size is None else NeuralCache(size, **own)
+    cache_options = {name.removeprefix(f"{NEURAL}_"): value for name, value in chosen.items()}
+    return None if size is None else NeuralCache(size, **cache_options)
 
 
 def signature(model: LanguageModel, options: StateOptions) -> str:
@@ -157,9 +157,9 @@ def stateful_likelihood(model: Generator, text: TokenArray) -> TextLikelihood:
     overlap = converging_overlap(model, text)
     most = MOST_SEGMENTS.get(device_of(model).type, ELSEWHERE)
     while overlap and (rows := min(most, _segments(text, overlap))) >= FEWEST_SEGMENTS:
-        found, gap = _read_segments(model, text, rows, overlap)
+        likelihood, gap = _read_segments(model, text, rows, overlap)
         if gap <= TOLERANCE:
-            return found
+            return likelihood
         overlap *= 2
     return sequential_likelihood(model, text, SEQUENTIAL_STEPS)
 
@@ -202,8 +202,8 @@ def _read_segments(
             assert state is not None
             began = state.select(before + 1)
     assert began is not None and state is not None
-    found = TextLikelihood(nats, count, rows, overlap)
-    return found, difference(state.select(before), began)
+    likelihood = TextLikelihood(nats, count, rows, overlap)
+    return likelihood, difference(state.select(before), began)
 
 
 def converging_overlap(model: Generator, text: TokenArray) -> int | None:
@@ -225,11 +225,11 @@ def converging_overlap(model: Generator, text: TokenArray) -> int | None:
     return None
 
 
-def difference(one: State, other: State) -> float:
+def difference(first: State, second: State) -> float:
     """The largest difference of two states; of numbers beyond 1, relative to them."""
-    largest, others = 0.0, other.tensors()
-    for name, x in one.tensors().items():
-        y = others[name]
+    largest, second_tensors = 0.0, second.tensors()
+    for name, x in first.tensors().items():
+        y = second_tensors[name]
         if x.shape != y.shape or not x.is_floating_point():
             largest = largest if torch.equal(x, y) else math.inf
         elif x.numel():

@@ -59,20 +59,20 @@ def checked_settings(
                 f"{nearest(name, list(schema.model_fields))} Was it written by "
                 "another release?"
             )
-    found = checked(dict(given), schema, where, CheckpointError, "regard")
-    return {name: getattr(found, name) for name in given}
+    settings = checked(dict(given), schema, where, CheckpointError, "regard")
+    return {name: getattr(settings, name) for name in given}
 
 
 def _schema(task: type[TaskVerbs]) -> type[Options]:
     """The keyword options of the constructor of a task."""
     hints = get_type_hints(task.__init__, include_extras=True)
     options: dict[str, Any] = {}
-    for name, one in signature(task.__init__).parameters.items():
-        if one.kind is Parameter.KEYWORD_ONLY and name not in NOT_STORED:
-            default = ... if one.default is Parameter.empty else one.default
+    for name, parameter in signature(task.__init__).parameters.items():
+        if parameter.kind is Parameter.KEYWORD_ONLY and name not in NOT_STORED:
+            default = ... if parameter.default is Parameter.empty else parameter.default
             options[name] = (RANGES.get(name, hints[name]), default)
-        elif one.kind is Parameter.VAR_KEYWORD:  # Unpack[...] of a TypedDict
-            for several in get_args(hints.get(name)):
-                for key, hint in get_type_hints(several, include_extras=True).items():
+        elif parameter.kind is Parameter.VAR_KEYWORD:  # Unpack[...] of a TypedDict
+            for option_types in get_args(hints.get(name)):
+                for key, hint in get_type_hints(option_types, include_extras=True).items():
                     options[key] = (RANGES.get(key, hint), None)
     return create_model(task.__name__, __base__=Options, **options)

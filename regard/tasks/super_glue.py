@@ -37,20 +37,20 @@ class SuperGluePrompt:
     words: Mapping[str, str]
     shown: Callable[[str, SuperGlueQuestion], str] = lambda choice, question: choice
 
-    def question(self, one: SuperGlueQuestion) -> PromptQuestion:
+    def question(self, question: SuperGlueQuestion) -> PromptQuestion:
         """The question as a prompt, its choices and the first right one."""
-        fields = dict(one.fields)
+        fields = dict(question.fields)
         if "choice1" in fields:  # COPA: "The man fell because"
             fields["premise"] = fields["premise"].rstrip(" .")
             fields["connective"] = CONNECTIVES[fields["question"]]
         elif "question" in fields:
             fields["question"] = fields["question"].rstrip(" ?")
-        choices = tuple(self._text(choice, one) for choice in one.choices)
+        choices = tuple(self._text(choice, question) for choice in question.choices)
         prompt = self.template.format(**fields).rstrip()
-        return PromptQuestion(prompt, choices, self._text(one.answers[0], one))
+        return PromptQuestion(prompt, choices, self._text(question.answers[0], question))
 
-    def _text(self, choice: str, one: SuperGlueQuestion) -> str:
-        return self.words[choice] if self.words else self.shown(choice, one)
+    def _text(self, choice: str, question: SuperGlueQuestion) -> str:
+        return self.words[choice] if self.words else self.shown(choice, question)
 
 
 def _lowercased(choice: str, question: SuperGlueQuestion) -> str:
@@ -114,8 +114,8 @@ def super_glue_scores(
     if name not in PROMPTS:
         raise ConfigError(f"There is no task {name!r} of SuperGLUE. {nearest(name, PROMPTS)}")
     prompt, asked = PROMPTS[name], list(questions)
-    examples = [prompt.question(one) for one in pool] if shots else []
-    rows = [prompt.question(one) for one in asked]
+    examples = [prompt.question(example) for example in pool] if shots else []
+    rows = [prompt.question(question) for question in asked]
     prefixes = [
         [_solved(example) for example in drawn_examples(row, number, examples, shots, seed)]
         for number, row in enumerate(rows)
@@ -123,14 +123,17 @@ def super_glue_scores(
     fitted = fitted_prompts(task, rows, prefixes, " ", too_long)
     sums = choice_log_likelihoods(task.generator, fitted)
     chosen = [
-        _best(question, values, [1] * len(values) if prompt.words else one.counts)
-        for question, values, one in zip(asked, sums, fitted, strict=True)
+        _best(question, values, [1] * len(values) if prompt.words else fitted_prompt.counts)
+        for question, values, fitted_prompt in zip(asked, sums, fitted, strict=True)
     ]
     how = signature(task, fitted, shots, seed)
-    found = metrics.scores(
-        name, chosen, [one.answers for one in asked], [one.group for one in asked]
+    scores = metrics.scores(
+        name,
+        chosen,
+        [question.answers for question in asked],
+        [question.group for question in asked],
     )
-    return [Score(one.name, one.value, how, one.count, one.digits) for one in found]
+    return [Score(score.name, score.value, how, score.count, score.digits) for score in scores]
 
 
 def _solved(question: PromptQuestion) -> str:

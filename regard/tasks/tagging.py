@@ -179,19 +179,19 @@ class Tagging(encoding.EncoderTask):
         task.parts = encoding.Parts(task._part(train), valid, data, recipe.seed)
         return task
 
-    def _part(self, read: LearnedSentences) -> encoding.Part:
+    def _part(self, learned: LearnedSentences) -> encoding.Part:
         """Encoded sentences with the indices of their tags; unknown tags have no loss."""
-        found = WordWindows.of([words for words, _ in read.sentences], self.input_format)
-        for number in found.truncated:
-            read.report.note(self._cut_note, read.lines[number])
-        known = {label: i for i, label in enumerate(self.labels)}
-        for (_, tags), line in zip(read.sentences, read.lines, strict=True):
+        windows = WordWindows.of([words for words, _ in learned.sentences], self.input_format)
+        for number in windows.truncated:
+            learned.report.note(self._cut_note, learned.lines[number])
+        label_ids = {label: i for i, label in enumerate(self.labels)}
+        for (_, tags), line in zip(learned.sentences, learned.lines, strict=True):
             for tag in tags:
-                if tag not in known:
-                    read.report.note(f"tag {tag!r}, which the training data lacks", line)
-        numbers = (known.get(tag, IGNORE) for _, tags in read.sentences for tag in tags)
-        targets = TagTargets(found.positions, found.arranged(numbers), read.sentences)
-        return encoding.Part(found.inputs, targets, read.report)
+                if tag not in label_ids:
+                    learned.report.note(f"tag {tag!r}, which the training data lacks", line)
+        tag_ids = (label_ids.get(tag, IGNORE) for _, tags in learned.sentences for tag in tags)
+        targets = TagTargets(windows.positions, windows.arranged(tag_ids), learned.sentences)
+        return encoding.Part(windows.inputs, targets, learned.report)
 
     @property
     def _cut_note(self) -> str:
@@ -212,9 +212,9 @@ class Tagging(encoding.EncoderTask):
     def loss(self, scores: Tensor, batch: InputBatch, targets: TagTargets) -> tuple[Tensor, int]:
         """The sum of the losses in nats, and the number of words; scores: (B, T, O)."""
         rows = batch.numbers.cpu().numpy()
-        wanted = moved(targets.labels.padded(rows, IGNORE).ids, scores.device)
-        read = at_positions(scores, targets.positions.padded(rows, 0).ids)
-        return self.word_loss(read, wanted), int(targets.positions.lengths[rows].sum())
+        tag_ids = moved(targets.labels.padded(rows, IGNORE).ids, scores.device)
+        word_scores = at_positions(scores, targets.positions.padded(rows, 0).ids)
+        return self.word_loss(word_scores, tag_ids), int(targets.positions.lengths[rows].sum())
 
     def word_loss(self, scores: Tensor, tags: Tensor) -> Tensor:
         """The sum of the losses of words, in nats; scores: (B, W, O), tags: (B, W) or IGNORE."""
@@ -229,8 +229,12 @@ class Tagging(encoding.EncoderTask):
         score = self._score(best, targets.sentences)
         if not self.entities:
             return {"accuracy": score.value}
-        found: Any = score
-        return {"f1": found.value, "precision": found.precision, "recall": found.recall}
+        entity_score: Any = score
+        return {
+            "f1": entity_score.value,
+            "precision": entity_score.precision,
+            "recall": entity_score.recall,
+        }
 
     # ---- predictions
 
@@ -250,7 +254,7 @@ class Tagging(encoding.EncoderTask):
 
     def is_one(self, texts: Any) -> bool:
         """Whether this is one text, or the words of one text."""
-        return isinstance(texts, str) or all(isinstance(one, str) for one in texts)
+        return isinstance(texts, str) or all(isinstance(text, str) for text in texts)
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts as strings or lists of words."""
@@ -265,22 +269,26 @@ class Tagging(encoding.EncoderTask):
         of them; a warning gives the number of texts with such words.
         """
         check_too_long(too_long)
-        given = [WordSpans.of(text) for text in self.checked(texts)]
-        found = WordWindows.of([one.words for one in given], self.input_format)
-        if found.truncated:
+        split_texts = [WordSpans.of(text) for text in self.checked(texts)]
+        windows = WordWindows.of(
+            [split_text.words for split_text in split_texts], self.input_format
+        )
+        if windows.truncated:
             warnings.warn(
-                f"{len(found.truncated):,} of {len(given):,} texts have {self._cut_note}",
+                f"{len(windows.truncated):,} of {len(split_texts):,} texts have {self._cut_note}",
                 stacklevel=2,
             )
-        tags_of_all, shares_of_all = self._best(found, [len(one.spans) for one in given])
+        tags_of_all, shares_of_all = self._best(
+            windows, [len(split_text.spans) for split_text in split_texts]
+        )
         best, probable = iter(tags_of_all), iter(shares_of_all)
         tagged_texts = []
-        for one in given:
-            count = len(one.spans)
+        for split_text in split_texts:
+            count = len(split_text.spans)
             tags = tuple(islice(best, count))
-            entities = tuple(_entities(one, tags)) if self.entities else ()
+            entities = tuple(_entities(split_text, tags)) if self.entities else ()
             tagged_texts.append(
-                TagsPrediction(one.words, tags, tuple(islice(probable, count)), entities)
+                TagsPrediction(split_text.words, tags, tuple(islice(probable, count)), entities)
             )
         return tagged_texts
 
@@ -288,20 +296,20 @@ class Tagging(encoding.EncoderTask):
         """Empty: texts of any length are read, in windows."""
         return {}
 
-    def _best(self, found: WordWindows, counts: Sequence[int]) -> tuple[list[str], list[float]]:
+    def _best(self, windows: WordWindows, counts: Sequence[int]) -> tuple[list[str], list[float]]:
         """The most probable tag of every word of all sentences, end to end, and its probability.
 
         counts: the words of each sentence.
         """
         ends = np.array([*accumulate(counts)], np.int64)
-        owners = np.searchsorted(ends, found.positions.offsets[:-1], "right").tolist()
-        best = torch.zeros(len(found.positions.ids), dtype=torch.long)
+        owners = np.searchsorted(ends, windows.positions.offsets[:-1], "right").tolist()
+        best = torch.zeros(len(windows.positions.ids), dtype=torch.long)
         probabilities = torch.zeros(len(best))
-        for batch, scores in self.passes(found.inputs, owners):
+        for batch, scores in self.passes(windows.inputs, owners):
             rows = batch.numbers.numpy()
-            words = found.words.padded(rows, 0)
-            read = at_positions(scores, found.positions.padded(rows, 0).ids)
-            shares, tags = self.best_tags(read, words.keep)
+            words = windows.words.padded(rows, 0)
+            word_scores = at_positions(scores, windows.positions.padded(rows, 0).ids)
+            shares, tags = self.best_tags(word_scores, words.keep)
             at = words.ids[words.keep]
             probabilities[at], best[at] = shares[words.keep], tags[words.keep]
         return [self.labels[i] for i in best.tolist()], probabilities.tolist()
@@ -327,24 +335,24 @@ class Tagging(encoding.EncoderTask):
         """
         rows = self.with_columns(rows, columns)
         rows = rows if isinstance(rows, RecordReader) else read_conll(rows)
-        read = LearnedSentences.of(rows, self.entities)
-        unknown = sorted(set(read.labels) - set(self.labels))
+        learned = LearnedSentences.of(rows, self.entities)
+        unknown = sorted(set(learned.labels) - set(self.labels))
         if unknown:
             warnings.warn(
                 f"{rows.name} has tags that this model does not predict: {', '.join(unknown[:10])}",
                 stacklevel=2,
             )
-        found = WordWindows.of([words for words, _ in read.sentences], self.input_format)
-        counts = [len(words) for words, _ in read.sentences]
-        return [self._score(self._best(found, counts)[0], read.sentences)]
+        windows = WordWindows.of([words for words, _ in learned.sentences], self.input_format)
+        counts = [len(words) for words, _ in learned.sentences]
+        return [self._score(self._best(windows, counts)[0], learned.sentences)]
 
     def samples(self, recipe: TaggingRecipe) -> list[tuple[str, str, str]]:
         """The first validation sentences: (text, predicted tags, tags)."""
         sentences = recipe.data.samples()
-        found = self.predictions([words for words, _ in sentences])
+        predictions = self.predictions([words for words, _ in sentences])
         return [
-            (" ".join(words), " ".join(one.tags), " ".join(_learned(tags, self.entities)))
-            for (words, tags), one in zip(sentences, found, strict=True)
+            (" ".join(words), " ".join(prediction.tags), " ".join(_learned(tags, self.entities)))
+            for (words, tags), prediction in zip(sentences, predictions, strict=True)
         ]
 
     def attention_inputs(self, sample: Sequence[str]) -> list[str]:
@@ -377,13 +385,13 @@ class Tagging(encoding.EncoderTask):
 
     def _score(self, best: Sequence[str], sentences: Sequence[TaggedSentence]) -> Score:
         """The score of the tags `best` of all words of all sentences, end to end."""
-        wanted, ends = [tags for _, tags in sentences], [0]
-        for tags in wanted:
+        gold, ends = [tags for _, tags in sentences], [0]
+        for tags in gold:
             ends.append(ends[-1] + len(tags))
         metric: Any = EntityF1() if self.entities else Accuracy()
-        for tags, (start, stop) in zip(wanted, pairwise(ends), strict=True):
-            found = best[start:stop]
-            metric.add(*(([found], [tags]) if self.entities else (found, tags)))
+        for tags, (start, stop) in zip(gold, pairwise(ends), strict=True):
+            predicted = best[start:stop]
+            metric.add(*(([predicted], [tags]) if self.entities else (predicted, tags)))
         return metric.result()
 
 
@@ -424,8 +432,8 @@ class LearnedSentences:
 
 def at_positions(scores: Tensor, positions: Tensor) -> Tensor:
     """Scores (B, T, O) at the positions (B, W): (B, W, O)."""
-    wanted = moved(positions, scores.device)[:, :, None].expand(-1, -1, scores.size(-1))
-    return scores.gather(1, wanted)
+    index = moved(positions, scores.device)[:, :, None].expand(-1, -1, scores.size(-1))
+    return scores.gather(1, index)
 
 
 def _learned(tags: Sequence[str], entities: bool) -> Sequence[str]:
@@ -449,7 +457,7 @@ def _check_words(words: Sequence[str]) -> None:
             )
 
 
-def _entities(given: WordSpans, tags: Sequence[str]) -> Iterator[Entity]:
+def _entities(split_text: WordSpans, tags: Sequence[str]) -> Iterator[Entity]:
     for span in spans(tags):
-        start, end = given.spans[span.start][0], given.spans[span.stop - 1][1]
-        yield Entity(span.type, given.text[start:end], start, end)
+        start, end = split_text.spans[span.start][0], split_text.spans[span.stop - 1][1]
+        yield Entity(span.type, split_text.text[start:end], start, end)

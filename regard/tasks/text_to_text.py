@@ -246,14 +246,14 @@ class TextToText(EmbedsTexts):
         """Options without effect, or without what they need."""
         yield from recipe.decoding.problems()
         data = recipe.data
-        given = {name: getattr(data, name) for name in ("train", "valid", "test")}
+        parts = {name: getattr(data, name) for name in ("train", "valid", "test")}
         if data.splits_train:
-            del given["valid"]
-        for name, files in given.items():
+            del parts["valid"]
+        for name, files in parts.items():
             if len(files) not in (1, 2) and (files or name != "test"):
                 problem = "must be two files of lines or one table, but is given"
                 yield f"data.{name}", f"{problem} {len(files)} files."
-        if all(len(files) != 1 for files in given.values()):
+        if all(len(files) != 1 for files in parts.values()):
             yield from differing(data, "data", ("columns", "format", "header"), "is of a table")
         if len(data.columns) != 2:
             problem = f"must name the source and the target, but names {len(data.columns)} columns."
@@ -392,13 +392,13 @@ class TextToText(EmbedsTexts):
             decoded = decode_in_order(self.model, data.valid.columns[0], method)
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
-        texts = self.tokenizer.decode_many(found[0].tokens for found in decoded)
-        found = {}
+        texts = self.tokenizer.decode_many(ranked[0].tokens for ranked in decoded)
+        scores = {}
         for name, metric in zip(self.metric_names, self.metrics(), strict=False):
             metric.add(texts, data.references)
-            found[name] = metric.result().value
+            scores[name] = metric.result().value
         loss, count = self._total_loss(data.valid)
-        return {**found, "loss": loss / count}
+        return {**scores, "loss": loss / count}
 
     def metrics(self) -> tuple[Metric, ...]:
         """What scores the generated texts against the references: of each metric a new one."""
@@ -419,8 +419,8 @@ class TextToText(EmbedsTexts):
             warn_if_file(texts)
             return self.generate([texts], too_long=too_long, **options)[0]
         texts = checked_texts(texts)
-        found = self.hypotheses(texts, too_long=too_long, **options)
-        return [several[0] for several in self.spelled(texts, found)]
+        hypotheses = self.hypotheses(texts, too_long=too_long, **options)
+        return [ranked[0] for ranked in self.spelled(texts, hypotheses)]
 
     def hypotheses(
         self,
@@ -436,13 +436,13 @@ class TextToText(EmbedsTexts):
         texts = checked_texts(texts)
         sources, method = self.decoding_inputs(texts, too_long=too_long, **options)
         with muted():
-            found = decode_in_order(self.model, sources, method)
-        found = [
-            best if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
-            for text, best in zip(texts, found, strict=True)
+            hypotheses = decode_in_order(self.model, sources, method)
+        hypotheses = [
+            ranked if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
+            for text, ranked in zip(texts, hypotheses, strict=True)
         ]
-        self._capture(sources, [best[0].tokens for best in found])
-        return found
+        self._capture(sources, [ranked[0].tokens for ranked in hypotheses])
+        return hypotheses
 
     predict = generate
 
@@ -470,10 +470,10 @@ class TextToText(EmbedsTexts):
         return encode_texts(texts, self._source_encoder(tokens), too_long), method
 
     def spelled(
-        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
     ) -> list[list[str]]:
         """The hypotheses of each text as texts."""
-        return [self.tokenizer.decode_many(h.tokens for h in several) for several in found]
+        return [self.tokenizer.decode_many(h.tokens for h in ranked) for ranked in hypotheses]
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
@@ -529,8 +529,8 @@ class TextToText(EmbedsTexts):
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         pairs = list(islice(rows, SAMPLES))
-        found = self.generate([pair[0] for pair in pairs], too_long="truncate")
-        return [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
+        outputs = self.generate([pair[0] for pair in pairs], too_long="truncate")
+        return [(pair[0], text, pair[1]) for pair, text in zip(pairs, outputs, strict=True)]
 
     def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Score]:
         """The score of each of the `metrics`."""
@@ -556,19 +556,23 @@ class TextToText(EmbedsTexts):
         whole = [[config.bos, *ids, config.eos] for ids in targets]
         # Of a text that the model's limit ended, the last token was not read, and nothing follows.
         decoder_input = [ids[:-1][: config.max_length] for ids in whole]
-        target = [ids[: len(read) + 1] for ids, read in zip(whole, decoder_input, strict=True)]
-        labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
-        named = [[target_text_of(i) for i in row] for row in target]
+        target = [ids[: len(inputs) + 1] for ids, inputs in zip(whole, decoder_input, strict=True)]
+        source_labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
+        target_labels = [[target_text_of(i) for i in row] for row in target]
         if self.model.joins_source:  # one text, of which the last token is not read
-            parts = zip(labels, named, decoder_input, strict=True)
-            wanted = label(target=[one + other[: len(ids)] for one, other, ids in parts])
+            parts = zip(source_labels, target_labels, decoder_input, strict=True)
+            capturing = label(
+                target=[
+                    source_part + target_part[: len(ids)] for source_part, target_part, ids in parts
+                ]
+            )
         else:
-            wanted = label(labels, named)
-        if wanted:
+            capturing = label(source_labels, target_labels)
+        if capturing:
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
-                read = Sequences.of(decoder_input, config.pad)
-                self.model(source.to(device), read.to(device))
+                target_inputs = Sequences.of(decoder_input, config.pad)
+                self.model(source.to(device), target_inputs.to(device))
 
     def _source_encoder(self, tokens: LanguageTokens) -> FieldEncoder:
         limits: dict[str, Any] = {"max_length": self.model.config.max_length}
@@ -590,7 +594,7 @@ class TextToText(EmbedsTexts):
 
     def _check_target_language(self, method: Any, texts: Sequence[str]) -> None:
         """Raise a ConfigError if neither a text nor the method names the language to generate."""
-        if any(isinstance(one, ForcedFirst) for one in method.filters):
+        if any(isinstance(constraint, ForcedFirst) for constraint in method.filters):
             return
         languages = languages_of(self.tokenizer)
         for text in texts:
@@ -614,14 +618,14 @@ def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], li
         DataError: there is no row, or a row does not have two fields.
     """
     rows = pairs if isinstance(pairs, RowReader) else read(pairs)
-    name, found = rows.file_of(0), list(rows.numbered())
-    if not found:
+    name, numbered = rows.file_of(0), list(rows.numbered())
+    if not numbered:
         raise DataError(name, None, "has no pair: there is nothing to score.")
-    for line, row in found:
+    for line, row in numbered:
         if len(row) != 2:
             problem = f"has {len(row)} fields, but must have two: a source and its target."
             raise DataError(name, line, problem)
-    return [row[0] for _, row in found], [row[1] for _, row in found]
+    return [row[0] for _, row in numbered], [row[1] for _, row in numbered]
 
 
 def pairs_of(

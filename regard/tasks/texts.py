@@ -79,10 +79,9 @@ class TextsData(EncoderData):
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file."""
-        found = read(path, columns, format=self.format, header=self.header)
-        return (
-            WithoutHeader(found, OF_TEXTS, OF_TARGETS) if len(columns) > 1 else found
-        )  # one: that of `group`
+        reader = read(path, columns, format=self.format, header=self.header)
+        # A single column is that of `group`.
+        return WithoutHeader(reader, OF_TEXTS, OF_TARGETS) if len(columns) > 1 else reader
 
     def texts(self) -> Iterator[str]:
         """The training texts, from which a tokenizer learns."""
@@ -142,7 +141,9 @@ class OneTargetData(TextsData):
         plain = name.lower()
         plain = plain if plain in GLUE else plain.replace("-", "")
         if name and plain not in GLUE:
-            offered = nearest(name.lower(), [one for one in GLUE if one.startswith(plain)] or GLUE)
+            offered = nearest(
+                name.lower(), [task for task in GLUE if task.startswith(plain)] or GLUE
+            )
             raise ValueError(f"is {name!r}, which is no task of GLUE. {offered}")
         return plain
 
@@ -255,7 +256,7 @@ def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
     if not data.splits_train:
         why = "is of `valid` as a share or a fold of the training data"
         yield from differing(data, "data", ("group", "split_seed"), why)
-    if any(isinstance(one, str) for one in data.columns) and data.header is False:
+    if any(isinstance(column, str) for column in data.columns) and data.header is False:
         yield "data.header", "must not be false where `columns` are names: a header has them."
 
 
@@ -334,8 +335,8 @@ def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarge
     report.kept = len(kept)
     if not kept:
         raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
-    wanted = torch.tensor([targets[i] for i in kept])
-    return Part(task.order.arrange([encoded[i] for i in kept]), wanted, report)
+    kept_targets = torch.tensor([targets[i] for i in kept])
+    return Part(task.order.arrange([encoded[i] for i in kept]), kept_targets, report)
 
 
 def soft_targets(
@@ -356,12 +357,12 @@ def soft_targets(
             "for this task first."
         )
     teacher.check_vocabulary(task.tokenizer)
-    train, own = task._parts().train, around(teacher)
+    train, teacher_task = task._parts().train, around(teacher)
     inputs: Any = train.inputs
     if device_of(task.model).type == "meta":  # nothing is computed there
         scores = torch.zeros(len(inputs), teacher.model.outputs()[task.head])
     else:
-        scores = own.text_scores(inputs)
+        scores = teacher_task.text_scores(inputs)
     return SoftTargets(scores, section, teacher)
 
 

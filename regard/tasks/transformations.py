@@ -30,8 +30,8 @@ def transformed(
     if not model.encoder.adds_special_tokens or kept:
         return model, tokenizer
     if not _has_special_tokens(tokenizer):
-        given = {role: token for role, token in SPECIAL_TOKENS.items() if role != "pad"}
-        tokenizer = tokenizer.with_roles(SPECIAL_TOKENS if tokenizer.pad_id is None else given)
+        roles = {role: token for role, token in SPECIAL_TOKENS.items() if role != "pad"}
+        tokenizer = tokenizer.with_roles(SPECIAL_TOKENS if tokenizer.pad_id is None else roles)
         tokenizer = tokenizer.with_template(model.encoder.template(tokenizer))
     ids = {"bos": tokenizer.bos_id, "pad": tokenizer.pad_id}
     return with_vocabulary(model, tokenizer.vocab_size, **ids), tokenizer

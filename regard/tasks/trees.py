@@ -32,11 +32,11 @@ CLITICS = re.compile(r"(?i)(.+?)(n[’']t|[’'](?:s|re|ve|ll|d|m))")
 
 def treebank_words(text: str) -> tuple[str, ...]:
     """The words of a running text as a treebank has them."""
-    found: list[str] = []
+    words: list[str] = []
     for word in WordSpans.of(text).words:
         parts = CLITICS.fullmatch(word)
-        found += parts.groups() if parts else (word,)
-    return tuple(found)
+        words += parts.groups() if parts else (word,)
+    return tuple(words)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class KnownLabels:
     def of(cls, chains: Iterable[str], tags: Iterable[str] = ()) -> KnownLabels:
         """Those of the labels of spans, which may be chains."""
         return cls(
-            frozenset(one for chain in chains for one in chain.split(CHAIN)), frozenset(tags)
+            frozenset(label for chain in chains for label in chain.split(CHAIN)), frozenset(tags)
         )
 
     def tree_of(self, text: str, index: int) -> ConstituencyTree | None:
@@ -68,18 +68,18 @@ class KnownLabels:
             TextError: the labels do not decide, or there are several trees.
         """
         try:
-            found = read_trees(text) if text.lstrip().startswith("(") else []
+            trees = read_trees(text) if text.lstrip().startswith("(") else []
         except TreeError:
             return None
-        tree = simplified(ConstituencyTree("", tuple(found)))
+        tree = simplified(ConstituencyTree("", tuple(trees)))
         if (
             tree is None
-            or not all(one.children for one in found)
+            or not all(subtree.children for subtree in trees)
             or not self._has_labels(tree, index)
         ):
             return None
-        if len(found) > 1:
-            raise TextError(index, f"must be one tree, but is {len(found)}.", "Give each alone.")
+        if len(trees) > 1:
+            raise TextError(index, f"must be one tree, but is {len(trees)}.", "Give each alone.")
         return tree
 
     def _has_labels(self, tree: ConstituencyTree, index: int) -> bool:
@@ -89,7 +89,9 @@ class KnownLabels:
         tags = {node.label for node in nodes if node.word}
         compared = labels | tags if self.tags or not labels else labels
         unknown = compared - self.constituents - self.tags - {WORD}
-        as_words = sorted(one for one in labels | tags if not one.isascii() or one != one.upper())
+        as_words = sorted(
+            label for label in labels | tags if not label.isascii() or label != label.upper()
+        )
         if not unknown or (unknown < compared and not as_words):
             return True
         if unknown == compared and as_words:
@@ -112,18 +114,18 @@ class Sentence:
     tags: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, given: str | Sequence[str], known: KnownLabels, index: int) -> Sentence:
+    def of(cls, text: str | Sequence[str], labels: KnownLabels, index: int) -> Sentence:
         """Of a running text; of a list of words; or of a tree in brackets, its words and tags.
 
-        known: the labels of the parser.  index: of the text, for errors.
+        labels: those of the parser.  index: of the text, for errors.
 
         Raises:
             TextError: see `KnownLabels.tree_of`.
         """
-        if not isinstance(given, str):
-            return cls(tuple(given))
-        tree = known.tree_of(given, index)
-        return cls(treebank_words(given)) if tree is None else cls.of_tree(tree)
+        if not isinstance(text, str):
+            return cls(tuple(text))
+        tree = labels.tree_of(text, index)
+        return cls(treebank_words(text)) if tree is None else cls.of_tree(tree)
 
     @classmethod
     def of_tree(cls, tree: ConstituencyTree) -> Sentence:
@@ -137,13 +139,13 @@ def sentence_or_words(given: Any, index: int) -> str | list[str]:
     Raises:
         TextError: it is neither, or a word is empty or has white space.
     """
-    found = text_or_words(given, index)
-    for number, word in enumerate(found if isinstance(found, list) else (), 1):
+    sentence = text_or_words(given, index)
+    for number, word in enumerate(sentence if isinstance(sentence, list) else (), 1):
         if word.split() != [word]:
             problem = f"has {word!r:.80} as word {number}, which is no single word."
             hint = "Words of a tree are not empty and have no white space; or give a text."
             raise TextError(index, problem, hint)
-    return found
+    return sentence
 
 
 def read_form(word: str) -> str:
@@ -175,7 +177,10 @@ def bracket_score(
     punctuation EVALB would leave the whole sentence out.
     """
     metric = BracketF1()
-    metric.add([_with_tags(one, tree) for one, tree in zip(predicted, gold, strict=True)], gold)
+    metric.add(
+        [_with_tags(parse, gold_tree) for parse, gold_tree in zip(predicted, gold, strict=True)],
+        gold,
+    )
     return metric.result()
 
 

@@ -70,17 +70,17 @@ class VectorTeacher:
             ConfigError: its vectors have another width; or hidden states are to be compared, and
                 its tokenizer is another one.
         """
-        found = Teacher.read(section, student)
-        found.check_width(student, "the loss")
+        teacher = Teacher.read(section, student)
+        teacher.check_width(student, "the loss")
         if section.hidden_weight:
-            found.check_vocabulary(tokenizer)
+            teacher.check_vocabulary(tokenizer)
             if type(student.encoder).encode is not Encoder.encode:
                 kind = type(student.encoder).__name__
                 raise ConfigError(
                     f"[teacher] `hidden_weight` compares layers, but the vectors of {kind} are a "
                     "mix of all its layers. Leave it out."
                 )
-        return cls(found, section, read_pooling(section.path) or Pooling())
+        return cls(teacher, section, read_pooling(section.path) or Pooling())
 
     @property
     def encoder(self) -> Encoder:
@@ -96,8 +96,8 @@ class VectorTeacher:
         embedder = Embedder.of(TextEncoder(self.encoder, format, self.pooling))
         if device_of(self.encoder).type == "meta":
             return torch.zeros(len(texts), embedder.width)
-        found = [torch.as_tensor(chunk) for chunk in embedder.chunks(texts, "truncate")]
-        return torch.cat(found) if found else torch.zeros(0, embedder.width)
+        chunks = [torch.as_tensor(chunk) for chunk in embedder.chunks(texts, "truncate")]
+        return torch.cat(chunks) if chunks else torch.zeros(0, embedder.width)
 
     def part(self, rows: RowReader, data: VectorsData, input_format: InputFormat) -> Part:
         """The texts of rows as the student reads them, and the teacher's vectors of them, (N, D).
@@ -108,40 +108,42 @@ class VectorTeacher:
         report, texts, lines = ReadReport((rows.file_of(0),)), [], []
         for line, row in rows.numbered():
             report.read += 1
-            if not (found := [text for text in row if text.strip()]):
+            if not (row_texts := [text for text in row if text.strip()]):
                 report.note("empty, row left out", line)
-            texts += found
-            lines += [line] * len(found)
+            texts += row_texts
+            lines += [line] * len(row_texts)
         inputs = input_format.encode([(text,) for text in texts])
         kept = keep_short(inputs, lines, input_format, data, report)
         report.kept = len({lines[i] for i in kept})
         if not kept:
             raise DataError(rows.file_of(0), None, f"no text is left. {report}.")
-        wanted = self.vectors([texts[i] for i in kept], input_format.max_length)
-        return Part(EncodedInputs.of([inputs[i] for i in kept]), wanted, report)
+        vectors = self.vectors([texts[i] for i in kept], input_format.max_length)
+        return Part(EncodedInputs.of([inputs[i] for i in kept]), vectors, report)
 
     def losses(
         self,
         vectors: Tensor,
         states: Sequence[Tensor],
         batch: InputBatch,
-        wanted: Tensor,
+        teacher_vectors: Tensor,
         count: int,
     ) -> dict[str, tuple[Tensor, int]]:
         """The sum of the squared distances of vectors (B, D) and the teacher's, those of the batch
-        among `wanted` (N, D); and that of hidden states, weighted: see `hidden_loss`.
+        among `teacher_vectors` (N, D); and that of hidden states, weighted: see `hidden_loss`.
 
         states: the student's, (B, T, D) of the embeddings and of every layer.  batch: padded, of
         `count` tokens.
         """
-        known = moved(wanted[batch.numbers.cpu()], vectors.device)
-        found = {"loss": (F.mse_loss(vectors.float(), known, reduction="sum"), len(batch))}
+        target_vectors = moved(teacher_vectors[batch.numbers.cpu()], vectors.device)
+        losses = {
+            "loss": (F.mse_loss(vectors.float(), target_vectors, reduction="sum"), len(batch))
+        }
         if self.section.hidden_weight:
             with torch.no_grad():
                 layers = list(self.encoder.states(batch.texts))
             total = hidden_loss(states, layers, batch.texts.keep, count)
-            found["hidden"] = self.section.hidden_weight * total, count
-        return found
+            losses["hidden"] = self.section.hidden_weight * total, count
+        return losses
 
 
 def _smaller(first: int | None, second: int | None) -> int | None:
@@ -157,7 +159,7 @@ def student_vectors(
     texts: padded, of `count` tokens.  every: whether the states are those of the embeddings and of
     all layers, or of the last alone.
     """
-    encoder, read = model.encoder, without_padding(model.encoder, texts)
-    found = list(encoder.states(read)) if every else [encoder.encode(read)]
-    states = [read.pad(hidden) for hidden in found]
+    encoder, inputs = model.encoder, without_padding(model.encoder, texts)
+    layers = list(encoder.states(inputs)) if every else [encoder.encode(inputs)]
+    states = [inputs.pad(hidden) for hidden in layers]
     return pooling.unpadded(tokens_of(states[-1], texts.keep, count), texts.lengths), states

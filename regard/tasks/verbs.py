@@ -267,8 +267,8 @@ class TaskVerbs:
             kind = type(self)
             if name not in METHODS:
                 raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-            own = [f"`{verb}`" for verb in METHODS if kind.has(verb)]
+            verbs = [f"`{verb}`" for verb in METHODS if kind.has(verb)]
             raise NoSuchVerb(
                 f"`{name}` {METHODS[name]}, but this is a model of {self.name}, which does not. "
-                f"It has {joined_with_or(own).replace(' or ', ' and ')}."
+                f"It has {joined_with_or(verbs).replace(' or ', ' and ')}."
             )

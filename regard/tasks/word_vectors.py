@@ -39,27 +39,29 @@ def vectors_for(path: Path, encoder: Encoder, tokenizer: Tokenizer) -> Pretraine
             "initialize. Leave it out."
         )
     numbers = [n for n in range(tokenizer.vocab_size) if n not in tokenizer.special_ids]
-    found = read_word_vectors(path, list(map(tokenizer.token, numbers)))
+    vectors = read_word_vectors(path, list(map(tokenizer.token, numbers)))
     for table in encoder.word_tables:
-        if table.embedding_dim != found.width:
+        if table.embedding_dim != vectors.width:
             raise ConfigError(
-                f"{NAME}: the vectors of {path} have width {found.width}, but those of "
+                f"{NAME}: the vectors of {path} have width {vectors.width}, but those of "
                 f"{type(encoder).__name__} {table.embedding_dim}. Set `d_words` (of a model "
-                f"without it `d_model`) to {found.width}, or name another file."
+                f"without it `d_model`) to {vectors.width}, or name another file."
             )
-    if not len(found.ids):
-        problem = f"has none of the {found.words:,} words of the vocabulary."
+    if not len(vectors.ids):
+        problem = f"has none of the {vectors.words:,} words of the vocabulary."
         raise DataError(path, None, problem, "Is it of another language?")
-    return replace(found, ids=torch.tensor(numbers)[found.ids])
+    return replace(vectors, ids=torch.tensor(numbers)[vectors.ids])
 
 
 @torch.no_grad()
-def put(found: PretrainedVectors, table: nn.Embedding) -> None:
-    """Write the vectors that were found, (N, D), into a table, (V, D), and scale the others."""
+def put(pretrained: PretrainedVectors, table: nn.Embedding) -> None:
+    """Write pretrained vectors, (N, D), into a table, (V, D), and scale its other rows to the same
+    root mean square.
+    """
     weight = table.weight
     others = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
-    others[found.ids.to(weight.device)] = False
+    others[pretrained.ids.to(weight.device)] = False
     size = weight[others].square().mean().sqrt()
     if size > 0:  # NaN where there are no others
-        weight[others] *= found.vectors.square().mean().sqrt().to(weight.device) / size
-    weight[~others] = found.vectors.to(weight)
+        weight[others] *= pretrained.vectors.square().mean().sqrt().to(weight.device) / size
+    weight[~others] = pretrained.vectors.to(weight)
