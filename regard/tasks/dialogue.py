@@ -9,7 +9,6 @@ much a model uses the history is the perplexity of the same replies with it and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Unpack
@@ -20,8 +19,9 @@ from regard.data.datasets.dialogues import Replies, read_dialogues
 from regard.data.readers import RowReader
 from regard.data.token_arrays import FieldEncoder, encode
 from regard.errors import ConfigError
-from regard.metrics import CHRF, Metric, Score
+from regard.metrics import CHRF, Metric, Perplexity, Protocol, Score
 from regard.models.protocols import EncoderDecoder
+from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_texts
 from regard.tasks.text_to_text import PairsData, PairsRecipe, TextToText, TextToTextOptions
 from regard.text import Tokenizer
@@ -134,7 +134,11 @@ class Dialogue(TextToText):
         return Replies(read_dialogues(files[0]), self.history)
 
     def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
-        """The perplexity of the replies, per token, with their histories and without."""
+        """The perplexity of the replies, per token, with their histories and without.
+
+        Raises:
+            RegardError: it is not finite.
+        """
         with_history = [tuple(row) for row in pairs]
         without = [("", reply) for _, reply in with_history]
         turns = "all" if self.history is None else str(self.history)
@@ -151,4 +155,6 @@ class Dialogue(TextToText):
         nats, count = self._total_loss(encode(rows, fields, empty="keep"))
         tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
         signature = f"unit:token|tok:{tokens}|history:{history}|count:{count}"
-        return Score(name, math.exp(nats / count), signature, count)
+        perplexity = Perplexity(nats, count, Protocol("token", tokens)).value
+        check_likelihood(nats, perplexity)
+        return Score(name, perplexity, signature, count)

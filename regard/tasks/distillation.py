@@ -95,7 +95,8 @@ class Teacher:
         digest = hashlib.sha256()
         for name, weight in self.model.state_dict().items():
             digest.update(name.encode())
-            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            # Flat, since a weight without a dimension has no view of its bytes.
+            digest.update(weight.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
         return {"teacher": digest.hexdigest()}
 
     def check_vocabulary(self, tokenizer: Tokenizer) -> None:

@@ -170,8 +170,17 @@ class EmbedsTexts(TaskVerbs, ABC):
     ) -> Any:
         """The cosines of texts: a number for two texts, (len(a), len(b)) for lists.
 
-        options: as of `embed`; vectors are always normalized.
+        options: as of `embed` without `per`; vectors are always normalized.
+
+        Raises:
+            ConfigError: `per` is another than "text", or as of `embed`.
+            RegardError: as of `embed`.
         """
+        if options.get("per", "text") != "text":
+            raise ConfigError(
+                f'Cosines are those of texts: `per` must be "text", but is {options["per"]!r}. For '
+                "vectors of words or tokens use `embed`."
+            )
         sides = [[side] if isinstance(side, str) else inputs.as_list(side) for side in (a, b)]
         options = {**options, "normalize": True}
         first, second = (self.embed(side, too_long=too_long, **options) for side in sides)
@@ -194,10 +203,10 @@ class EmbedsTexts(TaskVerbs, ABC):
         Args:
             query: a text.
             texts: a list of texts.
-            options: as of `embed`; vectors are always normalized.
+            options: as of `similarity`.
 
         Raises:
-            ConfigError: `query` is not a text, `k` is below 1, or the model has no such layers.
+            ConfigError: `query` is not a text, `k` is below 1, or as of `similarity`.
             RegardError: an item is not a text, or is longer than the model reads.
         """
         if not isinstance(query, str):

@@ -45,6 +45,7 @@ from regard.tasks.distillation import MaskedTeacher, MaskedTeacherSection
 from regard.tasks.document_data import DocumentData
 from regard.tasks.encoding import headed
 from regard.tasks.fill_mask import FillMask
+from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.sections import NewTokenizerRecipe, TokenizerSection
 from regard.text import Tokenizer
@@ -170,6 +171,10 @@ class MaskedLanguageModeling(FillMask):
 
         Args:
             texts: documents, or a list of texts, each of them a document.
+
+        Raises:
+            ConfigError: no document has a token.
+            RegardError: the likelihood of the masked tokens is not finite.
         """
         if not isinstance(texts, Documents):
             rows = [(checked_text(text, i),) for i, text in enumerate(as_list(texts))]
@@ -182,6 +187,7 @@ class MaskedLanguageModeling(FillMask):
         tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
         how = f"masked:0.15|window:{data.max_length}|tok:{tokens}|count:{count}"
         perplexity = Perplexity(sums["nats"], count, Protocol("token", tokens)).value
+        check_likelihood(sums["nats"], perplexity)
         return [
             Score("masked accuracy", sums["found"] / count, how, count, 4),
             Score("masked perplexity", perplexity, how, count, 2),

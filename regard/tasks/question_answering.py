@@ -25,7 +25,7 @@ from regard.data.batches import moved
 from regard.data.encoder_inputs import EncodedInputs, InputBatch
 from regard.data.token_arrays import ReadReport
 from regard.data.windows import ContextWindows, EncodedContext, concatenated
-from regard.errors import TextError, check_at_least, shown
+from regard.errors import DataError, TextError, check_at_least, shown
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
@@ -145,6 +145,7 @@ class QuestionAnswering(encoding.EncoderTask):
 
         Raises:
             ConfigError: the model is not an encoder.
+            DataError: no answer has a token.
         """
         data, answers, encoder = recipe.data, recipe.answers, encoding.headed(model)
         kind = SpanSearch.kind if answers.search else answer_head(encoder).kind
@@ -176,6 +177,9 @@ class QuestionAnswering(encoding.EncoderTask):
         its answer, and where its context begins and how long it is.
 
         Of several answers the first is learned. The targets of no answer are at the first token.
+
+        Raises:
+            DataError: no question is left.
         """
         windows: list[ContextWindows] = []
         positions: list[np.ndarray] = []
@@ -200,6 +204,8 @@ class QuestionAnswering(encoding.EncoderTask):
             windows.append(chunk_windows)
             spans = chunk_windows.span_positions([answer_spans[i] for i in kept])
             positions.append(np.concatenate([spans, chunk_windows.contexts], 1))
+        if not records.report.kept:
+            raise DataError(records.name, None, f"no question is left. {records.report}.")
         targets = torch.from_numpy(np.concatenate(positions))
         return encoding.Part(
             concatenated([part.inputs for part in windows]), targets, records.report

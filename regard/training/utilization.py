@@ -7,6 +7,7 @@ it has in a batch of the same shape without padding.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from copy import copy
@@ -26,10 +27,13 @@ from regard.training.task import Task
 PRODUCT = (1024, 1024, 2048)  # rows of x; columns and rows of the weight: to measure a rate
 PRODUCTS = {"cuda": (8192, 4096, 8192)}  # half a TFLOP
 SHAPES = 3  # of batches whose FLOPs are counted; others have as many a position, on average
-# Dense products of bfloat16 in TFLOP/s, by what is in the device's name; from data sheets.
+# Dense products of bfloat16 in TFLOP/s, by what is in the device's name; from data sheets. Of two
+# names that a device has, the first counts.
 RATES = {
+    "GB200": 2500,
     "B200": 2250,
     "B100": 1750,
+    "GH200": 989,
     "H200": 989,
     "H100 PCIe": 756,
     "H100": 989,
@@ -128,11 +132,20 @@ def tokens_in(batch: Any) -> int:
 def rate_of(device: torch.device, precision: str) -> float:
     """FLOP/s of products: of a known GPU's data sheet in bfloat16, else measured."""
     if device.type == "cuda" and precision == "bfloat16":
-        name = torch.cuda.get_device_name(device)
-        for known, rate in RATES.items():
-            if known in name:
-                return rate * 1e12
+        rate = published_rate(torch.cuda.get_device_name(device))
+        if rate is not None:
+            return rate
     return _measured(device, precision, torch.get_num_threads())
+
+
+def published_rate(name: str) -> float | None:
+    """FLOP/s of a GPU whose name has a name of `RATES` as words of its own; None for others: an RTX
+    A4000 is no A40.
+    """
+    for known, rate in RATES.items():
+        if re.search(rf"\b{known}\b", name):
+            return rate * 1e12
+    return None
 
 
 @cache  # another training of this process finds the same

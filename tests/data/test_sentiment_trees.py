@@ -76,8 +76,10 @@ def test_a_line_that_is_no_tree_is_named(tmp_path, line, problem):
 def test_files_without_trees_are_errors(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         list(read_sentiment_trees(tmp_path / "none.txt"))
-    with pytest.raises(DataError, match="has no tree|is empty"):
-        list(read_sentiment_trees(written(tmp_path)))
+    for blank in ([], [""], ["", " ", "\t"]):
+        for phrases in (False, True):
+            with pytest.raises(DataError, match="has no tree"):
+                list(read_sentiment_trees(written(tmp_path, *blank), phrases=phrases))
 
 
 RECIPE = """

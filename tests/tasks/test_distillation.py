@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +21,12 @@ from regard.experiments import runs
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.keep_layers import keep_layers
-from regard.tasks.distillation import matched_layers, soft_loss
+from regard.tasks.distillation import Teacher, matched_layers, soft_loss
+from regard.tasks.encoding import headed
 from regard.training.callbacks import Callback
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import every_task
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 VECTORS = """
@@ -394,3 +400,19 @@ def test_a_run_with_another_teacher_is_not_resumed(here):
         weights.model.encoder.norm.bias += 1
     runs.save(weights, here / "teacher")
     assert runs.plan(runs.read_recipe(here / "r.toml")).identity()["teacher"] != before
+
+
+@pytest.mark.parametrize("name", sorted(every_task.MAKERS))
+def test_a_teacher_of_any_kind_is_known_by_the_bytes_of_its_weights(name):
+    task = every_task.MAKERS[name]()
+    try:
+        model = headed(task.model)
+    except ConfigError:
+        return  # no encoder
+    teacher, wanted = Teacher(model, task.tokenizer), hashlib.sha256()
+    for key, weight in model.state_dict().items():
+        wanted.update(key.encode() + weight.numpy().tobytes())
+    assert teacher.identity() == {"teacher": wanted.hexdigest()}
+    with torch.no_grad():
+        [*model.parameters()][-1].add_(1)
+    assert teacher.identity() != {"teacher": wanted.hexdigest()}

@@ -230,6 +230,14 @@ def test_similarity_equals_the_cosine(tasks):
     assert tasks["bert"].similarity(*TEXTS[:2]) == pytest.approx(wanted[0, 1], abs=1e-5)
 
 
+@pytest.mark.parametrize("per", ["word", "token", "sentence"])
+def test_cosines_are_of_texts_alone(tasks, per):
+    for call in (tasks["bert"].similarity, tasks["bert"].search):
+        with pytest.raises(ConfigError, match=f"`per` must be \"text\", but is '{per}'"):
+            call(TEXTS[0], TEXTS, per=per)
+        np.testing.assert_equal(call(TEXTS[0], TEXTS, per="text"), call(TEXTS[0], TEXTS))
+
+
 # ---- words
 
 

@@ -18,7 +18,7 @@ import regard
 from regard.data import Question, read_squad
 from regard.data.datasets.squad import AnswerSpan as Given
 from regard.data.windows import ContextWindows, EncodedContext
-from regard.errors import RegardError
+from regard.errors import DataError, RegardError
 from regard.experiments.runs import plan, read_recipe, train
 from regard.metrics import SQuAD2
 from regard.tasks.spans import best_spans
@@ -436,6 +436,13 @@ def test_questions_that_cannot_be_learned_are_counted(folder, tmp_path):
     assert "2 rows read, 1 kept" in told
     assert "question longer than 22 tokens, truncated: 1" in told
     assert "an answer without tokens, question left out: 1" in told
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_data_without_a_question_to_learn_raise_an_error(folder, tmp_path, count):
+    asked = [("what?", "a \u200b b", "\u200b", 2)] * count
+    with pytest.raises(DataError, match=f"no question is left.* {count} rows read, 0 kept"):
+        started(folder, written(tmp_path, asked))
 
 
 # -------------------------------------------------------------------------------- real data

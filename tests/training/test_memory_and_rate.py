@@ -22,7 +22,7 @@ from regard.training.activation_checkpointing import activation_checkpointing, b
 from regard.training.flops import count, stored_by, twin
 from regard.training.progress import Status
 from regard.training.task import Task
-from regard.training.utilization import Utilization, rate_of
+from regard.training.utilization import Utilization, published_rate, rate_of
 
 WORDS, ROWS, LENGTH, WIDTH, LAYERS = 31, 3, 17, 24, 3
 PAIR = dict(d_model=WIDTH, d_ff=48, heads=2, encoder_layers=LAYERS, decoder_layers=LAYERS)
@@ -161,9 +161,23 @@ def test_the_peak_rate_is_known_or_measured(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
         assert rate_of(torch.device("cuda"), "bfloat16") == rate
     measured = []
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of tomorrow")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA RTX A4000")
     monkeypatch.setattr(utilization, "_measured", lambda *asked: measured.append(asked) or 5e12)
     assert rate_of(torch.device("cuda"), "bfloat16") == 5e12 and len(measured) == 1
+
+
+@pytest.mark.parametrize(
+    "name, teraflops",
+    [
+        ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA GH200 480GB", 989),
+        ("NVIDIA B200", 2250), ("NVIDIA GB200", 2500), ("Tesla V100-SXM2-32GB", 112),
+        ("Tesla T4", 65), ("NVIDIA A10G", 70), ("NVIDIA A10", 125), ("NVIDIA A40-48Q", 150),
+        ("NVIDIA RTX A4000", None), ("NVIDIA RTX A1000 Laptop GPU", None), ("NVIDIA L400", None),
+        ("NVIDIA T400 4GB", None), ("NVIDIA T4000", None), ("NVIDIA A100X", None),
+    ],
+)  # fmt: skip
+def test_a_rate_is_of_a_whole_name_and_not_of_a_part_of_another(name, teraflops):
+    assert published_rate(name) == (None if teraflops is None else teraflops * 1e12)
 
 
 def test_the_rate_is_measured_once_for_each_number_of_threads(monkeypatch):

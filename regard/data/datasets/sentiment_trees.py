@@ -45,12 +45,13 @@ class SentimentTreeReader(RowReader):
     def numbered(self) -> Iterator[tuple[int, Row]]:
         """See `RowReader`."""
         seen: set[Row] = set()
-        number = 0
+        empty = True
         for number, line in enumerate(lines(self.path), 1):
             try:
                 nodes = _nodes(line)
             except ValueError as error:
                 raise DataError(self.path, number, str(error)) from None
+            empty = empty and not nodes
             if not self.phrases:
                 yield from ((number, row) for row in nodes[-1:])
                 continue
@@ -58,7 +59,7 @@ class SentimentTreeReader(RowReader):
                 if row not in seen:
                     seen.add(row)
                     yield number, row
-        if not number:
+        if empty:
             raise DataError(self.path, None, "has no tree.")
 
 
