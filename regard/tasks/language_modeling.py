@@ -191,8 +191,7 @@ class LanguageModeling(EmbedsTexts):
         yield from recipe.decoding.problems()
         window, stride = recipe.evaluation.window, recipe.evaluation.stride
         if window is not None and stride is not None and stride > window:
-            problem = f"must be at most `window`, {window}, but is {stride}."
-            yield "evaluation.stride", problem
+            yield "evaluation.stride", f"must be at most `window`, {window}, but is {stride}."
         evaluation = recipe.evaluation
         for name in ("neural_cache_theta", "neural_cache_weight"):
             if getattr(evaluation, name) is not None and evaluation.neural_cache is None:
@@ -265,9 +264,8 @@ class LanguageModeling(EmbedsTexts):
 
     def counts(self, batch: StreamBatch) -> dict[str, int]:
         """Predicted tokens, and the items of the auxiliary losses."""
-        return {"loss": batch.count} | {
-            loss.name: loss.count(batch) for loss in self.auxiliary_losses
-        }
+        auxiliary = {loss.name: loss.count(batch) for loss in self.auxiliary_losses}
+        return {"loss": batch.count, **auxiliary}
 
     def rate_factor(self, batch: StreamBatch) -> float:
         """The length of a batch in parts of the usual one, where batches differ in length."""
@@ -348,9 +346,8 @@ class LanguageModeling(EmbedsTexts):
             hypotheses = decode_in_order(self.generator, TokenArray.of(encoded), method)
         best = [ranked[0] for ranked in hypotheses]
         warn_of_context_ends(encoded, best, self.context, method)
-        self.read_ids(
-            [[*ids, *hypothesis.tokens] for ids, hypothesis in zip(encoded, best, strict=True)]
-        )
+        rows = zip(encoded, best, strict=True)
+        self.read_ids([[*ids, *hypothesis.tokens] for ids, hypothesis in rows])
         return hypotheses
 
     def decoding_inputs(
@@ -385,9 +382,8 @@ class LanguageModeling(EmbedsTexts):
         detokenizer = IncrementalDetokenizer(self.tokenizer, ids)
         yield from filter(None, (detokenizer.add(token) for _, token in steps))
         yield from filter(None, [detokenizer.rest()])
-        warn_of_context_ends(
-            [fitted], [ranked[0] for ranked in steps.results], self.context, method
-        )
+        best = [ranked[0] for ranked in steps.results]
+        warn_of_context_ends([fitted], best, self.context, method)
 
     def cache_prefixes(self, budget_bytes: int = 2**30) -> PrefixCache:
         """From now on compute prefixes that prompts share once; see `PrefixCache`.
@@ -586,9 +582,8 @@ class LanguageModeling(EmbedsTexts):
     ) -> Sequence[StreamBatch]:
         """A text in windows; without a window as `streams` parallel streams."""
         if window is None:
-            length = (
-                self.state_options.get("target_length") or self.model.target_length or VALID_STEPS
-            )
+            chosen = self.state_options.get("target_length")
+            length = chosen or self.model.target_length or VALID_STEPS
             return ParallelStreams(text, batch_size=streams, sequence_length=length)
         batch_size = max(1, batch_budget(self.model) // window)
         return SlidingWindows(text, window=window, stride=stride, batch_size=batch_size)
