@@ -163,8 +163,8 @@ class Sequences:
 
     def mean(self, hidden: Tensor) -> Tensor:
         """Means over the tokens of each sequence: (B, T, D) or (1, N, D) -> (B, D)."""
-        kept = self.pad(hidden) * self.keep[..., None].to(hidden.dtype)
-        return kept.sum(1) / self.lengths.clamp(min=1)[:, None].to(hidden.dtype)
+        states = self.pad(hidden) * self.keep[..., None].to(hidden.dtype)
+        return states.sum(1) / self.lengths.clamp(min=1)[:, None].to(hidden.dtype)
 
     def next_ids(self) -> Tensor:
         """What follows each token in its sequence, as `ids`; `IGNORE` behind the last one."""

@@ -243,8 +243,8 @@ class _Progress:
     def stage(self, tokens: int) -> BuildStage:
         """How far the work is when there are so many tokens."""
         position, size = self.position(), self.sizes.get(self.file, 0)
-        read = self.before + (size if position is None else min(position, size))
-        fraction = min(1.0, read / max(1, sum(self.sizes.values())))
+        bytes_read = self.before + (size if position is None else min(position, size))
+        fraction = min(1.0, bytes_read / max(1, sum(self.sizes.values())))
         rate = (tokens - self.tokens) / (time.monotonic() - self.started)
         per_token = fraction / max(1, tokens)
         left = (1 - fraction) / (per_token * rate) if per_token * rate else float("inf")

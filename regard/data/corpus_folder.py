@@ -111,15 +111,15 @@ def read_facts(folder: Path) -> CorpusFacts:
     return facts
 
 
-def check_made_of(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_made_of(folder: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Compare what a corpus was made of with what it shall be made of.
 
     Raises:
         ConfigError: they differ; every difference is named.
     """
     changes = []
-    for name in dict.fromkeys([*found, *wanted]):
-        old, new = found.get(name), wanted.get(name)
+    for name in dict.fromkeys([*stored, *expected]):
+        old, new = stored.get(name), expected.get(name)
         if name == "files" and old and new:
             before, now = dict(old), dict(new)
             for file in dict.fromkeys([*before, *now]):

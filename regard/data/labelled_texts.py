@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard.data.files import ENDINGS, ending
 from regard.data.in_memory import text_columns_among
-from regard.data.readers import found, read, read_records, text_of
+from regard.data.readers import field_value, read, read_records, text_of
 from regard.errors import DataError
 
 
@@ -55,7 +55,7 @@ def _rows_of_table(path: Path, labels: str | None) -> list[tuple[str, str]]:
     for line, record in read_records(path).records():
         column = column or _text_column(path, [name for name in record if name != labels])
         fields = [column] if labels is None else [column, labels]
-        values = [found(record, name, (path, line)) for name in fields]
+        values = [field_value(record, name, (path, line)) for name in fields]
         strings = [
             "" if value is None else text_of(name, value, (path, line))
             for name, value in zip(fields, values, strict=True)

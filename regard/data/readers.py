@@ -555,14 +555,14 @@ def texts_of(
     return tuple(
         text_of(
             name,
-            (list_as_json if name in lists else plain)(found(record, name, location)),
+            (list_as_json if name in lists else plain)(field_value(record, name, location)),
             location,
         )
         for name in fields
     )
 
 
-def found(record: Mapping[Any, Any], name: Field, location: Location) -> Any:
+def field_value(record: Mapping[Any, Any], name: Field, location: Location) -> Any:
     """The value of a field: `a.b` is `record["a"]["b"]`.
 
     Raises:
@@ -630,7 +630,7 @@ def _check_unique(path: str | Path, names: Sequence[str]) -> None:
 
 
 def _unknown(location: Location, name: Field, present: Iterable[str]) -> DataError:
-    listed = [str(other) for other in present]
+    listed = [str(field) for field in present]
     close = get_close_matches(str(name), listed, n=1, cutoff=0.5)
     hint = f"It has: {', '.join(listed) or 'none'}."
     hint += f" Did you mean {close[0]!r}?" if close else ""

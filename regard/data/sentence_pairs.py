@@ -111,9 +111,9 @@ class SentencePairs:
     ) -> tuple[int, int, int, int]:
         """Both texts within `length` tokens; the longer one loses tokens at both of its ends."""
         sizes = first[1] - first[0], second[1] - second[0]
-        kept = bert_truncation(sizes[0], sizes[1], length) if sum(sizes) > length else sizes
+        lengths = bert_truncation(sizes[0], sizes[1], length) if sum(sizes) > length else sizes
         bounds: list[int] = []
-        for (start, _), size, left in zip((first, second), sizes, kept, strict=True):
+        for (start, _), size, left in zip((first, second), sizes, lengths, strict=True):
             front = sum(draw.random() < 0.5 for _ in range(min(size - left, 1000)))
             bounds += [start + front, start + front + left]
         return bounds[0], bounds[1], bounds[2], bounds[3]

@@ -410,8 +410,8 @@ class _Encoding:
                 shorter = np.minimum(lengths, most)
                 fields[i] = fields[i].truncated(shorter, column.truncation_side)
         for builder, column, ids in zip(self.builders, self.columns, fields, strict=True):
-            kept = ids if keep.all() else ids.select(keep)
-            builder.add(kept.framed(column.before, column.after))
+            selected = ids if keep.all() else ids.select(keep)
+            builder.add(selected.framed(column.before, column.after))
         self.report.kept += int(keep.sum())
 
     def _note_long(self, i: int, line: int, length: int) -> None:

@@ -92,8 +92,8 @@ class Dialogue(TextToText):
 
     def settings(self) -> dict[str, Any]:
         """See `TextToText`."""
-        kept = {} if self.history is None else {"history": self.history}
-        return {**super().settings(), **kept}
+        history = {} if self.history is None else {"history": self.history}
+        return {**super().settings(), **history}
 
     @classmethod
     def fields(

@@ -412,9 +412,11 @@ class Embedder:
         Raises:
             ConfigError: there is no such option, or it has an unknown value.
         """
-        known = EmbedOptions.__annotations__
-        if unknown := next((name for name in options if name not in known), None):
-            raise ConfigError(f"`embed` has no option {unknown!r}. {nearest(unknown, known)}")
+        option_names = EmbedOptions.__annotations__
+        if unknown := next((name for name in options if name not in option_names), None):
+            raise ConfigError(
+                f"`embed` has no option {unknown!r}. {nearest(unknown, option_names)}"
+            )
         precision = options.get("precision", "float32")
         if precision not in ("float32", "bfloat16"):
             raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")

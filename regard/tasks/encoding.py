@@ -474,18 +474,18 @@ def labelled(
     The model's own head is kept, with its order, if it has all of these labels; otherwise the model
     gets a new head, even for the same number of labels.
     """
-    own = model.labels if kind in model.heads else ()
-    if not own:
+    own_labels = model.labels if kind in model.heads else ()
+    if not own_labels:
         return model.with_new_head(kind, len(labels)), tuple(labels), []
-    if missing := [label for label in labels if label not in own]:
+    if missing := [label for label in labels if label not in own_labels]:
         begun = (
-            f"The model's own head answers {_some(own)}, but not {_some(missing)}: a new head is "
-            f"begun for {_some(labels)}."
+            f"The model's own head answers {_some(own_labels)}, but not {_some(missing)}: a new "
+            f"head is begun for {_some(labels)}."
         )
         return model.with_new_head(kind, len(labels)), tuple(labels), [begun]
-    unseen = [label for label in own if label not in labels]
-    kept = f"The model's own head stays; the training data has no example of {_some(unseen)}."
-    return model.with_head(kind, len(own)), own, [kept] if unseen else []
+    unseen = [label for label in own_labels if label not in labels]
+    remark = f"The model's own head stays; the training data has no example of {_some(unseen)}."
+    return model.with_head(kind, len(own_labels)), own_labels, [remark] if unseen else []
 
 
 def _some(labels: Sequence[str]) -> str:

@@ -169,8 +169,8 @@ class FillMask(EncoderTask):
         """The text with masks as the tokenizer writes them."""
         text = checked_text(text, index).replace(MASK, self._mask)
         if self._mask not in text:
-            own = "" if self._mask == MASK else f" (or {self._mask})"
-            problem = f"has no {MASK}{own} to be filled: {text!r:.80}."
+            other_form = "" if self._mask == MASK else f" (or {self._mask})"
+            problem = f"has no {MASK}{other_form} to be filled: {text!r:.80}."
             raise TextError(index, problem, "Write one where a word is to be filled in.")
         return text
 

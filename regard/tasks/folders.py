@@ -195,11 +195,11 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
         settings = {k: v for k, v in about.items() if k not in NOT_SETTINGS}
         if name not in TASKS:
             raise CheckpointError(f"{where}: `regard.task` is {name!r}. {nearest(name, TASKS)}")
-        kept = kept_settings(name, settings, model, config)
+        stored = kept_settings(name, settings, model, config)
         if config.get("model_type") == OURS:
-            return name, kept or settings
-        if kept is not None:
-            return name, kept
+            return name, stored or settings
+        if stored is not None:
+            return name, stored
         warnings.warn(
             f"{where}: `regard` names the task {name}, but the weights have no head for it, so "
             "the name is ignored. Another library has changed this folder.",

@@ -197,8 +197,8 @@ class MultiLabel(EncoderTask):
         indicators = [0.0] * len(self.labels)
         for label in labels_in(field, self.separator, file, line):
             if label not in self._index:
-                known = ", ".join(self.labels[:10])
-                raise DataError(file, line, f"has the label {label!r}, which is none of: {known}.")
+                listed = ", ".join(self.labels[:10])
+                raise DataError(file, line, f"has the label {label!r}, which is none of: {listed}.")
             indicators[self._index[label]] = 1.0
         return indicators
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.data.in_memory import text_columns_among
-from regard.data.readers import Location, found, text_of
+from regard.data.readers import Location, field_value, text_of
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -81,5 +81,5 @@ def texts_of_row(
     Raises:
         DataError: there is no such column, or its value is no text.
     """
-    values = [(name, found(record, name, location)) for name in columns]
+    values = [(name, field_value(record, name, location)) for name in columns]
     return tuple("" if value is None else text_of(name, value, location) for name, value in values)

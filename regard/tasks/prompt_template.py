@@ -19,7 +19,7 @@ from os import PathLike
 from string import Formatter
 from typing import Any
 
-from regard.data.readers import Location, found, read_records, text_of
+from regard.data.readers import Location, field_value, read_records, text_of
 from regard.errors import ConfigError, DataError, check_at_least
 
 Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
@@ -113,7 +113,7 @@ class PromptTemplate:
         if isinstance(self.choices, Mapping):
             labels, choices = tuple(map(_shown, self.choices)), tuple(self.choices.values())
         else:
-            choices = _list(found(row, self.choices, location), self.choices, location)
+            choices = _list(field_value(row, self.choices, location), self.choices, location)
             labels = tuple(map(str, range(len(choices))))
         if any(not choice.strip() for choice in choices):
             raise DataError(*location, f"has an empty choice: {', '.join(map(repr, choices))}.")
@@ -164,7 +164,7 @@ def _located(row: object, location: Location) -> tuple[Location, dict[str, Any]]
 
 def _text(row: Mapping[str, Any], name: str, location: Location) -> str:
     """A field as text; of true and false their words."""
-    value = found(row, name, location)
+    value = field_value(row, name, location)
     return _shown(value) if isinstance(value, bool) else text_of(name, value, location)
 
 

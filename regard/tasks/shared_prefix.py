@@ -48,9 +48,11 @@ def prefix_groups(texts: Sequences) -> PrefixGroups | None:
     shared = torch.full_like(first, ids.size(1)).scatter_reduce(0, owner, lengths - 1, "amin")
     shared = shared.scatter_reduce(0, owner[1:][alike], same[alike], "amin")
     rest = int((lengths - shared[owner]).max())
-    read = len(first) * int(shared.max()) + len(texts) * rest
+    positions_read = len(first) * int(shared.max()) + len(texts) * rest
     return (
-        PrefixGroups(owner, first, shared, rest) if read <= (1 - MIN_SAVING) * ids.numel() else None
+        PrefixGroups(owner, first, shared, rest)
+        if positions_read <= (1 - MIN_SAVING) * ids.numel()
+        else None
     )
 
 

@@ -67,11 +67,11 @@ def best_spans(
         # `most` spans, and more where others equal the last, in the order of their positions.
         where = ((row >= bar) & (row > -math.inf)).nonzero()[:, 0]
         values, order = row[where].sort(descending=True, stable=True)
-        kept = where[order[:most]].tolist()
+        places = where[order[:most]].tolist()
         spans.append(
             [
                 (value, at // longest, at // longest + at % longest)
-                for value, at in zip(values[:most].tolist(), kept, strict=True)
+                for value, at in zip(values[:most].tolist(), places, strict=True)
             ]
         )
     return spans

@@ -77,9 +77,9 @@ def check_state_options(options: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: there is no such option, or a length is out of range.
     """
-    known = StateOptions.__annotations__
-    if unknown := next((name for name in options if name not in known), None):
-        raise ConfigError(f"Perplexity has no option {unknown!r}. {nearest(unknown, known)}")
+    option_names = StateOptions.__annotations__
+    if unknown := next((name for name in options if name not in option_names), None):
+        raise ConfigError(f"Perplexity has no option {unknown!r}. {nearest(unknown, option_names)}")
     lengths = ("target_length", "max_distance", NEURAL)
     check_at_least(1, **{name: options.get(name) for name in lengths})
     check_at_least(0, memory_length=options.get("memory_length"))

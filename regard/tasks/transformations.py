@@ -26,8 +26,8 @@ def transformed(
     If the tokenizer already defines these special tokens they are reused. A model that keeps the
     head of its `source` keeps its own input format, with which the head was trained.
     """
-    kept = set(model.heads.values()) & set(source.heads.values())
-    if not model.encoder.adds_special_tokens or kept:
+    kept_heads = set(model.heads.values()) & set(source.heads.values())
+    if not model.encoder.adds_special_tokens or kept_heads:
         return model, tokenizer
     if not _has_special_tokens(tokenizer):
         roles = {role: token for role, token in SPECIAL_TOKENS.items() if role != "pad"}

@@ -58,7 +58,7 @@ def replaced(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, own in before.items():
+        for module, forward in before.items():
             del module.forward  # that of the class is used again
-            if own is not None:
-                module.forward = own
+            if forward is not None:
+                module.forward = forward

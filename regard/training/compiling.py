@@ -62,5 +62,7 @@ def compiling(compiled: Sequence[CompiledBlock]) -> Iterator[None]:
         return
     limit = max(torch._dynamo.config.recompile_limit, RECOMPILATIONS * len(compiled))
     with torch._dynamo.config.patch(recompile_limit=limit):
-        with replaced({one.block: one.forward for one in compiled}):
+        with replaced(
+            {compiled_block.block: compiled_block.forward for compiled_block in compiled}
+        ):
             yield

@@ -142,8 +142,8 @@ def published_rate(name: str) -> float | None:
     """FLOP/s of a GPU whose name has a name of `RATES` as words of its own; None for others: an RTX
     A4000 is no A40.
     """
-    for known, rate in RATES.items():
-        if re.search(rf"\b{known}\b", name):
+    for gpu, rate in RATES.items():
+        if re.search(rf"\b{gpu}\b", name):
             return rate * 1e12
     return None
 

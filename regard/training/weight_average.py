@@ -75,12 +75,12 @@ class WeightAverage:
         if not self.has_begun:
             yield
             return
-        own = [weight.detach().clone() for weight in self.weights]
+        weights_before = [weight.detach().clone() for weight in self.weights]
         self.put_into_model()
         try:
             yield
         finally:
-            _copy(own, self.weights)
+            _copy(weights_before, self.weights)
 
     def put_into_model(self) -> None:
         """Fill the model with the mean, where there is one."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from regard.data.datasets.records import RecordReader, Source, items_of
 from regard.data.files import lines
 from regard.data.header_rows import OF_TAGS, OF_WORDS, header_error
-from regard.data.readers import Location, found, text_of
+from regard.data.readers import Location, field_value, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -138,7 +138,7 @@ def _columns(count: int) -> str:
 
 def _from_item(item: object, location: Location) -> TaggedSentence:
     if isinstance(item, Mapping):
-        item = tuple(found(item, key, location) for key in ("words", "tags"))
+        item = tuple(field_value(item, key, location) for key in ("words", "tags"))
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
         raise DataError(*location, "must be a pair: a list of words and a list of tags.")
     if any(isinstance(part, str) or not isinstance(part, Sequence) for part in item):

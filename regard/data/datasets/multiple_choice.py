@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.data.datasets.records import RecordReader, Source, items_of, must_be, read_json_file
 from regard.data.files import ending, open_bytes
-from regard.data.readers import CsvReader, JsonLinesReader, Location, found, text_of, texts_of
+from regard.data.readers import CsvReader, JsonLinesReader, Location, field_value, text_of, texts_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -96,7 +96,7 @@ def _plain(record: Mapping[str, Any], location: Location, labels: bool) -> Choic
     )
     if not context and not question:
         raise DataError(*location, "has neither a `context` nor a `question`.")
-    choices = _choices(found(record, "choices", location), location)
+    choices = _choices(field_value(record, "choices", location), location)
     answer = _answer(record, "answer", choices, location) if labels else None
     return ChoiceQuestion(context, question, choices, answer)
 
@@ -123,7 +123,7 @@ def _dream(item: object, location: Location, labels: bool) -> Iterator[ChoiceQue
         (question,) = texts_of(
             must_be(record, dict, "a question", location), ("question",), location
         )
-        choices = _choices(found(record, "choice", location), location)
+        choices = _choices(field_value(record, "choice", location), location)
         answer = _answer(record, "answer", choices, location) if labels else None
         yield ChoiceQuestion(context, question, choices, answer)
 

@@ -19,7 +19,7 @@ from regard.data.datasets.records import (
     must_be,
     read_json_file,
 )
-from regard.data.readers import Location, found, text_of, texts_of
+from regard.data.readers import Location, field_value, text_of, texts_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -82,7 +82,7 @@ def _questions(
 def _articles(path: str) -> Iterator[tuple[Location, Any]]:
     """The articles of a file, with their locations."""
     whole: Location = (path, None)
-    articles = found(must_be(read_json_file(path), dict, "the whole", whole), "data", whole)
+    articles = field_value(must_be(read_json_file(path), dict, "the whole", whole), "data", whole)
     for i, article in enumerate(must_be(articles, list, "`data`", whole)):
         yield (f"{path}, data[{i}]", None), article
 
@@ -102,8 +102,8 @@ def _records(entries: Iterable[tuple[Location, Any]]) -> Iterator[tuple[Location
         for i, paragraph in enumerate(paragraphs):
             location = f"{name}.paragraphs[{i}]", line
             must_be(paragraph, dict, "a paragraph", location)
-            questions = must_be(found(paragraph, "qas", location), list, "`qas`", location)
-            context = found(paragraph, "context", location) if questions else ""
+            questions = must_be(field_value(paragraph, "qas", location), list, "`qas`", location)
+            context = field_value(paragraph, "context", location) if questions else ""
             for k, record in enumerate(questions):
                 inner = f"{location[0]}.qas[{k}]", line
                 must_be(record, dict, "a question", inner)
@@ -130,8 +130,10 @@ def _question(record: Mapping[str, Any], location: Location, labels: bool) -> Qu
 def _answers(answers: object, location: Location) -> tuple[AnswerSpan, ...]:
     """From a list of objects, or an object of two lists."""
     if isinstance(answers, Mapping):
-        texts = must_be(found(answers, "text", location), list, "`text`", location)
-        starts = must_be(found(answers, "answer_start", location), list, "`answer_start`", location)
+        texts = must_be(field_value(answers, "text", location), list, "`text`", location)
+        starts = must_be(
+            field_value(answers, "answer_start", location), list, "`answer_start`", location
+        )
         if len(texts) != len(starts):
             problem = f"has {len(texts)} answers, but {len(starts)} starts of them."
             raise DataError(*location, problem)
@@ -140,7 +142,9 @@ def _answers(answers: object, location: Location) -> tuple[AnswerSpan, ...]:
     for record in records:
         must_be(record, dict, "an answer", location)
     return tuple(
-        _answer(found(r, "text", location), found(r, "answer_start", location), location)
+        _answer(
+            field_value(r, "text", location), field_value(r, "answer_start", location), location
+        )
         for r in records
     )
 

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any
 
 from regard.data.datasets.records import RecordReader, Source, check_choice, items_of, must_be
-from regard.data.readers import JsonLinesReader, Location, found, text_of
+from regard.data.readers import JsonLinesReader, Location, field_value, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -69,7 +69,7 @@ def _lines(path: str) -> Iterator[tuple[Location, Any]]:
 
 
 def _texts(record: Mapping[str, Any], names: Iterable[str], location: Location) -> dict[str, str]:
-    return {name: text_of(name, found(record, name, location), location) for name in names}
+    return {name: text_of(name, field_value(record, name, location), location) for name in names}
 
 
 def _objects(items: Iterable[Any], what: str, location: Location) -> Iterator[dict[str, Any]]:
@@ -79,7 +79,7 @@ def _objects(items: Iterable[Any], what: str, location: Location) -> Iterator[di
 
 def _index(entity: Mapping[str, Any], name: str, location: Location) -> int:
     """A position of a character."""
-    index = must_be(found(entity, name, location), int, f"`{name}` of an entity", location)
+    index = must_be(field_value(entity, name, location), int, f"`{name}` of an entity", location)
     if index < 0:
         raise DataError(*location, f"`{name}` of an entity must be at least 0, but is {index}.")
     return index
@@ -87,7 +87,7 @@ def _index(entity: Mapping[str, Any], name: str, location: Location) -> int:
 
 def _label(record: Mapping[str, Any], choices: tuple[str, ...], location: Location) -> str:
     """The right choice: by name, by true and false, or by its number from 0."""
-    value = found(record, "label", location)
+    value = field_value(record, "label", location)
     if isinstance(value, bool):
         value = str(value).lower()
     elif isinstance(value, int) and 0 <= value < len(choices):
@@ -124,15 +124,17 @@ def _copa(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlueQu
 
 def _multirc(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlueQuestion]:
     """The answers to the questions about a passage, each right or wrong."""
-    passage = text_of("passage.text", found(record, "passage.text", location), location)
+    passage = text_of("passage.text", field_value(record, "passage.text", location), location)
     questions = must_be(
-        found(record, "passage.questions", location), list, "a list of questions", location
+        field_value(record, "passage.questions", location), list, "a list of questions", location
     )
     for number, entry in enumerate(_objects(questions, "a question", location)):
-        question = text_of("question", found(entry, "question", location), location)
-        answers = must_be(found(entry, "answers", location), list, "a list of answers", location)
+        question = text_of("question", field_value(entry, "question", location), location)
+        answers = must_be(
+            field_value(entry, "answers", location), list, "a list of answers", location
+        )
         for answer in _objects(answers, "an answer", location):
-            text = text_of("text", found(answer, "text", location), location)
+            text = text_of("text", field_value(answer, "text", location), location)
             fields = {"passage": passage, "question": question, "answer": text}
             right = (_label(answer, BOOLEANS, location),)
             yield SuperGlueQuestion(fields, BOOLEANS, right, f"{location[1]}:{number}")
@@ -140,9 +142,9 @@ def _multirc(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlu
 
 def _record(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlueQuestion]:
     """Queries with a placeholder for one of the entities of the passage."""
-    passage = text_of("passage.text", found(record, "passage.text", location), location)
+    passage = text_of("passage.text", field_value(record, "passage.text", location), location)
     spans = must_be(
-        found(record, "passage.entities", location), list, "a list of entities", location
+        field_value(record, "passage.entities", location), list, "a list of entities", location
     )
     # Both ends of an entity are part of it.
     named = (
@@ -152,15 +154,17 @@ def _record(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlue
     entities = tuple(dict.fromkeys(text for text in named if text.strip()))
     if len(entities) < 2:
         raise DataError(*location, f"has {len(entities)} entities, but a choice needs two.")
-    queries = must_be(found(record, "qas", location), list, "a list of queries", location)
+    queries = must_be(field_value(record, "qas", location), list, "a list of queries", location)
     for entry in _objects(queries, "a query", location):
-        query = text_of("query", found(entry, "query", location), location)
+        query = text_of("query", field_value(entry, "query", location), location)
         before, placed, after = query.partition(PLACEHOLDER)
         if not placed:
             raise DataError(*location, f"has a query without {PLACEHOLDER}: {query!r:.80}.")
-        answers = must_be(found(entry, "answers", location), list, "a list of answers", location)
+        answers = must_be(
+            field_value(entry, "answers", location), list, "a list of answers", location
+        )
         answer_items = _objects(answers, "an answer", location)
-        texts = (text_of("text", found(a, "text", location), location) for a in answer_items)
+        texts = (text_of("text", field_value(a, "text", location), location) for a in answer_items)
         right = tuple(dict.fromkeys(texts))
         if not right:
             raise DataError(*location, "has a query without an answer.")

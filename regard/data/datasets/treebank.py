@@ -40,18 +40,18 @@ def read_treebank(
 
 def _trees(source: Source, report: ReadReport) -> Iterator[tuple[int, ConstituencyTree]]:
     items = items_of(source)
-    found = (
+    numbered = (
         _from_brackets(str(source))
         if items is None
         else ((location[1] or 0, _from_item(item, location)) for location, item in items)
     )
-    for line, tree in found:
+    for line, whole in numbered:
         report.read += 1
-        kept = simplified(tree)
-        if kept is None:
+        tree = simplified(whole)
+        if tree is None:
             report.note("tree without a word left out", line)
         else:
-            yield line, kept
+            yield line, tree
 
 
 def _from_brackets(path: str) -> Iterator[tuple[int, ConstituencyTree]]:
@@ -69,9 +69,9 @@ def _from_item(item: object, location: Location) -> ConstituencyTree:
     if not isinstance(item, str):
         raise DataError(*location, 'must be brackets, or an object {"tree": brackets}.')
     try:
-        found = read_trees(item)
+        trees = read_trees(item)
     except TreeError as error:
         raise DataError(*location, error.problem) from None
-    if len(found) != 1:
-        raise DataError(*location, f"must be one tree, but is {len(found)}.")
-    return found[0]
+    if len(trees) != 1:
+        raise DataError(*location, f"must be one tree, but is {len(trees)}.")
+    return trees[0]

@@ -192,9 +192,9 @@ def processes() -> Processes:
 
 
 @contextmanager
-def active(several: Processes) -> Iterator[None]:
+def active(group: Processes) -> Iterator[None]:
     """Inside, `processes` gives these."""
-    _active.append(several)
+    _active.append(group)
     try:
         yield
     finally:
