@@ -138,8 +138,10 @@ def count_words(texts: Iterable[str]) -> dict[str, int]:
     """The words between white space -> their counts, in the order in which they are first read.
 
     Raises:
-        RegardError: a text is no str, or has half of a surrogate pair.
+        RegardError: `texts` is one str, or a text is no str or has half of a surrogate pair.
     """
+    if isinstance(texts, str):
+        raise RegardError("`texts` must be several texts, but is one str. Wrap it: [text].")
     counts: Counter[str] = Counter()
     for number, text in enumerate(texts):
         if problem := text_problem(text):

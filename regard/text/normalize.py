@@ -14,7 +14,7 @@ from tokenizers import normalizers, pre_tokenizers
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
 from regard.suggest import nearest
 
 UNICODE_FORMS: dict[str, Callable[[], Normalizer]] = {
@@ -46,7 +46,7 @@ class Preprocessing:
     split: a key of `SPLITS`
 
     Raises:
-        ConfigError: `unicode_form` or `split` is unknown.
+        ConfigError: `unicode_form` or `split` is unknown, or another field is no bool.
     """
 
     unicode_form: str = "none"
@@ -63,6 +63,9 @@ class Preprocessing:
                 raise ConfigError(
                     f"`{name}` is {value!r}, which is unknown. {nearest(str(value), known)}"
                 )
+        for name in ("clean", "isolate_cjk", "strip_accents", "lowercase"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"`{name}` must be true or false, but is {shown(value)}.")
 
     def check_split(self, *allowed: str) -> None:
         """Raise a ConfigError unless `split` is one of those that a kind of tokenizer allows."""

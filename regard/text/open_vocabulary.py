@@ -19,7 +19,7 @@ import tokenizers
 
 from regard.errors import RegardError
 from regard.text.encoding import Encoding
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, id_lists, is_id, text_list
 
 
 class UnknownWords:
@@ -94,7 +94,7 @@ class OpenVocabulary(Tokenizer):
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """See `Tokenizer`."""
-        texts = texts if isinstance(texts, str | list) else list(texts)
+        texts = text_list(texts)
         rows = super().encode_many(texts)
         return [
             self.encode(text).ids if self.unk_id in ids else ids
@@ -103,8 +103,10 @@ class OpenVocabulary(Tokenizer):
 
     def token(self, id: int) -> str:
         """See `Tokenizer`."""
-        words, number = self.unknown_words.words, int(id) - self.vocab_size
-        return words[number] if 0 <= number < len(words) else super().token(id)
+        words, size = self.unknown_words.words, self.vocab_size
+        if is_id(id, size + len(words)) and id >= size:
+            return words[int(id) - size]
+        return super().token(id)
 
     def label(self, id: int) -> str:
         """See `Tokenizer`; a word outside of the vocabulary as it is."""
@@ -114,9 +116,9 @@ class OpenVocabulary(Tokenizer):
         """See `Tokenizer`; a word outside of the vocabulary stands between spaces.
 
         Raises:
-            RegardError: an id was never given.
+            RegardError: an id was never given, or is no whole number.
         """
-        return [self._decoded(list(ids)) for ids in sequences]
+        return [self._decoded(ids) for ids in id_lists(sequences)]
 
     def _decoded(self, ids: Sequence[int]) -> str:
         parts: list[list[int]] = [[]]

@@ -23,7 +23,7 @@ from regard.text import sentencepiece
 from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of
 from regard.text.templates import Template
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, text_list
 from regard.text.unigram import SPACE
 
 
@@ -99,9 +99,7 @@ class PieceTokenizer(Tokenizer):
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """See `Tokenizer`."""
-        if isinstance(texts, str):
-            return super().encode_many(texts)
-        texts = list(texts)
+        texts = text_list(texts)
         unknown = self.pieces.unk_id
         return [
             self.encode(text).ids

@@ -142,7 +142,7 @@ class Tokenizer:
         Raises:
             RegardError: there is none.
         """
-        token = self._fast.id_to_token(int(id)) if _is_id(id, self.vocab_size) else None
+        token = self._fast.id_to_token(int(id)) if is_id(id, self.vocab_size) else None
         if token is None:
             raise RegardError(f"`id` must be an id below {self.vocab_size}, but is {id!r}.")
         return token
@@ -215,12 +215,7 @@ class Tokenizer:
         Raises:
             RegardError: `texts` is one str or not iterable, or a text cannot be encoded.
         """
-        if isinstance(texts, str):
-            raise RegardError("`texts` must be several texts, but is one str. Use encode(text).")
-        try:
-            texts = texts if isinstance(texts, list) else list(texts)
-        except TypeError:
-            raise RegardError(f"`texts` must be several texts, but is {texts!r:.80}.") from None
+        texts = text_list(texts)
         if set(map(type, texts)) - {str}:  # the library would read a tuple as two texts
             for number, text in enumerate(texts):
                 if not isinstance(text, str):
@@ -263,16 +258,14 @@ class Tokenizer:
         Ids from `vocab_size` on give nothing: a model may predict more than its tokenizer has.
 
         Raises:
-            RegardError: an id is negative, or the file's decoder fails on the ids.
+            RegardError: an id is negative or no whole number, or the file's decoder fails on the
+                ids.
         """
         drop, size = self.special_ids - {self.unk_id}, self.vocab_size
-        try:
-            rows = [[i for i in _as_list(ids) if i not in drop and i < size] for ids in sequences]
-        except TypeError as error:
-            raise RegardError(f"ids must be lists of whole numbers: {error}.") from None
+        rows = [[i for i in ids if i not in drop and i < size] for ids in id_lists(sequences)]
         for ids in rows:
-            if wrong := [i for i in ids if not _is_id(i, size)]:
-                raise RegardError(f"ids must lie in [0, {size}), but one is {wrong[0]!r}.")
+            if wrong := [i for i in ids if i < 0]:
+                raise RegardError(f"ids must lie in [0, {size}), but one is {wrong[0]}.")
         try:
             texts = self._fast.decode_batch(rows, skip_special_tokens=False)
         except BaseException as error:
@@ -426,9 +419,33 @@ def _rebuild(saved: str, *others: Any) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(saved), *others)
 
 
-def _as_list(ids: Any) -> list[int]:
-    """A list of plain ints; tensors and arrays have `tolist`."""
-    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
+def text_list(texts: Iterable[str]) -> list[str]:
+    """Several texts as a list.
+
+    Raises:
+        RegardError: they are one str, or nothing that can be iterated over.
+    """
+    if isinstance(texts, str):
+        raise RegardError("`texts` must be several texts, but is one str. Use encode(text).")
+    try:
+        return texts if isinstance(texts, list) else list(texts)
+    except TypeError:
+        raise RegardError(f"`texts` must be several texts, but is {texts!r:.80}.") from None
+
+
+def id_lists(sequences: Any) -> list[list[int]]:
+    """Sequences of ids, tensors and arrays too, as lists of plain ints.
+
+    Raises:
+        RegardError: one is no sequence of whole numbers.
+    """
+    try:
+        return [
+            [index(i) for i in (ids.tolist() if hasattr(ids, "tolist") else ids)]
+            for ids in sequences
+        ]
+    except TypeError as error:
+        raise RegardError(f"ids must be lists of whole numbers: {error}.") from None
 
 
 def _without_nulls(value: Any) -> Any:
@@ -438,7 +455,7 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
-def _is_id(value: Any, size: int) -> bool:
+def is_id(value: Any, size: int) -> bool:
     """Whether this is a whole number below `size`."""
     try:
         return 0 <= index(value) < size

@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from importlib import import_module
+from numbers import Integral
 from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, RegardError, shown
 from regard.suggest import nearest
 from regard.text import KINDS
 from regard.text.normalize import Preprocessing
@@ -19,6 +20,9 @@ from regard.text.special_tokens import TrainerInput, roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
+# Options of trainers that are whole numbers -> the least of each; None where it is the default.
+COUNTS = {"min_frequency": 0, "alphabet_limit": 1, "max_word_length": 1, "max_subword_length": 1}
+MOST = 2**31 - 1
 
 
 def train(
@@ -45,13 +49,15 @@ def train(
     The same texts in the same order give the same tokenizer, on every machine.
 
     Raises:
-        ConfigError: the kind or an option is unknown, or `vocab_size` cannot hold the alphabet.
+        ConfigError: the kind or an option is unknown, a value is of a wrong type or out of range,
+            or `vocab_size` cannot hold the alphabet.
         RegardError: a text is no str, or has half of a surrogate pair.
     """
     if kind not in KINDS:
         raise ConfigError(f"There is no kind of tokenizer {kind!r}. {nearest(kind, KINDS)}")
     learn, preprocessing, trainer_options = _resolve(kind, options)
     names = _checked_special_tokens(special_tokens)
+    _check_count("vocab_size", vocab_size, 1)
     if vocab_size <= len(names):
         raise ConfigError(
             f"`vocab_size` must be above the {len(names)} special tokens, but is {vocab_size}."
@@ -71,15 +77,26 @@ def _resolve(
     address, defaults = KINDS[kind]
     module, _, function = address.partition(":")
     learn = getattr(import_module(module), function)
-    own = [p.name for p in inspect.signature(learn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    parameters = inspect.signature(learn).parameters.values()
+    own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     shared = [field.name for field in fields(Preprocessing)]
     for name in options:
         if name not in own and name not in shared:
             raise ConfigError(
-                f"`{name}` is not an option of kind {kind!r}. {nearest(name, own + shared)}"
+                f"`{name}` is not an option of kind {kind!r}. {nearest(name, [*own, *shared])}"
             )
+    for name, least in COUNTS.items():
+        if name in options and (options[name] is not None or own[name] is not None):
+            _check_count(name, options[name], least)
     preprocessing = Preprocessing(**(defaults | {k: v for k, v in options.items() if k in shared}))
     return learn, preprocessing, {k: v for k, v in options.items() if k in own}
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if not isinstance(value, Integral) or not least <= value <= MOST:
+        raise ConfigError(
+            f"`{name}` must be a whole number from {least} to {MOST:,}, but is {shown(value)}."
+        )
 
 
 def _checked_special_tokens(special_tokens: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
 from regard.text.special_tokens import TrainerInput
 from regard.text.unigram import SPACE
 
@@ -55,10 +55,10 @@ def train(
         ConfigError: an option is out of range, or `vocab_size` cannot hold the characters.
     """
     inputs.preprocessing.check_split("whitespace")
-    if max_subword_length < 1 or not 0 < character_coverage <= 1:
+    if not isinstance(character_coverage, int | float) or not 0 < character_coverage <= 1:
         raise ConfigError(
-            "`max_subword_length` must be at least 1 and `character_coverage` above 0 and at most "
-            f"1, but they are {max_subword_length} and {character_coverage}."
+            "`character_coverage` must be a number above 0 and at most 1, but is "
+            f"{shown(character_coverage)}."
         )
     unknown = inputs.special_tokens.index(inputs.unknown())
     words = Counter([SPACE])  # which is in every vocabulary
@@ -155,6 +155,8 @@ def _seeds(words: Mapping[str, int], max_length: int, by_script: bool) -> tuple[
             counts[char] += count
     candidates, shorter = dict(counts), dict(counts)
     for length in range(2, max_length + 1):
+        if not shorter:
+            break
         longer: Counter[str] = Counter()
         for word, count in words.items():
             for start in range(len(word) - length + 1):

@@ -107,6 +107,7 @@ def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterato
     words: word -> count. Ties: the more frequent pair, then the alphabetically first.
     """
     corpus = SymbolCounts((symbols(word), count) for word, count in words.items())
+    least = max(min_count, 1)  # a pair that does not occur has no score
     holding: defaultdict[str, set[Pair]] = defaultdict(set)  # symbol -> pairs that it is part of
     heap: list[tuple[float, int, Pair]] = []
 
@@ -116,7 +117,7 @@ def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterato
 
     def push(pairs: Iterable[Pair]) -> None:
         for pair in pairs:
-            if corpus.pairs.get(pair, 0) >= min_count:
+            if corpus.pairs.get(pair, 0) >= least:
                 holding[pair[0]].add(pair)
                 holding[pair[1]].add(pair)
                 heapq.heappush(heap, entry(pair))
@@ -126,7 +127,7 @@ def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterato
         top = heapq.heappop(heap)
         left, right = pair = top[2]
         # An entry is stale if a merge has changed its counts since: another one has the new score.
-        if corpus.pairs.get(pair, 0) < min_count or top != entry(pair):
+        if corpus.pairs.get(pair, 0) < least or top != entry(pair):
             continue
         counts = corpus.pairs[pair], corpus.symbols[left], corpus.symbols[right]
         merge = ScoredMerge(left, right, *counts)

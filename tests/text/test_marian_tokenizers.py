@@ -43,6 +43,15 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
+def test_what_is_no_list_of_texts_or_of_ids_is_an_error(folder):
+    tokenizer = Tokenizer.load(folder)
+    for odd in (None, 5, "a text"):
+        with pytest.raises(RegardError, match="`texts` must be several texts"):
+            tokenizer.encode_many(odd)
+    with pytest.raises(RegardError, match="ids must be lists of whole numbers"):
+        tokenizer.decode("a text")
+
+
 def test_ids_of_sources_and_targets_are_those_of_transformers(folder):
     ours = Tokenizer.load(folder)
     theirs = transformers.MarianTokenizer.from_pretrained(folder)

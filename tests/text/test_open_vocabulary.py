@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +50,25 @@ def test_ids_that_were_never_given_raise_an_error():
             tokenizer.token(wrong)
         with pytest.raises(RegardError, match="ids must lie in"):
             tokenizer.decode([wrong])
+
+
+@pytest.mark.parametrize("open_", [False, True])
+def test_ids_of_every_kind_decode_alike_and_others_are_errors(open_):
+    tokenizer = OpenVocabulary.of(closed()) if open_ else closed()
+    ids = [tokenizer.bos_id, *tokenizer.encode("the cat").ids, tokenizer.eos_id]
+    kinds = (tuple, iter, np.array, torch.tensor, lambda ids: list(np.array(ids)))
+    for kind in (*kinds, lambda ids: list(torch.tensor(ids))):
+        assert tokenizer.decode(kind(ids)) == "the cat"
+    assert tokenizer.decode_many(torch.tensor([ids, ids])) == ["the cat"] * 2
+    for odd in (None, 5, "ab", ["a"], [None], [1.5], [math.nan], [1e9], [[1]], torch.ones(2, 2)):
+        with pytest.raises(RegardError, match="ids must be lists of whole numbers"):
+            tokenizer.decode(odd)
+    for odd in (None, 99, "a", [1], 1.5, math.nan, torch.ones(2, 2)):
+        with pytest.raises(RegardError, match="`id` must be an id below"):
+            tokenizer.token(odd)
+    for odd in (None, 5):
+        with pytest.raises(RegardError, match="`texts` must be several texts"):
+            tokenizer.encode_many(odd)
 
 
 def test_tokenizers_made_from_it_share_its_words():

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
 import json
+import math
 import pickle
 import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import fields
 from functools import cache
 
 import pytest
@@ -298,6 +302,25 @@ def test_invalid_training_arguments_raise_errors():
         text.train("words", "the cat", 40)
     with pytest.raises(RegardError, match="at least one text"):
         text.train("byte-bpe", [], 400)
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+def test_options_of_any_value_give_a_tokenizer_or_an_error_that_names_them(kind):
+    values = (-1, 0, 1.5, math.nan, "a", None, [], 2**31, 2**70, True)
+    module, _, function = text.KINDS[kind][0].partition(":")
+    learn = getattr(importlib.import_module(module), function)
+    parameters = inspect.signature(learn).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    for name in (*names, *(field.name for field in fields(text.Preprocessing))):
+        for value in values:
+            try:
+                tokenizer = text.train(kind, LINES, 400, **{name: value})
+                assert tokenizer.decode(tokenizer.encode("the cat").ids)
+            except ConfigError as error:
+                assert f"`{name}`" in str(error), (name, value)
+    for size in values:
+        with pytest.raises(ConfigError, match="`vocab_size`"):
+            text.train(kind, LINES, size)
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
