@@ -44,8 +44,6 @@ class CIDEr:
         Raises:
             RegardError: not as many references as captions, or one that is no string, or none.
         """
-        if isinstance(hypotheses, str) or isinstance(references, str):
-            raise RegardError("`hypotheses` and `references` must be lists, but one is a string.")
         check_equal(hypotheses, references, "hypotheses", "references")
         for caption, image_references in zip(hypotheses, references, strict=True):
             texts = references_of(image_references)

@@ -186,7 +186,7 @@ class Matthews(_Confusion):
         spread = [
             n * n - sum(count * count for count in sums.values()) for sums in (predicted, targets)
         ]
-        below = math.sqrt(spread[0]) * math.sqrt(spread[1])
+        below = math.sqrt(spread[0] * spread[1])  # exactly `above` where all is right
         return self._score("Matthews correlation", above / below if below else 0.0)
 
 

@@ -101,7 +101,7 @@ class Perplexity:
         mean = self.nats / self.count
         if self._quantity != "perplexity":
             return mean / math.log(2)
-        return math.exp(mean) if mean < 709 else math.inf
+        return math.inf if mean > 709 else math.exp(mean)  # NaN stays NaN
 
     @property
     def signature(self) -> str:

@@ -35,8 +35,6 @@ class ROUGE:
         Raises:
             RegardError: not as many references as hypotheses, or one of them is no string.
         """
-        if isinstance(hypotheses, str) or isinstance(references, str):
-            raise RegardError("`hypotheses` and `references` must be lists, but one is a string.")
         check_equal(hypotheses, references, "hypotheses", "references")
         for pair in zip(hypotheses, references, strict=True):
             for text in pair:

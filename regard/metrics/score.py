@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Protocol
@@ -121,9 +121,11 @@ def references_of(given: Any) -> list[Any]:
 
 
 def check_equal(first: Sized, second: Sized, what: str, others: str) -> None:
-    """Raise RegardError for columns of unequal length, and for what has no length."""
+    """Raise RegardError for columns of unequal length, and for what is no list, array or tensor: a
+    string would be read letter by letter, and a set has no order.
+    """
     for column, name in ((first, what), (second, others)):
-        if not has_length(column):
+        if isinstance(column, str | bytes | Set | Mapping) or not has_length(column):
             raise RegardError(f"The {name} must be a list, but are {shown(column)}.")
     if len(first) != len(second):
         raise RegardError(

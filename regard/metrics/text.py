@@ -33,8 +33,6 @@ class _CorpusScore:
             RegardError: not as many references as hypotheses; a sentence that is no string or
                 has no reference.
         """
-        if isinstance(hypotheses, str) or isinstance(references, str):
-            raise RegardError("`hypotheses` and `references` must be lists, but one is a string.")
         check_equal(hypotheses, references, "hypotheses", "references")
         for hypothesis, reference in zip(hypotheses, references, strict=True):
             sentence_references = references_of(reference)

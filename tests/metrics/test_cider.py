@@ -82,7 +82,7 @@ def test_wrong_input_is_an_error():
         metric.result()
     with pytest.raises(RegardError, match="Caption 0 has no reference"):
         metric.add(["a"], [[]])
-    with pytest.raises(RegardError, match="must be lists"):
+    with pytest.raises(RegardError, match="must be a list"):
         metric.add("a", [["a"]])
     with pytest.raises(RegardError, match="must be a string, but is 3"):
         metric.add(["a"], [["b", 3]])

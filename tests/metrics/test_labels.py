@@ -51,6 +51,15 @@ def test_f1_macro_f1_and_matthews_equal_those_of_scikit_learn(rows):
     assert fed(Matthews(), found, wanted).value == pytest.approx(correlation, abs=1e-12)
 
 
+@pytest.mark.parametrize("counts", [(1, 1, 1), (1, 2, 3), (5, 7, 11), (3, 1, 9)])
+def test_matthews_of_right_and_of_opposite_predictions_is_within_its_bounds(counts):
+    labels = [name for name, count in zip("abc", counts, strict=True) for _ in range(count)]
+    assert fed(Matthews(), labels, labels).value == 1.0
+    two = [name for name in labels if name != "c"]
+    opposite = [{"a": "b", "b": "a"}[name] for name in two]
+    assert fed(Matthews(), opposite, two).value == -1.0
+
+
 def test_metrics_of_two_labels_equal_the_values_worked_by_hand():
     # 3 hits, 1 false alarm, 2 misses, 4 rightly left alone
     found, wanted = list("1111000000"), list("1110110000")

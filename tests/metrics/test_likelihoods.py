@@ -134,3 +134,12 @@ def test_the_signature_counts_unknown_words():
     meter.add(6.0, 3, unknown=1)
     meter.add(2.0, 1, unknown=1)
     assert meter.result().signature == "unit:word|tok:words-10|window:carried|count:4|unk:2"
+
+
+@pytest.mark.parametrize("nats", [0.0, 1.5, 2e3, 1e300, math.inf, math.nan])
+def test_perplexity_is_the_exponential_of_the_mean_whatever_it_is(nats):
+    """NaN, of weights that diverged, stays NaN."""
+    meter = PerplexityMeter(Protocol("token", "words"))
+    meter.add(nats, 2)
+    with np.errstate(over="ignore"):
+        assert meter.result().value == pytest.approx(np.exp(nats / 2), nan_ok=True)

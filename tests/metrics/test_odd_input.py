@@ -32,6 +32,16 @@ def test_columns_of_any_kind_give_a_score_or_an_error(name):
             assert len(str(error)) > 15
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("column", ["ab", b"ab", {"a", "b"}, {"a": 1, "b": 2}])
+def test_a_column_that_is_no_list_is_an_error(name, column):
+    """A string is not its letters, and a set has no order."""
+    for batch in ((column, ["a", "b"]), (["a", "b"], column), (column, column)):
+        metric = metric_class(name)(*(["a"] if name == "f1" else []))
+        with pytest.raises(RegardError):
+            metric.add(*batch)
+
+
 @pytest.mark.parametrize("score", [bleu, chrf])
 def test_hypotheses_of_any_kind_give_a_score_or_an_error(score):
     for given in itertools.product(ODD, ODD):

@@ -96,7 +96,7 @@ def test_invalid_hypotheses_and_options_raise_errors():
             metric.result()
         with pytest.raises(RegardError, match="2 hypotheses and 1 references"):
             metric.add(["a", "b"], ["a"])
-        with pytest.raises(RegardError, match="must be lists"):
+        with pytest.raises(RegardError, match="must be a list"):
             metric.add("a", ["a"])
         with pytest.raises(RegardError, match="Sentence 0 must be a string, but is None"):
             metric.add([None], ["a"])
