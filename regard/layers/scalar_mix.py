@@ -164,7 +164,7 @@ def choice_of(layers: str | int | LayerChoice) -> LayerChoice:
         return CHOICES[layers]
     if layers.startswith(MIX):
         return _mix(layers.removeprefix(MIX))
-    if layers.lstrip("-").isdecimal():
+    if layers.removeprefix("-").isdecimal():
         return SingleLayer(int(layers))
     raise ConfigError(
         f"There is no choice of layers {layers!r}. {nearest(layers, [*CHOICES, MIX])} The number "

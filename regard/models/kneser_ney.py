@@ -131,6 +131,11 @@ class KneserNeyHead:
     def __init__(self, tables: Sequence[NGramTable]):
         self.tables = tables
 
+    @property
+    def _lengths(self) -> range:
+        """The lengths of contexts in n-grams: those longer than every sentence do not occur."""
+        return range(1, sum(len(table.key) > 0 for table in self.tables))
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Log-probabilities: contexts (..., order - 1) -> (..., V)."""
         size = max(1, PARTS // self.tables[0].vocab_size)
@@ -150,7 +155,7 @@ class KneserNeyHead:
         counted = targets != IGNORE
         contexts, targets = hidden[counted], targets[counted]
         total = self.tables[0].log_prob[targets]
-        for length in range(1, len(self.tables)):
+        for length in self._lengths:
             context, shorter, longer = self._of_contexts(contexts, length)
             ngrams = longer.find(context, targets)
             backed_off = total + shorter.log_backoff[context].where(context >= 0, 0.0)
@@ -160,7 +165,7 @@ class KneserNeyHead:
     def _distributions(self, contexts: Tensor) -> Tensor:
         """(N, order - 1) -> (N, V)"""
         log_probs = self.tables[0].log_prob.repeat(len(contexts), 1)
-        for length in range(1, len(self.tables)):
+        for length in self._lengths:
             context, shorter, longer = self._of_contexts(contexts, length)
             log_probs += shorter.log_backoff[context].where(context >= 0, 0.0)[:, None]
             rows, numbers = longer.following(context)

@@ -246,3 +246,20 @@ def test_a_file_that_was_cut_off_is_an_error(arpa, tmp_path):
         (tmp_path / "cut.arpa").write_text(text[: text.rindex("\n", 0, end) + 1])
         with pytest.raises(CheckpointError, match="it is incomplete"):
             read_arpa(tmp_path / "cut.arpa", tokenizer)
+
+
+@pytest.mark.filterwarnings("ignore:.*too few")
+@pytest.mark.parametrize("longest", [0, 1, 2])
+def test_n_grams_longer_than_every_sentence_change_nothing(longest):
+    """The longest of a sentence of n tokens are n + 2 tokens, with `eos` at both ends."""
+    ids = stream([text[:longest] for text in sentences(0, 400)])
+    wanted = KneserNey.fit(ids, KneserNeyConfig(V, longest + 2))
+    tokens = torch.tensor([[EOS, 3, 4, EOS, 5, 3, 3, 3, 3]])
+    for order in range(longest + 3, longest + 6):
+        model = KneserNey.fit(ids, KneserNeyConfig(V, order))
+        hidden = model(tokens).hidden
+        by_order = wanted.head.logits(wanted(tokens).hidden)
+        assert torch.equal(model.head.logits(hidden), by_order)
+        loss, count = model.head.loss(hidden[0, :-1], tokens[0, 1:])
+        nats = -by_order[0, :-1].double().gather(1, tokens[0, 1:, None]).sum()
+        assert count == 8 and loss.item() == pytest.approx(nats.item(), rel=1e-6)
