@@ -93,7 +93,7 @@ def _resolve(
 
 
 def _check_count(name: str, value: object, least: int) -> None:
-    if not isinstance(value, Integral) or not least <= value <= MOST:
+    if not isinstance(value, Integral) or not least <= int(value) <= MOST:
         raise ConfigError(
             f"`{name}` must be a whole number from {least} to {MOST:,}, but is {shown(value)}."
         )
