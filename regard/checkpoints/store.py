@@ -163,9 +163,17 @@ def verify_folder(folder: Path) -> None:
     """Compare every file with the manifest.
 
     Raises:
-        CheckpointError: a file differs, is missing, or cannot be read.
+        CheckpointError: a file differs, is missing, or cannot be read; or the manifest does not
+            name one that is read.
     """
     checksums = _readable(folder / MANIFEST, lambda path: read_json(path, Manifest)).sha256
+    there = {path.name for path in folder.glob("*.safetensors")}
+    there |= {name for name in (FACTS, shards.INDEX) if (folder / name).exists()}
+    if unnamed := sorted(there - checksums.keys()):
+        raise CheckpointError(
+            f"{folder / MANIFEST} has no checksum of {unnamed[0]}: one of the two files comes from "
+            "elsewhere. Copy the whole folder again."
+        )
     for name, expected in checksums.items():
         if name != Path(name).name:
             raise CheckpointError(f"{folder / MANIFEST}: {name!r} is not the name of a file in it.")

@@ -31,6 +31,7 @@ from regard.errors import RegardError
 from regard.exporting.onnx_state import BucketTable, GraphCache, GraphSource
 from regard.exporting.runtime import Comparison, Difference, ExportSource, WeightsInFile, package
 from regard.layers.positions import SinusoidalPositions
+from regard.models.bigbird import BigBird
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import CrossAttentionModel, Encoder, LanguageModel
 from regard.models.t5 import T5
@@ -151,6 +152,7 @@ class EncoderOutputs(nn.Module):
 
 def _encoder_graph(source: ExportSource) -> Graph:
     names, body = ["input_ids", "attention_mask"], source.body
+    _check_inputs(source)
     if body.segment_types > 1:
         names.append("token_type_ids")
     ids = torch.zeros(2, 3, dtype=torch.long)
@@ -158,6 +160,28 @@ def _encoder_graph(source: ExportSource) -> Graph:
     outputs = _outputs(source)
     module = EncoderOutputs(body, outputs.values())
     return Graph("model", module, inputs, names, (TARGETS,) * len(names), [*outputs])
+
+
+def _check_inputs(source: ExportSource) -> None:
+    """Check that ids and segments are all that an encoder reads, at every length in one way.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    body, config = source.body, source.body.config
+    read = body.complete(source.batch, source.tokenizer).extras.keys() - source.batch.extras.keys()
+    if read:
+        what = f"has inputs for ids and segments alone, but {type(body).__name__} reads "
+        raise source.unsupported(NAME, what + ", ".join(sorted(read)) + " of tokens, too")
+    if isinstance(body, BigBird) and config.attention != "full":
+        if config.full_length < config.max_length:
+            raise source.unsupported(
+                NAME,
+                f"is given no graph of sparse attention, with which this {type(body).__name__} "
+                f"reads texts of more than {config.full_length} tokens",
+                'With "attention_type": "original_full" in config.json every text is read with '
+                "full attention, and then the model can be exported.",
+            )
 
 
 def _outputs(source: ExportSource) -> dict[str, nn.Module]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 
 import pytest
@@ -215,6 +216,19 @@ def test_a_flipped_byte_in_a_checkpoint_raises_an_error(tmp_path):
                 assert torch.equal(tensors["weights"]["a"], TENSORS["weights"]["a"])
         file.write_bytes(whole)
     read_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "facts.json", "more.safetensors"])
+def test_a_file_without_a_checksum_is_not_read(name, tmp_path):
+    folder = tmp_path / "step"
+    write_folder(folder, TENSORS, FACTS)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["sha256"].pop(name, None)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    if name.startswith("more"):
+        shutil.copy(folder / "weights.safetensors", folder / name)
+    with pytest.raises(CheckpointError, match=f"manifest.json has no checksum of {name}"):
+        read_folder(folder)
 
 
 def test_files_are_synced_before_the_folder_is_renamed(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from regard.models import model_class
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import assembled
 from regard.models.gpt2 import GPT2, GPT2Config
@@ -73,6 +74,16 @@ def bert(path: Path, heads: dict[str, int] | None = None, **options: Any) -> Pat
     config = BertConfig(words.vocab_size, **(sizes | {"pad": words.pad_id} | options))
     model = drawn(assembled(Bert(config), heads or {}))
     return saved(Embedding(model, words), path)
+
+
+def encoder(path: Path, name: str, **options: Any) -> Path:
+    """An encoder of another name, of width 12 in 3 heads."""
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    words = tokenizer("wordpiece", special_tokens=special)
+    kind: Any = model_class(name)
+    sizes = {"d_model": 12, "d_ff": 7, "heads": 3, "layers": 1, "max_length": 40}
+    model = kind(kind.Config(words.vocab_size, **(sizes | {"pad": words.pad_id} | options)))
+    return saved(Embedding(drawn(assembled(model, {})), words), path)
 
 
 def transformer(path: Path, prenorm: bool = False, **options: Any) -> Path:

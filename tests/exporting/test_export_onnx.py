@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import small_models as small
+import torch
 
 import regard
+from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.exporting import onnx
 from regard.exporting.runtime import ExportSource
@@ -35,6 +37,12 @@ def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
     [
         (small.recurrent, {}, "is given no graph of the architecture RecurrentLanguageModel"),
         (small.bert, {"heads": {"crf": 3}}, "has no form for the head 'crf'"),
+        (small.encoder, {"name": "segabert"}, "SegaBert reads paragraphs, sentences, tokens of"),
+        (
+            small.encoder,
+            {"name": "big_bird", "block_size": 2, "random_blocks": 1},
+            "reads texts of more than 14 tokens.*original_full",
+        ),
     ],
 )
 def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_written(
@@ -46,6 +54,35 @@ def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_writ
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
     with pytest.raises(ConfigError, match="`quantize` is for: gguf, ctranslate2"):
         regard.export(folder, "onnx", quantize="int8")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("albert", {"d_embedding": 4}),
+        ("big_bird", {"attention": "full"}),
+        ("big_bird", {"block_size": 8, "max_length": 70}),
+        ("distilbert", {"sinusoidal": True}),
+        ("electra", {"d_embedding": 4}),
+        ("mpnet", {}),
+        ("roberta", {"segments": 1}),
+    ],
+)
+def test_texts_of_any_length_that_an_encoder_reads_have_its_states(name, options, tmp_path):
+    """The export compares texts of up to 64 tokens."""
+    longest = {"max_length": 150} | options
+    folder = small.encoder(tmp_path / "model", name, **longest)
+    made = regard.export(folder, "onnx")
+    body = regard.load(folder, device="cpu").model.encoder
+    session, drawn = onnx.Session(made.path / "model.onnx"), torch.Generator().manual_seed(1)
+    for length in (1, longest["max_length"] // 2, longest["max_length"]):
+        ids = torch.randint(5, body.config.vocab_size, (2, length), generator=drawn)
+        texts = Sequences.full(ids)
+        given = [ids, texts.keep.long(), torch.zeros_like(ids)][: len(session.inputs)]
+        with torch.no_grad():
+            wanted = body.encode(texts)
+        found = torch.from_numpy(session.run(*given)[0])
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

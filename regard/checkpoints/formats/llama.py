@@ -37,7 +37,8 @@ SCALING_FIELDS = {
         "rope_original_length": Field("original_max_position_embeddings", None, Size),
     },
 }
-ROTARY = ("rope_parameters", "rope_scaling", "rope_theta", "rope_interleaved")
+PARTIAL = "partial_rotary_factor"  # in the table or, in older files, beside it
+ROTARY = ("rope_parameters", "rope_scaling", "rope_theta", "rope_interleaved", PARTIAL)
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,9 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = table.get("rope_type", table.get("type", "default"))
     if kind not in SCALINGS:
         raise unsupported("rope_type", f"one of {', '.join(SCALINGS)}", kind)
-    if table.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise unsupported("partial_rotary_factor", "1", table["partial_rotary_factor"])
+    for given in (config, table):
+        if given.get(PARTIAL) not in (None, 1, 1.0):
+            raise unsupported(PARTIAL, "1", given[PARTIAL])
     limit = config.get("max_position_embeddings", 2048)
     given = {"original_max_position_embeddings": limit} | dict(table)
     ours = {name: one.read(given) for name, one in SCALING_FIELDS[SCALINGS[kind]].items()}

@@ -6,6 +6,7 @@ in the tensors: later releases of `transformers` write `tie_word_embeddings` tru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -344,8 +345,8 @@ class T5Layout:
         if scale is not None:
             return scale
         # `transformers` 5 never scales mT5's output, but always writes `tie_word_embeddings: true`.
-        version = str(config.get("transformers_version", "4"))
-        never = self.model_type == "mt5" and int(version.split(".")[0]) >= 5
+        release = re.match("[0-9]+", str(config.get("transformers_version")))
+        never = self.model_type == "mt5" and release is not None and int(release[0]) >= 5
         return tie is not False and not never
 
     @property

@@ -144,6 +144,7 @@ def test_rotary_positions_of_older_folders_are_read(old, new):
     ({"rope_parameters": {"rope_theta": "x"}}, "`rope_theta`"),
     ({"rope_parameters": 3}, "`rope_parameters` must be a table"),
     ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "`partial_rotary_factor` must be 1"),
+    ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` must be 1"),
     ({"rope_interleaved": True}, "`rope_interleaved` must be false"),
     ({"num_key_value_heads": 4}, "`key_value_heads` must divide `heads` .6., but is 4"),
     ({"num_key_value_heads": 0}, "`num_key_value_heads`"),
