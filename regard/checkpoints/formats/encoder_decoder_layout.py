@@ -202,7 +202,7 @@ class EncoderDecoderLayout:
     rows: the table of names without the bias of the output.  biased: whether they have one.
     others: names of architectures that hold the same model.  unsupported: architecture -> why not.
     usual: fields of old files and the values that they have.  computed: names of tables that the
-        model computes, which `check_tables` compares.
+        model computes and that are not read.
     """
 
     model: type[nn.Module]

@@ -86,6 +86,7 @@ WHOLE = [
 ]
 INNER = ("blocks.{layer}.feed.inner", f"{ENCODER}.layer.1.DenseReluDense")
 DECODER_INNER = ("decoder.{layer}.feed.inner", f"{DECODER}.layer.2.DenseReluDense")
+EMBEDDING = "shared.weight"
 SHARED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 HEAD = "lm_head.weight"
 # Old files have a relative bias for cross-attention, which no release has ever read.
@@ -308,6 +309,7 @@ class T5Layout:
             return self.encoder.read(fields | {"is_encoder_decoder": False}, given)
         if named not in ("", *self.known_architectures):
             raise unsupported("architectures", " or ".join(self.known_architectures), named)
+        tensors = _with_embedding(tensors)
         ours = self.read_config(config, tensors)
         check_sizes(ours, tensors, "config.json", ConfigError, self._field_names)
         model = T5(ours)
@@ -381,10 +383,16 @@ def is_tied(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
 
     Two equal ones are one, unless config.json says that they are not tied.
     """
-    head, shared = tensors.get(HEAD), tensors.get("shared.weight")
+    head, shared = tensors.get(HEAD), tensors.get(EMBEDDING)
     if head is None or shared is None:
         return True
     return config.get("tie_word_embeddings") is not False and torch.equal(head, shared)
+
+
+def _with_embedding(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The tensors, the embedding under its own name where a file has only that of a stack."""
+    of_stacks = [tensors[name] for name in SHARED if name in tensors]
+    return {EMBEDDING: of_stacks[0], **tensors} if of_stacks else tensors
 
 
 def _of_decoder(name: str) -> bool:
