@@ -186,7 +186,7 @@ class RawRecipe:
             return default
         if value in names:
             return str(value)
-        was = "is missing" if value is None else f"is {_toml(value)}, which is unknown"
+        was = "is missing" if value is None else f"is {toml_value(value)}, which is unknown"
         new = old_names.VALUES.get(key, {}).get(str(value))
         hint = f"It is called {new!r} now." if new else nearest(str(value or ""), names)
         raise ConfigError(f"{self.location(key)}: `{key}` {was}. {hint}")
@@ -568,7 +568,7 @@ def _message(key: str, errors: Sequence[Any]) -> str:
         hint = f'It is called "{new}" now.'
     elif first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
-    return f"{type_error_message(key + index, errors, _toml)} {hint}".rstrip()
+    return f"{type_error_message(key + index, errors, toml_value)} {hint}".rstrip()
 
 
 def _index(error: Any) -> str:
@@ -625,7 +625,7 @@ def _lines(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[str]:
     present = {key: value for key, value in table.items() if value is not None}
     for key, value in present.items():
         if not isinstance(value, Mapping):
-            yield f"{_key(key)} = {_toml(value)}"
+            yield f"{_key(key)} = {toml_value(value)}"
     for key, value in present.items():
         if isinstance(value, Mapping):
             yield f"\n[{'.'.join(map(_key, (*name, key)))}]"
@@ -633,11 +633,15 @@ def _lines(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[str]:
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
 
 
-def _toml(value: Any) -> str:
-    """One value in TOML's notation."""
+def toml_value(value: Any) -> str:
+    """One value in TOML's notation, as an override has it.
+
+    Raises:
+        ConfigError: TOML has no such value.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -646,8 +650,8 @@ def _toml(value: Any) -> str:
         # JSON's escapes are TOML's; only DEL may stand bare in JSON and not in TOML.
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        items = (f"{_key(key)} = {_toml(item)}" for key, item in value.items())
+        items = (f"{_key(key)} = {toml_value(item)}" for key, item in value.items())
         return "{" + ", ".join(items) + "}"
     if isinstance(value, Sequence):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     raise ConfigError(f"a recipe cannot hold {value!r}: TOML has no {type(value).__name__}")

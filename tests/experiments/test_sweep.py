@@ -11,7 +11,9 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import mean
+from typing import Any
 
+import numpy as np
 import pytest
 from in_this_process import InThisProcess
 from typer.testing import CliRunner
@@ -31,6 +33,7 @@ from regard.experiments.sweep.methods import (
 )
 from regard.experiments.sweep.ray_tune import RayTuneSearch
 from regard.experiments.sweep.results import SweepResults
+from regard.experiments.sweep.settings import checked_settings
 from regard.experiments.sweep.space import Range, Space, ValueList, axis_of
 from regard.file_writing import locked
 from regard.training import Interrupted
@@ -123,11 +126,40 @@ def test_a_text_is_a_list_or_a_range(text, real, found):
         ("[1,2", "must close each bracket"),
         ([], "must be a range"),
         (3, "must be a range"),
+        ("2020-01-01", "cannot have the value datetime.date"),
+        ([{1, 2}], "cannot have the value {1, 2}"),
     ],
 )
 def test_a_malformed_list_or_range_of_values_raises_an_error(given, told):
     with pytest.raises(ConfigError, match=told):
         axis_of("x", given, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "known"),
+    [
+        ("model.d_model", [np.int64(4), np.int32(8)], [4, 8]),
+        ("model.d_model", np.arange(4, 6), [4, 5]),
+        (RATE, np.logspace(-3, -1, 3), [0.001, 0.01, 0.1]),
+        ("training.optimizer.betas", "[0.9, 0.98],[0.9, 0.999]", [(0.9, 0.98), (0.9, 0.999)]),
+        ("model.tied", "true,false", [True, False]),
+        ("name", ['é "😀"'], ['é "😀"']),
+        ("training.optimizer", '{name="sgd"},{name="adam",learning_rate=0.1}', ["sgd", "adam"]),
+        ("training.optimizer", [{"name": "sgd"}, {"name": "adam"}], ["sgd", "adam"]),
+    ],
+)
+def test_values_of_every_kind_arrive_in_the_recipes_of_the_trials(folder, name, given, known):
+    axis = axis_of(name, given, name == RATE)
+    settings = checked_settings(
+        folder / "lm.toml", [], {RATE: [0.1]}, "grid", None, 2, [1], 1, 1, None
+    )
+    found = []
+    for value in json.loads(json.dumps(axis.values)):  # as a sweep that continues reads them
+        one: Any = settings.recipe_of("trial", {name: value})
+        for part in name.split("."):
+            one = getattr(one, part)
+        found.append(one.name if name == "training.optimizer" else one)
+    assert found == known
 
 
 NUMBERS = ["1", "0.5", "1e-4", "-2", "", "x", "inf", "nan", "true", "1_0_", "'a'", "9" * 400]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from regard.experiments.sweep.methods import (
 from regard.experiments.sweep.ray_tune import RayTuneSearch
 from regard.experiments.sweep.space import Space, Values, axis_of
 from regard.experiments.template import sections_with
-from regard.recipe import check_name, takes
+from regard.recipe import check_name, takes, toml_value
 from regard.schema import joined_with_or
 from regard.suggest import nearest
 
@@ -58,7 +57,7 @@ class SweepSettings:
 
     def texts(self, values: Values) -> list[str]:
         """A trial's values as overrides."""
-        return [f"{name}={json.dumps(value)}" for name, value in values.items()]
+        return [f"{name}={toml_value(value)}" for name, value in values.items()]
 
     def recipe_of(self, name: str, values: Values, overrides: Sequence[str] | None = None) -> Any:
         """The recipe of a trial.

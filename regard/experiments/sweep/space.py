@@ -21,6 +21,8 @@ from itertools import product
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from regard.errors import ConfigError
 from regard.executors import Json
 
@@ -152,12 +154,14 @@ def axis_of(name: str, given: Any, real: bool) -> Axis:
     """A range or a list, as the command line or Python has it.
 
     Args:
-        given: "1e-4..1e-2", "128,256"; or a pair (1e-4, 1e-2), a range, or a list [128, 256].
+        given: "1e-4..1e-2", "128,256"; or a pair (1e-4, 1e-2), a range, or a list or an array of
+            values.
         real: whether the option takes numbers that are not whole.
 
     Raises:
         ConfigError: it is neither.
     """
+    given = _plain(given)
     if isinstance(given, str):
         return _from_text(name, given, real)
     if isinstance(given, tuple) and len(given) == 2 and all(map(_is_number, given)):
@@ -165,6 +169,15 @@ def axis_of(name: str, given: Any, real: bool) -> Axis:
     if isinstance(given, Sequence) and given:
         return _choices(name, given, given)
     raise _malformed(name, given, "must be a range, (low, high), or a list of values")
+
+
+def _plain(given: Any) -> Any:
+    """Arrays and numbers of NumPy as Python has them."""
+    if isinstance(given, np.ndarray | np.generic):
+        return given.tolist()
+    if isinstance(given, list | tuple):
+        return type(given)(map(_plain, given))
+    return given
 
 
 def _from_text(name: str, text: str, real: bool) -> Axis:
@@ -217,6 +230,11 @@ def _value(text: str) -> Any:
 def _choices(name: str, values: Sequence[Any], given: object) -> ValueList:
     if not values or "" in values:
         raise _malformed(name, given, "must have a value on each side of each comma")
+    for one in values:
+        try:
+            json.dumps(one)
+        except TypeError:
+            raise _malformed(name, given, f"cannot have the value {one!r:.40}") from None
     twice = [one for index, one in enumerate(values) if one in values[:index]]
     if twice:
         raise _malformed(name, given, f"must have different values, not {twice[0]!r} twice")
