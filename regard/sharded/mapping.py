@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.files import hash_of, is_file_name
+from regard.data.files import ENDINGS, ending, hash_of, is_file_name
 from regard.data.in_memory import is_path, rows, write_jsonl
 from regard.errors import ConfigError
 from regard.progress import Show
@@ -51,7 +52,8 @@ def map(
     Args:
         model: a folder, or a name on the hub; every worker opens it.
         data: a file or several, compressed or not (lines, JSONL, CSV, TSV, Parquet), or rows in
-            memory: a list of texts, a DataFrame, a dataset; or a Ray Dataset.
+            memory: a list of texts, a DataFrame, a dataset; or a Ray Dataset. A list is of files if
+            its first item is one, or if all end as names of such files do.
         task: "embed", "predict", "translate", "generate" or "tag".
         out: the folder. A second call with the same arguments computes the parts that are missing.
             None: for a Ray Dataset.
@@ -97,7 +99,7 @@ def _files(data: Any, out: Path) -> list[str | Path]:
     """The files of the data; those in memory are written into the output folder."""
     if is_path(data):
         return [data]
-    if isinstance(data, Sequence) and data and is_path(data[0]) and is_file_name(str(data[0])):
+    if _are_files(data):
         return list(data)
     check_output_folder(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -113,6 +115,19 @@ def _files(data: Any, out: Path) -> list[str | Path]:
     finally:
         new.unlink(missing_ok=True)
     return [path]
+
+
+def _are_files(data: Any) -> bool:
+    """Whether data are names of files, and not texts: a name that does not exist is one, too, where
+    all end as files of tables or lines do."""
+    if not isinstance(data, Sequence) or not data or not all(is_path(one) for one in data):
+        return False
+    named = is_file_name(str(data[0])) or all(_ends_as_file(str(one)) for one in data)
+    return named or not isinstance(data[0], str)
+
+
+def _ends_as_file(text: str) -> bool:
+    return not re.search(r"\s", text) and ending(text) in (*ENDINGS, ".txt")
 
 
 def _records(data: Any) -> Iterable[Any]:

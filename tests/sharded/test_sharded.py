@@ -225,6 +225,19 @@ def test_data_in_memory_are_never_those_of_an_earlier_call(encoder, tmp_path):
     np.testing.assert_allclose(found, regard.load(encoder).embed(["a cat"]), atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    "names", [["a.csv", "b.csv"], ["a.jsonl.gz"], ("a.txt",), [Path("a")], ["here.txt", "a"]]
+)
+def test_a_list_of_files_that_do_not_exist_is_no_list_of_texts(
+    encoder, tmp_path, monkeypatch, names
+):
+    monkeypatch.chdir(tmp_path)
+    written(Path("here.txt"), ["a cat"])
+    with pytest.raises(DataError, match="does not exist"):
+        embed(encoder, names, tmp_path / "out")
+    assert len(embed(encoder, ["see a.csv", "b.csv"], tmp_path / "texts")) == 2
+
+
 def test_data_in_memory_are_not_written_into_what_this_command_has_not_made(encoder, tmp_path):
     file, folder = written(tmp_path / "file", ["a cat"]), tmp_path / "folder"
     folder.mkdir()
