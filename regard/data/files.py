@@ -200,10 +200,11 @@ def split_member(path: str | Path) -> tuple[Path, str]:
 
 
 def ending(path: str | Path) -> str:
-    """The ending without compression, in lower case: ".tsv" for "a.tsv.gz" and "b.zip!c.tsv"."""
+    """The ending without compression, in lower case: ".tsv" for "a.tsv.gz", "a.tsv.zip" and
+    "b.zip!c.tsv"."""
     archive, member = split_member(path)
     name = Path(member) if member else archive
-    name = name.with_suffix("") if name.suffix.lower() in COMPRESSED else name
+    name = name.with_suffix("") if name.suffix.lower() in (*COMPRESSED, ".zip") else name
     return name.suffix.lower()
 
 

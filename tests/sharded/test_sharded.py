@@ -6,6 +6,7 @@ import bz2
 import csv
 import errno
 import gzip
+import io
 import json
 import lzma
 import os
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 
@@ -134,8 +136,17 @@ def test_vectors_are_those_of_embed_whatever_the_number_of_workers(encoder, tmp_
     assert sorted(os.listdir(tmp_path / "3")) == ["failed.jsonl", "manifest.json", "parts"]
 
 
+def zipped(content: bytes) -> bytes:
+    """A zip archive with one file."""
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("content", content)
+        return file.getvalue()
+
+
 COMPRESSED = {
     "": bytes,
+    ".zip": zipped,
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
