@@ -124,8 +124,8 @@ class KeyValueCache(State):
         if count == 1 and self.equal_lengths and (window is None or total <= window):
             return ALL_KEYS
         keys, queries = torch.arange(total, device=device), self.positions(count)[:, None, :, None]
-        seen = keys <= queries  # (B, 1, T, S)
-        return KeyMask(seen if window is None else seen & (keys > queries - window))
+        allowed = keys <= queries  # (B, 1, T, S)
+        return KeyMask(allowed if window is None else allowed & (keys > queries - window))
 
     def advance(self, count: int) -> KeyValueCache:
         """After every layer has written `count` tokens."""

@@ -221,8 +221,8 @@ class RelativeAttention(nn.Module):
                 `memory` and `cache` is given.
         """
         query = split_heads(self.query(hidden), self.heads, self.head_dim)  # (B, H, T, K)
-        read = hidden if memory is None else torch.cat([memory, hidden], 1)
-        key, value = self.keys_and_values(read)
+        inputs = hidden if memory is None else torch.cat([memory, hidden], 1)
+        key, value = self.keys_and_values(inputs)
         if cache is not None:
             key, value = cache.update(key, value)
         if isinstance(distances, ProjectedDistances):
@@ -253,9 +253,9 @@ class RelativeAttention(nn.Module):
         query = split_heads(self.query(hidden), self.heads, self.head_dim)
         return query + self.content_bias
 
-    def keys_and_values(self, read: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of hidden states: (B, S, D) -> 2 times (B, H, S, K)."""
-        return split_keys_values(self.key_value(read), self.heads, self.head_dim)
+        return split_keys_values(self.key_value(inputs), self.heads, self.head_dim)
 
     def project(self, vectors: Tensor) -> Tensor:
         """W_r r of R distances: (R, D) or (B, R, D) -> (1 or B, H, R, K)."""

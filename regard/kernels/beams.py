@@ -68,7 +68,7 @@ def search(
     """
     if not plan.limits.numel() or plan.longest < 1 or plan.stopping not in RULES:
         return None
-    found, max_tokens, double = SearchResult(plan), plan.longest, torch.float64
+    result, max_tokens, double = SearchResult(plan), plan.longest, torch.float64
     lengths = range(1, max_tokens + 2)
     penalties = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=double)
     bounds = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=double)
@@ -87,6 +87,6 @@ def search(
         address("bounds", bounds, double, shape),
         address("limit_penalties", limit_penalties, double, rows),
         *(work, torch.get_num_threads(), WORK_PER_THREAD),
-        *found.addresses,
+        *result.addresses,
     )
-    return found if call(ctypes.byref(beams)) else None
+    return result if call(ctypes.byref(beams)) else None

@@ -34,8 +34,8 @@ class Convolution(nn.Module):
         starts = range(0, self.reach + 1, self.dilation)
         # k times (B, T, d_in) -> (B, T, k * d_in), the earliest position first
         windows = torch.cat([x[:, start : start + count] for start in starts], -1)
-        found: Tensor = self.linear(windows)
-        return found
+        outputs: Tensor = self.linear(windows)
+        return outputs
 
     def centered(self, x: Tensor, keep: Tensor) -> Tensor:
         """A centred convolution: (B, T, d_in) -> (B, T, d_out). An even kernel reads one position

@@ -221,5 +221,5 @@ class MaskedLMHead(nn.Module):
         """The sum of the losses in nats, and the number of targets; see `Softmax.loss`."""
         # The head is computed only at masked tokens: about one in seven.
         hidden, targets = without_ignored(hidden, targets, count)
-        read = self.norm(self.inner(hidden))
-        return self.softmax.loss(read, targets, smoothing, targets.numel())
+        transformed = self.norm(self.inner(hidden))
+        return self.softmax.loss(transformed, targets, smoothing, targets.numel())

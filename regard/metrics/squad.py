@@ -27,11 +27,11 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def overlap(found: str, wanted: str) -> float:
+def overlap(prediction: str, answer: str) -> float:
     """F1 of the words two normalized answers share, each as often as in both; 0 to 1."""
-    words, others = found.split(), wanted.split()
-    shared = (Counter(words) & Counter(others)).total()
-    return 2 * shared / (len(words) + len(others)) if shared else 0.0
+    words, answer_words = prediction.split(), answer.split()
+    shared = (Counter(words) & Counter(answer_words)).total()
+    return 2 * shared / (len(words) + len(answer_words)) if shared else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

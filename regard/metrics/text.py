@@ -78,9 +78,9 @@ class BLEU(_CorpusScore):
     def __init__(self, tokenize: str = "13a", lowercase: bool = False, smooth: str = "exp"):
         from sacrebleu.metrics.bleu import BLEU as SacreBLEU
 
-        known = ("exp", "floor", "none")
-        if smooth not in known:
-            raise RegardError(f"`smooth` must be one of {', '.join(known)}, but is {smooth!r}.")
+        rules = ("exp", "floor", "none")
+        if smooth not in rules:
+            raise RegardError(f"`smooth` must be one of {', '.join(rules)}, but is {smooth!r}.")
         if tokenize not in SacreBLEU.TOKENIZERS:
             names = ", ".join(SacreBLEU.TOKENIZERS)
             raise RegardError(f"`tokenize` must be one of {names}, but is {tokenize!r}.")

@@ -46,8 +46,8 @@ def freeze_base(model: nn.Module) -> None:
         encoder: Any = model.encoder
         body = {id(parameter) for parameter in encoder.parameters()}
         for head in model.heads.values():
-            own = {id(parameter) for parameter in head.parameters()}
-            trained |= own if own.isdisjoint(body) else set()
+            of_head = {id(parameter) for parameter in head.parameters()}
+            trained |= of_head if of_head.isdisjoint(body) else set()
     for layer in adapted_layers(model).values():
         trained |= {id(parameter) for parameter in layer.updates.parameters()}
     for parameter in model.parameters():

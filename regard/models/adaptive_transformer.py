@@ -71,7 +71,7 @@ class AdaptiveTransformer(GPT2):
         """The output over tokens; its weights are the embedding's."""
         for table in self.embedding.tables:
             nn.init.normal_(table.weight, std=table.weight.size(1) ** -0.5)
-        every = (True,) * (len(config.cutoffs) + 1)
+        tied = (True,) * (len(config.cutoffs) + 1)
         return AdaptiveSoftmax(
-            config.clusters, tied=self.embedding, embedding=self.embedding, tied_projections=every
+            config.clusters, tied=self.embedding, embedding=self.embedding, tied_projections=tied
         )

@@ -275,8 +275,8 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
     @property
     def sharded_parts(self) -> list[nn.Module]:
         """See `Model`: the model itself reads the sources' keys and values by `block.cross`."""
-        own = [part for block in self.decoder for part in (block.attention, block.feed)]
-        return [*self.encoder.blocks, *own]
+        decoder_parts = [part for block in self.decoder for part in (block.attention, block.feed)]
+        return [*self.encoder.blocks, *decoder_parts]
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`."""

@@ -119,10 +119,10 @@ def tokens_to_add(
     special = {token.content for token in by_role.values() if token is not None}
     added = [token for _, (token, _) in sorted(settings.added.items(), key=lambda item: item[0])]
     tokens = [replace(t, special=t.special or t.content in special) for t in added]
-    known = {token.content for token in tokens} | _contents(fast)
+    listed = {token.content for token in tokens} | _contents(fast)
     # A token that occurs with two sets of flags is added twice: the later flags are used.
     new = dict.fromkeys(token for token in (*by_role.values(), *settings.extra) if token)
-    tokens += [token for token in new if token.content not in known]
+    tokens += [token for token in new if token.content not in listed]
     return [token for token in tokens if token.content]
 
 

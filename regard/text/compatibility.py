@@ -36,14 +36,14 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
             "tokenizer that was saved with these weights."
         )
     for role in ROLES:
-        stated, own = config.get(f"{role}_token_id"), getattr(tokenizer, f"{role}_id")
-        if type(stated) is not int or own is None or stated == own:
+        stated, actual = config.get(f"{role}_token_id"), getattr(tokenizer, f"{role}_id")
+        if type(stated) is not int or actual is None or stated == actual:
             continue
         if role == "bos" and stated == config.get("decoder_start_token_id"):
             continue  # earlier releases wrote the start of a decoder there
         problem = (
             f"config.json has `{role}_token_id` {stated}, but the tokenizer's {role} token "
-            f"{tokenizer.token(own)!r} has the id {own}"
+            f"{tokenizer.token(actual)!r} has the id {actual}"
         )
         ordinary = _token_of(tokenizer, stated) if stated not in tokenizer.special_ids else None
         if ordinary is not None and role not in LOOSE:

@@ -44,14 +44,16 @@ def processor_of(
     token: gives the token with an id
     before: the post-processor that is replaced; a byte-level one is kept, in front
     """
-    one, first, second = template.segments
+    alone, first, second = template.segments
     used = {i for part in (*template.single, *template.pair) for i, _ in part}
     tokens = {i: str(token(i)) for i in sorted(used)}
-    names = {i: _template_name(one, i) for i, one in tokens.items()}
+    names = {i: _template_name(name, i) for i, name in tokens.items()}
     around: PostProcessor = TemplateProcessing(
-        single=_spelled(names, template.single, (f"$A:{one}",)),
+        single=_spelled(names, template.single, (f"$A:{alone}",)),
         pair=_spelled(names, template.pair, (f"$A:{first}", f"$B:{second}")),
-        special_tokens=[{"id": names[i], "ids": [i], "tokens": [one]} for i, one in tokens.items()],
+        special_tokens=[
+            {"id": names[i], "ids": [i], "tokens": [name]} for i, name in tokens.items()
+        ],
     )
     return Processors([before, around]) if isinstance(before, ByteLevel) else around
 

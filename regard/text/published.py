@@ -113,7 +113,7 @@ def load(
 def holds_tokenizer(folder: Path) -> bool:
     """Whether a folder has one of the files that `load` reads."""
     names = ("tokenizer.json", *VOCAB_NAMES, "vocab.txt")
-    return any(one.name in names or sentencepiece.is_model(one.name) for one in folder.iterdir())
+    return any(p.name in names or sentencepiece.is_model(p.name) for p in folder.iterdir())
 
 
 def _main_file(path: Path) -> Path:

@@ -249,8 +249,8 @@ def pipeline(model: SentencePieceModel) -> tokenizers.Tokenizer:
     fast.decoder = decoders.Sequence(parts)
     control = [piece.text for piece in model.pieces if piece.type in (CONTROL, UNUSED, UNKNOWN)]
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in control])
-    own = [piece.text for piece in model.pieces if piece.type == USER_DEFINED]
-    fast.add_tokens([AddedToken(name, normalized=False) for name in own])
+    user_defined = [piece.text for piece in model.pieces if piece.type == USER_DEFINED]
+    fast.add_tokens([AddedToken(name, normalized=False) for name in user_defined])
     return fast
 
 

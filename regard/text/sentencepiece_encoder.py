@@ -114,8 +114,10 @@ class SentencePieceEncoder:
 
         User-defined pieces are kept as they are.
         """
-        own = "|".join(map(re.escape, sorted(self.user_defined, key=len, reverse=True)))
-        for match in re.finditer(f"({own or '(?!)'})|(?:(?!{own or '(?!)'}).)+", text, re.DOTALL):
+        pattern = "|".join(map(re.escape, sorted(self.user_defined, key=len, reverse=True)))
+        for match in re.finditer(
+            f"({pattern or '(?!)'})|(?:(?!{pattern or '(?!)'}).)+", text, re.DOTALL
+        ):
             if match.group(1):
                 yield match.group(), *match.span()
                 continue

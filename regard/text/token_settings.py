@@ -177,8 +177,8 @@ def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) ->
         added = _added(vocabulary.with_name(ADDED), stated)
         for number, token in added_tokens(vocabulary, content or {}):
             added[number] = token, vocabulary
-    known = {token.content: token for token, _ in added.values()}
-    named = {r: token and known.get(token.content, token) for r, token in stated.named.items()}
+    by_content = {token.content: token for token, _ in added.values()}
+    named = {r: token and by_content.get(token.content, token) for r, token in stated.named.items()}
     size = model.vocab_size if type(model.vocab_size) is int else None
     others = stated.others()
     return TokenSettings(path, config, class_name, model.model_type, size, named, others, added)
@@ -264,9 +264,9 @@ def _by_role(path: Path, raw: Mapping[str, Any]) -> dict[str, AddedTokenSpec | N
 
 def _other_names(path: Path, raw: Mapping[str, Any], kind: type) -> Iterator[AddedTokenSpec]:
     """Special tokens of other fields, such as `image_token`."""
-    known = {f"{role}_token" for role in ROLES}
+    of_roles = {f"{role}_token" for role in ROLES}
     for name, value in raw.items():
-        if not name.endswith("_token") or name in known or not isinstance(value, kind):
+        if not name.endswith("_token") or name in of_roles or not isinstance(value, kind):
             continue
         if kind is str or "content" in value:  # type: ignore[operator]
             if (token := _token(path, name, value)) is not None:
@@ -306,8 +306,8 @@ def _added(path: Path, stated: _Special) -> dict[int, tuple[AddedTokenSpec, Path
     """The tokens of added_tokens.json by id; special if another field names them as special."""
     if not path.is_file():
         return {}
-    known = (*stated.named.values(), *(stated.extra or ()))
-    special = {token.content for token in known if token is not None and not token.late}
+    named = (*stated.named.values(), *(stated.extra or ()))
+    special = {token.content for token in named if token is not None and not token.late}
     added = {}
     for content, number in read_vocab_json(path).items():
         is_special = content in special

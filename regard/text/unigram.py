@@ -165,5 +165,5 @@ def model_of(
     is_byte = re.compile(BYTE_NAME if saved["model"]["byte_fallback"] else "(?!)").fullmatch
     vocab = saved["model"]["vocab"]
     normal = {name: score for name, score in vocab if name not in added and not is_byte(name)}
-    own = {name: USER_DEFINED_SCORE for name, special in added.items() if not special}
-    return UnigramModel(normal | own, UnigramModel(normal).unknown, dtype)
+    user_defined = {name: USER_DEFINED_SCORE for name, special in added.items() if not special}
+    return UnigramModel(normal | user_defined, UnigramModel(normal).unknown, dtype)

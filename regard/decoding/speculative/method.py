@@ -172,9 +172,10 @@ class RejectionSampling:
         p_x, q_x = p.gather(1, index)[:, 0], q.gather(1, index)[:, 0]
         uniform = self.accept.numbers(rows, counts)
         accepted = (q_x > 0) & (uniform * q_x < p_x)
-        rest = (p - q).clamp(min=0)
-        rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)  # p = q, up to rounding
-        return torch.where(accepted, drafted, self.draw(rest.log(), rows, counts))
+        residual = (p - q).clamp(min=0)
+        # Where nothing is left, p = q up to rounding.
+        residual = torch.where(residual.sum(-1, keepdim=True) > 0, residual, p)
+        return torch.where(accepted, drafted, self.draw(residual.log(), rows, counts))
 
 
 @dataclass(frozen=True)
