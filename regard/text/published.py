@@ -484,7 +484,7 @@ def _roberta_text_vocab(path: Path, merges_path: Path | None) -> LoadedTokenizer
     if merges_path is None:
         hint = "Give GPT-2's vocab.bpe (or merges.txt) in `merges`."
         raise DataError(path, None, "this vocabulary needs the merges it was made with.", hint)
-    byte_of = _bytes_of_characters()
+    byte_of = bytes_of_characters()
     pairs = [
         line.split(" ") for line in vocab_files.read_lines(merges_path)[1:] if line.count(" ") == 1
     ]
@@ -519,7 +519,7 @@ def _match_lines(path: Path, written: Mapping[str, str]) -> dict[str, int]:
     return vocab
 
 
-def _bytes_of_characters() -> dict[str, int]:
+def bytes_of_characters() -> dict[str, int]:
     """The byte of each of GPT-2's characters; a printable byte is written as its own character."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -3,56 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
+from regard.text.published import bytes_of_characters
 from regard.text.special_tokens import looks_special
 from regard.visual.picture import Matrix
 
 Words = tuple[tuple[str, range], ...]  # each word and the indices of its subwords
 
 CONTINUES, GOES_ON, ENDS, STARTS = "##", "@@", "</w>", ("▁", "Ġ")
+BYTES = STARTS[1]  # in its vocabularies every character stands for a byte, as in GPT-2's
+BLANKS = ("Ċ", "č", "ĉ")  # so written: line feed, carriage return, tab
 
 
 def words_of(tokens: Sequence[str]) -> Words:
     """The words that tokens make, by the markers of their vocabulary.
 
     "##ing" continues a word; after "play@@" it goes on; "ing</w>" ends one; "▁play" and "Ġplay"
-    start one. Tokens without any such marker are words themselves.
+    start one. Tokens without any such marker are words themselves. Words of "Ġ" vocabularies, whose
+    characters stand for bytes, are written as text.
     """
-    starts = [index for index, starts in enumerate(_starts(tokens)) if starts or index == 0]
+    marker = marker_of(tokens)
+    starts = [n for n, starts in enumerate(_starts(tokens, marker)) if starts or n == 0]
     ends = [*starts[1:], len(tokens)]
     runs = [range(start, end) for start, end in zip(starts, ends, strict=False)]
-    return tuple((_word([tokens[index] for index in run]), run) for run in runs)
+    return tuple((_word([tokens[index] for index in run], marker), run) for run in runs)
 
 
-def _starts(tokens: Sequence[str]) -> list[bool]:
-    """Whether each token starts a word."""
-    pairs = list(zip(tokens, tokens[1:], strict=False))
-    if any(token.startswith(CONTINUES) and token != CONTINUES for token in tokens):
-        return [not token.startswith(CONTINUES) for token in tokens]
-    if any(token.endswith(GOES_ON) for token in tokens):
-        return [True, *(not before.endswith(GOES_ON) for before, _ in pairs)]
+def marker_of(tokens: Sequence[str]) -> str:
+    """The marker of the tokens' vocabulary; "" where there is none.
+
+    Signs alone are text and no marker: "###" of a heading, "@@" of a diff.
+    """
+    if any(token.startswith(CONTINUES) and token.strip("#") for token in tokens):
+        return CONTINUES
+    signs = "".join(STARTS) + "@"
+    if any(token.endswith(GOES_ON) and token.strip(signs) for token in tokens):
+        return GOES_ON
     if any(token.endswith(ENDS) for token in tokens):
-        return [True, *(before.endswith(ENDS) or looks_special(before) for before, _ in pairs)]
-    if any(token.startswith(STARTS) for token in tokens):
-        # Punctuation and special tokens are words, too.
-        return [
-            True,
-            *(
-                token.startswith(STARTS) or not (_is_letter(before[-1:]) and _is_letter(token[:1]))
-                for before, token in pairs
-            ),
-        ]
-    return [True] * len(tokens)
+        return ENDS
+    return next((one for one in STARTS if any(token.startswith(one) for token in tokens)), "")
+
+
+def _starts(tokens: Sequence[str], marker: str) -> list[bool]:
+    """Whether each token but the first starts a word."""
+    if marker == CONTINUES:
+        return [not token.startswith(CONTINUES) or token == CONTINUES for token in tokens]
+    pairs = zip(tokens, tokens[1:], strict=False)
+    if marker == GOES_ON:
+        later = [not before.endswith(GOES_ON) or before == GOES_ON for before, _ in pairs]
+    elif marker == ENDS:
+        later = [before.endswith(ENDS) or looks_special(before) for before, _ in pairs]
+    else:
+        later = [not marker or _starts_after(*pair, marker) for pair in pairs]
+    return [True, *later][: len(tokens)]
+
+
+def _starts_after(before: str, token: str, marker: str) -> bool:
+    """Whether a token starts a word: punctuation, special tokens and white space are words, too."""
+    blanks = BLANKS if marker == BYTES else ()
+    if token.startswith((*STARTS, *blanks)) or before.endswith(blanks):
+        return True
+    return not (_is_letter(before[-1:]) and _is_letter(token[:1]))
 
 
 def _is_letter(character: str) -> bool:
     return character.isalnum() or character > "\x7f"  # bytes of byte-level tokens are letters
 
 
-def _word(tokens: Sequence[str]) -> str:
-    parts = [tokens[0], *(token.removeprefix(CONTINUES) for token in tokens[1:])]
-    bare = "".join(part.removesuffix(GOES_ON).removesuffix(ENDS) for part in parts)
-    return bare.lstrip("".join(STARTS)) or bare
+def _word(tokens: Sequence[str], marker: str) -> str:
+    """What tokens write, without markers."""
+    if marker == CONTINUES:
+        return "".join([tokens[0], *(token.removeprefix(CONTINUES) for token in tokens[1:])])
+    if marker == GOES_ON:
+        return "".join(token.removesuffix(GOES_ON) or token for token in tokens)
+    word = "".join(tokens)
+    if marker == ENDS:
+        return "".join(token.removesuffix(ENDS) for token in tokens) or word
+    bare = word.lstrip("".join(STARTS)) or word
+    return _text_of_bytes(bare) if marker == BYTES else bare
+
+
+def _text_of_bytes(word: str) -> str:
+    """The text of a word whose characters stand for bytes; a part of a character stays as it is."""
+    try:
+        return bytes(_byte_of()[character] for character in word).decode().strip(" ") or word
+    except (KeyError, UnicodeDecodeError):
+        return word
+
+
+@cache
+def _byte_of() -> dict[str, int]:
+    return bytes_of_characters()
 
 
 def merged(weights: Matrix, rows: Words, columns: Words) -> Matrix:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from regard.errors import ConfigError
 from regard.text.special_tokens import looks_special
 from regard.visual.curves import Curves, Series
-from regard.visual.merge_subwords import CONTINUES, STARTS
+from regard.visual.merge_subwords import CONTINUES, STARTS, marker_of
 from regard.visual.picture import Illustration, PictureRow
 from regard.visual.table import Table
 
@@ -76,7 +76,7 @@ def script_of(text: str) -> str:
 
 def _continuing(tokens: Sequence[str]) -> Callable[[str], bool]:
     """Whether a token continues a word in this vocabulary."""
-    if any(token.startswith(CONTINUES) and token != CONTINUES for token in tokens):
+    if marker_of(tokens) == CONTINUES:
         return lambda token: token.startswith(CONTINUES) and token != CONTINUES
     if any(token.startswith(STARTS) for token in tokens):
         return lambda token: not token.startswith(STARTS)

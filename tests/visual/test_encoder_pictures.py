@@ -188,13 +188,39 @@ def test_texts_that_are_too_long_raise_an_error(input_format):
         ("star@@ r@@ y night </s>", "starry night </s>"),
         ("lo w</w> er</w> <s>", "low er <s>"),
         ("▁The ▁an imal ▁didn ' t .", "The animal didn ' t ."),
-        ("The Ġan imal Ġcaf Ã© . <|endoftext|>", "The animal cafÃ© . <|endoftext|>"),
+        ("The Ġan imal Ġcaf Ã© . <|endoftext|>", "The animal café . <|endoftext|>"),
+        ("æĹ¥ æľ¬ Ġhalf Ġæľ", "日本 half æľ"),
+        ("a Ċ b ĊĊ c d Ġe Ġ Ġf", "a \n b \n\n cd e Ġ f"),
+        ("un believ able ĠĊ č ĉ the Ġ ##", "unbelievable \n \r \t the Ġ ##"),
+        ("a ### b", "a ### b"),
+        ("a ### ##b ##", "a#b ##"),
+        ("The Ġ### ### Ġun able", "The ### ### unable"),
+        ("- a Ġ@@ Ġ- @@ @@@@ Ġun able", "- a @@ - @@ @@@@ unable"),
+        ("user @@ star@@ r@@ y", "user @@ starry"),
         ("<s> ▁ ▁it", "<s> ▁ it"),
         ("it was ##", "it was ##"),
     ],
 )
 def test_subwords_are_merged_to_words(tokens, words):
-    assert [word for word, _ in words_of(tokens.split())] == words.split()
+    assert [word for word, _ in words_of(tokens.split(" "))] == words.split(" ")
+
+
+TEXTS_OF_BYTES = (
+    "First Citizen:\nBefore we proceed any further, hear me speak.\n\n\tAll:\r\nSpeak, speak.",
+    "@@ -1,3 +1,4 @@ def unbelievable():\n### Ünïcödé ##\n-    return",
+    "日本語を話す 😀😀 naïve שלום e\u0301 \u200b 👨\u200d👩\u200d👧 unbelievably",
+)
+
+
+@pytest.mark.parametrize("text", TEXTS_OF_BYTES)
+def test_words_of_bytes_are_those_of_the_text(text, shared):
+    made = Tokenizer.load(shared("vocab/gpt2"))
+    ids = made.encode(text).ids
+    words = words_of([made.label(number) for number in ids])
+    for word, run in words:
+        part = made.decode(ids[run.start : run.stop])
+        assert part.strip() == "" or part.split() == [word]  # one word, without white space
+    assert any(len(run) > 1 for _, run in words)
 
 
 def test_merged_attention_is_the_mean_over_queries_and_the_sum_over_keys():
@@ -395,6 +421,8 @@ def test_vocabulary_statistics_count_tokens():
         "LATIN": 4, "other signs": 2, "CYRILLIC": 1, "CJK": 1, "digits": 1, "several": 1
     }  # fmt: skip
     assert vocabulary_statistics(["▁a", "b", "<s>"]).numbers["counts"]["continuations"] == 1
+    signs = ["Ġthe", "ing", "###", "##", "####"]  # as GPT-2's vocabulary has them
+    assert vocabulary_statistics(signs).numbers["counts"]["beginnings"] == 1
     with pytest.raises(ConfigError, match="at least one token"):
         vocabulary_statistics([])
 
