@@ -252,6 +252,39 @@ def test_a_closed_output_pipe_ends_without_a_message(runs):
     assert child.stderr.read() == b""
 
 
+def closed(words: list[object], streams: str) -> tuple[int, bytes, bytes]:
+    """Exit code, output and messages of a command; streams: what a shell does with its own."""
+    command = f'exec "$@" {streams}'
+    called = ["sh", "-c", command, "sh", sys.executable, "-m", "regard.cli", *map(str, words)]
+    run = subprocess.run(called, capture_output=True)
+    return run.returncode, run.stdout, run.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("command", ["list", "look"])
+def test_standard_streams_may_be_closed(runs, command, flags):
+    words = {"list": ["list", "models"], "look": ["look", runs["transformer"], "one"]}[command]
+    code, out, err = closed([*words, *flags], "")
+    assert (code, err) == (0, b"")
+    assert closed([*words, *flags], "2>&-")[:2] == (0, out)
+    assert closed([*words, *flags], "<&- 2>&-")[:2] == (0, out)
+    # a result that cannot be written is an error, and no file gets the descriptor
+    for lost in (">&-", ">/dev/full"):
+        code, _, err = closed([*words, *flags], lost)
+        assert code == 2 and err.startswith(b"error: ") and err.count(b"\n") == 1, err
+
+
+def test_closed_standard_input_has_no_lines(runs):
+    assert closed(["predict", runs["seq2seq"]], "<&-") == (0, b"", b"")
+
+
+def test_a_picture_in_a_closed_pipe_ends_without_a_message(runs):
+    words = ["look", runs["transformer"], "one"]
+    command = '("$@"; echo $? >&2) | true'
+    called = ["sh", "-c", command, "sh", sys.executable, "-m", "regard.cli", *map(str, words)]
+    assert subprocess.run(called, capture_output=True).stderr == b"141\n"
+
+
 # -------------------------------------------------------------------------------- evaluate
 
 
@@ -506,6 +539,30 @@ def test_a_tokenizer_is_trained_used_and_explained(workdir, runs, tmp_path):
     assert told["offsets"][0][0] == 0 and told["offsets"][-1][1] == 5
     assert "seven -> " in done("tokenizer", "explain", out, "seven")
     assert "'one' -> one" in done("tokenizer", "explain", runs["seq2seq"], "one")
+
+
+def test_options_that_would_be_ignored_are_refused(workdir, tmp_path):
+    (tmp_path / "words").write_text("one two")
+    words = ("tokenizer", "explain", "--words", "one:2")
+    assert "give one" in refused(*words, "--file", tmp_path / "words")
+    done("tokenizer", "train", workdir / "train.a", "--out", tmp_path / "t", "--vocab-size", 40)
+    for option in (("--merges", 3), ("--kind", "bpe")):
+        said = refused("tokenizer", "explain", tmp_path / "t", "one", *option)
+        assert f"{option[0]} belongs to --words and --file" in said
+    assert "--folder is for runs and recipes" in refused("list", "models", "--folder", tmp_path)
+
+
+def test_the_name_of_a_file_as_a_text_gives_a_hint(workdir, runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(workdir)
+    for words in (
+        ["tokenizer", "encode", runs["seq2seq"], "train.a"],
+        ["generate", runs["language"], "train.a", "--max-tokens", 2],
+        ["look", runs["seq2seq"], "train.a"],
+    ):
+        run = regard(*words)
+        assert (
+            run.exit_code == 0 and "'train.a' is processed as a text, but is a file" in run.stderr
+        )
 
 
 def test_a_corpus_is_built_and_opened(workdir, runs, tmp_path):

@@ -188,3 +188,5 @@ def test_search_prints_cosine_number_and_text(model):
     facts = json.loads(search(model, "a cat", "--json", stdin=lines(TEXTS)).stdout)
     assert [one["index"] for one in facts[:2]] == [one.index for one in found]
     assert "`k` must be" in search(model, "a cat", "a", "--k", 0).stderr
+    assert search(model, "a cat", stdin="").stdout == ""  # no text, no line
+    assert search(model, "a cat", "--json", stdin="").stdout == "[]\n"

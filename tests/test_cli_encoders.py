@@ -160,6 +160,38 @@ def test_look_shows_one_word_and_two_models(classifier, tmp_path):
     assert all(f"{classifier} ({number})" in page.read_text() for number in (1, 2))
 
 
+def test_look_prints_the_numbers_of_one_word_and_of_two_models(classifier):
+    asked = ("look", classifier, "the film is good", "--json")
+    heads = [json.loads(done(*asked, "--layer", 2, "--head", head)) for head in (1, 2)]
+    for word in ("film", "2"):  # the word, or its index
+        found = json.loads(done(*asked, "--layer", 2, "--word", word))
+        assert found["word"] == "film" and found["columns"] == heads[0]["columns"]
+        assert found["rows"] == ["head 1", "head 2", "mean"]
+        one, other = (facts["weights"][2] for facts in heads)
+        assert found["weights"][:2] == [one, other]
+        middle = [(a + b) / 2 for a, b in zip(one, other, strict=True)]
+        assert found["weights"][2] == pytest.approx(middle)
+    found = json.loads(done(*asked, "--layer", 2, "--head", 1, "--word", "film"))
+    assert found["weights"] == [heads[0]["weights"][2]]
+    both = json.loads(done(*asked, "--layer", 2, "--head", 2, "--beside", classifier))["models"]
+    assert [one["weights"] for one in both] == [heads[1]["weights"]] * 2
+    assert both[0]["rows"] == heads[1]["rows"] and both[0]["model"] != both[1]["model"]
+    assert "once, but 'the' occurs at 1, 2" in refused(
+        "look", classifier, "the the", "--word", "the"
+    )
+
+
+def test_look_reads_what_predict_reads_of_a_tab(workdir, classifier, tmp_path):
+    torch.manual_seed(1)
+    save(every_task.encoder("tagging"), tmp_path / "tagger")
+    facts = json.loads(done("look", tmp_path / "tagger", "the cat\tsat", "--json"))
+    assert facts["rows"] == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    inputs = json.loads(done("look", tmp_path / "tagger", "the cat\tsat", "--inputs", "--json"))
+    assert inputs["tokens"] == facts["rows"]
+    facts = json.loads(done("look", classifier, "the film\tis good", "--json"))
+    assert facts["rows"].count("[SEP]") == 2
+
+
 def test_look_draws_the_photograph_for_each_word_of_its_caption(tmp_path):
     folder, image = tmp_path / "captioner", tmp_path / "red.png"
     torch.manual_seed(1)
@@ -184,12 +216,17 @@ def test_look_refuses_what_another_picture_would_ignore(classifier):
     assert "--mask-heads would be without effect" in refused(*asked, "--mask-heads", "1:1")
     assert "--beams would be without effect" in refused(*asked, "--beams", 2)
     assert "leave --beside out" in refused(*asked, "--beside", classifier)
+    word = (*asked[:3], "--word", "film")
+    assert "--tokens would be without effect on --word" in refused(*word, "--tokens")
+    assert "--word draws one model" in refused(*word, "--beside", classifier)
 
 
 def test_look_shows_zeros_for_a_masked_head(classifier):
     asked = ("look", classifier, "the film is good", "--layer", 2, "--head", 1, "--json")
     facts = json.loads(done(*asked, "--mask-heads", "2:1"))
     assert not any(map(any, facts["weights"]))
+    twice = json.loads(done(*asked, "--mask-heads", "2:1", "--mask-heads", "2:2"))
+    assert not any(map(any, twice["weights"]))
     assert "3:1,6" in refused("look", classifier, "a", "--mask-heads", "two")
     assert "is now `--mask-heads`" in refused("look", classifier, "a", "--silence", "2:1")
 

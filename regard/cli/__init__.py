@@ -38,7 +38,7 @@ from regard.cli import (
     train,
     verify,
 )
-from regard.cli.console import Commands, write_utf8
+from regard.cli.console import Commands, open_closed_streams, write_utf8
 
 app = typer.Typer(
     name="regard",
@@ -96,5 +96,6 @@ app.add_typer(kernels.app, name="kernels")
 
 def main() -> None:
     """Run the command line."""
+    open_closed_streams()
     write_utf8(sys.stdout)
     app()

@@ -90,10 +90,13 @@ def exit_codes() -> Iterator[None]:
     except RegardError as error:
         _exit(error, f"error: {error}", USER_ERROR)
     except BrokenPipeError as error:
-        with suppress(OSError, ValueError):  # Python would report buffered output at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         _exit(error, "", BROKEN_PIPE)
     except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()
         file = f"{error.filename}: " if error.filename else ""
         _exit(error, f"error: {file}{error.strerror or error}", USER_ERROR)
     except Exception as error:
@@ -106,6 +109,12 @@ def exit_codes() -> Iterator[None]:
         kind = type(error).__name__
         message = f"unexpected error: {kind}: {error}\nSet {DEBUG}=1 to see where it comes from."
         _exit(error, message, UNEXPECTED)
+
+
+def _discard_output() -> None:
+    """Output that cannot be written goes nowhere: Python would report it again at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _recipe_option(flag: str, context: Any) -> str:
@@ -162,6 +171,12 @@ def load_task(model: str | Path, quantize: Any = None, device: str | None = None
 def say(message: str) -> None:
     """Print a message that is not part of the result."""
     typer.echo(message, err=True)
+
+
+def say_hint(hint: str) -> None:
+    """Say what may have been meant, where there is such a hint."""
+    if hint:
+        say(hint)
 
 
 def say_truncated(counts: Counter[str], limit: int | None, what: str = "texts") -> None:
@@ -237,8 +252,9 @@ def _descriptor_of(stdout: IO[str]) -> int | None:
 
 
 def show(facts: Any, text: str, as_json: bool) -> None:
-    """Write the result: `facts` as JSON on one line, or `text`."""
-    emit((to_json(facts) if as_json else text) + "\n")
+    """Write the result: `facts` as JSON on one line, or `text`; nothing where that is empty."""
+    if as_json or text:
+        emit((to_json(facts) if as_json else text) + "\n")
 
 
 def show_drawn(facts: Mapping[str, Any], draw: Callable[[], Drawable], as_json: bool) -> None:
@@ -247,6 +263,20 @@ def show_drawn(facts: Mapping[str, Any], draw: Callable[[], Drawable], as_json: 
         show(facts, "", True)
     else:
         draw().show()
+
+
+def open_closed_streams() -> None:
+    """Open the null device for standard streams that are closed (`<&-`, `>&-`).
+
+    A file that is opened later would get their descriptors otherwise, and what is printed. There is
+    nothing to be read from it; a result that is written is an error, since it would be lost.
+    """
+    modes = {"stdin": (os.O_RDONLY, "r"), "stdout": (os.O_RDONLY, "w"), "stderr": (os.O_RDWR, "w")}
+    for descriptor, (name, (flags, mode)) in enumerate(modes.items()):
+        if getattr(sys, name) is None:
+            while (opened := os.open(os.devnull, flags)) < descriptor:
+                pass  # a lower one is closed without a stream of Python's
+            setattr(sys, name, open(opened, mode, encoding="utf-8"))
 
 
 def write_utf8(stream: IO[str]) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 from typer import Option
 
-from regard.cli.console import emit, load_task, say_truncated, to_json
-from regard.cli.input_texts import chunks_of
+from regard.cli.console import emit, load_task, say_hint, say_truncated, to_json
+from regard.cli.input_texts import chunks_of, hint_at_file
 from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong
 from regard.cli.sharding import ShardedWork, Sharding, with_sharding
 from regard.data.text_chunks import Chunk
@@ -80,6 +80,7 @@ def embed(
 
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, no_vectors)
+    say_hint(hint_at_file(texts))
     embedder = Embedder.of(
         task.text_encoder(),
         layers=layers,

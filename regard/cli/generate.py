@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from regard.cli.console import emit, load_task, say_acceptance, show
-from regard.cli.input_texts import checked_argument, chunks_of
+from regard.cli.console import emit, load_task, say_acceptance, say_hint, show
+from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
 from regard.cli.options import AsJson, Device, ModelFolder, Quantize, TooLong, with_decoding
 from regard.cli.sharding import ShardedWork, Sharding, with_sharding
 from regard.errors import ConfigError
@@ -42,6 +42,7 @@ def generate(
         return sharding.run(work, prompt, columns, out, as_json)
     if columns or out:
         raise ConfigError("--columns and --out are for files: add --workers N.")
+    say_hint(hint_at_file(prompt, "- < {}"))
     _generate(model, _one_prompt(prompt), too_long, quantize, device, as_json, decoding)
 
 

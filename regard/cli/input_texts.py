@@ -17,11 +17,16 @@ TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")  # what `rea
 NOT_UTF8 = ("has bytes that are not UTF-8.", "Give the text as UTF-8.")
 
 
-def hint_at_file(texts: Sequence[str] | None) -> str:
-    """A question to ask where one of the texts is the name of a file; "" where none is."""
+LINES = "< {}, without the name as a text"  # how a file is given to a command that reads lines
+
+
+def hint_at_file(texts: Sequence[str] | None, given: str = LINES, table: str = "") -> str:
+    """A question to ask where one of the texts is the name of a file; "" where none is.
+
+    given: how a file is given to the command.  table: how a table is, where in another way.
+    """
     for text in filter(is_file_name, texts or ()):
-        table = ending(text) in TABLES
-        meant = f"--file {text}" if table else f"< {text}, without the name as a text"
+        meant = (table if table and ending(text) in TABLES else given).format(text)
         return f"{text!r} is processed as a text, but is a file. Did you mean {meant}?"
     return ""
 

@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from regard.cli.console import show
 from regard.cli.options import AsJson
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 
 # what: the module and its table of names. A value is "module:name", whose docstring is shown.
 TABLES = {
@@ -43,6 +43,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List the models, tasks, recipes, tokenizers, decoding methods or runs that there are."""
+    if folder is not None and what not in ("runs", "recipes"):
+        raise ConfigError(f"--folder is for runs and recipes: {what} are those of the library.")
     if what == "runs":
         rows = _runs(folder or Path("runs"))
     elif what == "recipes":

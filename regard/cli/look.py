@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, Option
 
 from regard.cli.console import emit, load_task, say, show_drawn
-from regard.cli.input_texts import checked_argument
+from regard.cli.input_texts import checked_argument, hint_at_file
 from regard.cli.options import (
     AsJson,
     Device,
@@ -43,8 +43,23 @@ class Selection:
     kind: Annotated[str | None, Option(help="encoder, decoder, cross or query.")] = None
     layer: Annotated[int | None, Option(help="From 1; by default the mean of all layers.")] = None
     head: Annotated[int | None, Option(help="From 1; by default the mean of all heads.")] = None
-    word: Annotated[str | None, Option(help="What this word attends to, head by head.")] = None
+    word: Annotated[
+        str | None, Option(help="What this word, or its index from 0, attends to, head by head.")
+    ] = None
     tokens: Annotated[bool, Option("--tokens", help="Show subwords, not merged to words.")] = False
+
+    def check(self, beside: str | None) -> None:
+        """Check that nothing that is given would be ignored.
+
+        Raises:
+            ConfigError: it would.
+        """
+        if self.word is not None and self.tokens:
+            raise ConfigError(
+                "--tokens would be without effect on --word: the subwords of a word count as one."
+            )
+        if self.word is not None and beside is not None:
+            raise ConfigError("--word draws one model: leave --beside out, or --word.")
 
 
 @dataclass(frozen=True)
@@ -165,8 +180,15 @@ def look(
 ) -> None:
     """Show which tokens a model attends to while it reads or answers a text, or its cells."""
     output.check()
+    selection.check(beside)
     chosen = other.chosen(selection, mask_heads or ())
     text, task = checked_argument(text), load_task(model, device=device)
+    if (
+        chosen != "--cells"
+        and not task.reads_images
+        and (hint := hint_at_file([text], '"$(cat {})"'))
+    ):
+        say(hint)
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if beside is None else [beside]))
     title = f"{' and '.join(names)}: “{text}”"
@@ -175,16 +197,21 @@ def look(
         picture, numbers = other.draw(chosen, dict(zip(names, tasks, strict=True)), text, decoding)
         output.write(picture, _page(picture, title), facts | numbers)
         return
+    from regard.visual.attention_of_text import word_weights
+
     with _masked_heads(task, mask_heads or ()):
         record, answer = _record(task, text, decoding)
     facts["answer"] = answer
     if beside is not None:
-        records = (record, _record(tasks[1], text, {})[0])
+        records = (record, _record(tasks[1], text, decoding)[0])
         both = _comparison(dict(zip(names, records, strict=True)), selection)
         picture = page = replace(both, title=title)
+        facts["models"] = _numbers_of_models(both)
     elif selection.word is not None:
-        picture = record.from_word(selection.word, selection.layer, selection.head, selection.kind)
-        page = _page(picture, title)
+        picture, numbers = word_weights(
+            record.heads(), selection.word, selection.kind, selection.layer, selection.head
+        )
+        page, facts = _page(picture, title), facts | numbers
     else:
         picture, page, numbers = _heads(record, selection, title)
         facts |= numbers
@@ -266,9 +293,29 @@ def _heads(
     return picture, heads.select(selection.kind, selection.layer), facts
 
 
-def _texts_of(line: str) -> Any:
-    """What an encoder reads of a line: a text, or the texts between tabs."""
-    return tuple(line.split("\t")) if "\t" in line else line
+def _numbers_of_models(both: AttentionComparison) -> list[dict[str, Any]]:
+    """The weights of each picture of a comparison."""
+    return [
+        {
+            "model": panel.name,
+            "kind": panel.kind,
+            "layer": panel.layer,
+            "head": both.head,
+            "rows": shown.rows,
+            "columns": shown.columns,
+            "weights": shown.weights,
+        }
+        for panels, pictures in zip(both.rows, both.heatmaps(), strict=True)
+        for panel, shown in zip(panels, pictures, strict=True)
+    ]
+
+
+def _texts_of(task: TaskVerbs, line: str) -> Any:
+    """What an encoder reads of a line: a text, or the texts between tabs. Where words are tagged or
+    parsed, a tab is white space.
+    """
+    of_words = task.has("tag") or task.has("parse")
+    return tuple(line.split("\t")) if "\t" in line and not of_words else line
 
 
 def _inputs(task: TaskVerbs, text: str) -> Drawn:
@@ -277,7 +324,8 @@ def _inputs(task: TaskVerbs, text: str) -> Drawn:
 
     if task.input_format is None:
         raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
-    found = Inputs.of(_texts_of(text), task.input_format.tokenizer, task.input_format.template)
+    form = task.input_format
+    found = Inputs.of(_texts_of(task, text), form.tokenizer, form.template)
     return found, dict(found.rows)
 
 
@@ -327,7 +375,7 @@ def _masked_heads(task: TaskVerbs, heads: Sequence[str]) -> AbstractContextManag
         layer, _, numbers = one.partition(":")
         if not layer.isdecimal() or not all(part.isdecimal() for part in numbers.split(",")):
             raise ConfigError(f"`--mask-heads` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
-        found[int(layer)] = [int(part) for part in numbers.split(",")]
+        found.setdefault(int(layer), []).extend(int(part) for part in numbers.split(","))
     return regard.heads_masked(task, found) if found else nullcontext()
 
 
@@ -361,5 +409,5 @@ def _record(task: TaskVerbs, text: str, decoding: dict[str, Any]) -> tuple[Atten
 
     if not task.decodes:
         check_no_decoding(task.name, decoding)
-        return attention_of_text(task, _texts_of(text))
+        return attention_of_text(task, _texts_of(task, text))
     return attention_of_text(task, text, decoding)

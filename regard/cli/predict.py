@@ -69,7 +69,7 @@ def predict(
         )
     task = console.load_task(model, quantize, device)
     task.require_method(verb, model)
-    if file is None and not task.reads_images and (hint := hint_at_file(texts)):
+    if file is None and not task.reads_images and (hint := hint_at_file(texts, table="--file {}")):
         console.say(hint)
     from regard.decoding import count_acceptance
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from regard.cli.console import load_task, show
-from regard.cli.input_texts import checked_argument, chunks_of
+from regard.cli.console import load_task, say_hint, show
+from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
 from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong
 
 
@@ -31,6 +31,7 @@ def search(
     task = load_task(model, quantize, device)
     problem = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, problem)
+    say_hint(hint_at_file(texts))
     found = [text for chunk in chunks_of(texts) for text in chunk.texts]
     best = task.search(query, found, k, too_long=too_long)
     lines = (f"{one.score:.4f}\t{one.index}\t{' '.join(one.text.splitlines())}" for one in best)

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from regard.cli.console import emit, say, show, to_json
-from regard.cli.input_texts import checked_argument, chunks_of
+from regard.cli.console import emit, say, say_hint, show, to_json
+from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
 from regard.cli.options import AsJson, Texts
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.text import Tokenizer
+
+MERGES = 5  # that are shown
 
 app = typer.Typer(help="Train a tokenizer, use it, and see its steps.", no_args_is_help=True)
 
@@ -69,6 +71,7 @@ def encode(
         if ids
         else (lambda text: " ".join(encode(text).tokens))
     )
+    say_hint(hint_at_file(texts))
     for chunk in chunks_of(texts):
         emit("".join(f"{form(text)}\n" for text in chunk.texts))
 
@@ -79,8 +82,10 @@ def explain(
     text: Annotated[str | None, Argument(help="The text to encode.")] = None,
     words: Annotated[str | None, Option(help='Train on these: "old:7 older:3".')] = None,
     file: Annotated[Path | None, Option(help="Train on the words of this text.")] = None,
-    merges: Annotated[int, Option(help="How many merges are shown.")] = 5,
-    kind: Annotated[Literal["bpe", "wordpiece-likelihood"], Option(help="To train.")] = "bpe",
+    merges: Annotated[int | None, Option(help="How many merges are shown; default: 5.")] = None,
+    kind: Annotated[
+        Literal["bpe", "wordpiece-likelihood"] | None, Option(help="To train; default: bpe.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show step by step what a tokenizer does.
@@ -94,13 +99,19 @@ def explain(
     if words is not None or file is not None:
         if tokenizer is not None:
             raise ConfigError("Give a tokenizer and a text, or --words or --file, but not both.")
+        if words is not None and file is not None:
+            raise ConfigError("--words and --file are different words to train on: give one.")
         counts = _counts(checked_argument(words)) if words is not None else _counts_of_file(file)
-        if kind == "bpe":
-            steps = [explain.training(counts, merges), explain.compare(counts, merges)]
+        most = MERGES if merges is None else merges
+        if kind == "wordpiece-likelihood":
+            steps = [explain.likelihood(counts, most)]
         else:
-            steps = [explain.likelihood(counts, merges)]
+            steps = [explain.training(counts, most), explain.compare(counts, most)]
     elif tokenizer is None or text is None:
         raise ConfigError("Give a tokenizer and a text, or words to train on: --words or --file.")
+    elif merges is not None or kind is not None:
+        option = "--merges" if merges is not None else "--kind"
+        raise ConfigError(f"{option} belongs to --words and --file: a text is encoded as it is.")
     else:
         steps = list(explain.encoding(load_tokenizer(tokenizer), checked_argument(text)))
     show([asdict(one) for one in steps], "\n\n".join(map(explain.render, steps)), as_json)

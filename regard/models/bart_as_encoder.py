@@ -9,12 +9,14 @@ attended to all tokens, represents the text; tags and answers are read at each t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import torch
 from torch import nn
 
+from regard.attention.capture import label
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.task_heads import (
@@ -104,6 +106,13 @@ class BartAsEncoder(nn.Module, Encoder):
         """What the decoder reads: the start token, and all tokens but the last, (B, T)."""
         start = batch.ids.new_full((len(batch), 1), self.config.bos)
         return Sequences(torch.cat([start, batch.ids], 1)[:, :-1], batch.lengths)
+
+    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> None:
+        """See `Encoder`: the decoder reads each text from its second position on."""
+        batch = Sequences.of([list(ids) for ids in rows], self.config.pad)
+        starts = self.shifted(batch).ids[:, :1].tolist()
+        read_again = [[*start, *ids] for start, ids in zip(starts, rows, strict=True)]
+        label(*([list(map(label_of, ids)) for ids in side] for side in (rows, read_again)))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """See `Encoder`.

@@ -10,7 +10,7 @@ them, learned vectors of the tokens stand beside the features, as ELMo's paper p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -139,6 +139,10 @@ class Features(nn.Module, Encoder):
         super().train(mode)
         self.encoder.eval()
         return self
+
+    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> None:
+        """See `Encoder`."""
+        self.encoder.label_texts(rows, label_of)
 
     def forward(self, batch: Sequences) -> Output:
         """Hidden states (B, T, D) of all tokens."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from regard.attention.capture import label
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
@@ -444,6 +445,15 @@ class Encoder(Model):
             tokenizer: the result of `input_tokenizer`, which encoded the ids.
         """
         return batch
+
+    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> None:
+        """Tell attention capture what the next pass reads: see `regard.attention.capture.label`.
+
+        Args:
+            rows: the ids of each text.
+            label_of: the text of an id.
+        """
+        label([list(map(label_of, ids)) for ids in rows])
 
     def static(self, batch: Sequences) -> Tensor:
         """The context-independent vectors of the tokens of a padded batch, (B, T, D)."""

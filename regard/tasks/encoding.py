@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.attention.capture import Labels, label, listening
+from regard.attention.capture import listening
 from regard.data import EpochSampler, Sequences, read
 from regard.data.bucketing import BucketSampler
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat, Truncation
@@ -212,7 +212,7 @@ class EncoderTask(EmbedsTexts):
         @torch.no_grad()
         def scores_from(batch: Any) -> Tensor:
             if listening.get() is not None:
-                label(self._labels(batch))
+                self.encoder.label_texts(_ids_of(batch.texts), self.tokenizer.label)
             here = self.completed(batch)
             here = replace(here, texts=self.as_read(here.texts))
             return (scores_of or self.scores_of)(self.read(here.texts), here).float().cpu()
@@ -271,12 +271,6 @@ class EncoderTask(EmbedsTexts):
         if cut := self.over_limit(texts):
             limit = self.input_format.max_length
             warn_of_truncation(len(cut), len(texts), "examples", limit, stacklevel)
-
-    def _labels(self, batch: Any) -> Labels:
-        """The tokens of each sequence, for attention capture."""
-        lengths = batch.texts.lengths.tolist()
-        sequences = zip(batch.texts.ids.tolist(), lengths, strict=True)
-        return [[self.tokenizer.label(i) for i in ids[:length]] for ids, length in sequences]
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -486,6 +480,12 @@ def labelled(
     unseen = [label for label in own_labels if label not in labels]
     remark = f"The model's own head stays; the training data has no example of {_some(unseen)}."
     return model.with_head(kind, len(own_labels)), own_labels, [remark] if unseen else []
+
+
+def _ids_of(texts: Sequences) -> list[list[int]]:
+    """The ids of each text of a padded batch, without padding."""
+    rows = zip(texts.ids.tolist(), texts.lengths.tolist(), strict=True)
+    return [ids[:length] for ids, length in rows]
 
 
 def _some(labels: Sequence[str]) -> str:

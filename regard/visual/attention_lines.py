@@ -108,8 +108,10 @@ def _widest(labels: Sequence[str]) -> float:
     return max((text_width(clip(label, LABEL_CELLS), 13) for label in labels), default=10.0)
 
 
-def index_of(word: int | str | None, tokens: Sequence[str]) -> int | None:
+def index_of(word: int | str | None, tokens: Sequence[str], option: str = "focus") -> int | None:
     """The index of `word` among `tokens`, where a token's space marker is ignored.
+
+    option: what a message calls the word.
 
     Case is ignored where no token is spelled in the same way. None, and an index, stay.
 
@@ -120,7 +122,7 @@ def index_of(word: int | str | None, tokens: Sequence[str]) -> int | None:
         return None
     if isinstance(word, int):
         if not -len(tokens) <= word < len(tokens):
-            raise ConfigError(f"`focus` must be below {len(tokens)}, but is {word}.")
+            raise ConfigError(f"`{option}` must be below {len(tokens)}, but is {word}.")
         return word % len(tokens)
     bare = [token.strip("▁Ġ ").removesuffix("</w>") for token in tokens]
     found = [index for index, token in enumerate(bare) if token == word] or [
@@ -129,7 +131,7 @@ def index_of(word: int | str | None, tokens: Sequence[str]) -> int | None:
     if len(found) != 1:
         where = f"at {', '.join(map(str, found))}" if found else "nowhere"
         raise ConfigError(
-            f"`focus` must be a word that occurs once, but {word!r} occurs {where} in "
+            f"`{option}` must be a word that occurs once, but {word!r} occurs {where} in "
             f"{' '.join(tokens)!r}. Give its index instead."
         )
     return found[0]

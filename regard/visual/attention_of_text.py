@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
 from regard.tasks.inputs import text_or_pair
+from regard.visual.attention_lines import AttentionLines
 from regard.visual.attention_record import AttentionRecord, look, run_encoder
+from regard.visual.picture import Picture, PictureColumn
 
 if TYPE_CHECKING:
     from regard.tasks.verbs import TaskVerbs
@@ -59,6 +61,40 @@ def mean_weights(
         "rows": picture.rows,
         "columns": picture.columns,
         "weights": picture.weights,
+    }
+
+
+def word_weights(
+    heads: HeadGrid,
+    word: str,
+    kind: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> tuple[Picture, dict[str, Any]]:
+    """What a word attends to as a picture, and the same as plain values.
+
+    Args:
+        word: among the queries; or its index from 0, where no query is spelled like this number.
+        kind, layer, head: as for `mean_weights`; without a head in one layer, each of its heads.
+
+    Raises:
+        ConfigError: there are no such heads, or the word does not occur once.
+    """
+    kind = kind or heads.main_kind
+    shown = heads.select(kind, layer)
+    is_index = word.isdecimal() and word not in shown.by_words().panels[0].queries
+    picture = shown.from_word(int(word) if is_index else word, head)
+    lines, *rest = picture.parts if isinstance(picture, PictureColumn) else (picture,)
+    assert isinstance(lines, AttentionLines) and lines.focus is not None
+    rows: Any = rest[0] if rest else None
+    return picture, {
+        "kind": kind,
+        "layers": [panel.layer for panel in shown.panels],
+        "head": head,
+        "word": lines.queries[lines.focus],
+        "rows": [lines.title] if rows is None else rows.rows,
+        "columns": lines.keys,
+        "weights": [lines.weights[lines.focus]] if rows is None else rows.weights,
     }
 
 

@@ -195,11 +195,13 @@ def run_encoder(
             f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, more than `max_length`, "
             f"{input_format.max_length}. Shorten it."
         )
-    label([[input_format.tokenizer.label(i) for i in row.ids] for row in rows])
-    batch = input_format.batch(rows)
+    batch, label_of = input_format.batch(rows), input_format.tokenizer.label
     encoder = module.encoder if isinstance(module, EncoderWithHeads) else module
     if isinstance(encoder, Encoder):
+        encoder.label_texts([row.ids for row in rows], label_of)
         batch = encoder.complete(batch, input_format.tokenizer)
+    else:
+        label([list(map(label_of, row.ids)) for row in rows])
     batch = batch.to(next(module.parameters()).device)
     with torch.no_grad(), evaluating(module):
         if isinstance(module, Encoder):

@@ -131,4 +131,4 @@ class Grid:
 
 
 def _shade_character(share: float) -> str:
-    return SHADES[min(len(SHADES) - 1, round(min(1.0, share) * (len(SHADES) - 1)))]
+    return SHADES[round(min(1.0, max(0.0, share)) * (len(SHADES) - 1))]

@@ -154,16 +154,17 @@ class HeadGrid(Picture):
             first = panels[-1].example + 1 if panels else 0
             layers: Counter[str] = Counter()
             recorded = [(each, each.weights) for each in one.attentions.values()]
-            used = _used_keys(recorded)
+            used, earlier = _used_keys(recorded), _earlier_positions(recorded)
             for attention, weights in recorded:
                 kind = attention.kind
                 layers[kind] += 1
                 for row, heads in enumerate(weights if weights.size(1) else ()):
                     queries, keys = one.labels(kind, row)
                     count = used[kind][row]
+                    before = earlier[kind]
                     height = _length(queries, heads.size(1), count if kind == "encoder" else 0)
-                    cut = heads[:, :height, : _length(keys, heads.size(2), count)]
-                    labels = _first(queries, cut.size(1)), _first(keys, cut.size(2))
+                    cut = heads[:, :height, : _length(keys, heads.size(2), count, before)]
+                    labels = _first(queries, height), _first(keys, cut.size(2), before)
                     which = kind, layers[kind]
                     panels.append(Panel.of(*which, cut, *labels, first + row, attention.heads))
         return cls(tuple(sorted(panels, key=lambda panel: panel.example)), title, view)
@@ -238,7 +239,7 @@ class HeadGrid(Picture):
             rows = {f"layer {panel.layer}": panel.head(head) for panel in panels}
             title = first.title if len(panels) == 1 else first.attention
             title += f", {head_name(head)}"
-        return _from_word(first, index_of(word, first.queries) or 0, rows, title)
+        return _from_word(first, index_of(word, first.queries, "word") or 0, rows, title)
 
     def _one(self, **which: Any) -> Panel:
         panels = self.select(**which).shown
@@ -371,13 +372,26 @@ def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str
     return found
 
 
-def _first(tokens: Tokens, count: int) -> Tokens:
-    return None if tokens is None else tokens[:count]
+def _earlier_positions(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, int]:
+    """For each kind how many keys stand before the first query: those of a memory."""
+    found = {"cross": 0}
+    for attention, weights in recorded:  # (B, H, T, S)
+        found.setdefault(attention.kind, max(0, weights.size(3) - weights.size(2)))
+    # A query stream may have fewer queries than tokens; its keys are those of the content stream.
+    return {**found, "query": found.get("encoder", 0)}
 
 
-def _length(tokens: Tokens, size: int, used: int) -> int:
+def _first(tokens: Tokens, count: int, earlier: int = 0) -> Tokens:
+    """The labels of the first positions; `earlier` ones before the tokens are [-2], [-1]."""
+    if not earlier:
+        return None if tokens is None else tokens[:count]
+    known = map(str, range(count - earlier)) if tokens is None else tokens
+    return [*(f"[{position}]" for position in range(-earlier, 0)), *known][:count]
+
+
+def _length(tokens: Tokens, size: int, used: int, earlier: int = 0) -> int:
     """How many positions are tokens: as many as are known, or else as many as are used."""
-    return min(size, (used or size) if tokens is None else len(tokens))
+    return min(size, (used or size) if tokens is None else earlier + len(tokens))
 
 
 def mean(heads: Iterable[Matrix]) -> Matrix:

@@ -32,6 +32,14 @@ from regard.visual.page import fragment, page, scrolling
 Matrix = tuple[tuple[float, ...], ...]
 
 
+class _Terminal(Console):
+    """A console that leaves to its caller what a closed pipe means; rich's ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        """See `Console`: called where a BrokenPipeError is handled, which is raised again."""
+        raise
+
+
 class Picture(ABC):
     """A part of a page. Subclasses have `drawing` and `terminal`, and a `title`."""
 
@@ -104,7 +112,7 @@ class Picture(ABC):
 
     def show(self) -> None:
         """Print to the terminal: in colour where it has colours, else as plain characters."""
-        console = Console()
+        console = _Terminal()
         if console.encoding.lower().startswith("utf"):
             console.print(self)
         else:

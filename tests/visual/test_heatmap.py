@@ -66,6 +66,13 @@ def test_shades_in_the_terminal_grow_with_the_weight():
     assert levels == sorted(levels) and levels[0] == 0 and levels[-1] == 9
 
 
+def test_values_beyond_the_scale_have_its_outermost_shades():
+    values = [[-3.0, -1.0, 0.0, 1.0, 3.0] * 6]
+    line = Heatmap.of(values, ["row"], ["x"] * 30, peak=1.0).text(80).splitlines()[-2]
+    levels = [" .:-=+*#%@".index(line[4 + 2 * index]) for index in range(5)]
+    assert levels[:2] == [0, 0] and levels[2] in (4, 5) and levels[3:] == [9, 9]
+
+
 @pytest.mark.parametrize("columns", [1, 3, 12, 13, 40, 90])
 @pytest.mark.parametrize("width", [40, 80])
 def test_no_line_is_wider_than_the_terminal(columns, width):

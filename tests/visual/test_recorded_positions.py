@@ -1,0 +1,106 @@
+"""Recorded heads have the tokens of their own positions: padding, memories, texts read twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard.attention.capture import label
+from regard.data import Sequences
+from regard.models import MODELS, model_class
+from regard.models.protocols import Encoder
+from regard.visual import Panel
+
+TEXTS = [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14]]
+SIZES = dict(d_model=16, d_ff=16, heads=2, layers=2, encoder_layers=2, decoder_layers=2, pad=0)
+LIMITS = dict(bos=1, eos=2, max_length=64, memory_length=3)
+WITHOUT_ATTENTION = ("recurrent", "awd-lstm", "elmo", "bilstm", "kim-cnn")
+ENCODERS = [
+    name
+    for name in MODELS
+    if issubclass(model_class(name), Encoder) and name not in WITHOUT_ATTENTION
+]
+READ_TWICE = {"bart-as-encoder": 1, "mbart-as-encoder": -1}  # whose token starts the second reading
+WITH_MEMORY = ("transformer-xl", "sega-transformer-xl", "compressive-transformer", "xlnet")
+
+
+def small(name: str) -> Any:
+    kind: Any = model_class(name)
+    known = kind.Config.__dataclass_fields__
+    torch.manual_seed(1)
+    given = {key: value for key, value in (SIZES | LIMITS).items() if key in known}
+    model = kind(kind.Config(40, **given)).eval()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(torch.randn_like(weights), alpha=0.2)
+    return model
+
+
+def word(number: int) -> str:
+    return f"t{number}"
+
+
+def panels_of(model: Any, rows: list[list[int]]) -> list[Panel]:
+    with regard.look(model) as seen, torch.no_grad():
+        model.label_texts(rows, word)
+        model.encode(Sequences.of(rows, 0))
+    return list(seen.heads().panels)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_heads_of_a_batch_are_those_of_each_text_alone(name):
+    model = small(name)
+    together = panels_of(model, TEXTS)
+    for example, ids in enumerate(TEXTS):
+        start = 1 if READ_TWICE.get(name) == 1 else ids[-1]
+        words = tuple(map(word, ids))
+        again = (word(start), *words[:-1]) if name in READ_TWICE else words
+        labels = {
+            "encoder": (words, words),
+            "decoder": (again, again),
+            "cross": (words, words),
+        }
+        ours = [panel for panel in together if panel.example == example]
+        for panel, alone in zip(ours, panels_of(model, [ids]), strict=True):
+            assert (panel.queries, panel.keys) == labels[panel.kind]
+            weights = torch.tensor(panel.heads)
+            torch.testing.assert_close(weights, torch.tensor(alone.heads), atol=1e-3, rtol=0)
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("name", WITH_MEMORY)
+def test_the_keys_of_a_memory_stand_before_the_tokens(name, known):
+    model, state = small(name), None
+    parts = TEXTS[0][:4], TEXTS[0][4:]
+    with regard.look(model) as seen, torch.no_grad():
+        state = model.empty(1, torch.float32)
+        for part in parts:
+            if known:
+                label(target=[list(map(word, part))])
+            state = model(torch.tensor([part]), state).state
+    for panel in seen.heads(example=1).panels:
+        names = tuple(map(word, parts[1])) if known else ("0", "1")
+        before = len(panel.keys) - len(names)
+        assert panel.keys == (*(f"[{n - before}]" for n in range(before)), *names)
+        assert before >= LIMITS["memory_length"]
+        if panel.kind != "query":
+            assert panel.queries == names
+        weights = torch.tensor(panel.heads)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+        if panel.kind == "decoder":  # a token sees itself, and no later one
+            assert (weights[:, 0, before] > 0).all() and not weights[:, 0, before + 1 :].any()
+
+
+def test_a_prompt_that_was_read_before_stands_before_the_tokens():
+    model = small("gpt2")
+    with torch.no_grad():
+        _, state = model.step(torch.tensor([[5, 6, 7]]), model.empty(1, torch.float32))
+        with regard.look(model) as seen:
+            for number in (8, 9):
+                _, state = model.step(torch.tensor([[number]]), state)
+    panel = seen.heads().panels[0]
+    assert panel.queries == ("0", "1") and panel.keys == ("[-3]", "[-2]", "[-1]", "0", "1")
