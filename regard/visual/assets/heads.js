@@ -4,6 +4,7 @@
   "use strict";
   const KINDS = {
     encoder: "encoder self-attention", decoder: "decoder self-attention", cross: "cross-attention",
+    query: "query stream",
   };
 
   const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -172,18 +173,18 @@
     }
 
     thumbs() {
-      const here = this.here(), most = Math.max(...here.map((panel) => panel.heads));
-      const columns = most > 1 ? most + 1 : 1, room = Math.min(330, this.root.clientWidth - 80);
+      const here = this.here(), numbers = [...new Set(here.flatMap((panel) => panel.numbers))].sort((a, b) => a - b);
+      const most = numbers.length, columns = most > 1 ? most + 1 : 1, room = Math.min(330, this.root.clientWidth - 80);
       const side = Math.max(16, Math.min(44, Math.floor(room / columns)));
       this.overview.hidden = here.length * columns === 1;
       this.overview.style.gridTemplateColumns = `auto repeat(${columns}, ${side}px)`;
       this.overview.replaceChildren(element("span"));
-      for (let h = 0; h < most; h++) element("span", this.overview, {}, h + 1);
+      for (const number of numbers) element("span", this.overview, {}, number);
       if (most > 1) element("span", this.overview, {}, "mean");
       for (const panel of here) {
         element("span", this.overview, { class: "rg-layer" }, `layer ${panel.layer}`);
-        for (let h = 0; h < most; h++) {
-          if (h < panel.heads) this.thumb(panel, h, side);
+        for (const number of numbers) {  // a pruned head leaves its place empty
+          if (panel.numbers.includes(number)) this.thumb(panel, panel.numbers.indexOf(number), side);
           else element("span", this.overview);
         }
         if (most > 1) this.thumb(panel, "mean", side);
@@ -218,16 +219,17 @@
       const move = ARROWS[event.key];
       if (!move) return;
       event.preventDefault();
-      const layers = this.here().map((panel) => panel.layer), heads = this.panel().heads;
-      const down = Math.max(0, Math.min(layers.length - 1, layers.indexOf(this.layer) + move[0]));
-      const last = heads > 1 ? heads : 0, now = this.head === "mean" ? heads : this.head;
+      const here = this.here(), panel = this.panel(), several = here.some((one) => one.heads > 1);
+      const next = here[Math.max(0, Math.min(here.length - 1, here.indexOf(panel) + move[0]))];
+      const last = several ? panel.heads : 0, now = this.head === "mean" ? panel.heads : this.head;
       const right = Math.max(0, Math.min(last, now + move[1]));
-      this.pick(layers[down], right === heads ? "mean" : right);
+      const same = next.numbers.indexOf(panel.numbers[right]);  // in another layer it may be pruned
+      this.pick(next.layer, right === panel.heads ? "mean" : same < 0 ? Math.min(right, next.heads - 1) : same);
     }
 
     show() {
       const panel = this.panel(), weights = head(panel, this.head);
-      const name = panel.heads === 1 ? "" : this.head === "mean" ? " · mean of the heads" : ` · head ${panel.numbers[this.head]}`;
+      const name = panel.heads === 1 && panel.numbers[0] === 1 ? "" : this.head === "mean" ? " · mean of the heads" : ` · head ${panel.numbers[this.head]}`;
       this.where.textContent = `${panel.name || KINDS[panel.kind] || panel.kind} · layer ${panel.layer}${name}`;
       this.now = {
         weights, queries: panel.queries, keys: panel.keys,
