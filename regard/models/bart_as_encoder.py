@@ -107,12 +107,12 @@ class BartAsEncoder(nn.Module, Encoder):
         start = batch.ids.new_full((len(batch), 1), self.config.bos)
         return Sequences(torch.cat([start, batch.ids], 1)[:, :-1], batch.lengths)
 
-    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> None:
+    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> bool:
         """See `Encoder`: the decoder reads each text from its second position on."""
         batch = Sequences.of([list(ids) for ids in rows], self.config.pad)
         starts = self.shifted(batch).ids[:, :1].tolist()
         read_again = [[*start, *ids] for start, ids in zip(starts, rows, strict=True)]
-        label(*([list(map(label_of, ids)) for ids in side] for side in (rows, read_again)))
+        return label(*([list(map(label_of, ids)) for ids in side] for side in (rows, read_again)))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """See `Encoder`.

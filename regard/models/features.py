@@ -140,9 +140,10 @@ class Features(nn.Module, Encoder):
         self.encoder.eval()
         return self
 
-    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> None:
+    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> bool:
         """See `Encoder`."""
-        self.encoder.label_texts(rows, label_of)
+        found: bool = self.encoder.label_texts(rows, label_of)
+        return found
 
     def forward(self, batch: Sequences) -> Output:
         """Hidden states (B, T, D) of all tokens."""

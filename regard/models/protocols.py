@@ -446,14 +446,17 @@ class Encoder(Model):
         """
         return batch
 
-    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> None:
+    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> bool:
         """Tell attention capture what the next pass reads: see `regard.attention.capture.label`.
 
         Args:
             rows: the ids of each text.
             label_of: the text of an id.
+
+        Returns:
+            Whether there is a listener.
         """
-        label([list(map(label_of, ids)) for ids in rows])
+        return label([list(map(label_of, ids)) for ids in rows])
 
     def static(self, batch: Sequences) -> Tensor:
         """The context-independent vectors of the tokens of a padded batch, (B, T, D)."""

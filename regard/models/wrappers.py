@@ -8,6 +8,7 @@ that it does not override are the model's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import torch
@@ -206,6 +207,10 @@ class EncoderWrapper(ModelWrapper[Encoder], Encoder):  # type: ignore[override]
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
         """As of the model."""
         return self.model.complete(batch, tokenizer)
+
+    def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> bool:
+        """As of the model."""
+        return self.model.label_texts(rows, label_of)
 
     def static(self, batch: Sequences) -> Tensor:
         """As of the model."""
