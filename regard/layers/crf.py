@@ -82,11 +82,12 @@ class CRF(nn.Module):
         self, scores: Tensor, keep: Tensor, allowed: Transitions | None = None
     ) -> Tensor:
         """p(y_t = y | x) of each tag at each word, (B, W, O); 0 at padding."""
-        with torch.enable_grad():
-            leaf = scores.detach().requires_grad_()
-            total = self.log_normalizer(leaf, keep, allowed).sum()
-            if not total.requires_grad:  # there is no word
-                return torch.zeros_like(scores)
+        if not scores.size(1):
+            return torch.zeros_like(scores)
+        # In inference mode, too, whose tensors have no gradients; their copies here have.
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = scores.detach().clone().requires_grad_()
+            total = self.log_normalizer(leaf, keep.clone(), allowed).sum()
             return torch.autograd.grad(total, leaf)[0]
 
     def _masked(self, scores: Tensor, allowed: Transitions | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -89,6 +89,20 @@ def test_best_tags_and_their_probabilities_equal_the_enumeration(constrained):
         torch.testing.assert_close(shares[row, :length], wanted.detach())
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("constrained", [False, True])
+def test_tags_and_probabilities_are_the_same_in_every_mode_of_autograd(mode, constrained):
+    """The probabilities are gradients, which tensors of the inference mode do not have."""
+    allowed = Transitions.of_iob2(TAGS) if constrained else None
+    crf, (scores, keep) = field(len(TAGS)), drawn(LENGTHS, len(TAGS))
+    best, shares = crf.best(scores, keep, allowed), crf.probabilities(scores, keep, allowed)
+    torch.testing.assert_close(shares.sum(-1), keep.to(shares))
+    with mode():
+        for given in (scores, scores.detach().clone()):
+            assert torch.equal(crf.best(given, keep.clone(), allowed), best)
+            assert torch.equal(crf.probabilities(given, keep.clone(), allowed), shares)
+
+
 def test_a_sentence_is_the_same_alone_and_in_a_batch_of_any_order():
     crf, (scores, keep) = field(), drawn(LENGTHS)
     tags = torch.randint(0, 3, keep.shape)
