@@ -4,7 +4,7 @@
 
 A file is opened only if it is a regular file and not too large. It must be UTF-8, must not contain
 a key twice, and every number in it must be finite and fit into 64 bits. A schema is any type that
-pydantic validates. An error message names the file and every wrong field.
+pydantic validates. An error message names the file and the wrong fields.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -24,7 +25,11 @@ from regard.errors import CheckpointError, DataError, RegardError
 
 ErrorOf = Callable[[str], RegardError]
 
+PROBLEMS = 20  # that an error names; it counts the others
+LONGEST_NAME = 200  # characters of a field in an error
+ERRORS = 10_000  # of pydantic, above which it only counts them: each takes a kilobyte
 LARGEST = 64 * 2**20  # bytes of a JSON file; the largest published tokenizer.json has about 20 MB
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's errors for a field
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # a \u escape of one half of a surrogate pair
 
 
@@ -162,9 +167,9 @@ def decode_json(
     def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
         if len(found) < len(items):
-            names = [name for name, _ in items]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise error(f"{where}: the key {twice!r} occurs twice. Remove one of them.")
+            counts = Counter(name for name, _ in items)
+            twice = next(name for name, count in counts.items() if count > 1)
+            raise error(f"{where}: the key {twice!r:.80} occurs twice. Remove one of them.")
         return found
 
     def real(number: str) -> float:
@@ -200,7 +205,7 @@ def checked(
         file.
 
     Raises:
-        RegardError: the one that `error` makes; it names every wrong field.
+        RegardError: the one that `error` makes; it names the wrong fields, at most `PROBLEMS`.
     """
     try:
         if isinstance(schema, type) and is_dataclass(schema):
@@ -208,7 +213,11 @@ def checked(
             return _adapter(schema).validate_json(json.dumps(value), strict=True)
         return _adapter(schema).validate_python(value, strict=True)
     except ValidationError as wrong:
+        if (count := wrong.error_count()) > ERRORS:
+            raise error(f"{where}: {count:,} fields or values are wrong.") from None
         problems = [f"{where}: {problem}" for problem in _problems(wrong, field)]
+    if more := len(problems[PROBLEMS:]):
+        problems[PROBLEMS:] = [f"{where}: {more:,} further fields are wrong."]
     raise error("\n".join(problems))
 
 
@@ -223,9 +232,10 @@ def _problems(invalid: ValidationError, field: str) -> Iterator[str]:
     for problem in invalid.errors():
         by_name.setdefault(_name_of(problem, field), []).append(problem)
     for name, several in by_name.items():
+        name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
         if several[0]["type"] in ("missing", "missing_argument"):
             yield f"`{name}` is missing."
-        elif several[0]["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        elif several[0]["type"] in UNKNOWN:
             yield f"`{name}` is an unknown field."
         else:
             yield type_error_message(name or "the content", several, _shown)
@@ -235,7 +245,10 @@ def _name_of(problem: Any, field: str) -> str:
     """The dotted name of a field, without the union members that pydantic adds to it."""
     parts = [str(part) for part in problem["loc"]]
     tags = {"int", "float", "str", "bool", "none", "dict", "list", "tuple"}
+    unknown = parts[-1:] if problem["type"] in UNKNOWN else []  # may have any name
+    parts = parts[: len(parts) - len(unknown)]
     named = [part for part in parts if part not in tags and not re.search(r"[\[({-]", part)]
+    named += unknown
     return ".".join([*([field] if field else []), *named])
 
 

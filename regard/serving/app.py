@@ -23,7 +23,7 @@ from starlette.routing import Route as HttpRoute
 from regard.plain_json import to_json
 from regard.schema import checked, parse_json
 from regard.serving.counters import RequestCounters
-from regard.serving.engine import Engine, QueuedRequest
+from regard.serving.engine import Engine, QueuedRequest, late
 from regard.serving.guards import ClientDisconnected, Guard, read_body
 from regard.serving.models import ServedModel, ServedModels
 from regard.serving.openapi import openapi
@@ -102,7 +102,7 @@ class Service:
 
     async def post(self, request: Http) -> Response:
         """The answer to a request of `ROUTES`."""
-        models, route = self._models(), self.page.routes[request.url.path]
+        models, route = self._models(), self.page.routes[path_of(request)]
         body = await read_body(request.receive)
         large = len(body) > SMALL
         fields = await _called(large, fields_of, body, route)
@@ -122,7 +122,7 @@ class Service:
     async def post_without_model(self, request: Http) -> Response:
         """The answer to a request that no model computes."""
         self._models()
-        route = self.page.routes_without_model[request.url.path]
+        route = self.page.routes_without_model[path_of(request)]
         fields = fields_of(await read_body(request.receive), route)
         return _json(await run_in_threadpool(route.answer, fields))
 
@@ -153,15 +153,11 @@ class Service:
 
         Raises:
             ClientDisconnected: the client has disconnected; the rest of its items are not computed.
+            Problem: the deadline has passed, although the engine may compute something.
         """
-        disconnected = asyncio.ensure_future(_disconnected(request))
         try:
-            waited: set[asyncio.Future[Any]] = {future, disconnected}
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not future.done():
-                raise ClientDisconnected
+            await _first(future, queued, request)
         finally:
-            disconnected.cancel()
             self.engine.cancel(queued)
         if queued.error is not None:
             raise queued.error
@@ -172,18 +168,15 @@ class Service:
 
         Raises:
             ClientDisconnected: the client has disconnected.
+            Problem: the deadline has passed.
         """
         assert work.generation is not None
         texts = GrowingTexts(_in_loop())
         work.generation.listener = texts.listen
         queued = self._submitted(work, path, texts.end)
         first = asyncio.ensure_future(texts.first())
-        disconnected = asyncio.ensure_future(_disconnected(request))
-        waited: set[asyncio.Future[Any]] = {first, disconnected}
         try:
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not first.done():
-                raise ClientDisconnected
+            await _first(first, queued, request)
             if first.result() is None and queued.error is not None:
                 raise queued.error
         except BaseException:
@@ -191,7 +184,6 @@ class Service:
             raise
         finally:
             first.cancel()
-            disconnected.cancel()
         disconnects = partial(_disconnected, request)
         return EventStream(
             work, queued, texts, first.result(), disconnects, partial(self.engine.cancel, queued)
@@ -227,7 +219,7 @@ class Service:
 
     async def file(self, request: Http) -> Response:
         """A file of the page."""
-        found = self.page.files[request.url.path]
+        found = self.page.files[path_of(request)]
         return Response(found.content, headers=HEADERS, media_type=found.media_type)
 
     # ---- all requests
@@ -236,7 +228,7 @@ class Service:
         """An answer behind the guard, with errors as JSON, counted."""
 
         async def endpoint(request: Http) -> Response:
-            began, path = time.monotonic(), request.url.path
+            began, path = time.monotonic(), path_of(request)
             try:
                 self.guard.check(request.headers)
                 response = await answer(request)
@@ -251,6 +243,12 @@ class Service:
             return response
 
         return endpoint
+
+
+def path_of(request: Http) -> str:
+    """The path, without what a client has written into `Host`."""
+    path: str = request.scope["path"]
+    return path
 
 
 def fields_of(body: bytes, route: Route | RouteWithoutModel) -> Any:
@@ -313,6 +311,23 @@ def _in_loop() -> Callable[..., None]:
     return call
 
 
+async def _first(found: asyncio.Future[Any], queued: QueuedRequest, request: Http) -> None:
+    """Wait for the first result of a request in the engine, or for its only one.
+
+    Raises:
+        ClientDisconnected: the client has disconnected before.
+        Problem: the deadline has passed before.
+    """
+    disconnected = asyncio.ensure_future(_disconnected(request))
+    waited: set[asyncio.Future[Any]] = {found, disconnected}
+    try:
+        await asyncio.wait(waited, timeout=queued.seconds_left, return_when=asyncio.FIRST_COMPLETED)
+        if not found.done():
+            raise ClientDisconnected if disconnected.done() else late()
+    finally:
+        disconnected.cancel()
+
+
 async def _disconnected(request: Http) -> None:
     """Returns when the client has closed its connection."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -344,14 +359,18 @@ def application(service: Service) -> Starlette:
         found: Response = await service.guarded(answer)(request)
         return found
 
-    return Starlette(routes=routes, exception_handlers={404: refused, 405: refused})
+    app = Starlette(routes=routes, exception_handlers={404: refused, 405: refused})
+    app.router.redirect_slashes = False  # a redirect would pass no guard
+    return app
 
 
 def _no_route(request: Http, error: Exception, asked: Collection[str]) -> Problem:
-    path = request.url.path
+    path = path_of(request)
     if isinstance(error, HTTPException) and error.status_code == 405:
         method = "POST" if path in asked else "GET"
-        return Problem(405, f"{path} needs the method {method}.", "wrong_method")
+        allowed = {"Allow": "POST" if path in asked else "GET, HEAD"}
+        message = f"{path} needs the method {method}."
+        return Problem(405, message, "wrong_method", headers=allowed)
     known = ", ".join([*asked, *GETS])
     return Problem(
         404, f"This server has no path {path!r:.80}. Its paths: {known}.", "no_such_path"

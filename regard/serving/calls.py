@@ -81,7 +81,13 @@ def score(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[An
 
 def attention_weights(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The attention of each text, as `regard look --json` prints it."""
-    return [_attention(task, item, **options) for item in items]
+    found = []
+    for index, item in enumerate(items):
+        try:
+            found.append(_attention(task, item, **options))
+        except TextError as error:  # of one text, which is the first one
+            raise error.moved(index) from None
+    return found
 
 
 def _attention(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from regard.serving.problems import Problem
 from regard.tasks.batching import watching
 
 if TYPE_CHECKING:
-    from regard.serving.generation import Generation
+    from regard.serving.generation import Generation, ServedBatch
 
 TURN_TOKENS = 4096  # of the items of a call, estimated
 TURN_BESIDE = 1024  # of a call while texts are generated, which wait meanwhile
@@ -59,6 +60,11 @@ class QueuedRequest:
 
     def __post_init__(self) -> None:
         self.cost = sum(self.costs)  # tokens of all items
+
+    @property
+    def seconds_left(self) -> float:
+        """Until its deadline, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
 
     @property
     def next_cost(self) -> int:
@@ -177,7 +183,7 @@ class Engine:
         for queued in disconnected:
             self._leave_batch(queued)
         for queued in late:
-            self._end(queued, _late())
+            self._end(queued, late())
         if chosen:
             self._compute(chosen)
         if not late:
@@ -199,7 +205,7 @@ class Engine:
                 if long.disconnected or self._stopped:
                     raise Problem(503, "The server stops.", "stopping")
                 if long.deadline < time.monotonic():
-                    raise _late()
+                    raise late()
                 yield batch
 
         return batches_of
@@ -225,17 +231,21 @@ class Engine:
             start, count = len(queued.results), queued.next_items(budget / (len(alike) - number))
             budget -= sum(queued.costs[start : start + count])
             chosen.append((queued, count))
-        for queued, _ in chosen:  # behind the others, for the next turn
+        for queued, _ in chosen:
+            self._move_behind(queued)
+        return chosen
+
+    def _move_behind(self, queued: QueuedRequest) -> None:
+        """Let the others have the next turn."""
+        if queued in self._queue:  # its client has not disconnected
             self._queue.remove(queued)
             self._queue.append(queued)
-        return chosen
 
     def _generate(self, generating: Sequence[QueuedRequest]) -> None:
         """A token of every sequence of these requests."""
         began, tokens = time.monotonic(), 0
         generations = [queued.generation for queued in generating if queued.generation is not None]
-        for generation in generations:
-            generation.join()
+        self._join(generating)
         for batch in dict.fromkeys(generation.batch for generation in generations):
             try:
                 tokens += batch.advance()
@@ -251,6 +261,24 @@ class Engine:
             elif queued.generation.complete:
                 queued.items, queued.generation = queued.generation.results(), None
                 queued.costs = [1] * len(queued.items)  # texts are made of the tokens
+
+    def _join(self, generating: Sequence[QueuedRequest]) -> None:
+        """Prompts join their batches, one of each request in turn. For one that needs more room
+        than there is those behind it wait, or it would wait for ever.
+        """
+        full: set[ServedBatch] = set()
+        waiting = deque(generating)
+        while waiting:
+            queued = waiting.popleft()
+            generation = queued.generation
+            if generation is None or not generation.waits or generation.batch in full:
+                continue
+            if not generation.join():
+                full.add(generation.batch)
+                continue
+            with self._change:
+                self._move_behind(queued)
+            waiting.append(queued)
 
     def _leave_batch(self, queued: QueuedRequest) -> None:
         if queued.generation is not None:
@@ -318,6 +346,7 @@ class Engine:
             queued.finished(queued)
 
 
-def _late() -> Problem:
+def late() -> Problem:
+    """The answer to a request whose deadline has passed."""
     problem = "This request was not answered within the server's time limit."
     return Problem(504, problem, "deadline")

@@ -129,18 +129,23 @@ class Generation:
         self.error: Exception | None = None
         self._waiting = deque(range(len(prompts)))
 
-    def join(self) -> None:
-        """Continue as many of the prompts as there is room for."""
-        while self._waiting and self.error is None:
-            try:
-                number = self._waiting[0]
-                if not self.batch.join(self, number):
-                    return
-                ids = self.prompts[number]
-                self.texts.append([self.new_text(ids) for _ in range(self.method.copies)])
-            except Exception as error:
-                self.error = error
-            self._waiting.popleft()
+    @property
+    def waits(self) -> bool:
+        """Whether a prompt has not joined the batch."""
+        return bool(self._waiting) and self.error is None
+
+    def join(self) -> bool:
+        """Continue the next prompt; False where the batch has no room."""
+        try:
+            number = self._waiting[0]
+            if not self.batch.join(self, number):
+                return False
+            ids = self.prompts[number]
+            self.texts.append([self.new_text(ids) for _ in range(self.method.copies)])
+        except Exception as error:
+            self.error = error
+        self._waiting.popleft()
+        return True
 
     def take(self, number: int, results: Sequence[StepResult]) -> None:
         """The tokens of a step for the sequences of a prompt."""

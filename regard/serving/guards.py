@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from regard.serving.problems import Problem
 
@@ -16,7 +17,6 @@ Receive = Callable[[], Awaitable[Any]]
 MOST_BYTES = 5 * 2**19  # of a body: 2.5 MiB
 DISCARDED = 64 * 2**20  # bytes of a larger body that are read, so that its client reads the answer
 SECONDS = 30.0  # in which a body must arrive
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Guard:
             Problem: 403 for the host or the origin of another site, 401 without the key.
         """
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self.loopback and _name(host) not in LOOPBACK:
+        if self.loopback and not is_loopback(_parts(f"//{host}").hostname or ""):
             message = f"This server answers as localhost, but `Host` is {host!r:.80}."
             raise Problem(403, message, "wrong_host")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and not (host and _parts(origin).netloc == host):
             message = f"Pages of another site may not ask this server: `Origin` is {origin!r:.80}."
             raise Problem(403, message, "wrong_origin")
         if self.key and not self.accepts(headers.get("authorization", "")):
@@ -52,7 +52,9 @@ class Guard:
 
     def accepts(self, given: str) -> bool:
         """Whether an `Authorization` header has the key."""
-        return hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode())
+        scheme, _, key = given.partition(" ")
+        known = hmac.compare_digest(_bytes(key), self.key.encode())
+        return known and scheme.lower() == "bearer"
 
 
 class PageGuard(Guard):
@@ -72,12 +74,25 @@ class PageGuard(Guard):
         return hmac.compare_digest(password, self.key.encode())
 
 
-def _name(host: str) -> str:
-    """The name of a `Host` header, without the port."""
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and no other: a name that DNS resolves is not known to be."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return ""
+        return False
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL; empty ones where it is none."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
+def _bytes(header: str) -> bytes:
+    """What a client has sent as the value of a header, which is decoded as Latin-1."""
+    return header.encode("latin-1", "replace")
 
 
 class ClientDisconnected(Exception):

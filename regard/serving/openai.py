@@ -53,12 +53,12 @@ def completion(served: ServedModel, request: Completion) -> Work:
     method = decoding.with_options(task.method, **decoding_options(request))
     most, stops = request.max_tokens, stops_of(request)
     limited = {"max_tokens": most or None}
-    prompts = fitted_prompts(_prompt_ids(task, request), task.context, "error", limited)
+    hint = "Shorten the prompt, or lower `max_tokens`." if most else "Shorten the prompt."
+    prompts = fitted_prompts(_prompt_ids(task, request), task.context, "error", limited, hint)
     generation = None
     if most:
         generation = Generation.of(served.batch, task.tokenizer, prompts, prompts, method, stops)
-    if request.stream:
-        check_streams(generation, request)
+    check_streams(generation, request)
 
     def run(items: list[Any]) -> list[Completed]:
         done = items
@@ -76,12 +76,19 @@ def completion(served: ServedModel, request: Completion) -> Work:
 
 
 def check_streams(generation: Generation | None, request: Completion) -> None:
-    """Check that a completion can be streamed.
+    """Check that a completion can be streamed, if it is to be.
 
     Raises:
-        ConfigError: the model or the method decides on all tokens at the end; or
-            log-probabilities are asked for.
+        ConfigError: the model or the method decides on all tokens at the end; log-probabilities or
+            no tokens are asked for; or there are options of a stream, but no stream.
     """
+    if not request.stream:
+        if request.stream_options is not None:
+            raise ConfigError("`stream_options` are for a stream: set `stream`, or leave them out.")
+        return
+    if not request.max_tokens or not request.items():
+        nothing = "`prompt` is an empty list" if request.max_tokens else "`max_tokens` is 0"
+        raise ConfigError(f"{nothing}: there is no token to stream. Leave out `stream`.")
     if generation is None:
         raise ConfigError(
             "This model's completions cannot be streamed: it, or its decoding method, decides on "
@@ -239,7 +246,8 @@ class CompletionBody:
             if echo:
                 ids = [*one.prompt, *ids]
                 parts = [*text_parts(self.task, one.prompt), *parts]
-            logprobs = _log_probs_body(self.task, ids, parts, one.log_probs[number], echo)
+            scored = one.log_probs[number if text else 0]  # all have the same prompt
+            logprobs = _log_probs_body(self.task, ids, parts, scored, echo)
         return {
             "text": before + (text.text if text else ""),
             "index": 0,

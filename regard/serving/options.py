@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 
 from regard.errors import ConfigError
+from regard.serving.guards import is_loopback
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,7 @@ class ServerOptions:
     @property
     def loopback(self) -> bool:
         """Whether only programs of this machine reach it."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def __post_init__(self) -> None:
         if not self.loopback and not self.key:

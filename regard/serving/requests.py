@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from regard.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
-Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
-Stop = str | Annotated[list[str], Field(max_length=16)]
-Ids = list[Annotated[int, Field(ge=0)]]
+Value = TypeVar("Value")
+Listed = Annotated[
+    list[Value], Field(fail_fast=True)
+]  # an error for the first wrong value, not for each
+Stop = str | Annotated[Listed[str], Field(max_length=16)]
+Ids = Listed[Annotated[int, Field(ge=0)]]
 
 
 class Request(BaseModel):
@@ -57,14 +60,14 @@ class Request(BaseModel):
 class Texts(Request):
     """Texts."""
 
-    texts: str | list[str]
+    texts: str | Listed[str]
     """One text, or a list of texts."""
 
 
 class Tokenize(Request):
     """Texts; or one of them in the form in which vLLM and evaluation harnesses ask."""
 
-    texts: str | list[str] | None = None
+    texts: str | Listed[str] | None = None
     """One text, or a list of texts."""
     prompt: str | None = None
     """One text, or the name of a special token; the answer has its ids alone, as `tokens`."""
@@ -105,7 +108,7 @@ class Embed(TextsWithLimit):
 class TextsOrPairs(Request):
     """Texts, or pairs of texts."""
 
-    texts: str | list[str | list[str]]
+    texts: str | Listed[str | Listed[str]]
     """One text, or a list: a pair of texts is a list of two."""
 
     def items(self) -> list[Any]:
@@ -123,7 +126,7 @@ class Predict(TextsOrPairs):
 class Words(Request):
     """Texts, each a string or a list of words."""
 
-    texts: str | list[str | list[str]]
+    texts: str | Listed[str | Listed[str]]
     """One text, or a list of texts, each a string or a list of words."""
 
 
@@ -132,9 +135,9 @@ class Answer(Request):
 
     ITEMS: ClassVar[str] = "question"
 
-    question: str | list[str]
+    question: str | Listed[str]
     """One question, or a list of them."""
-    context: str | list[str]
+    context: str | Listed[str]
     """Where the answer is: one for all questions, or as many as questions."""
     n_best: Annotated[int, Field(ge=1, le=100)] = 1
     """How many passages to give with each answer."""
@@ -168,7 +171,7 @@ class ChoiceQuestionFields(BaseModel):
 
     context: str = ""
     question: str = ""
-    choices: Annotated[list[str], Field(min_length=1)]
+    choices: Annotated[Listed[str], Field(min_length=1)]
 
 
 class Choose(Request):
@@ -176,7 +179,7 @@ class Choose(Request):
 
     ITEMS: ClassVar[str] = "questions"
 
-    questions: ChoiceQuestionFields | list[ChoiceQuestionFields]
+    questions: ChoiceQuestionFields | Listed[ChoiceQuestionFields]
     """One question, or a list of them."""
     too_long: Literal["error", "truncate"] = "error"
     """Questions beyond the model's limit."""
@@ -191,7 +194,7 @@ class Fill(TextsWithLimit):
 
     top: Annotated[int, Field(ge=1, le=1000)] = 5
     """How many words to give for each mask."""
-    among: list[str] | None = None
+    among: Listed[str] | None = None
     """The only words to choose from, each of them one token."""
 
 
@@ -225,7 +228,7 @@ class Decoding(Request):
 class Generate(Decoding):
     """As `generate` of a task."""
 
-    texts: str | list[str]
+    texts: str | Listed[str]
     """One text or prompt, or a list of them."""
     too_long: Literal["error", "truncate"] = "error"
     """Texts beyond the model's limit."""
@@ -258,7 +261,7 @@ class Caption(Decoding):
 
     ITEMS: ClassVar[str] = "images"
 
-    images: str | list[str]
+    images: str | Listed[str]
     """One image, or a list of them: the bytes of a file (PNG, JPEG) in base64."""
 
 
@@ -285,7 +288,7 @@ class Sampled(Request):
     """The most tokens to generate."""
     temperature: Annotated[float, Field(ge=0)] | None = None
     """0: the most probable token at each step. Not given: the model's own settings."""
-    top_p: float | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Sample among tokens of this mass."""
     n: Annotated[int, Field(ge=1, le=128)] = 1
     """Completions of each prompt."""
@@ -309,7 +312,7 @@ class Chat(Sampled):
 
     ITEMS: ClassVar[str] = "messages"
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Listed[Message], Field(min_length=1)]
     """The turns before the reply."""
     max_tokens: Annotated[int, Field(ge=1)] = 40
     """The most tokens to generate."""
@@ -320,7 +323,7 @@ class Completion(Sampled):
 
     ITEMS: ClassVar[str] = "prompt"
 
-    prompt: str | list[str] | Ids | list[Ids]
+    prompt: str | Listed[str] | Ids | Listed[Ids]
     """One prompt, or a list of them, as text or as ids of tokens."""
     echo: bool = False
     """Whether the prompt comes back before its completion."""
@@ -350,7 +353,7 @@ class OpenAIEmbedding(Request):
 
     ITEMS: ClassVar[str] = "input"
 
-    input: str | list[str]
+    input: str | Listed[str]
     """One text, or a list of texts."""
     encoding_format: Literal["float", "base64"] = "float"
     """base64: the bytes of little-endian float32."""

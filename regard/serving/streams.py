@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from regard.plain_json import to_json
-from regard.serving.engine import QueuedRequest
+from regard.serving.engine import QueuedRequest, late
 from regard.serving.problems import problem_of
 from regard.serving.work import Work
 
 if TYPE_CHECKING:
     from regard.serving.generated_text import GeneratedText
 
+GRACE = 10.0  # seconds after the deadline in which the rest must be sent
 Event = tuple[int, int, str, str | None]  # prompt, its sequence, what is new of its text, its end
 
 
@@ -83,7 +84,12 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", **start})
             waited: set[asyncio.Future[Any]] = {leaving, sending}
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            left = self._queued.seconds_left
+            done, _ = await asyncio.wait(waited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:  # the engine is busy, or the client does not read
+                self._queued.error = late()
+                self._texts.end()
+                await asyncio.wait(waited, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
         finally:

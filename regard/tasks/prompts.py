@@ -28,9 +28,15 @@ def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None
 
 
 def fitted_prompts(
-    prompts: Sequence[list[int]], limit: int | None, too_long: TooLong, options: Mapping[str, Any]
+    prompts: Sequence[list[int]],
+    limit: int | None,
+    too_long: TooLong,
+    options: Mapping[str, Any],
+    hint: str = "Shorten the prompt, or cut its beginning with too_long='truncate'.",
 ) -> list[list[int]]:
     """The ids of prompts; long ones lose their beginning.
+
+    hint: what the error for a long one tells to do.
 
     Raises:
         RegardError: a prompt is too long and `too_long` is "error".
@@ -46,8 +52,7 @@ def fitted_prompts(
             more = f" and up to {options['max_tokens']} more are asked for (max_tokens)"
         raise RegardError(
             f"Prompt {long[0] + 1} has {len(prompts[long[0]]):,} tokens{more}, but this model's "
-            f"context is {limit:,}. Shorten the prompt, or cut its beginning with "
-            "too_long='truncate'."
+            f"context is {limit:,}. {hint}"
         )
     return [ids[-capacity:] for ids in prompts]
 

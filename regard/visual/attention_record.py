@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard.attention.capture import CapturePoint, Labels, label, listening
 from regard.attention.multihead import MultiHeadAttention
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError
+from regard.errors import ConfigError, TextError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.visual.forward_pass import ForwardPass, RecordedAttention
@@ -184,17 +184,18 @@ def run_encoder(
         input_format: how texts become inputs, for a model without a task.
 
     Raises:
-        ConfigError: a text is longer than the model's limit, or `input_format` is missing.
+        TextError: a text is longer than the model's limit.
+        ConfigError: `input_format` is missing.
     """
     module, input_format = as_encoder(model, input_format)
     rows = input_format.encode(
         [(text,) if isinstance(text, str) else tuple(text) for text in texts]
     )
     if long := input_format.too_long(rows):
-        raise ConfigError(
-            f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, more than `max_length`, "
-            f"{input_format.max_length}. Shorten it."
+        problem = (
+            f"has {len(rows[long[0]])} tokens, more than `max_length`, {input_format.max_length}."
         )
+        raise TextError(long[0], problem, "Shorten it.")
     batch, label_of = input_format.batch(rows), input_format.tokenizer.label
     encoder = module.encoder if isinstance(module, EncoderWithHeads) else module
     if isinstance(encoder, Encoder):

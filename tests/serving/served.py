@@ -96,8 +96,13 @@ async def exchange(
     headers: dict[str, str] | None = None,
     method: str = "POST",
     leaves_after: float | None = None,
+    reads: int | None = None,
 ) -> Answered:
-    """One request in ASGI's messages; leaves_after: seconds until its client goes."""
+    """One request in ASGI's messages.
+
+    leaves_after: seconds until its client goes.
+    reads: parts of the answer that its client reads; None: all.
+    """
     answered, waiting = Answered(), iter(messages)
     path, _, query = path.partition("?")
     given = {"host": "localhost", "content-type": "application/json", **(headers or {})}
@@ -128,6 +133,8 @@ async def exchange(
             answered.status = message["status"]
             answered.headers = {k.decode(): v.decode() for k, v in message["headers"]}
         else:
+            if len(answered.parts) == reads:
+                await asyncio.sleep(1e6)
             answered.parts.append(message.get("body", b""))
 
     await application(service)(scope, receive, send)

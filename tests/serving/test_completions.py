@@ -125,6 +125,36 @@ def test_errors_name_what_is_wrong(service):
     assert "does not continue a text" in wrong(service, "dialogue", **ask_for)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("most", [0, 2])
+def test_several_completions_of_each_prompt_have_their_log_probabilities(service, name, most):
+    body = {"prompt": PROMPTS, "max_tokens": most, "temperature": 1, "logprobs": 1, "echo": True}
+    alone = complete(service, name, **body)["choices"]
+    several = complete(service, name, **body, n=2)["choices"]
+    assert len(several) == 4 and [one["index"] for one in several] == [0, 1, 2, 3]
+    for one, first, second in zip(alone, several[::2], several[1::2], strict=True):
+        assert first["text"] == one["text"] and first["logprobs"].keys() == one["logprobs"].keys()
+        numbers = one["logprobs"]["token_logprobs"]
+        read = len(numbers) if most == 0 else len(numbers) - most
+        for other in first, second:
+            found = other["logprobs"]["token_logprobs"]
+            assert found[1:read] == pytest.approx(numbers[1:read], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({"stream_options": {"include_usage": True}}, "`stream_options` are for a stream"),
+        ({"stream": True, "max_tokens": 0}, "`max_tokens` is 0"),
+        ({"stream": True, "prompt": []}, "`prompt` is an empty list"),
+        ({"temperature": 0, "top_p": 2.5}, "`top_p`"),
+        ({"prompt": "the cat " * 40}, "Shorten the prompt, or lower `max_tokens`."),
+    ],
+)
+def test_no_field_is_ignored_and_no_hint_names_one_of_another_route(service, fields, said):
+    assert said in wrong(service, "language-modeling-gpt2", **{"prompt": "the cat", **fields})
+
+
 TURNS = ["the cat sat", "on a mat", "who was sleeping"]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import tracemalloc
 
 import pytest
 from served import KEYED, ask, body_of, exchange, service_of
 
 from regard.serving import guards
+from regard.serving.guards import Guard
 from regard.serving.routes import GETS, ROUTES
 
 TAG = {"model": "tagging", "texts": "the cat sat"}
@@ -44,6 +46,9 @@ def sent(text):
         ({**TAG, "texts": [["a", None]]}, "`texts.0"),
         ({**TAG, "textes": "a"}, "`textes` is an unknown field"),
         ({**TAG, "model": 3}, "`model` must be a string"),
+        ({**TAG, "top-k": 3}, "`top-k` is an unknown field"),
+        ({**TAG, "str": 3}, "`str` is an unknown field"),
+        ({**TAG, "x" * 10_000: 3}, "xxx...` is an unknown field"),
         ({"model": "tagging"}, "`texts` is missing"),
         ({"texts": "a"}, "`model` must name one of the models that are served: classification,"),
     ],
@@ -69,7 +74,30 @@ def test_an_unknown_path_is_404_and_a_wrong_method_405(service):
     assert answered.status == 404 and "/tag, /answer" in answered.message
     answered = ask(service, "/tag")
     assert answered.status == 405 and "POST" in answered.message
-    assert ask(service, "/health", {}).status == 405
+    assert answered.headers["allow"] == "POST"
+    answered = ask(service, "/health", {})
+    assert answered.status == 405 and answered.headers["allow"] == "GET, HEAD"
+
+
+def test_a_path_with_a_slash_at_its_end_is_another_one(service):
+    for path, body in (("/tag/", TAG), ("/health/", None)):
+        answered = ask(service, path, body)
+        assert answered.status == 404 and "location" not in answered.headers
+
+
+def test_a_host_that_has_a_path_is_no_part_of_the_address(service):
+    assert ask(service, "/tag", TAG, headers={"host": "localhost/evil"}).status == 200
+
+
+def test_a_key_may_have_any_letters_and_its_scheme_any_case(folders):
+    service = service_of({"tagging": folders["tagging"]}, guard=Guard("schlüssel"))
+    sent = "schlüssel".encode().decode("latin-1")  # UTF-8, as curl sends it
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        headers = {"Authorization": f"{scheme} {sent}"}
+        assert ask(service, "/health", headers=headers).status == 200
+    for wrong in ("Basic", "Bearer "):
+        headers = {"Authorization": f"{wrong} {sent}"}
+        assert ask(service, "/health", headers=headers).status == 401
 
 
 def test_bodies_of_two_megabytes_are_read_and_of_three_rejected(service):
@@ -135,7 +163,43 @@ def keyed(folders):
     return service_of({"tagging": folders["tagging"]}, guard=KEYED)
 
 
-@pytest.mark.parametrize("path", [*ROUTES, *GETS, "/nothing"])
+def many(value):
+    """A list of a quarter of a megabyte of one value."""
+    return b"[" + b",".join([value] * (2**18 // (len(value) + 1))) + b"]"
+
+
+def keys(count):
+    return b",".join(b'"%06d": 0' % number for number in range(count))
+
+
+@pytest.mark.parametrize(
+    "path, body, said",
+    [
+        ("/tag", b'{"texts": ' + many(b"1") + b"}", "`texts.0` must be"),
+        ("/tag", b'{"texts": ' + many(b"[1]") + b"}", "`texts.0.0` must be"),
+        ("/v1/completions", b'{"prompt": ' + many(b"null") + b"}", "`prompt.0` must be"),
+        ("/fill", b'{"texts": "a", "among": ' + many(b"{}") + b"}", "`among.0` must be"),
+        ("/choose", b'{"questions": ' + many(b"{}") + b"}", "`questions.0.choices` is missing"),
+        ("/tag", b'{"texts": "a", ' + keys(30_000) + b"}", "30,000 fields or values are wrong"),
+        ("/tag", b'{"texts": "a", ' + keys(5_000) + b"}", "4,980 further fields are wrong"),
+        ("/tag", b'{"texts": "a", ' + keys(60_000) + b', "000007": 1}', "'000007' occurs twice"),
+    ],
+)
+def test_many_mistakes_cost_no_more_than_a_few(service, path, body, said):
+    """Each of many errors of pydantic would take a kilobyte, and a line of the answer."""
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        answered = ask(service, path, body)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answered.status == 400 and said in answered.message
+    assert len(answered.body) < 5_000 and most < 60 * 2**20
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("path", [*ROUTES, *GETS, "/nothing", "/tag/", "/health/"])
 def test_every_route_needs_the_key(keyed, path):
     body = None if path in GETS else {}
     for given in (None, "Bearer wrong", "a-key", "Bearer a-key ", "Basic YTpi", "Bearer schlüssel"):
@@ -147,7 +211,7 @@ def test_every_route_needs_the_key(keyed, path):
     assert found.status in (200, 400, 404)
 
 
-@pytest.mark.parametrize("path", [*ROUTES, *GETS])
+@pytest.mark.parametrize("path", [*ROUTES, *GETS, "/tag/", "/health/"])
 def test_pages_of_other_sites_are_refused(keyed, path):
     body, key = (None if path in GETS else {}), {"Authorization": "Bearer a-key"}
     for headers in (
@@ -159,10 +223,12 @@ def test_pages_of_other_sites_are_refused(keyed, path):
         {"host": ""},
         {"origin": "http://example.org"},
         {"origin": "null"},
+        {"origin": "http://["},
+        {"host": "localhost.example.org/health"},
         {"origin": "http://localhost:9999"},
     ):
         assert ask(keyed, path, body, headers={**key, **headers}).status == 403
-    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
+    for host in ("localhost:8000", "127.0.0.1", "127.0.0.2:80", "[::1]:8000"):
         headers = {**key, "host": host, "origin": f"http://{host}"}
         assert ask(keyed, path, body, headers=headers).status in (200, 400, 404)
 

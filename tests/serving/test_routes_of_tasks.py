@@ -66,6 +66,8 @@ def test_attention_is_what_was_captured(service, name):
     assert (found["layers"], found["head"], found["answer"]) == ([1], 2, answer)
     assert len(found["rows"]) == len(found["weights"])
     assert len(found["columns"]) == len(found["weights"][0])
+    long = ask(service, "/look", {"model": name, "texts": ["who", "who", "the cat " * 40]})
+    assert long.status == 400 and re.search(r"(Text|Prompt|Source) 3 has", long.message)
     wrong = ask(service, "/look", {"model": name, "texts": TEXTS[1], "layer": 99})
     assert wrong.status == 400 and "layer" in wrong.message
 

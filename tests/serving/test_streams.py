@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import time
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from served import ask, ask_together, body_of, exchange, service_of, start
 
 from regard.decoding.streaming import IncrementalDetokenizer
+from regard.serving import streams
 from regard.serving.generated_text import GeneratedText
 from regard.text import train
 
@@ -160,6 +162,66 @@ def test_a_deadline_ends_a_stream_with_an_error(folders):
     assert service.engine.waiting_tokens == 0
     service.engine.stop()
     thread.join(5)
+
+
+def test_a_deadline_holds_while_the_engine_is_busy_with_another_request(folders, monkeypatch):
+    names = {"lm": "language-modeling", "tagging": "tagging"}
+    service = service_of({name: folders[task] for name, task in names.items()}, deadline=0.2)
+    thread = start(service)
+    task, busy = service.models.all["tagging"].task, threading.Event()
+    tag = task.predictions
+    monkeypatch.setattr(
+        task, "predictions", lambda *a, **o: (busy.wait(30), tag(*a, **o))[1], raising=False
+    )
+    lm = {"model": "lm", "prompt": "the cat", "max_tokens": 5}
+    endless = {**lm, "max_tokens": 100_000, "stream": True}
+    requests = [
+        ("/v1/completions", endless),  # is being sent when the engine becomes busy
+        ("/tag", {"model": "tagging", "texts": "the cat"}),
+        ("/v1/completions", lm),
+        ("/v1/completions", {**lm, "stream": True}),
+    ]
+    began = time.monotonic()
+    sent, *late = ask_together(service, requests)
+    assert time.monotonic() - began < 10 and not busy.is_set()
+    last = sent.body.decode().strip().split("\n\n")[-1].removeprefix("data: ")
+    assert sent.status == 504 or json.loads(last)["error"]["code"] == "deadline"
+    assert [one.status for one in late] == [504] * 3
+    assert service.engine.waiting_tokens == 0
+    busy.set()
+    service.engine.stop()
+    thread.join(5)
+
+
+def test_a_client_that_does_not_read_its_stream_is_left_after_the_deadline(folders, monkeypatch):
+    monkeypatch.setattr(streams, "GRACE", 0.1)
+    service = service_of({"lm": folders["language-modeling"]}, deadline=0.2)
+    thread = start(service)
+    body = {"prompt": "the cat", "max_tokens": 100_000, "stream": True}
+    answered = asyncio.run(exchange(service, "/v1/completions", body_of(body), reads=2))
+    assert len(answered.parts) == 2 and service.engine.waiting_tokens == 0
+    service.engine.stop()
+    thread.join(5)
+
+
+def test_a_request_with_many_prompts_does_not_keep_the_others_waiting(folders):
+    service = service_of({"lm": folders["language-modeling"]})
+    ended, end = [], service.engine._end
+    service.engine._end = lambda queued, error=None: (ended.append(queued), end(queued, error))
+    bodies = [
+        {"prompt": ["the cat"] * 600, "max_tokens": 8, "temperature": 1},
+        {"prompt": "a warm", "max_tokens": 5, "temperature": 1, "n": 60},  # needs most of the room
+        {"prompt": "a warm", "max_tokens": 5, "temperature": 0},
+    ]
+    thread = threading.Timer(0.3, service.engine.run)
+    thread.start()
+    found = ask_together(service, [("/v1/completions", body) for body in bodies])
+    service.engine.stop()
+    thread.join(5)
+    assert [len(one.json()["choices"]) for one in found] == [600, 60, 1]
+    assert max(ended, key=lambda queued: len(queued.results)) is ended[-1]
+    generated = f'path="/v1/completions"}} {sum(len(one.results) for one in ended)}'
+    assert generated in ask(service, "/metrics").body.decode()
 
 
 def test_prompts_that_begin_alike_are_read_once(folders):

@@ -18,7 +18,7 @@ from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
 from regard.data.encoder_inputs import InputFormat
 from regard.decoding.start import start
-from regard.errors import ConfigError
+from regard.errors import ConfigError, TextError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.text import Tokenizer
@@ -174,7 +174,7 @@ def test_texts_that_are_too_long_raise_an_error(input_format):
     model = bert()
     with pytest.raises(ConfigError, match="Bert does not define its input format"):
         run_encoder(model, ["it"])
-    with pytest.raises(ConfigError, match="Text 2 has 42 tokens, more than `max_length`, 32"):
+    with pytest.raises(TextError, match="Text 2 has 42 tokens, more than `max_length`, 32"):
         run_encoder(model, ["it", "it " * 40], input_format)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from regard.serving.requests import Count, Ids, Request
+from regard.serving.requests import Count, Ids, Listed, Request
 
 ShownText = Annotated[str, Field(max_length=20_000)]
 Kind = Literal["encoder", "decoder", "cross", "query"]
@@ -35,7 +35,7 @@ class AttentionOfAll(ShownTexts):
 
     second: ShownText | None = None
     """The second text of a pair."""
-    masked_heads: Annotated[list[MaskedHead], Field(max_length=1000)] = []
+    masked_heads: Annotated[Listed[MaskedHead], Field(max_length=1000)] = []
     """Heads that are masked meanwhile."""
 
     def items(self) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, Field, model_validator
 
 from regard.errors import ConfigError
-from regard.serving.requests import Request
+from regard.serving.requests import Listed, Request
 from regard.serving.served_page import RouteWithoutModel
 from regard.serving.studio import lessons
 from regard.serving.studio.maps import TextMaps
@@ -55,7 +55,7 @@ class NeighboursIn(MapOf):
 
     text: Annotated[int, Field(ge=0)] | None = None
     """The number of a text, from 0; itself is not among the neighbours."""
-    vector: Annotated[list[float], Field(max_length=65536)] | None = None
+    vector: Annotated[Listed[float], Field(max_length=65536)] | None = None
     """A vector of the same model."""
     count: Annotated[int, Field(ge=1, le=100)] = 8
     """How many neighbours."""
