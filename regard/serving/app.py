@@ -23,7 +23,7 @@ from starlette.routing import Route as HttpRoute
 from regard.plain_json import to_json
 from regard.schema import checked, parse_json
 from regard.serving.counters import RequestCounters
-from regard.serving.engine import Engine, QueuedRequest, late
+from regard.serving.engine import Engine, QueuedRequest, deadline_passed
 from regard.serving.guards import ClientDisconnected, Guard, read_body
 from regard.serving.models import ServedModel, ServedModels
 from regard.serving.openapi import openapi
@@ -323,7 +323,7 @@ async def _first(found: asyncio.Future[Any], queued: QueuedRequest, request: Htt
     try:
         await asyncio.wait(waited, timeout=queued.seconds_left, return_when=asyncio.FIRST_COMPLETED)
         if not found.done():
-            raise ClientDisconnected if disconnected.done() else late()
+            raise ClientDisconnected if disconnected.done() else deadline_passed()
     finally:
         disconnected.cancel()
 

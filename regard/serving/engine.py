@@ -183,7 +183,7 @@ class Engine:
         for queued in disconnected:
             self._leave_batch(queued)
         for queued in late:
-            self._end(queued, late())
+            self._end(queued, deadline_passed())
         if chosen:
             self._compute(chosen)
         if not late:
@@ -205,7 +205,7 @@ class Engine:
                 if long.disconnected or self._stopped:
                     raise Problem(503, "The server stops.", "stopping")
                 if long.deadline < time.monotonic():
-                    raise late()
+                    raise deadline_passed()
                 yield batch
 
         return batches_of
@@ -346,7 +346,7 @@ class Engine:
             queued.finished(queued)
 
 
-def late() -> Problem:
+def deadline_passed() -> Problem:
     """The answer to a request whose deadline has passed."""
     problem = "This request was not answered within the server's time limit."
     return Problem(504, problem, "deadline")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from regard.plain_json import to_json
-from regard.serving.engine import QueuedRequest, late
+from regard.serving.engine import QueuedRequest, deadline_passed
 from regard.serving.problems import problem_of
 from regard.serving.work import Work
 
@@ -87,7 +87,7 @@ class EventStream(Response):
             left = self._queued.seconds_left
             done, _ = await asyncio.wait(waited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not done:  # the engine is busy, or the client does not read
-                self._queued.error = late()
+                self._queued.error = deadline_passed()
                 self._texts.end()
                 await asyncio.wait(waited, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
