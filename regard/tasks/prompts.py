@@ -11,7 +11,7 @@ from typing import Any
 
 from regard import decoding
 from regard.decoding.hypothesis import Hypothesis
-from regard.errors import RegardError
+from regard.errors import TextError
 from regard.tasks.batching import TooLong, check_too_long
 
 
@@ -39,7 +39,7 @@ def fitted_prompts(
     hint: what the error for a long one tells to do.
 
     Raises:
-        RegardError: a prompt is too long and `too_long` is "error".
+        TextError: a prompt is too long and `too_long` is "error".
     """
     check_too_long(too_long)
     capacity = prompt_capacity(limit, options)
@@ -50,10 +50,9 @@ def fitted_prompts(
         more = ""
         if capacity != limit:
             more = f" and up to {options['max_tokens']} more are asked for (max_tokens)"
-        raise RegardError(
-            f"Prompt {long[0] + 1} has {len(prompts[long[0]]):,} tokens{more}, but this model's "
-            f"context is {limit:,}. {hint}"
-        )
+        count = len(prompts[long[0]])
+        problem = f"has {count:,} tokens{more}, but this model's context is {limit:,}."
+        raise TextError(long[0], problem, hint, what="Prompt")
     return [ids[-capacity:] for ids in prompts]
 
 
