@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regard.errors import CheckpointError, ConfigError
@@ -50,7 +50,8 @@ def replacing(path: Path, writer: str = "") -> Iterator[Path]:
         os.replace(temporary, path)
         sync(path.parent)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that is read-only also for what is not there
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise not_written(path, error) from error
         raise

@@ -1,0 +1,42 @@
+"""Files that are written completely or not at all, on disks that refuse."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from regard.errors import CheckpointError
+from regard.file_writing import rename_new, write_text
+
+
+def test_a_disk_that_is_read_only_is_named_with_the_file_and_not_with_a_temporary_one(
+    tmp_path, monkeypatch
+):
+    """As Linux does, which refuses to remove a file that does not exist there."""
+
+    def refuse(path: Path, *given: object, **options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(CheckpointError, match=r"results.json could not be written: .*Read-only"):
+        write_text(tmp_path / "results.json", "{}")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_gets_a_new_name_unless_another_file_has_it(tmp_path, monkeypatch, links):
+    def no_link(*paths: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    rename_new(tmp_path / "a", tmp_path / "new")
+    with pytest.raises(FileExistsError):
+        rename_new(tmp_path / "b", tmp_path / "new")
+    assert (tmp_path / "new").read_text() == "a" and (tmp_path / "b").read_text() == "b"
+    assert not (tmp_path / "a").exists()
