@@ -26,6 +26,7 @@ from regard.experiments.compare.conditions import check_equal, conditions_of
 from regard.experiments.compare.results import ComparisonResults, Outcome
 from regard.experiments.compare.worker import measure, peak_memory
 from regard.experiments.runs import read_recipe, train
+from regard.file_writing import locked
 from regard.training import Interrupted
 
 TOKENS = 600
@@ -273,6 +274,13 @@ def test_each_difference_between_recipes_raises_an_error(recipes, tmp_path, chan
         compare(recipes, out=tmp_path / "out", show="none")
     assert told in str(refused.value) and str(refused.value).count("\n  ") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_second_comparison_in_the_same_folder_at_the_same_time_raises_an_error(recipes, tmp_path):
+    with locked(tmp_path / "out", "comparing in"):
+        with pytest.raises(ConfigError, match="another process is comparing in .*out. Wait until"):
+            compare(recipes, out=tmp_path / "out", show="none")
+        assert not list((tmp_path / "out").iterdir())
 
 
 def test_recipes_of_different_tasks_differ_in_their_task_before_all():

@@ -36,7 +36,7 @@ from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
 from regard.experiments.compare.workers import display, run_jobs
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.runs import name_of_run
-from regard.file_writing import write_json
+from regard.file_writing import locked, write_json
 from regard.progress import Show
 
 FUNCTION = "regard.experiments.compare.worker:measured_run"
@@ -82,7 +82,8 @@ def compare(
         show: how progress is shown: "auto", "bar", "lines" or "none".
 
     Raises:
-        ConfigError: the recipes differ in what must be equal, or `out` holds something else.
+        ConfigError: the recipes differ in what must be equal, or `out` holds something else, or
+            another process is comparing in it.
         RegardError: a run has failed; the others are kept.
         Interrupted: after Ctrl-C; the runs in progress are saved.
     """
@@ -92,15 +93,15 @@ def compare(
     out = Path(out)
     named = _named(recipes, overrides)
     shared = _shared(named)
-    given = with_shared_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
-    runs = {
-        name: [_run(path, (*given, f"seed={seed}"), out / run_name(name, seed)) for seed in seeds]
-        for name, (path, _) in named.items()
-    }
-    every = [run for of_model in runs.values() for run in of_model]
-    for run in every:
-        check_same_run(run.folder, run.recipe)
-    with closing(display(show)) as shown:
+    with locked(out, "comparing in"), closing(display(show)) as shown:
+        given = with_shared_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
+        runs = {
+            name: [_run(path, (*given, f"seed={n}"), out / run_name(name, n)) for n in seeds]
+            for name, (path, _) in named.items()
+        }
+        every = [run for of_model in runs.values() for run in of_model]
+        for run in every:
+            check_same_run(run.folder, run.recipe)
         unfinished = [run for run in every if not (run.folder / OUTCOME).exists()]
         jobs = [run.job(shown.every, gpus) for run in unfinished]
         with closing(run_jobs(runs_on, jobs, shown)) as results:
