@@ -13,8 +13,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from regard.errors import CheckpointError, ConfigError
-from regard.exporting.runtime import Difference, Exported, ExportSource, Runtime, WeightsInFile
+from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.exporting.runtime import (
+    Comparison,
+    Difference,
+    Exported,
+    ExportSource,
+    Runtime,
+    WeightsInFile,
+)
 from regard.file_writing import check_new, creating
 from regard.lazy import entry
 from regard.tasks.model_card import CardForm, CardHistory, write_card
@@ -65,7 +72,7 @@ def export(
         _write_card(source, runtime, temporary)
         if not check or find_spec(runtime.package) is None:
             return Exported(target, runtime.name, None, (), notes)
-        differences, found = runtime.compare(source, temporary)
+        differences, found = _compared(source, runtime, temporary)
         if quantize is None:
             _check_equal(source, runtime, differences)
     return Exported(target, runtime.name, _version(runtime), differences, (*notes, *found))
@@ -114,6 +121,24 @@ def _write_card(source: ExportSource, runtime: Runtime, out: Path) -> None:
         history = CardHistory.of_folder(source.path)
         form = CardForm(runtime.package, about)
         write_card(source.task, out, config_of_task(source.task), history, form)
+
+
+def _compared(source: ExportSource, runtime: Runtime, out: Path) -> Comparison:
+    """See `Runtime.compare`.
+
+    Raises:
+        CheckpointError: the runtime fails on what was written.
+    """
+    try:
+        return runtime.compare(source, out)
+    except RegardError:
+        raise
+    except Exception as error:  # a runtime raises errors of many kinds
+        said = next((line for line in str(error).splitlines() if line), type(error).__name__)
+        raise CheckpointError(
+            f"{source.path}: {runtime.name} fails on what was written: {said:.200}. Nothing was "
+            "kept: please report this model."
+        ) from error
 
 
 def _check_equal(

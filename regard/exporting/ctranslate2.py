@@ -269,6 +269,9 @@ def _sequence_to_sequence(
 
 def _t5(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
+    if config.heads == 1 and config.head_dim != config.d_model:
+        what = f"a single head to be as wide as the model ({config.d_model})"
+        raise source.unsupported(NAME, f"needs {what}, but `head_dim` is {config.head_dim}")
     options = {
         "pre_norm": True,
         "activation": _activation(source, specs),

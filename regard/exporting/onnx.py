@@ -15,7 +15,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ HEADS = (
     *("pooler", "masked_lm", "replaced", "next_sentence", "sentence_order"),
     *("classes", "tags", "span", "multiple_choice"),
 )
+EXAMPLE, EXAMPLE_PAST = 3, 4  # tokens and earlier ones of the inputs with which a model is traced
 SOURCES = {0: "batch", 1: "source_length"}
 TARGETS = {0: "batch", 1: "length"}
 PAST = {0: "batch", 2: "past_length"}
@@ -113,6 +114,7 @@ def _graphs(source: ExportSource) -> list[Graph]:
     """
     model = source.model
     source.check_heads(NAME, HEADS)
+    _check_length(source)
     if isinstance(model, LanguageModel) and isinstance(model.empty(1), KeyValueCache):
         return [_decoder_graph(model)]
     if isinstance(model, Transformer | T5):
@@ -125,6 +127,20 @@ def _graphs(source: ExportSource) -> list[Graph]:
         f"is given no graph of the architecture {type(source.body).__name__}",
         "Encoders, and decoders whose state is a cache of keys and values, can be exported.",
     )
+
+
+def _check_length(source: ExportSource) -> None:
+    """Check that a table of positions is as long as the inputs with which a model is traced.
+
+    Raises:
+        ConfigError: it is shorter.
+    """
+    config = source.body.config
+    decodes = isinstance(source.model, Transformer | LanguageModel)
+    least = EXAMPLE + EXAMPLE_PAST if decodes else EXAMPLE
+    if asdict(config).get("positions") == "learned" and config.max_length < least:
+        what = f"`max_length` to be at least {least} where positions are learned"
+        raise source.unsupported(NAME, f"needs {what}, but it is {config.max_length}")
 
 
 class HiddenStates(nn.Module):
@@ -155,7 +171,7 @@ def _encoder_graph(source: ExportSource) -> Graph:
     _check_inputs(source)
     if body.segment_types > 1:
         names.append("token_type_ids")
-    ids = torch.zeros(2, 3, dtype=torch.long)
+    ids = torch.zeros(2, EXAMPLE, dtype=torch.long)
     inputs = (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(names)]
     outputs = _outputs(source)
     module = EncoderOutputs(body, outputs.values())
@@ -210,7 +226,7 @@ class DecoderStep(nn.Module):
 
 def _decoder_graph(model: LanguageModel) -> Graph:
     past = _past_of(model.empty(1))
-    ids = torch.zeros(2, 3, dtype=torch.long)
+    ids = torch.zeros(2, EXAMPLE, dtype=torch.long)
     names, present = _cache_names(len(past))
     axes = (TARGETS, [PAST] * len(past))
     return Graph(
@@ -221,7 +237,7 @@ def _decoder_graph(model: LanguageModel) -> Graph:
 def _past_of(cache: KeyValueCache) -> list[Tensor]:
     """Keys and values of an example, of each layer, (2, H, 4, K)."""
     _, layers, heads, _, width = cache.keys.shape
-    return [torch.zeros(2, heads, 4, width) for _ in range(2 * layers)]
+    return [torch.zeros(2, heads, EXAMPLE_PAST, width) for _ in range(2 * layers)]
 
 
 def _cache_names(count: int) -> tuple[list[str], list[str]]:
@@ -244,7 +260,7 @@ class SourceKeysAndValues(nn.Module):
 
 
 def _encoder_side(model: Transformer | T5) -> Graph:
-    ids = torch.zeros(2, 3, dtype=torch.long)
+    ids = torch.zeros(2, EXAMPLE, dtype=torch.long)
     outputs = _source_names(2 * model.config.decoder_layers)
     names = ["input_ids", "attention_mask"]
     module = SourceKeysAndValues(model)
@@ -274,7 +290,7 @@ def _decoder_side(model: Transformer | T5, state: TransformerState) -> Graph:
     past = _past_of(state.cache)
     _, layers, heads, _, width = state.source.keys.shape
     read = [torch.zeros(2, heads, 5, width) for _ in range(2 * layers)]
-    ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)
+    ids, mask = torch.zeros(2, EXAMPLE, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)
     names, present = _cache_names(len(past))
     return Graph(
         "decoder",

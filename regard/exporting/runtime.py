@@ -116,12 +116,15 @@ class ExportSource:
 
     @cached_property
     def targets(self) -> list[list[int]]:
-        """Targets of an encoder-decoder for each sequence: ids without special tokens."""
+        """Targets of an encoder-decoder for each sequence: ids without special tokens, and with the
+        token at the start not more than the model reads.
+        """
         config = self.body.config
+        count = 6 if config.max_length is None else min(6, config.max_length - 1)
         special = {config.pad, config.bos, config.eos}
         usual = [i for i in range(config.vocab_size) if i not in special]
         drawn = torch.Generator().manual_seed(2)
-        found = torch.randint(len(usual), (len(self.batch), 6), generator=drawn).tolist()
+        found = torch.randint(len(usual), (len(self.batch), count), generator=drawn).tolist()
         return [[usual[i] for i in row] for row in found]
 
     @cached_property

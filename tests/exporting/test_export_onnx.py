@@ -19,6 +19,7 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
 ONE = {"encoder_layers": 1, "decoder_layers": 1}
 CASES = {
     "bert with heads": (small.bert, {"heads": {"pooler": 1, "tags": 3}, "layers": 1}),
+    "gpt2 of seven tokens": (small.gpt2, {"max_length": 7, "layers": 1}),
     "gpt2 with its cache": (small.gpt2, {"scaled_by_layer": True, "layers": 2}),
     "transformer": (small.transformer, ONE),
 }
@@ -37,6 +38,12 @@ def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
     [
         (small.recurrent, {}, "is given no graph of the architecture RecurrentLanguageModel"),
         (small.bert, {"heads": {"crf": 3}}, "has no form for the head 'crf'"),
+        (small.gpt2, {"max_length": 6}, "needs `max_length` to be at least 7 where positions are"),
+        (
+            small.transformer,
+            {"max_length": 5, "positions": "learned"},
+            "needs `max_length` to be at least 7 where positions are learned, but it is 5",
+        ),
         (small.encoder, {"name": "segabert"}, "SegaBert reads paragraphs, sentences, tokens of"),
         (
             small.encoder,
