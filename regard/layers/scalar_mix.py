@@ -10,6 +10,7 @@ layers after the last one that it needs.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -175,11 +176,14 @@ def choice_of(layers: str | int | LayerChoice) -> LayerChoice:
 
 def _mix(scalars: str) -> ScalarMix:
     try:
-        return ScalarMix.of([float(scalar) for scalar in scalars.split(",")])
+        numbers = [float(scalar) for scalar in scalars.split(",")]
     except ValueError:
+        numbers = [math.nan]
+    if not bool(torch.tensor(numbers).isfinite().all()):
         raise ConfigError(
             f"A mix needs numbers with commas between, such as mix:0,0.5,1, but has {scalars!r}."
-        ) from None
+        )
+    return ScalarMix.of(numbers)
 
 
 def _last(states: States, count: int) -> list[Tensor]:

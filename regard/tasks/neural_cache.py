@@ -74,5 +74,8 @@ def mixed_nats(
     weights = attention_weights(scores.double(), KeyMask(seen))
     cache_probability = (weights * (tokens == targets[:, None])).sum(-1)  # p_cache(target)
     weight = cache.weight * seen.any(-1).double()  # 0 where there is nothing to remember yet
-    mixed = -torch.log((1 - weight) * torch.exp(-nats.double()) + weight * cache_probability)
-    return mixed, CacheState(every[-cache.size :], tokens[-cache.size :])
+    # In logarithms: exp(-nats) is 0 for a token that the model holds to be less likely than e^-745.
+    mixed = torch.logaddexp(
+        torch.log1p(-weight) - nats.double(), torch.log(weight * cache_probability)
+    )
+    return -mixed, CacheState(every[-cache.size :], tokens[-cache.size :])

@@ -74,7 +74,7 @@ def test_a_scalar_mix_learns_its_weights_and_gamma():
         (7, "no layer 7"),
         ("--1", "There is no choice of layers .--1."),
         (-8, "no layer -8"),
-        ("mix:1,x", "A mix needs numbers"),
+        *((f"mix:1,{odd}", "A mix needs numbers") for odd in ("x", "", "nan", "-inf", "1e40")),
         ("mix:1,2", "A mix of 2 scalars does not fit this model, which has its embeddings and 6"),
     ],
 )

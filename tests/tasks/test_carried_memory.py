@@ -6,6 +6,7 @@ import json
 import math
 import random
 import shutil
+from decimal import Decimal, localcontext
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.tasks.language_modeling import LanguageModeling
-from regard.tasks.neural_cache import NeuralCache
+from regard.tasks.neural_cache import CacheState, NeuralCache, mixed_nats
 from regard.tasks.stateful_perplexity import sequential_likelihood
 from regard.text import train
 
@@ -146,6 +147,19 @@ def test_a_cache_is_an_option_of_every_model_with_a_state(tokenizer):
         task.evaluate(text, neural_cache=20, neural_cache_theta=0.1),
     )
     assert plainly.nats != with_cache.nats and "|neural_cache:20,0.1,0.1|" in with_cache.signature
+
+
+def test_the_neural_cache_of_tokens_that_the_model_holds_to_be_impossible():
+    """Against whole numbers of any size: -log((1 - w) e^-nats + w p_cache)."""
+    cache, nats = NeuralCache(4, 0.5, 0.2), torch.tensor([3.0, 800.0, 5000.0, 900.0])
+    hidden, targets = torch.zeros(4, 2), torch.tensor([5, 6, 7, 6])
+    mixed, _ = mixed_nats(cache, CacheState.empty(hidden), hidden, targets, nats)
+    with localcontext() as context:
+        context.Emax, context.Emin = 10**6, -(10**6)
+        for position, expected in enumerate([None, 0, 0, Decimal(1) / 3]):
+            weight = Decimal("0.2") if expected is not None else Decimal(0)
+            p = (1 - weight) * Decimal(-int(nats[position])).exp() + weight * (expected or 0)
+            assert float(mixed[position]) == pytest.approx(float(-p.ln()), rel=1e-7)
 
 
 @pytest.mark.parametrize(
