@@ -24,7 +24,7 @@ from regard.checkpoints.hub import folder_of
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import not_written, rename_new, write_text
 from regard.schema import read_json
-from regard.sharded.shards import InputFile, Shard, input_files, plan_shards
+from regard.sharded.shards import InputFile, Shard, check_columns, input_files, plan_shards
 
 MANIFEST, PARTS, FAILED, LEASES = "manifest.json", "parts", "failed", "leases"
 ALL_FAILED = "failed.jsonl"
@@ -132,6 +132,7 @@ def begin(
     check_output_folder(out)
     model_sha256 = model_checksum(task.model)
     files, shards = plan_shards(paths, shard_bytes)
+    check_columns(files[0], task.columns)
     made = ShardManifest(VERSION, task, model_sha256, versions_for(task), files, shards)
     try:
         (out / PARTS).mkdir(parents=True, exist_ok=True)

@@ -191,6 +191,26 @@ def read_header(stream: BinaryIO, file: InputFile) -> tuple[list[str], int]:
     return names, lines
 
 
+def check_columns(file: InputFile, columns: Sequence[str]) -> None:
+    """Check that a table has these columns; the rows of JSONL may each have others.
+
+    Raises:
+        DataError: it lacks one.
+    """
+    names: Sequence[str] = ()
+    if file.format == "parquet":
+        from pyarrow import parquet
+
+        names = parquet.read_schema(file.path).names
+    elif not file.damage:
+        with open_bytes(file.path) as stream:
+            names, _ = read_header(stream, file)
+    for column in columns if names else ():
+        if not {column, column.partition(".")[0]} & {*names}:
+            hint = f"It has: {', '.join(names)}."
+            raise DataError(file.path, None, f"has no field {column!r}.", hint)
+
+
 def _csv_header(stream: BinaryIO) -> tuple[list[str] | csv.Error, int, int]:
     """The header or the error, the line on which it begins, and the number of lines read."""
     lines, begun = CsvLines(stream), 1

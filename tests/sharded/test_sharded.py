@@ -554,6 +554,22 @@ def test_a_model_that_is_missing_or_another_one_where_the_worker_is(encoder, tmp
         worker.run(str(tmp_path / "out"), **arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv.gz", "in.parquet"])
+def test_a_column_that_a_table_lacks_is_named_before_anything_is_written(
+    classifier, tmp_path, name
+):
+    frame = pandas.DataFrame({"label": ["x"], "body": ["a cat"]})
+    if name.endswith("parquet"):
+        frame.to_parquet(tmp_path / name)
+    else:
+        frame.to_csv(tmp_path / name, index=False, sep="\t" if "tsv" in name else ",")
+    with pytest.raises(DataError, match=r"has no field 'text'. It has: label, body"):
+        predict(classifier, tmp_path / name, tmp_path / "out", columns="text")
+    assert not (tmp_path / "out").exists()
+    (row,) = predict(classifier, tmp_path / name, tmp_path / "out", columns="body")
+    assert row["label"] == "x" and row["prediction"] is not None
+
+
 def test_a_worker_with_other_versions_ends_with_an_error(encoder, tmp_path):
     source = written(tmp_path / "in.txt", ["a cat"])
     embed(encoder, source, tmp_path / "out")
