@@ -9,6 +9,34 @@ from regard.decoding.streaming import IncrementalDetokenizer
 from regard.text import Tokenizer
 
 
+class BegunStop:
+    """How far the end of a growing text is into a stop sequence, in a time that does not depend on
+    the length of either (Knuth, Morris and Pratt 1977, "Fast pattern matching in strings").
+
+    length: of the longest end of the text that the stop sequence begins with.
+    """
+
+    def __init__(self, stop: str):
+        self.stop, self.length = stop, 0
+        self._borders = [0]  # of its first characters: of 1, of 2, ..., as many as were needed
+
+    def add(self, part: str) -> None:
+        """The text has grown by these characters."""
+        for letter in part:
+            while self.length and self.stop[self.length : self.length + 1] != letter:
+                self.length = self._border(self.length)
+            self.length += self.stop[self.length] == letter
+
+    def _border(self, count: int) -> int:
+        """The most characters, below `count`, that the first `count` both begin and end with."""
+        while len(self._borders) < count:
+            letter, border = self.stop[len(self._borders)], self._borders[-1]
+            while border and self.stop[border] != letter:
+                border = self._borders[border - 1]
+            self._borders.append(border + (self.stop[border] == letter))
+        return self._borders[count - 1]
+
+
 class GeneratedText:
     """The text generated after a prompt, token by token.
 
@@ -30,8 +58,7 @@ class GeneratedText:
         self.log_prob = 0.0
         self.stopped = self.ended = False
         self.end_token: int | None = None
-        self._stops = stops
-        self._longest = max(map(len, stops), default=0)
+        self._stops = [BegunStop(stop) for stop in stops]
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
         self._text, self._end, self._sent = "", 0, 0
 
@@ -67,30 +94,29 @@ class GeneratedText:
         self.end_token, self.ended = None if self.stopped else token, True
 
     def _append(self, part: str, new: bool = True) -> None:
-        begin = max(0, len(self._text) - self._longest + 1)
+        before = len(self._text)
         self._text += part
         if new or not self.parts:
             self.parts.append(part)
         else:
             self.parts[-1] += part
-        found = [at for stop in self._stops if (at := self._text.find(stop, begin)) >= 0]
+        found = []
+        for one in self._stops:
+            one.add(part)
+            begin = max(0, before - len(one.stop) + 1)
+            if (at := self._text.find(one.stop, begin)) >= 0:
+                found.append(at)
         if found:
             self._end, self.stopped, self.ended = min(found), True, True
 
     def ready(self) -> str:
         """The text that was not sent yet, without an end that may begin a stop sequence."""
         text = self.text
-        end = len(text) if self.ended else len(text) - self._held(text)
+        begun = 0 if self.ended else max((one.length for one in self._stops), default=0)
+        end = len(text) - begun
         piece = text[self._sent : end]
         self._sent = max(self._sent, end)
         return piece
-
-    def _held(self, text: str) -> int:
-        """Characters at the end of a text that may begin a stop sequence."""
-        for size in range(min(self._longest - 1, len(text)), 0, -1):
-            if any(stop.startswith(text[-size:]) for stop in self._stops):
-                return size
-        return 0
 
 
 def text_of(

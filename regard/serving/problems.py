@@ -7,6 +7,7 @@ from typing import Any
 
 from regard.errors import RegardError, TextError
 
+LONGEST = 4000  # characters of a message
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -33,6 +34,8 @@ class Problem(Exception):
         server = self.status >= 500
         kind = TYPES.get(self.status, "server_error" if server else "invalid_request_error")
         message = str(self).encode(errors="backslashreplace").decode()
+        if len(message) > LONGEST:  # it quotes what the client has sent
+            message = f"{message[: LONGEST - 3]}..."
         error = {"message": message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 

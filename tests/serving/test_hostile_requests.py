@@ -79,6 +79,20 @@ def test_an_unknown_path_is_404_and_a_wrong_method_405(service):
     assert answered.status == 405 and answered.headers["allow"] == "GET, HEAD"
 
 
+@pytest.mark.parametrize(
+    "path, fields",
+    [
+        ("/embed", {"model": "embedding", "texts": "a", "layers": "x" * 10**5}),
+        ("/embed", {"model": "embedding", "texts": "a", "pooling": "x" * 10**5}),
+        ("/fill", {"model": "fill-mask", "texts": "a [MASK]", "among": ["x" * 10**5]}),
+        ("/generate", {"model": "translation", "texts": "a", "length_penalty": f"{'x' * 10**5}:1"}),
+    ],
+)
+def test_an_error_does_not_send_back_a_long_value(service, path, fields):
+    answered = ask(service, path, fields)
+    assert answered.status == 400 and len(answered.body) < 5_000
+
+
 def test_a_path_with_a_slash_at_its_end_is_another_one(service):
     for path, body in (("/tag/", TAG), ("/health/", None)):
         answered = ask(service, path, body)

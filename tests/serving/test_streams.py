@@ -243,6 +243,20 @@ def service_free(folders, text):
     return load(folders["language-modeling-gpt2"]).generate(text, max_tokens=4, beams=1)
 
 
+def test_long_stops_cost_no_more_than_short_ones():
+    """Their time is the engine's, for which all requests wait."""
+    ids = BYTES.encode("the cat sat " * 300).ids
+    stops = [f"{number}" * 500_000 for number in range(14)]
+    stops += ["the cat sat " * 50_000, "the cat sat " * 40_000 + "!"]
+    generated, began, text = GeneratedText(BYTES, [], stops), time.process_time(), ""
+    for token in ids[:1500]:
+        generated.add(token)
+        text += generated.ready()
+    assert text == "" and time.process_time() - began < 5
+    generated.end()
+    assert generated.ready() == BYTES.decode(ids[:1500])
+
+
 BYTES = train("byte-bpe", ["naïve café 日本語 😀 the cat sat " * 3], 290)
 TEXT = st.text(alphabet="ab é日😀", max_size=12)
 
