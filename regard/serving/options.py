@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from regard.errors import ConfigError
 from regard.serving.guards import is_loopback
 
+LONGEST_DEADLINE = 7 * 24 * 3600.0
+
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -18,7 +20,8 @@ class ServerOptions:
     prefix_bytes: of keys and values of prompts that each model keeps for prompts that begin alike.
 
     Raises:
-        ConfigError: the server would listen to other machines without a key.
+        ConfigError: the server would listen to other machines without a key, or the deadline is no
+            number of seconds.
     """
 
     host: str = "127.0.0.1"
@@ -34,6 +37,11 @@ class ServerOptions:
         return is_loopback(self.host)
 
     def __post_init__(self) -> None:
+        if not 0 < self.deadline <= LONGEST_DEADLINE:
+            raise ConfigError(
+                f"--deadline must be seconds, at most {LONGEST_DEADLINE:,.0f}, but is "
+                f"{self.deadline}."
+            )
         if not self.loopback and not self.key:
             raise ConfigError(
                 f"--host {self.host} lets other machines ask, so a key is needed: put one into a "

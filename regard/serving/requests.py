@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from regard.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
+Outputs = Annotated[int, Field(ge=1, le=128)]  # of one text: they take memory and time together
 Value = TypeVar("Value")
 Listed = Annotated[
     list[Value], Field(fail_fast=True)
@@ -201,9 +202,9 @@ class Fill(TextsWithLimit):
 class Decoding(Request):
     """How to decode, where it differs from the model's own settings."""
 
-    beams: Count | None = None
+    beams: Outputs | None = None
     """Beam search with this many beams."""
-    n_best: Count | None = None
+    n_best: Outputs | None = None
     """How many hypotheses to return."""
     length_penalty: float | str | None = None
     """A: score / length^A; or gnmt:A."""
@@ -213,7 +214,7 @@ class Decoding(Request):
     """Sample among the K likeliest tokens."""
     top_p: float | None = None
     """Sample among tokens of this mass."""
-    samples: Count | None = None
+    samples: Outputs | None = None
     """How many samples."""
     seed: int | None = None
     """The seed of sampling."""
@@ -290,7 +291,7 @@ class Sampled(Request):
     """0: the most probable token at each step. Not given: the model's own settings."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Sample among tokens of this mass."""
-    n: Annotated[int, Field(ge=1, le=128)] = 1
+    n: Outputs = 1
     """Completions of each prompt."""
     seed: int | None = None
     """The seed of sampling; 0 where not given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,7 @@ def serve(
             ready = ServedModels(models)
             page.prepare(ready, say)
             service.models = ready
-            say(
-                f"serving {', '.join(models) or 'no model'} at http://{options.host}:{options.port}"
-            )
+            say(f"serving {', '.join(models) or 'no model'} at {server.address()}")
             engine.run()
         except BaseException as error:  # noqa: BLE001  # raised again below
             errors.append(error)
@@ -94,6 +93,15 @@ class _Server(uvicorn.Server):
             )
         )
         self.service = service
+
+    def address(self) -> str:
+        """Where it listens, as soon as it does; called from another thread than that of `run`."""
+        while not (self.started or self.should_exit):
+            time.sleep(0.01)
+        host, port = self.config.host, self.config.port
+        if self.started and not port:  # the system has chosen one
+            port = self.servers[0].sockets[0].getsockname()[1]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def shutdown(self, sockets: Any = None) -> None:
         """See `uvicorn.Server`."""

@@ -275,3 +275,10 @@ def test_requests_that_arrive_together_are_answered_as_alone(service):
     expected = [one.json()["result"]["probabilities"] for one in (found[0], found[1], found[2])]
     for one, numbers in zip(found[4:], expected, strict=True):
         assert one.json()["result"]["probabilities"] == pytest.approx(numbers, rel=1e-5)
+
+
+@pytest.mark.parametrize("field", ["beams", "n_best", "samples"])
+def test_a_text_has_a_limited_number_of_outputs(service, field):
+    body = {"model": "language-modeling-gpt2", "texts": "the cat", field: 129}
+    answered = ask(service, "/generate", body)
+    assert answered.status == 400 and f"`{field}`" in answered.message

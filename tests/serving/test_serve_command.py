@@ -6,12 +6,15 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from served import free_port, listening
@@ -93,10 +96,32 @@ def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_
         ([str(tmp_path / "nothing")], "nothing"),
         ([folder, folder], "would both be served as 'tagging'"),
         ([folder, "--host", "0.0.0.0"], "--api-key-file FILE, or set REGARD_API_KEY"),
+        ([folder, "--deadline", "nan"], "greater than or equal to 0.1"),
+        ([folder, "--deadline", "inf"], "--deadline must be seconds"),
     ):
         ended = CliRunner().invoke(app, ["serve", *arguments], env={"REGARD_API_KEY": ""})
         assert ended.exit_code == 2, ended.output
         assert said in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_the_address_that_is_printed_is_where_the_server_listens(folders):
+    host = "::1" if has_ipv6() else "127.0.0.1"
+    command = [*REGARD, str(folders["tagging"]), "--host", host, "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        address = process.stderr.readline().split()[-1]
+        with urlopen(f"{address}/health", timeout=30) as response:
+            assert response.status == 200
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as one:
+        one.bind(("::1", 0))
+        return True
+    return False
 
 
 def test_a_folder_without_a_model_ends_the_process_with_an_error(tmp_path):
