@@ -467,6 +467,18 @@ def test_look_writes_the_weights_as_json(runs):
     assert own["rows"] == own["columns"] == mean["columns"]
 
 
+@pytest.mark.parametrize("name", ["transformer", "seq2seq"])
+def test_look_has_a_row_for_each_token_that_was_generated(runs, name):
+    words = ["look", runs[name], "one two three four", "--json", "--max-tokens"]
+    for limit in (1, 2, 12):
+        facts = json.loads(done(*words, limit))
+        answer = json.loads(done("predict", runs[name], words[2], "--max-tokens", limit, "--json"))
+        end = "</s>" if answer["hypotheses"][0]["finished"] else "…"  # what was cut off has no end
+        assert facts["rows"] == [*facts["answer"].split(), end]
+        for row in facts["weights"]:
+            assert sum(row) == pytest.approx(1)
+
+
 def test_look_colours_a_text_by_a_cell(runs, tmp_path):
     page, image = tmp_path / "cell.html", tmp_path / "cell.png"
     words = ["look", runs["language"], "one two\nthree", "--cell", "1:2"]

@@ -33,6 +33,8 @@ class Listener(Protocol):
     def label(self, source: Labels | None, target: Labels | None) -> None: ...
 
 
+NEXT = "…"  # the token behind the last one, where none was generated
+
 listening: ContextVar[Listener | None] = ContextVar("listening", default=None)
 
 

@@ -13,6 +13,7 @@ from typer import Argument, Option
 from regard.cli.console import load_task, no_garbage_collection, say
 from regard.cli.options import Device, Quantize, existing, with_flags
 from regard.errors import ConfigError, MissingExtra
+from regard.schema import read_text
 
 if TYPE_CHECKING:
     from regard.serving.served_page import ServedPage
@@ -147,11 +148,11 @@ def _key(file: Path | None) -> str:
     """The key of the file, or of the environment; "" where there is none.
 
     Raises:
-        ConfigError: the file has no key.
+        ConfigError: the file cannot be read, or has no key.
     """
     if file is None:
         return os.environ.get(KEY, "").strip()
-    key = file.read_text(encoding="utf-8").strip()
+    key = read_text(file, error=ConfigError).strip()
     if not key or any(letter.isspace() for letter in key):
         raise ConfigError(f"{file} must hold one key, without spaces.")
     return key

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from regard.attention.capture import NEXT
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,16 @@ class Hypothesis:
 def unfinished(results: Iterable[list[Hypothesis]]) -> int:
     """The number of sources whose best hypothesis was truncated."""
     return sum(1 for hypotheses in results if hypotheses and not hypotheses[0].finished)
+
+
+def labels_of(found: Hypothesis, ids: Sequence[int], label_of: Callable[[int], str]) -> list[str]:
+    """What pictures write for `ids`: a start token, the tokens of a hypothesis and its end, or the
+    first of these. Where the hypothesis was truncated, what follows is not known.
+    """
+    labels = list(map(label_of, ids))
+    if not found.finished and len(ids) == len(found.tokens) + 2:
+        labels[-1] = NEXT
+    return labels
 
 
 def values_of(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from regard.data.regions import RegionTable
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
 from regard.decoding.beam import Beam
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.hypothesis import Hypothesis, labels_of
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError
 from regard.metrics import BLEU, CIDEr, Metric, Score
@@ -318,7 +318,7 @@ class Captioning(TextToText):
             decoded = self._decoded(table, range(len(numbers)), method)
         for number, ranked in zip(numbers, decoded, strict=True):
             hypotheses[number] = ranked
-        self._capture_captions(table, [ranked[0].tokens for ranked in decoded])
+        self._capture_captions(table, [ranked[0] for ranked in decoded])
         return hypotheses
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
@@ -378,12 +378,13 @@ class Captioning(TextToText):
                 hypotheses += decoding.generate(self.model, table.select(batch).to(device), method)
         return hypotheses
 
-    def _capture_captions(self, table: RegionTable, captions: list[list[int]]) -> None:
+    def _capture_captions(self, table: RegionTable, captions: Sequence[Hypothesis]) -> None:
         """One pass over images and captions, where attention capture is on."""
         config, text_of = self.model.config, self.tokenizer.label
         grid = [[f"{row},{column}" for row in range(GRID) for column in range(GRID)]]
-        targets = [[config.bos, *ids, config.eos] for ids in captions]
-        if label(grid * len(targets), [[text_of(i) for i in row] for row in targets]):
+        targets = [[config.bos, *one.tokens, config.eos] for one in captions]
+        named = [labels_of(*pair, text_of) for pair in zip(captions, targets, strict=True)]
+        if label(grid * len(targets), named):
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
                 read_words = Sequences.of([row[:-1] for row in targets], config.pad)

@@ -339,7 +339,7 @@ class SequenceParsing(TextToText):
                 decoded = decode_in_order(self.model, sources, self._constrained(method, count))
                 for number, ranked in zip(numbers, decoded, strict=True):
                     hypotheses[number] = ranked
-        self._capture(self._sources(sentences), [ranked[0].tokens for ranked in hypotheses])
+        self._capture(self._sources(sentences), [ranked[0] for ranked in hypotheses])
         return hypotheses
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:

@@ -29,7 +29,7 @@ from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.constraints import ForcedFirst
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.hypothesis import Hypothesis, labels_of
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import CHRF, Accuracy, Metric, Score
@@ -441,7 +441,7 @@ class TextToText(EmbedsTexts):
             ranked if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
             for text, ranked in zip(texts, hypotheses, strict=True)
         ]
-        self._capture(sources, [ranked[0].tokens for ranked in hypotheses])
+        self._capture(sources, [ranked[0] for ranked in hypotheses])
         return hypotheses
 
     predict = generate
@@ -548,17 +548,18 @@ class TextToText(EmbedsTexts):
                 total, count = total + float(loss), count + tokens
         return total, count
 
-    def _capture(self, sources: TokenArray, targets: list[list[int]]) -> None:
+    def _capture(self, sources: TokenArray, found: Sequence[Hypothesis]) -> None:
         """One pass over sources and generated texts, where attention capture is on."""
         config, text_of = self.model.config, self.tokenizer.label
         target_text_of = self.tokenizer.for_targets.label
         source = sources.padded(np.arange(len(sources)), config.pad)
-        whole = [[config.bos, *ids, config.eos] for ids in targets]
         # Of a text that the model's limit ended, the last token was not read, and nothing follows.
+        whole = [[config.bos, *one.tokens, config.eos] for one in found]
         decoder_input = [ids[:-1][: config.max_length] for ids in whole]
         target = [ids[: len(inputs) + 1] for ids, inputs in zip(whole, decoder_input, strict=True)]
         source_labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
-        target_labels = [[target_text_of(i) for i in row] for row in target]
+        pairs = zip(found, target, strict=True)
+        target_labels = [labels_of(one, ids, target_text_of) for one, ids in pairs]
         if self.model.joins_source:  # one text, of which the last token is not read
             parts = zip(source_labels, target_labels, decoder_input, strict=True)
             capturing = label(

@@ -188,14 +188,7 @@ def run_encoder(
         ConfigError: `input_format` is missing.
     """
     module, input_format = as_encoder(model, input_format)
-    rows = input_format.encode(
-        [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-    )
-    if long := input_format.too_long(rows):
-        problem = (
-            f"has {len(rows[long[0]])} tokens, more than `max_length`, {input_format.max_length}."
-        )
-        raise TextError(long[0], problem, "Shorten it.")
+    rows = encoded_texts(texts, input_format)
     batch, label_of = input_format.batch(rows), input_format.tokenizer.label
     encoder = module.encoder if isinstance(module, EncoderWithHeads) else module
     if isinstance(encoder, Encoder):
@@ -209,6 +202,23 @@ def run_encoder(
             module.encode(batch)
         else:
             module(batch)
+
+
+def encoded_texts(texts: Sequence[str | Sequence[str]], input_format: InputFormat) -> Any:
+    """The inputs of texts or of pairs of texts.
+
+    Raises:
+        TextError: a text is longer than the model's limit.
+    """
+    rows = input_format.encode(
+        [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    )
+    if long := input_format.too_long(rows):
+        problem = (
+            f"has {len(rows[long[0]])} tokens, more than `max_length`, {input_format.max_length}."
+        )
+        raise TextError(long[0], problem, "Shorten it.")
+    return rows
 
 
 def as_encoder(

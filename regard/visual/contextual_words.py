@@ -16,7 +16,7 @@ from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.text import Tokenizer
-from regard.visual.attention_record import TaskWithModel, as_encoder
+from regard.visual.attention_record import TaskWithModel, as_encoder, encoded_texts
 from regard.visual.curves import Curves, Series
 from regard.visual.picture import Illustration, Note
 from regard.visual.table import Table
@@ -48,13 +48,14 @@ def contextual_vectors(
         A picture; `numbers` has "cosines" (L + 2, pairs) and the "pairs" of occurrences, from 1.
 
     Raises:
+        TextError: a text is longer than the model's limit.
         ConfigError: the word occurs less than twice, or the model is no encoder.
     """
     module, input_format = as_encoder(model, input_format)
     encoder: Any = module.encoder if isinstance(module, EncoderWithHeads) else module
     if not isinstance(encoder, Encoder):
         raise ConfigError(f"{type(module).__name__} has no hidden states of a whole text to show.")
-    rows = input_format.encode([(text,) for text in texts])
+    rows = encoded_texts(texts, input_format)
     found = [
         (number, tuple(rows[number].starts[0] + position for position in positions))
         for number, text in enumerate(texts)

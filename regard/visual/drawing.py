@@ -37,6 +37,10 @@ MONO = "ui-monospace, SFMono-Regular, Menlo, 'DejaVu Sans Mono', monospace"
 
 SCALED = 480  # pixels: a wider drawing keeps its size on a small screen, and scrolls
 
+# Marks of direction, and blanks without width.
+UNSEEN = frozenset((0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0x2060, 0xFEFF))
+UNSEEN |= {*range(0x202A, 0x202F), *range(0x2061, 0x2070)}
+
 Paint = Callable[[str], str]
 Point = tuple[float, float]
 
@@ -53,7 +57,9 @@ def on_page(role: str) -> str:
 
 def visible(text: str) -> str:
     """Control characters as their Unicode pictures, lone surrogates as U+FFFD: both are
-    illegal in XML, and invisible on a screen."""
+    illegal in XML, and invisible on a screen. Characters that reorder what stands beside them, or
+    that are not seen at all, are written as <U+202E>; those that join letters or emoji stay.
+    """
     return "".join(_visible_character(character) for character in str(text))
 
 
@@ -61,6 +67,8 @@ def _visible_character(character: str) -> str:
     code = ord(character)
     if code < 32:
         return chr(0x2400 + code)
+    if code in UNSEEN:
+        return f"<U+{code:04X}>"
     category = unicodedata.category(character)
     return "\ufffd" if category in ("Cc", "Cs") or code in (0xFFFE, 0xFFFF) else character
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.attention.capture import Labels
+from regard.attention.capture import NEXT, Labels
 from regard.errors import ConfigError
 
-NEXT = "…"  # the token behind the last one, which is predicted
 Tokens = Sequence[str] | None  # None: they are not known
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 from rich.cells import cell_len
 from rich.text import Text
 
+from regard.errors import ConfigError
 from regard.visual import characters
 from regard.visual.drawing import Drawing, Label, Polyline, Raster, Rect, Shape, clip, text_width
 from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
@@ -52,8 +53,11 @@ class Heatmap(Picture):
         colour, by default the largest one.
 
         Raises:
-            ConfigError: the weights are no matrix, or the labels are more or fewer.
+            ConfigError: the weights are no matrix, the labels are more or fewer, or `peak` is not
+                above 0.
         """
+        if peak is not None and not peak > 0:
+            raise ConfigError(f"`peak` must be above 0, but is {peak}.")
         matrix = as_matrix(weights)
         rows = as_labels(queries, len(matrix), "queries")
         columns = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")

@@ -92,7 +92,11 @@ def test_a_server_of_an_encoder_starts_without_what_other_models_and_routes_need
 
 def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_path):
     folder = str(folders["tagging"])
+    (tmp_path / "key").write_bytes(b"\xff\xfe")
     for arguments, said in (
+        ([folder, "--api-key-file", str(tmp_path / "key")], "byte 0xff is not UTF-8"),
+        ([folder, "--api-key-file", str(tmp_path)], "must be a file"),
+        ([folder, "--api-key-file", str(tmp_path / "no")], "there is no such file"),
         ([str(tmp_path / "nothing")], "nothing"),
         ([folder, folder], "would both be served as 'tagging'"),
         ([folder, "--host", "0.0.0.0"], "--api-key-file FILE, or set REGARD_API_KEY"),

@@ -390,6 +390,8 @@ def test_contextual_vectors_are_compared_by_the_formula(input_format):
     )
     with pytest.raises(ConfigError, match="'green' must occur at least twice in `texts`, but .* 1"):
         contextual_vectors(model, texts[:1], "green", input_format)
+    with pytest.raises(TextError, match="Text 2 has 42 tokens, more than `max_length`, 32"):
+        contextual_vectors(model, ["green", "green " * 40], "green", input_format)
 
 
 def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_ones(minilm):

@@ -171,6 +171,24 @@ def test_weights_that_are_no_matrix_raise_an_error(weights, message):
         Heatmap.of(weights)
 
 
+@pytest.mark.parametrize(
+    "character", "\u061c\u200b\u200e\u200f\u202a\u202e\u2060\u2066\u2069\ufeff"
+)
+def test_characters_that_are_not_seen_or_reorder_others_are_written(character):
+    picture = Heatmap.of([[1.0, 0.5]], [character], [f"a{character}bc", "x"], character)
+    for shown in (picture.svg(), picture.html(), picture.text()):
+        assert character not in shown
+    assert f"U+{ord(character):04X}" in picture.text()
+    for kept in ("👨\u200d👩\u200d👧", "می\u200cخواهم", "❤\ufe0f", "e\u0301"):  # joined letters
+        assert kept in Heatmap.of([[1.0]], [kept], ["x"]).svg()
+
+
+@pytest.mark.parametrize("peak", [0.0, -1.0, float("nan")])
+def test_a_scale_without_extent_raises_an_error(peak):
+    with pytest.raises(ConfigError, match="`peak` must be above 0"):
+        Heatmap.of(WEIGHTS, peak=peak)
+
+
 def test_labels_must_be_as_many_as_rows():
     with pytest.raises(ConfigError, match="`queries` must be 3 labels.*but is 2"):
         Heatmap.of(WEIGHTS, ["a", "b"], COLUMNS)
