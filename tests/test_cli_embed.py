@@ -104,6 +104,10 @@ def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):
     assert "standard input:2: has 72 tokens" in run.stderr
     assert embed(model, "--out", tmp_path / "v.npy", stdin=lines(texts)).exit_code == 2
     assert np.load(tmp_path / "v.npy").shape == (1, 16)
+    done(model, "--out", tmp_path / "v.npy", stdin=lines(TEXTS))
+    before = (tmp_path / "v.npy").read_bytes()
+    assert embed(model, "--out", tmp_path / "v.npy", stdin=lines(texts)).exit_code == 2
+    assert (tmp_path / "v.npy").read_bytes() == before and len([*tmp_path.iterdir()]) == 1
     run = embed(model, "--too-long", "truncate", stdin=lines(texts))
     assert run.exit_code == 0 and len(run.stdout.splitlines()) == 3
     assert "1 of 3 texts were cut to 64 tokens" in run.stderr

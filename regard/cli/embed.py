@@ -179,13 +179,13 @@ class ArrayWriter:
         self.rows += len(vectors)
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        # The rows before an error about a text are complete, and kept.
-        complete = kind is None or issubclass(kind, RegardError)
-        if complete:
+        # The rows before an error about a text are complete, and kept; they replace no older file.
+        keep = kind is None or (issubclass(kind, RegardError) and not self.path.exists())
+        if keep:
             self.file.seek(0)
             self.file.write(self._header())
         self.file.close()
-        if complete:
+        if keep:
             self.partial.replace(self.path)
         else:
             self.partial.unlink()

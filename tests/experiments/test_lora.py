@@ -333,7 +333,10 @@ def test_training_can_start_from_an_adapter(place):
     kept = "bert.encoder.layer.0.attention.self.key.weight"
     changed = "bert.encoder.layer.0.attention.self.value.weight"
     assert torch.equal(before[kept], after[kept])
-    assert 0 < (before[changed] - after[changed]).abs().max() < 0.1
+    # Three updates of at most 1e-2 change each number of A, at most 1 / sqrt(16) before, and of B,
+    # which was zero; alpha = 16, and the rank is the number of products in a sum.
+    most = 16 * 3e-2 * (0.25 + 3e-2)
+    assert 0 < (before[changed] - after[changed]).abs().max() < most
 
 
 def test_an_estimate_counts_what_is_trained(place):

@@ -10,7 +10,7 @@ from hard_texts import HARD, texts
 from hypothesis import HealthCheck, given, settings
 
 from regard import text as text_
-from regard.text.published import _bytes_of_characters
+from regard.text.published import bytes_of_characters
 
 PROPERTY = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -26,7 +26,7 @@ def trained(kind, **options):
 def assert_bytes_covered(tokenizer, text):
     """Each byte knows its character; a token covers the characters of its bytes."""
     owner = [i for i, char in enumerate(text) for _ in char.encode()]
-    byte_of, at = _bytes_of_characters(), 0
+    byte_of, at = bytes_of_characters(), 0
     encoding = tokenizer.encode(text)
     for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
         size = len(bytes(byte_of[char] for char in piece))

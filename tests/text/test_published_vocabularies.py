@@ -321,7 +321,7 @@ def test_encode_many_equals_encode(shared):
 
 
 def test_byte_alphabet_is_the_librarys():
-    from regard.text.published import _bytes_of_characters
+    from regard.text.published import bytes_of_characters
 
-    assert set(_bytes_of_characters()) == set(pre_tokenizers.ByteLevel.alphabet())
-    assert sorted(_bytes_of_characters().values()) == list(range(256))
+    assert set(bytes_of_characters()) == set(pre_tokenizers.ByteLevel.alphabet())
+    assert sorted(bytes_of_characters().values()) == list(range(256))
