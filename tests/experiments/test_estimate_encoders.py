@@ -228,6 +228,9 @@ def test_estimating_a_model_that_is_not_in_the_cache_downloads_nothing(
         raise huggingface_hub.errors.LocalEntryNotFoundError("not there")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    # Tests before this one may have set them in this process, for libraries that ask the hub.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     recipe = write(tmp_path, "classification", start)
     with pytest.raises(CheckpointError, match=r"some/model: there is no such folder here.*nothing"):
         estimate(recipe, ["model.path=some/model"])
