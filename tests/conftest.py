@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 import torch  # noqa: E402
+import typer.testing  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from regard import ops, registry  # noqa: E402
@@ -55,6 +57,17 @@ def no_syncing():
     """Files are not synced: no test cuts the power."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("os.fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_made_once():
+    """`CliRunner` makes all commands of the program again at each call, which takes longer than
+    most calls do. Commands keep nothing of a call.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        made = functools.cache(typer.main.get_command)
+        patched.setattr("typer.testing._get_command", made, raising=False)
         yield
 
 
