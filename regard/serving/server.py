@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 
 from regard.serving.app import Service, application
+from regard.serving.connections import Connection
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
 from regard.serving.loading import served_model
@@ -85,6 +86,7 @@ class _Server(uvicorn.Server):
                 port=options.port,
                 log_level="warning",
                 access_log=False,
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 server_header=False,

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from regard.serving.app import Service, application
+from regard.serving.connections import Connection
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
 from regard.serving.guards import Guard
@@ -76,7 +77,8 @@ def listening(service: Service) -> Iterator[str]:
     import uvicorn
 
     port = free_port()
-    config = uvicorn.Config(application(service), port=port, log_level="error", lifespan="off")
+    app = application(service)
+    config = uvicorn.Config(app, port=port, log_level="error", lifespan="off", http=Connection)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import socket
 import time
 import tracemalloc
 
 import pytest
-from served import KEYED, ask, body_of, exchange, service_of
+from served import KEYED, ask, body_of, exchange, listening, service_of
 
 from regard.serving import guards
 from regard.serving.guards import Guard
@@ -278,3 +280,74 @@ def test_a_client_that_has_left_is_no_error(service):
 
     assert asyncio.run(leave()).status in (200, 499)
     assert service.engine.waiting_requests == 0
+
+
+HEAD = f"POST /tag HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(json.dumps(TAG))}\r\n"
+
+
+def received(client):
+    """All that a server sends until it closes the connection."""
+    client.settimeout(20)
+    return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize(
+    "head, answered_before",
+    [("", False), *itertools.product(["P", HEAD[:40], HEAD], [False, True])],
+)
+def test_a_request_that_does_not_begin_ends_its_connection(
+    service, monkeypatch, head, answered_before
+):
+    monkeypatch.setattr(guards, "SECONDS", 0.3)
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        if answered_before:
+            c.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            c.settimeout(20)
+            assert c.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        c.sendall(head.encode())
+        answer = received(c)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408") and b"connection: close" in head.lower()
+    assert json.loads(body)["error"]["code"] == "slow_request"
+
+
+def test_a_request_whose_answer_takes_long_keeps_its_connection(service, monkeypatch):
+    """The limit of its head ends with its head, also where this arrives byte by byte."""
+    monkeypatch.setattr(guards, "SECONDS", 0.5)
+    task = service.models.all["tagging"].task
+    predictions = task.predictions
+
+    def slow(*args, **options):
+        time.sleep(1.0)
+        return predictions(*args, **options)
+
+    monkeypatch.setattr(task, "predictions", slow, raising=False)
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        for byte in HEAD.encode():
+            c.sendall(bytes([byte]))
+        c.sendall(b"Connection: close\r\n\r\n" + json.dumps(TAG).encode())
+        assert received(c).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    ["no HTTP\r\n\r\n", f"{HEAD}X: {'x' * 100_000}", f"{HEAD}no header\r\n\r\n"],
+)
+def test_what_is_no_http_is_answered_as_json(service, request_text):
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        c.sendall(request_text.encode())
+        head, _, body = received(c).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and json.loads(body)["error"]["code"] == "no_http"
+
+
+def _port(address):
+    return int(address.rstrip("/").rpartition(":")[2])

@@ -1,0 +1,79 @@
+"""Connections whose clients send nothing, or half of what begins a request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from regard.plain_json import to_json
+from regard.serving import guards
+from regard.serving.problems import Problem
+
+
+class Connection(H11Protocol):
+    """A connection that is closed where the head of a request does not arrive in time.
+
+    uvicorn limits the time between two requests, but neither that before the first one nor that of
+    a head (request line and headers) of which a part has arrived: each such connection would keep a
+    file open for ever. The time of the body is limited by `guards.read_body`.
+    """
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:  # a head is complete
+            self._stop_timer()
+        elif self._head_timer is None and self.cycle.response_complete:
+            self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP; msg: uvicorn's words."""
+        problem = Problem(400, f"{msg} A request line or a header is wrong or too long.", "no_http")
+        self._answer_and_close(problem)
+
+    def _start_timer(self) -> None:
+        self._head_timer = self.loop.call_later(guards.SECONDS, self._head_is_late)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        message = f"No complete request arrived within {guards.SECONDS:.0f} s."
+        self._answer_and_close(Problem(408, message, "slow_request"))
+
+    def _answer_and_close(self, problem: Problem) -> None:
+        """Answer what was not read as a request, where no answer has begun, and close."""
+        if self.transport.is_closing():
+            return
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            content = to_json(problem.body()).encode()
+            headers = [
+                ("Content-Type", "application/json"),
+                ("Content-Length", str(len(content))),
+                ("Connection", "close"),
+            ]
+            events = (
+                h11.Response(status_code=problem.status, headers=headers),
+                h11.Data(data=content),
+                h11.EndOfMessage(),
+            )
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        self.transport.close()
