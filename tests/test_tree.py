@@ -260,6 +260,51 @@ def test_no_two_public_classes_have_one_name():
     assert not {name: files for name, files in names.items() if len(files) > 1}
 
 
+def fields_asked_by_name(program: ast.AST) -> list[str]:
+    """`vars(x).get("name")`, `"name" in asdict(x)` and the like: questions that no type checks."""
+
+    def is_table(node: ast.AST) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        return isinstance(called, ast.Name) and called.id in ("vars", "asdict")
+
+    return [
+        ast.unparse(node)
+        for node in ast.walk(program)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and is_table(node.func.value)
+        )
+        or (
+            isinstance(node, ast.Compare)
+            and isinstance(node.left, ast.Constant)
+            and any(map(is_table, node.comparators))
+        )
+    ]
+
+
+# Objects of other libraries, which have no types, and a text for a reader about any configuration.
+ASKED_BY_NAME = {
+    "vars(module).get('forward')",
+    "'linear_0_noact' in vars(layer.ffn)",
+    "'linear_0_noact' in vars(feed)",
+    "'chunk_size_feed_forward' in vars(part)",
+    "asdict(body.config).get('layers')",
+}
+
+
+def test_no_part_asks_by_a_name_in_text_whether_another_has_a_field():
+    """What one part may ask of another is an attribute or a method with a type."""
+    questions = [
+        (str(file.relative_to(ROOT)), question)
+        for file in SOURCES
+        for question in fields_asked_by_name(ast.parse(file.read_text(encoding="utf-8")))
+        if question not in ASKED_BY_NAME
+    ]
+    assert questions == []
+
+
 def test_no_constructor_takes_more_than_12_parameters():
     wide = []
     for file in PROGRAMS:

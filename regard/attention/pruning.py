@@ -52,6 +52,15 @@ def _as_tuples(value: Any) -> Any:
 Pruned = Annotated[tuple[tuple[str, int, tuple[int, ...]], ...], BeforeValidator(_as_tuples)]
 
 
+class Prunable:
+    """A model that remembers which heads were pruned.
+
+    config: its configuration, a dataclass with a field `pruned` (`Pruned`).
+    """
+
+    config: Any
+
+
 def attentions(
     model: nn.Module | HasModel, kind: str | None = None
 ) -> dict[int, MultiHeadAttention]:
@@ -431,13 +440,9 @@ def _by_kind(model: nn.Module | HasModel) -> dict[str, dict[int, MultiHeadAttent
     return by_kind
 
 
-def _owners(module: nn.Module) -> list[Any]:
+def _owners(module: nn.Module) -> list[Prunable]:
     """The modules whose own configuration can remember heads; some only pass one on."""
-    return [
-        part
-        for part in module.modules()
-        if "config" in vars(part) and hasattr(vars(part)["config"], "pruned")
-    ]
+    return [part for part in module.modules() if isinstance(part, Prunable)]
 
 
 def _most(layers: Mapping[int, MultiHeadAttention]) -> int:

@@ -15,7 +15,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from regard.data.batches import Sequences
 from regard.errors import RegardError
 from regard.exporting.onnx_state import BucketTable, GraphCache, GraphSource
 from regard.exporting.runtime import Comparison, Difference, ExportSource, WeightsInFile, package
-from regard.layers.positions import SinusoidalPositions
+from regard.layers.positions import PositionTable, SinusoidalPositions
 from regard.models.bigbird import BigBird
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import CrossAttentionModel, Encoder, LanguageModel
@@ -130,17 +130,17 @@ def _graphs(source: ExportSource) -> list[Graph]:
 
 
 def _check_length(source: ExportSource) -> None:
-    """Check that a table of positions is as long as the inputs with which a model is traced.
+    """Check that tables of positions are as long as the inputs with which a model is traced.
 
     Raises:
-        ConfigError: it is shorter.
+        ConfigError: one is shorter.
     """
-    config = source.body.config
     decodes = isinstance(source.model, Transformer | LanguageModel)
     least = EXAMPLE + EXAMPLE_PAST if decodes else EXAMPLE
-    if asdict(config).get("positions") == "learned" and config.max_length < least:
-        what = f"`max_length` to be at least {least} where positions are learned"
-        raise source.unsupported(NAME, f"needs {what}, but it is {config.max_length}")
+    for table in source.model.modules():
+        if isinstance(table, PositionTable) and (table.max_length or least) < least:
+            what = f"`max_length` to be at least {least} where positions are learned"
+            raise source.unsupported(NAME, f"needs {what}, but it is {table.max_length}")
 
 
 class HiddenStates(nn.Module):

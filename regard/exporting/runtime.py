@@ -135,9 +135,7 @@ class ExportSource:
     @cached_property
     def source_tokens(self) -> list[str]:
         """The vocabulary of what an encoder-decoder reads."""
-        config = self.body.config
-        size = config.source_vocab_size if "source_vocab_size" in vars(config) else None
-        return token_names(self.tokenizer, config.vocab_size if size is None else size)
+        return token_names(self.tokenizer, self.body.source_vocab_size)
 
     def unsupported(self, runtime: str, what: str, hint: str = "") -> ConfigError:
         """The error for something that a runtime does not support."""
@@ -174,7 +172,7 @@ class ExportSource:
         Raises:
             ConfigError: it has none.
         """
-        if asdict(self.body.config).get("layers") == 0:
+        if not self.body.repeated_blocks:
             raise self.unsupported(runtime, "needs `layers` to be at least 1, but it is 0")
 
 

@@ -62,7 +62,12 @@ class SequenceLengths(Protocol):
 
 
 class PositionTable(nn.Module, ABC):
-    """A vector for each position."""
+    """A vector for each position.
+
+    max_length: the positions that have one; None: there is no limit.
+    """
+
+    max_length: int | None = None
 
     @abstractmethod
     def forward(self, count: int, start: int = 0) -> Tensor:
@@ -131,6 +136,8 @@ class LearnedPositions(PositionTable):
 
     offset: the row of the table for position 0.
     """
+
+    max_length: int
 
     def __init__(self, max_length: int, d_model: int, offset: int = 0):
         super().__init__()

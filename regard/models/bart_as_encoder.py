@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from regard.attention.capture import label
+from regard.attention.pruning import Prunable
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.task_heads import (
@@ -48,7 +49,7 @@ class BartAsEncoderConfig(BartConfig):
         return self.decoder_layers
 
 
-class BartAsEncoder(nn.Module, Encoder):
+class BartAsEncoder(nn.Module, Encoder, Prunable):
     """BART's encoder and decoder on one text, an `Encoder`.
 
     whole: the class of the model with both.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.multihead import SelfAttention
-from regard.attention.pruning import Pruned, prune_as_configured
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -142,7 +142,7 @@ class BertBlock(nn.Module):
         return self.feed_norm(hidden, self.feed(hidden))
 
 
-class Bert(nn.Module, Encoder):
+class Bert(nn.Module, Encoder, Prunable):
     """BERT without a head, an `Encoder`."""
 
     Config: type = BertConfig

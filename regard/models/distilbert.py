@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.multihead import SelfAttention
-from regard.attention.pruning import Pruned, prune_as_configured
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
@@ -96,7 +96,7 @@ class DistilBertBlock(nn.Module):
         return self.feed_norm(hidden, self.feed(hidden))
 
 
-class DistilBert(nn.Module, Encoder):
+class DistilBert(nn.Module, Encoder, Prunable):
     """DistilBERT without a head, an `Encoder`. It ignores segments."""
 
     Config = DistilBertConfig

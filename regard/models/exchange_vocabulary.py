@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
+from regard.layers.adaptive_softmax import AdaptiveSoftmax
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled
 
 
@@ -53,7 +54,7 @@ def _tensors_of_tokens(model: nn.Module) -> set[str]:
     """
     config: Any = model.config
     size = config.vocab_size
-    if vars(config).get("cutoffs"):
+    if any(isinstance(part, AdaptiveSoftmax) and part.clusters.cutoffs for part in model.modules()):
         raise _divided(model, "it is divided into clusters by the order of its tokens")
     with torch.device("meta"):
         shapes, larger = (

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import LayerCache, SelfAttention
-from regard.attention.pruning import Pruned, prune_as_configured
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -123,7 +123,7 @@ class GPTBlock(nn.Module):
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
-class GPT(nn.Module, CachedLanguageModel, Encoder):
+class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
     """GPT, a `LanguageModel` and an `Encoder`."""
 
     Config: type = GPTConfig

@@ -339,6 +339,12 @@ class EncoderDecoder(Generator[S]):
     reads_regions: bool = False
     joins_source: bool = False
 
+    @property
+    def source_vocab_size(self) -> int:
+        """The vocabulary of sources: that of targets, unless the model has one of their own."""
+        size: int = self.config.vocab_size
+        return size
+
     @abstractmethod
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """Hidden states that predict the token after each token of the target: (B, T, D), or

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
-from regard.attention.pruning import Pruned, prune_as_configured
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative_bias import Bucket, RelativeBias, causal_bucket, two_sided_bucket
 from regard.attention.relative_kinds import T5Positions
 from regard.attention.relative_protocol import Relation
@@ -166,7 +166,7 @@ class T5DecoderBlock(nn.Module):
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
 
-class T5Encoder(nn.Module, Encoder):
+class T5Encoder(nn.Module, Encoder, Prunable):
     """T5's encoder alone, an `Encoder` (T5EncoderModel in `transformers`)."""
 
     Config = T5EncoderConfig
@@ -242,7 +242,7 @@ class T5Encoder(nn.Module, Encoder):
         return Template.around((), (eos,), (eos,))
 
 
-class T5(nn.Module, CrossAttentionModel[TransformerState]):
+class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
     """T5, an `EncoderDecoder`."""
 
     Config = T5Config

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
-from regard.attention.pruning import Pruned, prune_as_configured
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -182,7 +182,7 @@ class TransformerState(State):
     source: SourceMemory
 
 
-class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
+class Transformer(nn.Module, CrossAttentionModel[TransformerState], Prunable):
     """The post-norm Transformer, an `EncoderDecoder`."""
 
     Config: type[TransformerConfig] = TransformerConfig
@@ -265,6 +265,12 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
             hidden = block(hidden, mask, relation)
             yield hidden
 
+    @property
+    def source_vocab_size(self) -> int:
+        """See `EncoderDecoder`."""
+        size = self.config.source_vocab_size
+        return super().source_vocab_size if size is None else size
+
     def source_encoder(self) -> SourceEncoder:
         """See `EncoderDecoder`."""
         return SourceEncoder(self)
@@ -326,7 +332,7 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         return hidden
 
 
-class SourceEncoder(nn.Module, Encoder):
+class SourceEncoder(nn.Module, Encoder, Prunable):
     """The encoder of a Transformer as an `Encoder`: its texts are sources."""
 
     def __init__(self, model: Transformer):
