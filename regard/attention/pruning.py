@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, cast
 
 import torch
 from pydantic import BeforeValidator
@@ -260,7 +260,7 @@ def prune_heads(model: nn.Module | HasModel, heads: Heads, kind: str | None = No
     for layer, numbers in heads.items():
         _cut(layers[layer], {number - 1 for number in numbers})
     for owner in owners:
-        owner.config = replace(owner.config, pruned=pruned_heads(owner))
+        owner.config = replace(owner.config, pruned=pruned_heads(cast(nn.Module, owner)))
 
 
 def _check_cuttable(model: nn.Module | HasModel) -> None:
