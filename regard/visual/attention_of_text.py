@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
 from regard.tasks.inputs import text_or_pair
-from regard.visual.attention_lines import AttentionLines
 from regard.visual.attention_record import AttentionRecord, look, run_encoder
-from regard.visual.picture import Picture, PictureColumn
+from regard.visual.picture import Picture
 
 if TYPE_CHECKING:
     from regard.tasks.verbs import TaskVerbs
@@ -83,18 +82,15 @@ def word_weights(
     kind = kind or heads.main_kind
     shown = heads.select(kind, layer)
     is_index = word.isdecimal() and word not in shown.by_words().panels[0].queries
-    picture = shown.from_word(int(word) if is_index else word, head)
-    lines, *rest = picture.parts if isinstance(picture, PictureColumn) else (picture,)
-    assert isinstance(lines, AttentionLines) and lines.focus is not None
-    rows: Any = rest[0] if rest else None
-    return picture, {
+    weights = shown.word_weights(int(word) if is_index else word, head)
+    return weights.picture(), {
         "kind": kind,
         "layers": [panel.layer for panel in shown.panels],
         "head": head,
-        "word": lines.queries[lines.focus],
-        "rows": [lines.title] if rows is None else rows.rows,
-        "columns": lines.keys,
-        "weights": [lines.weights[lines.focus]] if rows is None else rows.weights,
+        "word": weights.word,
+        "rows": list(weights.rows),
+        "columns": weights.keys,
+        "weights": list(weights.rows.values()),
     }
 
 

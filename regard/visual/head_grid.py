@@ -216,7 +216,11 @@ class HeadGrid(Picture):
         return self.panels if self.tokens else self.by_words().panels
 
     def from_word(self, word: str | int, head: int | None = None, **which: Any) -> Picture:
-        """What one word attends to, as lines and as numbers.
+        """What one word attends to, as lines and as numbers; see `word_weights`."""
+        return self.word_weights(word, head, **which).picture()
+
+    def word_weights(self, word: str | int, head: int | None = None, **which: Any) -> WordWeights:
+        """The weights with which one word attends to each word.
 
         In one layer: each of its heads and their mean. Without a layer: each layer (the mean of its
         heads, or one `head`) and the mean of the layers. The subwords of a word count as one.
@@ -233,13 +237,14 @@ class HeadGrid(Picture):
         first = panels[0]
         check_one({(panel.kind, panel.example) for panel in panels})
         if len(panels) == 1 and head is None:
-            rows = {f"head {number}": matrix for number, matrix in first.numbered.items()}
+            matrices = {f"head {number}": matrix for number, matrix in first.numbered.items()}
             title = first.title
         else:
-            rows = {f"layer {panel.layer}": panel.head(head) for panel in panels}
+            matrices = {f"layer {panel.layer}": panel.head(head) for panel in panels}
             title = first.title if len(panels) == 1 else first.attention
             title += f", {head_name(head)}"
-        return _from_word(first, index_of(word, first.queries, "word") or 0, rows, title)
+        query = index_of(word, first.queries, "word") or 0
+        return WordWeights(first.queries, first.keys, query, matrices, title)
 
     def _one(self, **which: Any) -> Panel:
         panels = self.select(**which).shown
@@ -349,17 +354,53 @@ def head_name(head: int | None) -> str:
     return "mean of the heads" if head is None else f"head {head}"
 
 
-def _from_word(panel: Panel, query: int, rows: dict[str, Matrix], title: str) -> Picture:
-    """Lines of the mean of the matrices, and a row for each of them."""
-    together, several = mean(rows.values()), len(rows) > 1
-    unit = next(iter(rows)).split()[0]  # "head" or "layer"
-    name = f"{title}, mean of the {unit}s" if several else title
-    lines = AttentionLines(together, panel.queries, panel.keys, name, query)
-    if not several:
-        return lines
-    weights = (*(matrix[query] for matrix in rows.values()), together[query])
-    name = f"what “{panel.queries[query]}” looks at in each {unit}"
-    return PictureColumn((lines, Heatmap(weights, (*rows, "mean"), panel.keys, name)), title)
+@dataclass(frozen=True)
+class WordWeights:
+    """What one word attends to, in each head of a layer or in each layer.
+
+    queries, keys: the words, T and S.
+    query: the index of the word.
+    matrices: "head 1" or "layer 1" -> its weights (T, S).
+    title: the attention.
+    """
+
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    query: int
+    matrices: dict[str, Matrix]
+    title: str
+
+    @property
+    def word(self) -> str:
+        """The word itself."""
+        return self.queries[self.query]
+
+    @cached_property
+    def mean(self) -> Matrix:
+        """The mean of the matrices, (T, S)."""
+        return mean(self.matrices.values())
+
+    @cached_property
+    def rows(self) -> dict[str, tuple[float, ...]]:
+        """The weights of the keys, (S,), in each matrix and in their "mean"; of a single matrix
+        under the title.
+        """
+        if len(self.matrices) == 1:
+            return {self.title: self.mean[self.query]}
+        named = {name: matrix[self.query] for name, matrix in self.matrices.items()}
+        return named | {"mean": self.mean[self.query]}
+
+    def picture(self) -> Picture:
+        """Lines of the mean, and the rows, where there are several."""
+        unit = next(iter(self.matrices)).split()[0]  # "head" or "layer"
+        several = len(self.matrices) > 1
+        name = f"{self.title}, mean of the {unit}s" if several else self.title
+        lines = AttentionLines(self.mean, self.queries, self.keys, name, self.query)
+        if not several:
+            return lines
+        name = f"what “{self.word}” looks at in each {unit}"
+        numbers = Heatmap(tuple(self.rows.values()), tuple(self.rows), self.keys, name)
+        return PictureColumn((lines, numbers), self.title)
 
 
 def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, list[int]]:

@@ -32,6 +32,7 @@ from regard.visual import (
     run_encoder,
     vocabulary_statistics,
 )
+from regard.visual.attention_of_text import word_weights
 from regard.visual.merge_subwords import merged, words_of
 
 IT = "The animal didn't cross the street because it was too tired."
@@ -264,6 +265,26 @@ def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_forma
         run_encoder(model, ["It ran.", "It was."], input_format)
     with pytest.raises(ConfigError, match=r"one \(kind, example\) must be chosen of"):
         two.from_word("it")
+
+
+@pytest.mark.parametrize(("layer", "head"), [(2, None), (2, 3), (None, None), (None, 1)])
+def test_the_numbers_of_a_word_are_those_of_the_recorded_weights(layer, head, input_format):
+    model = bert()
+    with regard.look(model) as seen:
+        run_encoder(model, ["The animal was tired because it ran."], input_format)
+    heads = seen.heads()
+    panels = [one for one in heads.by_words().panels if layer in (None, one.layer)]
+    recorded = torch.stack([torch.tensor(one.heads)[:, 6] for one in panels])  # (L, H, S)
+    of_one = recorded.mean(1) if head is None else recorded[:, head - 1]
+    expected = recorded[0] if (layer, head) == (2, None) else of_one
+    if len(expected) > 1:
+        expected = torch.cat([expected, expected.mean(0, keepdim=True)])
+    _, numbers = word_weights(heads, "it", layer=layer, head=head)
+    torch.testing.assert_close(torch.tensor(numbers["weights"]), expected)
+    assert len(numbers["rows"]) == len(expected) and numbers["word"] == "it"
+    assert numbers["columns"] == panels[0].keys
+    computed = heads.word_weights("it", head, **({} if layer is None else {"layer": layer}))
+    assert list(computed.rows.values()) == numbers["weights"]
 
 
 def test_in_a_trained_encoder_it_attends_to_the_animal(minilm):
