@@ -37,7 +37,7 @@ def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> 
         scores={recipe.model.name: _scores(result)},
         events=read_events(folder),
         samples={recipe.model.name: [ReportSample(*row) for row in rows]},
-        pictures=[*_by_label(task, recipe), *_attention(task, recipe, rows)],
+        pictures=[*_by_label(task, recipe), *_attention(task, recipe)],
     )
     return report.save(folder / REPORT)
 
@@ -94,20 +94,18 @@ def _scores(result: Result) -> dict[str, float]:
     return {name: n for name, n in result.labelled_scores().items() if n is not None}
 
 
-def _attention(
-    task: TaskVerbs, recipe: Any, rows: Sequence[tuple[str, ...]]
-) -> list[tuple[str, Picture]]:
+def _attention(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
     """What the model attends to over the first sample that it can read whole, or over an excerpt of
     one; nothing, if it has no attention.
     """
-    if not rows or not any(isinstance(module, CapturePoint) for module in task.model.modules()):
+    if not any(isinstance(module, CapturePoint) for module in task.model.modules()):
         return []
-    possible = (task.attention_inputs(row) for row in rows)
-    inputs = next((one for one in possible if one is not None), None)
+    inputs = task.attention_inputs(recipe)
+    whole = next((one for one in inputs if not task.over_limit([one])), None)
     with look(task) as seen, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a truncated sample is good enough for a picture
-        if inputs is not None:
-            task.predict(inputs)
+        if whole is not None:
+            task.predict([whole])
         elif (short := _excerpt(task, recipe)) is not None:
             run_encoder(task, [short])
     if not seen.passes:

@@ -406,10 +406,6 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         scored = ((line, self.evaluate([line], state="zeros")) for line in short)
         return [(line, *(f"{score.value:.1f}" for score in scores)) for line, scores in scored]
 
-    def attention_inputs(self, sample: Sequence[str]) -> None:
-        """See `TaskVerbs`: there is no attention."""
-        return None
-
     def _data(self) -> SentenceStreams:
         if self.data is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")

@@ -156,9 +156,9 @@ class Embedding(EncoderTask):
             for text, near_student, near_teacher in rows
         ][:SAMPLES]
 
-    def attention_inputs(self, sample: Sequence[str]) -> Any:
-        """See `TaskVerbs`; None where the sample is longer than the model reads."""
-        return None if self.over_limit([sample[0]]) else [sample[0]]
+    def attention_inputs(self, recipe: Any) -> list[str]:
+        """See `TaskVerbs`."""
+        return [row[0] for row in recipe.data.samples()]
 
     # ---- predictions
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -402,10 +402,9 @@ class EncoderTask(EmbedsTexts):
         """The target of a row as the report of a run shows it."""
         return field
 
-    def attention_inputs(self, sample: Sequence[str]) -> Any:
-        """See `TaskVerbs`; None where the sample is longer than the model reads."""
-        pair = tuple(sample[0].split(SEPARATOR, 1))
-        return None if self.over_limit([pair]) else [pair]
+    def attention_inputs(self, recipe: Any) -> Iterable[Any]:
+        """See `TaskVerbs`: texts, or pairs of them."""
+        return [tuple(row[:-1]) for row in recipe.data.samples()]
 
     def check_test(self, recipe: Any) -> None:
         """See `TaskVerbs`."""

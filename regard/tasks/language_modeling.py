@@ -530,17 +530,24 @@ class LanguageModeling(EmbedsTexts):
 
     def samples(self, recipe: LanguageModelingRecipe) -> list[tuple[str, str]]:
         """The first words of some validation lines, and their continuation by the model."""
+        prompts = self.attention_inputs(recipe)
+        outputs = self.generate(prompts, max_tokens=self._sample_tokens(), too_long="truncate")
+        return list(zip(prompts, outputs, strict=True))
+
+    def attention_inputs(self, recipe: LanguageModelingRecipe) -> list[str]:
+        """See `TaskVerbs`: the first words of some validation lines."""
         lines = islice(recipe.data.records("valid").texts(), SAMPLES)
         prompts = [" ".join(line.split()[:4]) for line in lines]
-        most = 30
-        if self.context is not None:  # half of it for the prompt at most
-            most = max(1, min(30, self.context // 2))
-            encoded = self.tokenizer.encode_many(prompts)
-            cut = self.tokenizer.decode_many(ids[: self.context - most] for ids in encoded)
-            # A part of a character is decoded as U+FFFD, which may have more tokens than the part.
-            prompts = [prompt.rstrip("\ufffd") for prompt in cut]
-        outputs = self.generate(prompts, max_tokens=most, too_long="truncate")
-        return list(zip(prompts, outputs, strict=True))
+        if self.context is None:
+            return prompts
+        most, encoded = self.context - self._sample_tokens(), self.tokenizer.encode_many(prompts)
+        cut = self.tokenizer.decode_many(ids[:most] for ids in encoded)
+        # A part of a character is decoded as U+FFFD, which may have more tokens than the part.
+        return [prompt.rstrip("\ufffd") for prompt in cut]
+
+    def _sample_tokens(self) -> int:
+        """The most tokens after the prompt of a sample: half of the context at most."""
+        return 30 if self.context is None else max(1, min(30, self.context // 2))
 
     def line_end(self) -> list[int]:
         """The ids at the end of each line of the text: none where line breaks are tokens."""

@@ -335,9 +335,9 @@ class MaskedLanguageModeling(FillMask):
             for ids, length, predicted, labels in islice(rows, SAMPLES)
         ]
 
-    def attention_inputs(self, sample: Sequence[str]) -> None:
-        """None: a sample is tokens, not a text."""
-        return None
+    def attention_inputs(self, recipe: Any) -> tuple[()]:
+        """None: the samples are tokens, not texts."""
+        return ()
 
     def notes(self) -> list[str]:
         """How many documents give no pairs."""

@@ -344,8 +344,9 @@ class MultipleChoice(encoding.EncoderTask):
             for question, prediction in zip(questions, predictions, strict=True)
         ]
 
-    def attention_inputs(self, sample: Sequence[str]) -> None:
-        """Nothing: attention over whole contexts is too large for a page."""
+    def attention_inputs(self, recipe: Any) -> tuple[()]:
+        """None: attention over whole contexts is too large for a page."""
+        return ()
 
     def attention_excerpt(self, recipe: ChoiceRecipe) -> tuple[str, str]:
         """The beginning of a context, and a question with a choice."""

@@ -435,9 +435,9 @@ class Parsing(encoding.EncoderTask):
             for tree, predicted in zip(trees, predicted_trees, strict=True)
         ]
 
-    def attention_inputs(self, sample: Sequence[str]) -> list[str]:
-        """The words of a sample."""
-        return sample[0].split(" ")
+    def attention_inputs(self, recipe: ParsingRecipe) -> Iterable[Any]:
+        """See `TaskVerbs`: the words of the sentences."""
+        return [list(Sentence.of_tree(tree).words) for tree in recipe.data.samples()]
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]

@@ -408,8 +408,9 @@ class QuestionAnswering(encoding.EncoderTask):
             for question, prediction in zip(questions, predictions, strict=True)
         ]
 
-    def attention_inputs(self, sample: Sequence[str]) -> None:
+    def attention_inputs(self, recipe: Any) -> tuple[()]:
         """None: attention over whole contexts is too large for a page."""
+        return ()
 
     def attention_excerpt(self, recipe: QuestionsRecipe) -> tuple[str, str]:
         """A question and the beginning of its context."""

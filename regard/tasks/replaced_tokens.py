@@ -300,9 +300,9 @@ class ReplacedTokenDetection(EncoderTask):
             samples.append((text, marked, replaced))
         return samples
 
-    def attention_inputs(self, sample: Sequence[str]) -> None:
-        """None: a sample is tokens, not a text."""
-        return None
+    def attention_inputs(self, recipe: Any) -> tuple[()]:
+        """None: the samples are tokens, not texts."""
+        return ()
 
     def check_test(self, recipe: Any) -> None:
         """See `TaskVerbs`; there are no test data."""

@@ -205,14 +205,24 @@ class SpanCorruption(TextToText):
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """Sources of the validation data, what the model finds, and the targets."""
-        batch = next(iter(self._windows("valid").epoch(0)))
-        count = min(len(batch), SAMPLES)
-        rows = zip(_rows(batch.source), _rows(batch.target), strict=True)
-        texts = [tuple(map(self._with_sentinels, row)) for row in islice(rows, count)]
+        texts = self._validation_pairs()
         outputs = self.generate([source for source, _ in texts], too_long="truncate")
         return [
             (source, output, target)
             for (source, target), output in zip(texts, outputs, strict=True)
+        ]
+
+    def attention_inputs(self, recipe: Any) -> list[str]:
+        """See `TaskVerbs`: sources with sentinels."""
+        return [source for source, _ in self._validation_pairs()]
+
+    def _validation_pairs(self) -> list[tuple[str, str]]:
+        """The first sources and targets of the validation data, with their sentinels."""
+        batch = next(iter(self._windows("valid").epoch(0)))
+        count = min(len(batch), SAMPLES)
+        rows = islice(zip(_rows(batch.source), _rows(batch.target), strict=True), count)
+        return [
+            (self._with_sentinels(source), self._with_sentinels(target)) for source, target in rows
         ]
 
     # ---- generated texts

@@ -355,9 +355,9 @@ class Tagging(encoding.EncoderTask):
             for (words, tags), prediction in zip(sentences, predictions, strict=True)
         ]
 
-    def attention_inputs(self, sample: Sequence[str]) -> list[str]:
-        """The words of a sample."""
-        return sample[0].split(" ")
+    def attention_inputs(self, recipe: TaggingRecipe) -> Iterable[Any]:
+        """See `TaskVerbs`: the words of the sentences."""
+        return [list(words) for words, _ in recipe.data.samples()]
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]

@@ -527,6 +527,10 @@ class TextToText(EmbedsTexts):
         """The first validation rows: (source, output, reference)."""
         return self._outputs(recipe.data.records("valid"))
 
+    def attention_inputs(self, recipe: PairsRecipe) -> list[str]:
+        """See `TaskVerbs`: sources."""
+        return [source for source, _ in islice(recipe.data.records("valid"), SAMPLES)]
+
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         pairs = list(islice(rows, SAMPLES))
         outputs = self.generate([pair[0] for pair in pairs], too_long="truncate")

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -206,11 +206,11 @@ class TaskVerbs:
         """Fields of config.json that other libraries read, beside those of the model."""
         return {}
 
-    def attention_inputs(self, sample: Sequence[str]) -> Any:
-        """What to predict to draw attention over a sample; None: it is too large for a page, or the
-        model cannot read it whole.
+    def attention_inputs(self, recipe: Any) -> Iterable[Any]:
+        """The inputs of the samples, as `predict` takes them; attention is drawn over the first one
+        that the model reads whole. None: they are too large for a page, or are no texts.
         """
-        return None if self.over_limit([sample[0]]) else [sample[0]]
+        return ()
 
     def attention_excerpt(self, recipe: Any) -> tuple[str, ...] | None:
         """The beginning of a sample that is too large as a whole; None: there is none."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+import regard
 from regard.experiments import runs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
@@ -129,3 +131,14 @@ def test_the_report_of_a_fine_tuned_encoder_has_counts_texts_and_attention(
     assert f'"{looked}"' in seen and '"[SEP]"' in seen
     event = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     assert event[items.split()[1]] == int(items.split()[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_attention_in_a_report_is_over_a_text_as_the_data_have_it(start, tmp_path):
+    """The mark between the texts of a pair there may stand in a text itself."""
+    rows = [("a dog | runs | after", "1"), ("who | sleeps", "0")]
+    options = dict(task="classification", model=start, max_length=60, epochs=1)
+    folder = regard.train(train=rows, out=tmp_path / "run", show="none", **options).folder
+    page = (folder / "report.html").read_text().partition("What it looks at")[2]
+    (tokens,) = json.loads(re.search(r'"labels":\s*(\[\[.*?\]\])', page)[1])
+    assert tokens.count("[SEP]") == 1 and "runs" in tokens

@@ -388,16 +388,3 @@ def test_a_device_is_chosen_and_one_that_is_not_here_is_an_error(folders, tmp_pa
     for device in ("cuda:7", "gpu", "meta", "cpu:x", ""):
         found = run(verb, folders[name], *words, "--device", device)
         assert f"There is no device {device!r} here" in found.stderr and "cpu" in found.stderr
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_attention_over_a_sample_of_any_length_is_predicted_or_left_out(folders, name):
-    task, task_name = regard.load(folders[name]), every_task.task_of(name)
-    if task_name in ("captioning", "fill-mask", "next-sentence", "sentence-order"):
-        return  # their samples are images; the others are not trained
-    for count in (3, every_task.LIMIT, 90):
-        text = " ".join(["cat"] * count)
-        inputs = task.attention_inputs((text, text, text, text))
-        if inputs is not None:
-            options = {"max_tokens": 1} if task.decodes else {}
-            assert len(task.predict(inputs, **options)) == len(inputs)
