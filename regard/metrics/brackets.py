@@ -141,11 +141,12 @@ class BracketF1:
         """Predicted trees and gold trees.
 
         Raises:
-            RegardError: their numbers differ.
+            RegardError: their numbers differ, or one is no tree. Then none of them is counted.
         """
         check_equal(predictions, targets, "trees", "gold trees")
-        for predicted, target in zip(predictions, targets, strict=True):
-            self._add(Scored.of(predicted), Scored.of(target))
+        pairs = zip(predictions, targets, strict=True)
+        for predicted, target in [(Scored.of(one), Scored.of(other)) for one, other in pairs]:
+            self._add(predicted, target)
 
     def result(self) -> BracketScore:
         """The score of all sentences.

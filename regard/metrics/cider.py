@@ -43,17 +43,17 @@ class CIDEr:
 
         Raises:
             RegardError: not as many references as captions, or one that is no string, or none.
+                Then no caption of the batch is counted.
         """
         check_equal(hypotheses, references, "hypotheses", "references")
-        for caption, image_references in zip(hypotheses, references, strict=True):
-            texts = references_of(image_references)
+        pairs = list(zip(hypotheses, map(references_of, references), strict=True))
+        for number, (caption, texts) in enumerate(pairs, len(self._captions)):
             if not texts:
-                raise RegardError(f"Caption {len(self._captions)} has no reference.")
+                raise RegardError(f"Caption {number} has no reference.")
             for text in (caption, *texts):
                 if not isinstance(text, str):
-                    raise RegardError(
-                        f"Caption {len(self._captions)} must be a string, but is {text!r}."
-                    )
+                    raise RegardError(f"Caption {number} must be a string, but is {text!r}.")
+        for caption, texts in pairs:
             self._captions.append(ngrams(caption))
             self._references.append([ngrams(text) for text in texts])
 

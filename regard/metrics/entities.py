@@ -20,7 +20,7 @@ from regard.metrics.score import (
     check_equal,
     has_length,
 )
-from regard.metrics.tags import scheme_of, spans
+from regard.metrics.tags import Span, scheme_of, spans
 
 Sentences = Sequence[Sequence[str]]
 
@@ -113,11 +113,16 @@ class EntityF1:
         """The tags of sentences, one for each word.
 
         Raises:
-            RegardError: predictions and targets differ in number; a tag is not in the scheme.
+            RegardError: predictions and targets differ in number; a tag is not in the scheme. Then
+                no sentence of the batch is counted.
         """
         check_equal(predictions, targets, "sentences", "sentences of targets")
-        for predicted, target in zip(predictions, targets, strict=True):
-            self._add(predicted, target)
+        pairs = enumerate(zip(predictions, targets, strict=True), self.sentences)
+        for predicted, target in [self._entities(number, *pair) for number, pair in pairs]:
+            self._correct.update(span.type for span in predicted & target)
+            self._predicted.update(span.type for span in predicted)
+            self._target.update(span.type for span in target)
+            self.sentences += 1
 
     def result(self) -> EntityScore:
         """F1 over all entities, with precision and recall, and with the counts of each type.
@@ -139,20 +144,18 @@ class EntityF1:
         parts: Any = {"counts": counts, "types": types, "report": report}
         return EntityScore("entity F1", counts.f1, signature, counts.target, 4, **parts)
 
-    def _add(self, predicted: Sequence[str], target: Sequence[str]) -> None:
+    def _entities(
+        self, number: int, predicted: Sequence[str], target: Sequence[str]
+    ) -> tuple[set[Span], set[Span]]:
+        """The predicted entities and the targets of a sentence.
+
+        number: of the sentence, for errors.
+        """
         listed = has_length(predicted) and has_length(target)
         if isinstance(predicted, str) or isinstance(target, str) or not listed:
             raise RegardError("`predictions` and `targets` must be lists of sentences' tags.")
         if len(predicted) != len(target):
             raise RegardError(
-                f"Sentence {self.sentences} has {len(target)} words, but {len(predicted)} "
-                "predicted tags."
+                f"Sentence {number} has {len(target)} words, but {len(predicted)} predicted tags."
             )
-        predicted_spans, target_spans = (
-            set(spans(predicted, self.scheme)),
-            set(spans(target, self.scheme)),
-        )
-        self._correct.update(span.type for span in predicted_spans & target_spans)
-        self._predicted.update(span.type for span in predicted_spans)
-        self._target.update(span.type for span in target_spans)
-        self.sentences += 1
+        return set(spans(predicted, self.scheme)), set(spans(target, self.scheme))

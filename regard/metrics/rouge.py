@@ -33,13 +33,16 @@ class ROUGE:
         """Texts and, for each, its reference.
 
         Raises:
-            RegardError: not as many references as hypotheses, or one of them is no string.
+            RegardError: not as many references as hypotheses, or one of them is no string. Then no
+                text of the batch is counted.
         """
         check_equal(hypotheses, references, "hypotheses", "references")
-        for pair in zip(hypotheses, references, strict=True):
+        pairs = list(zip(hypotheses, references, strict=True))
+        for number, pair in enumerate(pairs, self.count):
             for text in pair:
                 if not isinstance(text, str):
-                    raise RegardError(f"Text {self.count} must be a string, but is {text!r}.")
+                    raise RegardError(f"Text {number} must be a string, but is {text!r}.")
+        for pair in pairs:
             self.sum += self._f1(*(_WORD.findall(text.lower()) for text in pair))
             self.count += 1
 

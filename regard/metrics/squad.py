@@ -75,16 +75,18 @@ class SQuAD:
 
         Raises:
             RegardError: not as many predictions as questions; a prediction that is no string; a
-                question without an answer.
+                question without an answer. Then no question of the batch is counted.
         """
         check_equal(predictions, answers, "predictions", "questions")
-        for at, (prediction, right) in enumerate(zip(predictions, answers, strict=True)):
+        pairs = list(zip(predictions, answers, strict=True))
+        for at, (prediction, right) in enumerate(pairs):
             _check(at, prediction, right)
             if not len(right):
                 raise RegardError(
                     f"Question {at} has no answer: questions without one are version 2.0's, "
                     "which SQuAD2 scores."
                 )
+        for prediction, right in pairs:
             self._sums.add(*_raw(prediction, right))
 
     def add_by_id(
@@ -140,16 +142,19 @@ class SQuAD2:
 
         Raises:
             RegardError: columns of unequal length; a prediction that is no string; scores for
-                "no answer" in some batches only.
+                "no answer" in some batches only. Then no question of the batch is counted.
         """
         check_equal(predictions, answers, "predictions", "questions")
         if no_answer is not None:
             check_equal(no_answer, answers, "scores for no answer", "questions")
         if self.total and len(predictions) and bool(self._scored) != (no_answer is not None):
             raise RegardError("Scores for no answer must be given for all questions or for none.")
-        for at, (prediction, right) in enumerate(zip(predictions, answers, strict=True)):
+        pairs = list(zip(predictions, answers, strict=True))
+        for at, (prediction, right) in enumerate(pairs):
             _check(at, prediction, right)
-            self._add(prediction, right, None if no_answer is None else float(no_answer[at]))
+        nothing = [None] * len(pairs) if no_answer is None else list(map(float, no_answer))
+        for (prediction, right), score in zip(pairs, nothing, strict=True):
+            self._add(prediction, right, score)
 
     def add_by_id(
         self,

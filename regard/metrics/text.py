@@ -31,13 +31,14 @@ class _CorpusScore:
 
         Raises:
             RegardError: not as many references as hypotheses; a sentence that is no string or
-                has no reference.
+                has no reference. Then no sentence of the batch is counted.
         """
         check_equal(hypotheses, references, "hypotheses", "references")
-        for hypothesis, reference in zip(hypotheses, references, strict=True):
-            sentence_references = references_of(reference)
-            self._check(hypothesis, sentence_references)
-            self._add(hypothesis, sentence_references)
+        pairs = list(zip(hypotheses, map(references_of, references), strict=True))
+        for number, pair in enumerate(pairs, self.count):
+            _check(number, *pair)
+        for pair in pairs:
+            self._add(*pair)
 
     def result(self) -> Score:
         """The score of all that was added, as `corpus_score` of sacreBLEU gives it.
@@ -59,12 +60,13 @@ class _CorpusScore:
         self._reference_counts.add(len(references))
         self.count += 1
 
-    def _check(self, hypothesis: Any, references: list[Any]) -> None:
-        if not references:
-            raise RegardError(f"Sentence {self.count} has no reference.")
-        for text in (hypothesis, *references):
-            if not isinstance(text, str):
-                raise RegardError(f"Sentence {self.count} must be a string, but is {text!r}.")
+
+def _check(number: int, hypothesis: Any, references: list[Any]) -> None:
+    if not references:
+        raise RegardError(f"Sentence {number} has no reference.")
+    for text in (hypothesis, *references):
+        if not isinstance(text, str):
+            raise RegardError(f"Sentence {number} must be a string, but is {text!r}.")
 
 
 class BLEU(_CorpusScore):

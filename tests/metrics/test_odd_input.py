@@ -11,6 +11,7 @@ import torch
 
 from regard.errors import RegardError
 from regard.metrics import METRICS, bleu, chrf, metric_class
+from regard.text.trees import read_trees
 
 ODD = [
     torch.tensor(3), torch.tensor(1.5), np.float32(2), np.array("x"), np.array(2), 3, None, "text",
@@ -40,6 +41,41 @@ def test_a_column_that_is_no_list_is_an_error(name, column):
         metric = metric_class(name)(*(["a"] if name == "f1" else []))
         with pytest.raises(RegardError):
             metric.add(*batch)
+
+
+TREE = read_trees("(S (N a) (V b))")[0]
+GOOD = [("a", "a"), ("a", ["a"]), (["B-X"], ["B-X"]), (1.0, 1.0), (TREE, TREE)]
+BAD = [
+    *((None, "a"), ("a", None), ("a", []), ("a", [1]), (1, ["a"]), (["O"], ["O", "O"])),
+    *((["?"], ["O"]), (math.nan, 1.0), (1.0, "x"), (TREE, "a"), ([1], [1]), ({}, {})),
+    *((torch.zeros(2), 1), (1, np.zeros(2))),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_with_a_bad_row_counts_for_nothing(name):
+    def of(*rows):
+        metric = metric_class(name)(*(["a"] if name == "f1" else []))
+        metric.add(*map(list, zip(*rows, strict=True)))
+        return metric
+
+    def accepted(row):
+        try:
+            return of(row, row).result() is not None
+        except RegardError:
+            return False
+
+    good = next(filter(accepted, GOOD))
+    refused = 0
+    for bad in BAD:
+        metric = of(good)
+        try:
+            metric.add([good[0], good[0], bad[0]], [good[1], good[1], bad[1]])
+        except RegardError:
+            refused += 1
+            after, before = metric.result(), of(good).result()
+            assert (str(after), after.count) == (str(before), before.count), bad
+    assert refused
 
 
 @pytest.mark.parametrize("score", [bleu, chrf])
