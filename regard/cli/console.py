@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -72,13 +73,21 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with exit_codes():
+        with exit_codes(lambda: self._flags(ctx)):
             return super().invoke(ctx)
+
+    def _flags(self, ctx: Any) -> set[str]:
+        """The options of the command that is called."""
+        command = self.get_command(ctx, (ctx.meta.get(WORDS) or [""])[0])
+        return {flag for one in (command.params if command else ()) for flag in one.opts}
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
-    """Turn errors into a message and an exit code; a traceback only under REGARD_DEBUG."""
+def exit_codes(flags: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
+    """Turn errors into a message and an exit code; a traceback only under REGARD_DEBUG.
+
+    flags: the options of the command that is called.
+    """
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"warning: {message}")  # type: ignore[assignment]
@@ -88,7 +97,7 @@ def exit_codes() -> Iterator[None]:
     except KeyboardInterrupt as error:  # `Interrupted` of training has a message and a code
         _exit(error, str(error) or "interrupted", getattr(error, "code", INTERRUPTED))
     except RegardError as error:
-        _exit(error, f"error: {error}", USER_ERROR)
+        _exit(error, f"error: {with_flags_of(str(error), flags())}", USER_ERROR)
     except BrokenPipeError as error:
         _discard_output()
         _exit(error, "", BROKEN_PIPE)
@@ -109,6 +118,18 @@ def exit_codes() -> Iterator[None]:
         kind = type(error).__name__
         message = f"unexpected error: {kind}: {error}\nSet {DEBUG}=1 to see where it comes from."
         _exit(error, message, UNEXPECTED)
+
+
+def with_flags_of(message: str, flags: Collection[str]) -> str:
+    """A message that advises options in Python, with those of a command: `too_long='truncate'`
+    becomes `--too-long truncate` where the command has this option.
+    """
+
+    def as_flag(match: re.Match[str]) -> str:
+        flag = f"--{match[1].replace('_', '-')}"
+        return f"{flag} {match[3]}" if flag in flags else match[0]
+
+    return re.sub(r"\b([a-z_]+)=(['\"])([\w-]+)\2", as_flag, message)
 
 
 def _discard_output() -> None:

@@ -194,7 +194,11 @@ def look(
     title = f"{' and '.join(names)}: “{text}”"
     tasks = [task, *([] if beside is None else [load_task(beside, device=device)])]
     if chosen is not None:
-        picture, numbers = other.draw(chosen, dict(zip(names, tasks, strict=True)), text, decoding)
+        from regard.tasks.inputs import read_whole
+
+        with read_whole():
+            named = dict(zip(names, tasks, strict=True))
+            picture, numbers = other.draw(chosen, named, text, decoding)
         output.write(picture, _page(picture, title), facts | numbers)
         return
     from regard.visual.attention_of_text import word_weights

@@ -12,7 +12,15 @@ from typing import Any
 from regard.decoding.beam import Beam
 from regard.decoding.method import Method
 from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema, shown
-from regard.decoding.settings import FORMULA, METHOD_OPTIONS, PLUS, RATIO, build, options
+from regard.decoding.settings import (
+    FORMULA,
+    METHOD_OPTIONS,
+    PLUS,
+    RATIO,
+    build,
+    check_least,
+    method_of,
+)
 from regard.decoding.speculative.drafts import draft_of
 from regard.decoding.speculative.method import Speculative
 from regard.decoding.steps import eos_tokens
@@ -273,10 +281,12 @@ def from_config(values: Mapping[str, Any]) -> Any:
 def with_options(method: Method, /, **named: Any) -> Any:
     """`method` with some options changed, by their names in `options`.
 
-    Options that belong to another method choose that one, and the options that both have stay.
+    Options that belong to another method choose that one, and the options that both have stay. A
+    `max_tokens` below the `min_tokens` that the method had wins.
 
     Raises:
-        ConfigError: an unknown name, a value out of range, or names of different methods.
+        ConfigError: an unknown name, a value out of range, names of different methods, or
+            `min_tokens` above the limit.
     """
     if "method" in named:
         raise ConfigError(
@@ -284,7 +294,7 @@ def with_options(method: Method, /, **named: Any) -> Any:
             "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `draft` guesses ahead."
         )
     named = {name: value for name, value in named.items() if value is not None}
-    named_alone = options(**named)  # raises the errors of the names and values themselves
+    named_alone = method_of(**named)  # raises the errors of the names and values themselves
     values, dropped = method.settings(), set[str]()
     sampling, beam, draft = (
         any(name in named for name in names) for names in METHOD_OPTIONS.values()
@@ -307,6 +317,8 @@ def with_options(method: Method, /, **named: Any) -> Any:
     values = {name: value for name, value in values.items() if name not in dropped}
     if "draft_tokens" in named:
         values.setdefault("draft", "ngram")
+    fixed = None if RATIO in values else values.get("max_new_tokens")
+    check_least(named.get("min_tokens"), named.get("max_tokens", fixed))
     return from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
 
 

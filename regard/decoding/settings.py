@@ -67,6 +67,7 @@ FILTERS: dict[str, type[OptionFilter]] = {
 EARLY_STOPPING: dict[Any, str] = {True: "beam-finished", False: "current-length", "never": "exact"}
 RATIO, PLUS = "max_new_tokens_per_source_token", "max_new_tokens_beside_source"
 FORMULA, ORDER = "length_penalty_formula", "filter_order"
+DEFAULT_MAX_TOKENS = 256
 LONG_SOURCE = 256  # tokens; other libraries know no relative limit and get that of such a source
 
 
@@ -79,8 +80,16 @@ def options(method: str | None = None, **named: Any) -> Any:
             of the model's own.
 
     Raises:
-        ConfigError: an unknown name, a value out of range, or names of different methods.
+        ConfigError: an unknown name, a value out of range, names of different methods, or
+            `min_tokens` above `max_tokens`.
     """
+    built = method_of(method, **named)
+    check_least(named.get("min_tokens"), named.get("max_tokens") or DEFAULT_MAX_TOKENS)
+    return built
+
+
+def method_of(method: str | None = None, **named: Any) -> Any:
+    """As `options`, for options that change those of another method: its limit may be another."""
     named = {name: value for name, value in named.items() if value is not None}
     method = method or _method_of(named)
     _check_names(named, method)
@@ -248,7 +257,7 @@ class Settings:
                     called = self._user_names.get(name, name)
                     raise ConfigError(f"`max_length` and `{called}` are two limits: leave one out.")
             return TotalLimit(total)
-        value = self._values.pop("max_new_tokens", 256)
+        value = self._values.pop("max_new_tokens", DEFAULT_MAX_TOKENS)
         ratio, plus = self._values.pop(RATIO, None), self._values.pop(PLUS, None)
         if ratio is not None:
             return RelativeLimit(ratio, value if plus is None else plus)
@@ -286,6 +295,21 @@ def _check_contradictions(filters: Sequence[Filter]) -> None:
                     f"`{part.option}` forces {', '.join(map(str, sorted(forced)))}, which "
                     "`suppress_tokens` forbids. Leave one of them out."
                 )
+
+
+def check_least(min_tokens: int | None, max_tokens: Any) -> None:
+    """Check that an output can have as many tokens as it must have.
+
+    max_tokens: a number, also as a text; another limit depends on the source, and wins.
+
+    Raises:
+        ConfigError: `min_tokens` is above it.
+    """
+    most = int(max_tokens) if isinstance(max_tokens, str) and max_tokens.isdecimal() else max_tokens
+    if min_tokens is not None and isinstance(most, int) and min_tokens > most:
+        raise ConfigError(
+            f"`min_tokens` must be at most `max_tokens`, {most:,}, but is {min_tokens:,}."
+        )
 
 
 def check_common(max_tokens: Limit, eos: tuple[int, ...] | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Any
 
 from regard.data.encoder_inputs import Texts
@@ -127,6 +128,20 @@ def too_long_error(
     """The error for a text of `count` tokens where the model reads at most `limit`."""
     problem = f"has {count} tokens, but this model reads at most {limit}."
     return TextError(index, problem, hint, what=what)
+
+
+@contextmanager
+def read_whole() -> Iterator[None]:
+    """Inside, the error for a text that is too long does not advise `too_long`: a picture shows a
+    whole text, and who asks for it has no such option.
+    """
+    try:
+        yield
+    except TextError as error:
+        if "too_long=" not in error.hint:
+            raise
+        hint = "Shorten it."
+        raise TextError(error.index, error.problem, hint, what=error.what) from None
 
 
 def warn_of_truncation(

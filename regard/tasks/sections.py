@@ -195,7 +195,7 @@ class DecodingSection(Options):
         """What no decoding method takes; a draft is a folder, which is not read for this."""
         named = self.model_dump(exclude_none=True, exclude={"draft", "draft_tokens"})
         try:
-            decoding.options(**{"max_tokens": 1, **named})
+            decoding.options(**{"max_tokens": self.min_tokens or 1, **named})
         except ConfigError as error:
             yield "decoding", f"cannot be used: {error}"
 

@@ -20,6 +20,7 @@ from regard.attention.capture import CapturePoint
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.pruning import heads_masked
 from regard.errors import ConfigError
+from regard.tasks.inputs import read_whole
 from regard.tasks.language_modeling import LanguageModeling
 from regard.visual.attention_record import Keep, look, run_encoder
 from regard.visual.forward_pass import ForwardPass, RecordedAttention
@@ -204,7 +205,7 @@ def _recorded(
     part: of the model, whose attention alone is recorded; None: all of it.
     """
     answer = ""
-    with heads_masked_by_kind(task, masked), look(part or task, keep) as record:
+    with heads_masked_by_kind(task, masked), look(part or task, keep) as record, read_whole():
         if isinstance(task, LanguageModeling):
             ids, _ = task.decoding_inputs([text])
             task.read_ids(ids)

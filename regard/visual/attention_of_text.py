@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
-from regard.tasks.inputs import text_or_pair
+from regard.tasks.inputs import read_whole, text_or_pair
 from regard.visual.attention_record import AttentionRecord, look, run_encoder
 from regard.visual.picture import Picture
 
@@ -30,7 +30,7 @@ def attention_of_text(
             NaN.
     """
     answer = ""
-    with look(task) as record:
+    with look(task) as record, read_whole():
         if task.decodes:
             answer = task.predict([text], **(decoding or {}))[0]
         else:

@@ -36,6 +36,7 @@ from regard.decoding import (
 from regard.decoding.option_types import NAMES
 from regard.decoding.settings import OWNERS
 from regard.errors import ConfigError, DataError
+from regard.tasks.sections import DecodingSection
 
 
 def test_option_names_decide_the_method():
@@ -277,3 +278,36 @@ def test_every_public_name_can_be_imported():
         assert getattr(decoding, name) is not None
     with pytest.raises(AttributeError):
         decoding.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("more", [{}, {"beams": 2}, {"top_k": 5}, {"draft": "ngram"}])
+def test_the_least_tokens_are_at_most_the_most(more):
+    message = r"`min_tokens` must be at most `max_tokens`, {}, but is {}\."
+    for most in (3, "3"):
+        with pytest.raises(ConfigError, match=message.format(3, 5)):
+            options(min_tokens=5, max_tokens=most, **more)
+        with pytest.raises(ConfigError, match=message.format(3, 5)):
+            with_options(Greedy(), min_tokens=5, max_tokens=most, **more)
+    with pytest.raises(ConfigError, match=message.format(256, 300)):
+        options(min_tokens=300, **more)
+    with pytest.raises(ConfigError, match=message.format(3, 5)):
+        with_options(Greedy(max_tokens=3), min_tokens=5, **more)
+    with_options(Greedy(max_tokens=400), min_tokens=300, **more)
+    options(min_tokens=5, max_tokens=5, **more)
+    shorter = with_options(Greedy(filters=(MinTokens(5),)), max_tokens=3)
+    assert shorter == Greedy(filters=(MinTokens(5),), max_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("section", "count"),
+    [
+        ({"min_tokens": 5, "max_tokens": 3}, 1),
+        ({"min_tokens": 5, "max_tokens": "3"}, 1),
+        ({"min_tokens": 300}, 0),  # where the limit of the task may be above 300
+        ({"min_tokens": 5, "max_tokens": "1.5x+1"}, 0),
+    ],
+)
+def test_a_recipe_whose_least_tokens_are_above_the_most_has_a_problem(section, count):
+    problems = list(DecodingSection(**section).problems())
+    assert len(problems) == count
+    assert all("`min_tokens` must be at most `max_tokens`" in said for _, said in problems)

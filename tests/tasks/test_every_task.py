@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import regard
@@ -388,3 +389,30 @@ def test_a_device_is_chosen_and_one_that_is_not_here_is_an_error(folders, tmp_pa
     for device in ("cuda:7", "gpu", "meta", "cpu:x", ""):
         found = run(verb, folders[name], *words, "--device", device)
         assert f"There is no device {device!r} here" in found.stderr and "cpu" in found.stderr
+
+
+WITH_TEXT = ("predict", "translate", "tag", "generate", "embed", "look", "evaluate")
+
+
+@pytest.mark.parametrize("verb", WITH_TEXT)
+def test_an_error_for_a_long_text_names_options_of_its_command(quick, folders, verb, tmp_path):
+    """Options are written as the command has them; Python's names are not known there."""
+    text = " ".join(["cat"] * 90)
+    (tmp_path / "rows.tsv").write_text(f"{text}\t{text}\n")
+    words = ["--data", tmp_path / "rows.tsv"] if verb == "evaluate" else [text]
+    flags = {flag for one in get_command(app).commands[verb].params for flag in one.opts}
+    long = 0
+    for name in NAMES:
+        found = run(verb, folders[name], *words)
+        if f"does not have `regard {verb}`" not in found.stderr:
+            long += "tokens" in found.stderr
+            assert not re.search(r"\b[a-z_]+=\S", found.stderr), (name, found.stderr)
+            assert {*re.findall(r"--[a-z-]+", found.stderr)} <= flags, (name, found.stderr)
+    assert long or verb == "evaluate"
+
+
+@pytest.mark.parametrize("verb", ["generate", "look", "predict"])
+def test_an_output_cannot_be_both_longer_and_shorter(quick, folders, verb):
+    options = ["--min-tokens", "5", "--max-tokens", "3"]
+    error = "error: `min_tokens` must be at most `max_tokens`, 3, but is 5.\n"
+    assert run(verb, folders["language-modeling-gpt2"], "the cat", *options).stderr == error

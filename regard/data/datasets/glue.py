@@ -209,7 +209,9 @@ class _Table:
             return False
         if self.labels and layout.label not in fields:
             problem = f"has no column {layout.label!r}: the labels of this part are hidden."
-            raise DataError(self.path, number, problem, "labels=False gives the texts alone.")
+            raise DataError(
+                self.path, number, problem, "In Python, labels=False gives the texts alone."
+            )
         if twice := [name for name in names if fields.count(str(name)) > 1]:
             problem = f"has more than one column {twice[0]!r}."
             raise DataError(self.path, number, problem, "Rename one.")
@@ -243,7 +245,7 @@ class _Table:
             return None
         if label in _HIDDEN:
             problem, kind = f"has no label: the field is {label!r}.", "no label"
-            hint += "; labels=False gives the texts alone."
+            hint += "; in Python, labels=False gives the texts alone."
         else:
             problem = f"has the label {label!r}; in {self.task.name} it is {self.task.allowed()}."
             hint, kind = f"{hint}.", "unknown label"

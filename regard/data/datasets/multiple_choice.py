@@ -141,7 +141,7 @@ def _answer(
     """The number of the right choice, given as a number or as its text."""
     answer = record.get(name)
     if answer is None:
-        hint = "To read questions alone, give labels=False."
+        hint = "In Python, labels=False reads the questions alone."
         raise DataError(*location, f"has no `{name}`.", hint)
     if isinstance(answer, str):
         if choices.count(answer) != 1:
@@ -153,6 +153,8 @@ def _answer(
     number = must_be(answer, int, f"`{name}`", location)
     if not 0 <= number < len(choices):
         problem = f"the answer must be from 0 to {len(choices) - 1}, but is {number}."
-        hint = "If answers are hidden, read questions alone with labels=False." * (number == -1)
+        hint = "Where answers are hidden, in Python labels=False reads the questions alone." * (
+            number == -1
+        )
         raise DataError(*location, problem, hint)
     return number

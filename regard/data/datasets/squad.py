@@ -117,7 +117,7 @@ def _question(record: Mapping[str, Any], location: Location, labels: bool) -> Qu
         return Question(id, context, question, title=title)
     if "answers" not in record:
         problem = f"question {id!r} has no `answers`."
-        raise DataError(*location, problem, "To read questions alone, give labels=False.")
+        raise DataError(*location, problem, "In Python, labels=False reads the questions alone.")
     answers = _answers(record["answers"], location)
     impossible = record.get("is_impossible", not answers)
     if must_be(impossible, bool, "`is_impossible`", location) == bool(answers):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from regard.tasks.inputs import read_whole
 from regard.visual.attention_maps import MaskedHeads, attention_maps, head_map, heads_masked_by_kind
 
 if TYPE_CHECKING:
@@ -72,12 +73,13 @@ def answers_with_masked_heads(
 
 def _answer(task: TaskVerbs, item: Any) -> dict[str, Any]:
     """The answer of a task to a text."""
-    if task.decodes:
-        return {"text": task.predict([item], max_tokens=_room(task, item))[0]}
-    if task.has("predictions"):
-        one = task.predictions([item])[0]
-        return {"text": str(one), **one.values()}
-    return {"vector": task.embed([item])[0].tolist()}
+    with read_whole():
+        if task.decodes:
+            return {"text": task.predict([item], max_tokens=_room(task, item))[0]}
+        if task.has("predictions"):
+            one = task.predictions([item])[0]
+            return {"text": str(one), **one.values()}
+        return {"vector": task.embed([item])[0].tolist()}
 
 
 def _room(task: TaskVerbs, text: str) -> int:

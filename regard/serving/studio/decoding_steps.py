@@ -24,7 +24,7 @@ from regard.decoding.steps import (
     start_decoding,
 )
 from regard.errors import ConfigError
-from regard.tasks.inputs import checked_text
+from regard.tasks.inputs import checked_text, read_whole
 from regard.visual.beam_tree import BeamTrace
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[dic
 
 def _source(task: TaskVerbs, text: str) -> tuple[Sequences, Any]:
     """The ids that the model reads or continues, and how the task decodes."""
-    rows, method = task.decoding_inputs([checked_text(text, 0)])
+    with read_whole():
+        rows, method = task.decoding_inputs([checked_text(text, 0)])
     ids = [int(number) for number in np.asarray(rows[0])]
     device = next(task.model.parameters()).device
     return Sequences.of([ids], task.model.config.pad).to(device), method
