@@ -47,13 +47,9 @@ from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.log_likelihoods import causal_log_likelihoods
-from regard.tasks.prompts import fitted_prompts, prompt_capacity, warn_of_context_ends
+from regard.tasks.prompts import first_tokens, fitted_prompts, prompt_capacity, warn_of_context_ends
 from regard.tasks.running_text import TextData, lost_text
-from regard.tasks.sections import (
-    DecodingRecipe,
-    TokenizerSection,
-    starts_from_folder,
-)
+from regard.tasks.sections import DecodingRecipe, TokenizerSection, starts_from_folder
 from regard.tasks.stateful_perplexity import (
     StateOptions,
     cache_of,
@@ -538,12 +534,8 @@ class LanguageModeling(EmbedsTexts):
         """See `TaskVerbs`: the first words of some validation lines."""
         lines = islice(recipe.data.records("valid").texts(), SAMPLES)
         prompts = [" ".join(line.split()[:4]) for line in lines]
-        if self.context is None:
-            return prompts
-        most, encoded = self.context - self._sample_tokens(), self.tokenizer.encode_many(prompts)
-        cut = self.tokenizer.decode_many(ids[:most] for ids in encoded)
-        # A part of a character is decoded as U+FFFD, which may have more tokens than the part.
-        return [prompt.rstrip("\ufffd") for prompt in cut]
+        most = None if self.context is None else self.context - self._sample_tokens()
+        return prompts if most is None else first_tokens(prompts, self.tokenizer, most)
 
     def _sample_tokens(self) -> int:
         """The most tokens after the prompt of a sample: half of the context at most."""

@@ -13,6 +13,7 @@ from regard import decoding
 from regard.decoding.hypothesis import Hypothesis
 from regard.errors import TextError
 from regard.tasks.batching import TooLong, check_too_long
+from regard.text import Tokenizer
 
 
 def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None:
@@ -54,6 +55,13 @@ def fitted_prompts(
         problem = f"has {count:,} tokens{more}, but this model's context is {limit:,}."
         raise TextError(long[0], problem, hint, what="Prompt")
     return [ids[-capacity:] for ids in prompts]
+
+
+def first_tokens(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> list[str]:
+    """The beginnings of texts, of at most `count` tokens each."""
+    cut = tokenizer.decode_many(ids[:count] for ids in tokenizer.encode_many(texts))
+    # A part of a character is decoded as U+FFFD, which may have more tokens than the part.
+    return [text.rstrip("\ufffd") for text in cut]
 
 
 def warn_of_context_ends(
