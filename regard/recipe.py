@@ -26,7 +26,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -456,8 +456,17 @@ def _option(schema: Any, key: str) -> Any:
     """The type of the option at a dotted name, None where there is no such option."""
     option = schema
     for part in key.split("."):
-        option = _names(_plain(option)).get(part)
+        values = _value_type(option)
+        option = _names(_plain(option)).get(part) if values is None else values
     return option
+
+
+def _value_type(option: Any) -> Any:
+    """The type of the values of a mapping, whose names are free; None for another option."""
+    if option is Any:  # the value of a mapping, which may be a mapping
+        return Any
+    option = option.__origin__ if hasattr(option, "__metadata__") else option
+    return get_args(option)[1] if get_origin(option) in (dict, Mapping) else None
 
 
 def check_name(schema: Any, key: str) -> None:
@@ -518,6 +527,8 @@ def _unknown(schema: Any, key: str) -> str:
     while section and _plain(_option(schema, section)) is None:  # [trainig] is misspelled
         section, _, name = section.rpartition(".")
     where = f"[{section}]" if section else "a recipe"
+    if name in names_in(schema, section):  # of which the key asks for a part
+        return f"`{section}.{name}` is an option, not a section: `{key}` is none."
     if others := [f"[{other}]" for other in _names(schema) if name in names_in(schema, other)]:
         return f"{where} has no `{name}`. It belongs to {joined_with_or(others)}."
     return f"{where} has no `{name}`. {nearest(name, names_in(schema, section))}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -174,9 +175,34 @@ def test_a_section_given_whole_replaces_that_of_the_file():
     assert check(TEXT, "training={}").training == Training()
 
 
+@dataclass(frozen=True)
+class Outer:
+    inside: Mapping[str, Any] = field(default_factory=dict)
+
+
+class FreeNames(recipe.Recipe):
+    model: Outer = Outer()
+
+
+def test_options_of_a_section_with_free_names_are_given_one_by_one():
+    def inside(text: str, *overrides: str) -> Mapping[str, Any]:
+        raw = recipe.parse(text, [f"model.inside.{item}" for item in overrides])
+        return raw.check(FreeNames).model.inside
+
+    head = 'task = "translation"\n'
+    written = f'{head}[model.inside]\nheads = 2\nname = "a"\n'
+    found = inside(written, "heads=4", "kind=own", "rates=[1]")
+    assert found == {"heads": 4, "name": "a", "kind": "own", "rates": [1]}
+    assert inside(head, "a.b=true") == {"a": {"b": True}}
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
+        (
+            "training.updates.many=5",
+            "`training.updates` is an option, not a section: `training.updates.many` is none.",
+        ),
         ("training.updatse=5", "[training] has no `updatse`. Did you mean 'updates'?"),
         ("trainig.updates=5", "a recipe has no `trainig`. Did you mean 'training'?"),
         ("training.updates=many", WHOLE + ' "many".'),
