@@ -17,6 +17,7 @@ from regard.cli.options import (
     ModelFolder,
     Quantize,
     check_no_decoding,
+    column_names,
     with_decoding,
     with_flags,
 )
@@ -83,7 +84,7 @@ def evaluate(
     asked = zero_shot.check(valid=valid, last_word=last_word, columns=columns)
     if files and valid:
         raise ConfigError("--valid is for the recipe's data, --data for other data. Leave one out.")
-    chosen: Columns = [int(c) if c.isdecimal() else c for c in (columns or "").split(",") if c]
+    chosen: Columns = [int(c) if c.isdecimal() else c for c in column_names(columns)]
     part: Part = "valid" if valid else "test"
     if task.decodes and not files and not asked:
         files, recipe_columns = _data_of(*_recipe(model), part)

@@ -16,7 +16,7 @@ from typing import Any
 
 from regard.cli.console import say
 from regard.cli.predict_file import WRITERS
-from regard.cli.sharding import ShardedWork, Sharding
+from regard.cli.sharding import ShardedWork, Sharding, check_results
 from regard.data.files import ending
 from regard.data.text_chunks import MAX_TEXTS
 from regard.errors import ConfigError, DataError
@@ -37,6 +37,7 @@ def predict_table(
     Raises:
         ConfigError: --format is given, or the parts were begun with other settings.
         DataError: the table has no row.
+        RegardError: no row has a prediction; the table is written.
         Others as `regard.sharded.driver.compute_files`.
     """
     if sharding.format is not None:
@@ -48,13 +49,14 @@ def predict_table(
     if not summary.rows:
         raise DataError(file, None, "is empty: it has not one row.")
     _join(read_parts(folder), file, out)
+    failed = out.with_name(f"{out.name}.failed.jsonl")
     told = f"{out}: {summary.rows:,} rows of {file} with their predictions"
     if summary.failed:
-        failed = out.with_name(f"{out.name}.failed.jsonl")
         os.replace(folder / ALL_FAILED, failed)
         told += f"; {summary.failed:,} rows have none: see {failed}"
     _remove(folder)
     say(told)
+    check_results(summary, failed)
 
 
 def _remove(folder: Path) -> None:

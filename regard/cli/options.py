@@ -99,6 +99,20 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
+def column_names(columns: str | None) -> list[str]:
+    """The names or numbers of `--columns`; [] where it is not given.
+
+    Raises:
+        ConfigError: there is no name before or after a comma.
+    """
+    names = [] if columns is None else list(map(str.strip, columns.split(",")))
+    if "" in names:
+        raise ConfigError(
+            f"`--columns` must be names or numbers with commas between them, but is {columns!r}."
+        )
+    return names
+
+
 def check_no_decoding(what: str, options: Mapping[str, Any]) -> None:
     """Check that no options of decoding are given for something that does not decode.
 

@@ -133,7 +133,7 @@ def _check_table(
 def _predict_file(predictor: LinePredictor, file: Path, columns: str | None, out: Path) -> None:
     from regard.cli.predict_file import predict_file
 
-    names = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    names = options.column_names(columns)
     rows = predict_file(predictor.task, predictor.predict, file, names, out)
     console.say(f"{out}: {rows:,} rows of {file} with their predictions")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from regard.cli.console import say, show
-from regard.cli.options import with_flags
-from regard.errors import ConfigError
+from regard.cli.options import column_names, with_flags
+from regard.errors import ConfigError, RegardError
 
 if TYPE_CHECKING:
     from regard.sharded.driver import ShardedSummary
@@ -53,6 +53,7 @@ class Sharding:
 
         Raises:
             ConfigError: no file or no folder is named.
+            RegardError: no row has a result.
         """
         if not inputs or list(inputs) == ["-"]:
             raise ConfigError(
@@ -63,6 +64,9 @@ class Sharding:
             raise ConfigError("--workers writes a folder of parts. Name it: --out FOLDER.")
         summary = self.compute(work, inputs, columns, out, self.format)
         show(asdict(summary), str(summary), True) if as_json else say(str(summary))
+        from regard.sharded.manifest import ALL_FAILED
+
+        check_results(summary, summary.out / ALL_FAILED)
 
     def compute(
         self,
@@ -82,7 +86,7 @@ class Sharding:
             str(model.absolute() if model.exists() else work.model),
             work.verb,
             format_of(work.verb, format),
-            tuple(filter(None, map(str.strip, (columns or "").split(",")))),
+            tuple(column_names(columns)),
             work.too_long,
             work.quantize,
             work.device,
@@ -91,6 +95,18 @@ class Sharding:
         )
         workers = WorkerOptions(self.workers, self.on, self.gpus, self.strict)
         return compute_files(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)
+
+
+def check_results(summary: ShardedSummary, reasons: Path) -> None:
+    """Check that a row has a result, where there are rows.
+
+    reasons: the file with the reason of each row that has none.
+
+    Raises:
+        RegardError: none has.
+    """
+    if summary.rows and summary.failed == summary.rows:
+        raise RegardError(f"No row has a result. The reasons are in {reasons}.")
 
 
 def _sharding(

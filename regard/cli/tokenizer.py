@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from regard.cli.console import emit, say, say_hint, show, to_json
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
-from regard.cli.options import AsJson, Texts
+from regard.cli.options import AsJson, Texts, column_names
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def train(
     from regard.data import read
     from regard.text.training import train as train_tokenizer
 
-    names = [int(c) if c.isdecimal() else c for c in columns.split(",")] if columns else []
+    names = [int(c) if c.isdecimal() else c for c in column_names(columns)]
     texts = (text for file in files for text in read(file, names).texts())
     made = train_tokenizer(kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form)
     made.save(out)

@@ -887,6 +887,63 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
         assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
 
 
+LONG = "dog " * 200
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "code"),
+    [
+        (False, ("a cat", LONG), 0),
+        (False, (LONG, LONG), 2),
+        (False, (), 0),
+        (True, ("a cat", LONG), 0),
+        (True, (LONG, LONG), 2),
+    ],
+)
+def test_the_exit_code_tells_that_no_row_has_a_result(classifier, tmp_path, table, rows, code):
+    from typer.testing import CliRunner
+
+    from regard.cli import app
+
+    sharding = ("--workers", "1", "--on", "threads")
+    if table:
+        source, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
+        source.write_text("text\n" + "".join(f"{row}\n" for row in rows))
+        words = ("predict", classifier, "--file", source, "--out", out, *sharding)
+        reasons = tmp_path / "out.jsonl.failed.jsonl"
+    else:
+        source, out = written(tmp_path / "in.txt", list(rows)), tmp_path / "out"
+        words, reasons = (
+            ("embed", classifier, source, "--out", out, *sharding),
+            out / "failed.jsonl",
+        )
+    done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == code, done.stderr
+    told = f"error: No row has a result. The reasons are in {reasons}.\n"
+    assert done.stderr.endswith(told) is (code == 2) and out.exists()
+    assert not code or len(reasons.read_text().splitlines()) == len(rows)
+
+
+@pytest.mark.parametrize("columns", ["text,", ",", "", "a,,b"])
+def test_columns_with_nothing_beside_a_comma_are_an_error(classifier, tmp_path, columns):
+    from typer.testing import CliRunner
+
+    from regard.cli import app
+
+    source = tmp_path / "in.csv"
+    source.write_text("text\na cat\n")
+    for verb, *more in (
+        ("predict", "--file", source, "--out", tmp_path / "out.jsonl"),
+        ("embed", source, "--out", tmp_path / "out", "--workers", 1, "--on", "threads"),
+        ("evaluate", "--data", source),
+    ):
+        words = [verb, classifier, *more, "--columns", columns]
+        done = CliRunner().invoke(app, list(map(str, words)))
+        assert (done.exit_code, "`--columns` must be names" in done.stderr) == (2, True), (
+            done.stderr
+        )
+
+
 def test_workers_are_a_part_of_the_public_names():
     assert regard.map is compute and regard.read_parts is read_parts
     assert WorkerOptions().on == "local"

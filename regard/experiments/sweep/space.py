@@ -194,12 +194,18 @@ def _from_text(name: str, text: str, real: bool) -> Axis:
     return _choices(name, list(_listed(name, text)), text)
 
 
+BETWEEN_COMMAS = "must have a value on each side of each comma"
+
+
 def _listed(name: str, text: str) -> Iterator[Any]:
     """The values of a list; commas inside brackets and quotes separate nothing.
 
     Raises:
-        ConfigError: a value looks like a range, or like part of a bracket or quotation.
+        ConfigError: a value looks like a range, or like part of a bracket or quotation, or none
+            follows the last comma, which TOML would accept.
     """
+    if text.rstrip().endswith(","):
+        raise _malformed(name, text, BETWEEN_COMMAS)
     try:
         yield from tomllib.loads(f"values = [{text}]")["values"]
         return
@@ -229,7 +235,7 @@ def _value(text: str) -> Any:
 
 def _choices(name: str, values: Sequence[Any], given: object) -> ValueList:
     if not values or "" in values:
-        raise _malformed(name, given, "must have a value on each side of each comma")
+        raise _malformed(name, given, BETWEEN_COMMAS)
     for one in values:
         try:
             json.dumps(one)
