@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +114,16 @@ class BidirectionalCells(State):
             for name, tensor in self.tensors().items()
         }
         return self.with_tensors(tensors)
+
+
+class LayerOutput(NamedTuple):
+    """Of a layer of one direction: hidden states (B, T, P), cells (B, T, D), and both at the end,
+    (B, P) and (B, D).
+    """
+
+    hidden: Tensor
+    cells: Tensor
+    end: tuple[Tensor, Tensor]
 
 
 class WordEncoder(nn.Module):
@@ -244,13 +254,28 @@ class Elmo(nn.Module, Encoder):
         yield torch.cat([x, x], -1), ()
         forward = self._read(self.ahead, x, start.forward, batch.lengths)
         backward = self._read(self.back, reorder(x, order), start.backward, batch.lengths)
-        for (forth, forth_end), (turned, turned_end) in zip(forward, backward, strict=True):
-            yield torch.cat([forth, reorder(turned, order)], -1), (forth_end, turned_end)
+        for ahead, back in zip(forward, backward, strict=True):
+            hidden = torch.cat([ahead.hidden, reorder(back.hidden, order)], -1)
+            yield hidden, (ahead.end, back.end)
+
+    def cells(
+        self, batch: Sequences, direction: Literal["forward", "backward"], start: Cells
+    ) -> tuple[Tensor, Cells]:
+        """The cells (B, T, L, D) of one direction after each word, and its state at the end.
+
+        Args:
+            batch: without padding, in the order in which this direction reads it.
+            start: of this direction, such as `empty(B).forward`.
+        """
+        layers = self.ahead if direction == "forward" else self.back
+        outputs = list(self._read(layers, self.words(batch), start, batch.lengths))
+        cells = torch.stack([output.cells for output in outputs], 2)
+        return cells, stack_cells([output.end for output in outputs])
 
     def _read(
         self, layers: Sequence[ProjectedLSTM], x: Tensor, start: Cells, lengths: Tensor
-    ) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
-        """Hidden states (B, T, P) of each layer, and those and the cells at its end, (B, ...)."""
+    ) -> Iterator[LayerOutput]:
+        """What each layer gives."""
         nonempty = lengths[:, None] > 0
         for n, layer in enumerate(layers):
             x, before = self.dropout(x), (start.hidden[:, n], start.cell[:, n])
@@ -258,7 +283,7 @@ class Elmo(nn.Module, Encoder):
             ends = zip((hiddens, cells), before, strict=True)
             end = [torch.where(nonempty, last_states(states, lengths), old) for states, old in ends]
             x = hiddens + x if n and self.config.residual else hiddens
-            yield x, (end[0], end[1])
+            yield LayerOutput(x, cells, (end[0], end[1]))
 
     # ---- two language models
 
@@ -282,8 +307,8 @@ class Elmo(nn.Module, Encoder):
             strict=True,
         ):
             outputs = list(self._read(layers, x, start, batch.lengths[:rows]))
-            sides.append(outputs[-1][0])
-            ends.append(stack_cells([end for _, end in outputs]))
+            sides.append(outputs[-1].hidden)
+            ends.append(stack_cells([output.end for output in outputs]))
         return Output(self.dropout(torch.cat(sides)), BidirectionalCells(*ends))
 
     # ---- heads and texts

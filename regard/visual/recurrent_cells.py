@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +25,12 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.models.protocols import LanguageModel, Recurrent
 from regard.models.wrappers import unwrapped
-from regard.state import Cells
 from regard.text import Tokenizer
 from regard.visual.cell_text import CellText
 
 CHUNK = 256  # tokens whose activations are computed together
 Activations = list[Tensor]  # of each layer, (B, T, D)
+Direction = Literal["forward", "backward"]
 
 
 def cell_activation(
@@ -168,21 +168,20 @@ class ElmoReader(CellReader):
         """See `CellReader`; at each word the cells after both directions have read it."""
         tokenizer = self.model.input_tokenizer(tokenizer)
         with evaluating(self.model):
-            forward = self._direction(ids.split(1, 1), tokenizer, "forward")
-            backward = self._direction(ids.flip(1).split(1, 1), tokenizer, "backward")
+            forward = self._direction(ids.split(CHUNK, 1), tokenizer, "forward")
+            backward = self._direction(ids.flip(1).split(CHUNK, 1), tokenizer, "backward")
         cells = torch.cat([forward, backward.flip(1)], 2).tanh()
         yield list(cells.unbind(2))  # (B, T, 2L, D) -> 2L x (B, T, D)
 
-    def _direction(self, words: Sequence[Tensor], tokenizer: Tokenizer, name: str) -> Tensor:
-        """The cells (B, T, L, D) of one direction after each of the words, T times (B, 1)."""
-        state, found = None, []
-        for word in words:
-            batch = Sequences.of(word.tolist(), self.model.config.pad or 0)
-            batch = self.model.complete(batch, tokenizer).to(word.device)
-            _, state = self.model.carried(batch, state)
-            side: Cells = {"forward": state.forward, "backward": state.backward}[name]
-            found.append(side.cell)
-        return torch.stack(found, 1)
+    def _direction(self, parts: Sequence[Tensor], tokenizer: Tokenizer, name: Direction) -> Tensor:
+        """The cells (B, T, L, D) of one direction after each word of the parts (B, T / parts)."""
+        state, found = self.model.empty(len(parts[0])).forward, []  # zeros, as of both directions
+        for part in parts:
+            batch = Sequences.of(part.tolist(), self.model.config.pad or 0)
+            batch = self.model.complete(batch, tokenizer).to(part.device)
+            cells, state = self.model.cells(batch, name, state)
+            found.append(cells)
+        return torch.cat(found, 1)
 
 
 def reader_of(model: nn.Module) -> CellReader:
