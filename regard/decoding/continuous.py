@@ -40,6 +40,7 @@ from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.start import start
 from regard.decoding.steps import NonFiniteStep, check_log_probs, eos_tokens, evaluating
 from regard.models.protocols import Generator
+from regard.state import State
 
 CHUNK = 128  # tokens of prompts that are read between two steps
 FIRST_CHUNK = 512  # where at least as many prompts wait to be read as sequences are generated
@@ -225,7 +226,7 @@ class ContinuousBatch:
             state, prompt.state = prompt.state, None
             self._join([prompt], state)
 
-    def _join(self, ready: list[Continuation], state: Any) -> None:
+    def _join(self, ready: list[Continuation], state: State) -> None:
         """Start to generate after prompts that were read.
 
         state: has a row for each of them.

@@ -51,7 +51,7 @@ class GeneratorModule(Protocol):
     config: Any
     training: bool
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         """See `Generator`."""
 
     def modules(self) -> Iterator[nn.Module]:

@@ -12,6 +12,7 @@ from regard.experiments.lora import LoraSection
 from regard.models import MODELS, model_class
 from regard.models.config import Count, Probability, Size
 from regard.models.features import FeaturesConfig
+from regard.models.protocols import Model
 from regard.recipe import (
     ModelSource,
     Options,
@@ -106,7 +107,7 @@ def _model_section(raw: RawRecipe, task: TaskVerbs) -> type[Options]:
 
 
 @lru_cache(256)
-def _options_of_model(model: Any, size: str) -> type[Options]:
+def _options_of_model(model: type[Model], size: str) -> type[Options]:
     """[model] for a class of models and a named size, "" for none."""
     defaults = model.SIZES.get(size)
     return options_of(model.Config, NO_OPTIONS, defaults, name=(str, ...), size=(str, ""))

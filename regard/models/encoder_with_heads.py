@@ -112,9 +112,9 @@ class EncoderWithHeads(nn.Module):
         """What a head reads of the hidden states of a batch; see `read`."""
         return self.head(kind).pooling(hidden, batch)
 
-    def scores_from(self, kind: str, read: Tensor) -> Tensor:
+    def scores_from(self, kind: str, pooled: Tensor) -> Tensor:
         """The outputs of a head for what it reads: (..., D) -> (..., O)."""
-        return self.head(kind).scores(read)
+        return self.head(kind).scores(pooled)
 
     def scores(self, kind: str, batch: Sequences) -> Tensor:
         """The outputs of a head: (B, O), or (B, T, O) where it reads every token."""

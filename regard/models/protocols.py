@@ -126,6 +126,7 @@ class Model(ABC):
     """
 
     __call__: Callable[..., Any]  # `forward`, as of every `nn.Module`
+    Config: type  # the class of its configuration
     config: Any  # with vocab_size, d_model, pad and max_length (None: any length)
     training: bool = False  # as of every `nn.Module`
     continues: bool = False

@@ -187,9 +187,12 @@ class EncoderTask(EmbedsTexts):
         """A batch of texts as the encoder reads it: unpadded where that is faster."""
         return without_padding(self.model.encoder, texts)
 
-    def scores_of(self, read: Tensor, batch: Any) -> Tensor:
-        """The head's scores of a batch: (B, O), or (B, T, O) of a head that reads every token."""
-        scores = self.model.scores_from(self.head, self.order.combine(read, batch))
+    def scores_of(self, pooled: Tensor, batch: Any) -> Tensor:
+        """The head's scores of a batch: (B, O), or (B, T, O) of a head that reads every token.
+
+        pooled: what the head reads of each input, as `read` gives it.
+        """
+        scores = self.model.scores_from(self.head, self.order.combine(pooled, batch))
         return batch.texts.pad(scores) if scores.dim() == 3 else scores
 
     def passes(
@@ -213,9 +216,10 @@ class EncoderTask(EmbedsTexts):
         def scores_from(batch: Any) -> Tensor:
             if listening.get() is not None:
                 self.encoder.label_texts(_ids_of(batch.texts), self.tokenizer.label)
-            here = self.completed(batch)
-            here = replace(here, texts=self.as_read(here.texts))
-            return (scores_of or self.scores_of)(self.read(here.texts), here).float().cpu()
+            device_batch = self.completed(batch)
+            texts = self.as_read(device_batch.texts)
+            device_batch = replace(device_batch, texts=texts)
+            return (scores_of or self.scores_of)(self.read(texts), device_batch).float().cpu()
 
         concurrent = passes_at_once(device_of(self.model))
         budget, pad = batch_budget(self.encoder), self.input_format.pad
@@ -346,22 +350,22 @@ class EncoderTask(EmbedsTexts):
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The loss of the head's scores; and that of the auxiliary objective."""
-        here = self.completed(batch)
-        texts = self.as_read(here.texts)
-        here = replace(here, texts=texts)
+        device_batch = self.completed(batch)
+        texts = self.as_read(device_batch.texts)
+        device_batch = replace(device_batch, texts=texts)
         hidden = None if self.aux_lm is None else self.model.encoder.encode(texts)
-        read = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)
-        losses = {"loss": self.loss_of(read, here, self._parts().train.targets)}
+        pooled = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)
+        losses = {"loss": self.loss_of(pooled, device_batch, self._parts().train.targets)}
         if self.aux_lm is not None and hidden is not None:
             # Lengths on the CPU are counted there, so that no device is waited for.
-            here_already = batch.texts.lengths.device.type != "cpu"
-            count = None if here_already else self.aux_lm.count(batch.texts)
+            on_device = batch.texts.lengths.device.type != "cpu"
+            count = None if on_device else self.aux_lm.count(batch.texts)
             losses["language_modeling"] = self.aux_lm.loss(hidden, texts, count)
         return losses, None
 
-    def loss_of(self, read: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
+    def loss_of(self, pooled: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
         """`loss` from what the head reads of a batch."""
-        return self.loss(self.scores_of(read, batch).float(), batch, targets)
+        return self.loss(self.scores_of(pooled, batch).float(), batch, targets)
 
     def validate(self) -> dict[str, float]:
         """The metrics on the validation data; empty where there is none.

@@ -238,9 +238,9 @@ class MultipleChoice(encoding.EncoderTask):
                 return self.model.pooled(self.head, hidden, texts)
         return super().read(texts)
 
-    def scores_of(self, read: Tensor, batch: GroupBatch) -> Tensor:
+    def scores_of(self, pooled: Tensor, batch: GroupBatch) -> Tensor:
         """The scores of the choices of each question, (B, C); -inf where it has fewer."""
-        return batch.scores_by_example(super().scores_of(read, batch)[:, 0].float())
+        return batch.scores_by_example(super().scores_of(pooled, batch)[:, 0].float())
 
     def loss(self, scores: Tensor, batch: GroupBatch, targets: Tensor) -> tuple[Tensor, int]:
         """The sum of the cross-entropies over the choices in nats, and the number of questions.

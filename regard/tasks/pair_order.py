@@ -19,7 +19,7 @@ class PairOrder(Protocol):
     def arrange(self, inputs: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
         """Encoded texts as examples: input i is example i."""
 
-    def combine(self, read: Tensor, batch: Any) -> Tensor:
+    def combine(self, pooled: Tensor, batch: Any) -> Tensor:
         """From what the head reads of each input, (N, ...), to what it reads of each example."""
 
 
@@ -31,9 +31,9 @@ class GivenOrder:
         """One input per example."""
         return EncodedInputs.of(inputs)
 
-    def combine(self, read: Tensor, batch: Any) -> Tensor:
+    def combine(self, pooled: Tensor, batch: Any) -> Tensor:
         """The same: each input is an example."""
-        return read
+        return pooled
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class BothOrders:
         """Two inputs per pair, one per single text."""
         return GroupedInputs.of([self._orders(item) for item in inputs])
 
-    def combine(self, read: Tensor, batch: GroupBatch) -> Tensor:
+    def combine(self, pooled: Tensor, batch: GroupBatch) -> Tensor:
         """(N, D) -> (B, D)"""
-        return batch.sum_by_example(read)
+        return batch.sum_by_example(pooled)
 
     def _orders(self, item: EncoderInput) -> list[EncoderInput]:
         texts = item.texts()

@@ -240,9 +240,9 @@ class Parsing(encoding.EncoderTask):
 
     # ---- training
 
-    def scores_of(self, read: Tensor, batch: Any) -> Tensor:
+    def scores_of(self, pooled: Tensor, batch: Any) -> Tensor:
         """The hidden states, (B, T, D): spans are scored when it is known where words begin."""
-        return cast(Tensor, batch.texts.pad(read))
+        return cast(Tensor, batch.texts.pad(pooled))
 
     def loss(
         self, scores: Tensor, batch: InputBatch, targets: ParsingTargets

@@ -226,14 +226,14 @@ class QuestionAnswering(encoding.EncoderTask):
 
     # ---- training
 
-    def loss_of(self, read: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
+    def loss_of(self, pooled: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
         """The sum over windows of the loss of the head, in nats; see `AnswerHead`.
 
         targets: (N, 4), of all windows.
         """
-        batch_targets = moved(targets[batch.numbers.cpu()], read.device)  # (B, 4)
+        batch_targets = moved(targets[batch.numbers.cpu()], pooled.device)  # (B, 4)
         spans, contexts = batch_targets.split(2, 1)
-        return self.answers.loss(read, batch, contexts, spans)
+        return self.answers.loss(pooled, batch, contexts, spans)
 
     def measured(self, valid: encoding.Part) -> dict[str, float]:
         """F1 and exact match in percent on the validation data."""
@@ -349,19 +349,20 @@ class QuestionAnswering(encoding.EncoderTask):
         """Add the best spans of all windows to their questions; `before` questions came first."""
         contexts = torch.from_numpy(windows.contexts)
 
-        def scores_of(read: Tensor, batch: InputBatch) -> Tensor:
-            here = moved(contexts[batch.numbers.cpu()], read.device)
-            return self.answers.scores(read, batch, here)
+        def scores_of(pooled: Tensor, batch: InputBatch) -> Tensor:
+            batch_contexts = moved(contexts[batch.numbers.cpu()], pooled.device)
+            return self.answers.scores(pooled, batch, batch_contexts)
 
         owners, most = (windows.questions + before).tolist(), candidates[0].most
         for batch, scores in self.passes(windows.inputs, owners, scores_of):
-            spans, no_answer = self.answers.best(
+            spans, no_answer_scores = self.answers.best(
                 scores, contexts[batch.numbers], longest=self.answer_tokens, most=most
             )
-            for row, ranked, nothing in zip(batch.numbers.tolist(), spans, no_answer, strict=True):
+            rows = batch.numbers.tolist()
+            for row, ranked, no_answer in zip(rows, spans, no_answer_scores, strict=True):
                 shift = int(windows.context_starts[row] - windows.input_starts[row])
                 in_context = [(score, a + shift, b + shift) for score, a, b in ranked]
-                candidates[windows.questions[row]].add(in_context, nothing)
+                candidates[windows.questions[row]].add(in_context, no_answer)
 
     def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
         """See `EncoderTask`."""
