@@ -31,9 +31,9 @@ def open_image(path: str | Path) -> Any:
     """
     image_module, ops = _pillow()
     path = Path(path)
-    if path.is_dir():
-        raise DataError(str(path), None, "is a folder. Name an image.")
     try:
+        if path.is_dir():
+            raise DataError(str(path), None, "is a folder. Name an image.")
         with warnings.catch_warnings():
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
             with image_module.open(path) as image:
@@ -47,8 +47,12 @@ def open_image(path: str | Path) -> Any:
         ) from None
     except (image_module.DecompressionBombError, image_module.DecompressionBombWarning):
         raise DataError(str(path), None, "has too many pixels. Make it smaller.") from None
+    except DataError:
+        raise
     except Exception as error:  # decoders raise errors of any kind
-        raise DataError(str(path), None, f"is not a whole image: {error}.") from None
+        refused = error.strerror if isinstance(error, OSError) and error.errno else None
+        problem = f"cannot be read: {refused}." if refused else f"is not a whole image: {error}."
+        raise DataError(str(path), None, problem) from None
     if upright.mode.startswith(("I", "F")):
         upright = image_module.fromarray(_eight_bits(np.asarray(upright), path))
     if "transparency" in upright.info or upright.mode in ("RGBA", "LA", "PA"):

@@ -386,7 +386,8 @@ class Parsing(encoding.EncoderTask):
         """
         device, states = device_of(self.model), [hidden[number] for number in numbers]
         lengths = torch.tensor(list(map(len, states)), device=device)
-        words = nn.utils.rnn.pad_sequence(states, batch_first=True).to(device)
+        padded = nn.utils.rnn.pad_sequence(states, batch_first=True)
+        words = padded.to(device, self.chart.ends.dtype)
         spans = Spans.of(lengths, words.size(1))
         span_scores = self.chart.span_scores(words, spans).float()
         check_finite(spans.sums((~span_scores.isfinite()).any(-1).float()) == 0, numbers)

@@ -214,8 +214,10 @@ def _misplaced(word: str, line: int) -> TreeError:
 
 
 def category(label: str) -> str:
-    """A label without functions and indices: NP-SBJ-1 is NP, ADVP|PRT is ADVP, -LRB- stays."""
-    return label if label.startswith("-") else re.split(r"[-=|]", label)[0]
+    """A label without functions and indices: NP-SBJ-1 is NP, ADVP|PRT is ADVP; -LRB- and |X, of
+    which nothing would be left, stay.
+    """
+    return re.split(r"[-=|]", label)[0] or label
 
 
 def simplified(tree: ConstituencyTree) -> ConstituencyTree | None:

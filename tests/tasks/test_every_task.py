@@ -308,6 +308,30 @@ def test_lists_arrays_and_generators_of_texts_give_the_same_results(loaded, name
         assert not names & {"number", "source", "truncated"}
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_models_in_other_types_of_numbers_predict(folders, name):
+    text = good(name).split() if "tagging" in name else good(name)
+    results = {}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        task = regard.load(folders[name])
+        task.model.to(dtype)
+        found = task.predict([text], **({"max_tokens": 3} if task.decodes else {}))
+        vectors = np.zeros(0) if task.decodes else task.embed(["the cat", "a"])
+        results[dtype] = found, vectors
+        assert len(found) == 1 and np.isfinite(vectors).all()
+    (single, vectors), (double, others) = results[torch.float32], results[torch.float64]
+    np.testing.assert_allclose(others, vectors, atol=1e-4)
+    if isinstance(single, np.ndarray):
+        np.testing.assert_allclose(double, single, atol=1e-4)
+    else:
+        assert rounded(double) == rounded(single)
+
+
+def rounded(found: Any) -> str:
+    """A result with numbers of three digits."""
+    return re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda one: f"{float(one[0]):.3g}", repr(found))
+
+
 # ------------------------------------------------------------------------------ not finite
 
 DATA: dict[str, Any] = {

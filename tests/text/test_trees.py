@@ -21,9 +21,12 @@ from regard.text.trees import (
     simplified,
     tree_of,
     unchained,
+    walk,
 )
 
-LABELS = st.sampled_from(["S", "NP-SBJ", "ADVP|PRT", "-LRB-", "PRP$", "X=2", "``", "#"])
+LABELS = st.sampled_from(
+    ["S", "NP-SBJ", "ADVP|PRT", "-LRB-", "-NONE-", "PRP$", "X=2", "=2", "|X", "-", "``", "#"]
+)
 WORDS = st.sampled_from(["a", "-RRB-", "*T*-1", "1\\/2", "Zürich", "''", "XX", "|"])
 LEAVES = st.builds(ConstituencyTree, LABELS, st.just(()), WORDS)
 CONSTITUENTS = st.recursive(
@@ -141,6 +144,17 @@ def test_errors_name_line_and_problem(brackets, line, problem):
 def test_treebank_trees_are_simplified(brackets, expected):
     (tree,) = read_trees(brackets)
     assert str(simplified(tree)) == expected
+
+
+@given(SENTENCES)
+def test_a_simplified_tree_has_labels_and_stays_as_it_is(tree):
+    made = simplified(tree)
+    words = [leaf.word for leaf in tree.leaves() if leaf.label != "-NONE-"]
+    if made is None:
+        assert not words
+        return
+    assert made.words == words and simplified(made) == made
+    assert all(node.label for node, _ in walk(made))
 
 
 def test_of_traces_alone_nothing_is_left():

@@ -21,7 +21,7 @@ from pydantic import Field
 from tokenizers import models
 from torch import Tensor
 
-from regard.checkpoints.filling import SkipInit
+from regard.checkpoints.filling import SkipInit, assign
 from regard.checkpoints.names import Names
 from regard.checkpoints.transforms import Tensors, Transform, reorder, transpose
 from regard.errors import CheckpointError, ConfigError, MissingExtra
@@ -231,7 +231,7 @@ def _published_tensors(model: Elmo) -> dict[str, Tensor]:
 
 
 def read_hdf5(path: Path) -> dict[str, Tensor]:
-    """The arrays of an HDF5 file by their paths in it.
+    """The arrays of an HDF5 file by their paths in it, numbers of any floating type as float32.
 
     Raises:
         MissingExtra: h5py is not installed.
@@ -242,7 +242,10 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
 
     def add(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
-            found[name] = torch.from_numpy(np.asarray(item[()]))
+            array = np.asarray(item[()])
+            kind = np.float32 if array.dtype.kind == "f" else array.dtype.newbyteorder("=")
+            with np.errstate(over="ignore"):  # beyond float32 is infinite
+                found[name] = torch.from_numpy(array.astype(kind, copy=False))
 
     try:
         with h5py.File(path, "r") as file:
@@ -269,7 +272,7 @@ def holds_elmo(folder: Path) -> bool:
 
 
 def read(folder: str | Path) -> Elmo:
-    """The model of a folder with one file of options and one of weights.
+    """The model of a folder with one file of options and one of weights, in float32.
 
     Raises:
         MissingExtra: h5py is not installed.
@@ -288,13 +291,8 @@ def read(folder: str | Path) -> Elmo:
         model = Elmo(config)
     model.mix = ScalarMix(config.layers)
     found = names_of(config).read(tensors, _published_tensors(model), str(options))
-    ours = {name: tensor.contiguous() for name, tensor in found.items()}
-    model.load_state_dict({**ours, **_mix_of(model)}, assign=True)
+    assign(model, found)
     return model
-
-
-def _mix_of(model: Elmo) -> dict[str, Tensor]:
-    return {f"mix.{name}": tensor for name, tensor in model.mix.state_dict().items()}
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:

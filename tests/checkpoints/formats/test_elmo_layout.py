@@ -267,6 +267,24 @@ def test_weights_that_do_not_fit_are_named(changes, said, tmp_path):
         assert name in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["<f8", ">f4", ">f8", "<f2", ">f2"])
+@pytest.mark.parametrize("which", ["", "CNN/", "RNN_1", "char_embed"])
+def test_weights_of_any_type_and_byte_order_are_read_as_float32(kind, which, tmp_path):
+    stored = {
+        name: tensor.astype(kind) if name.startswith(which) else tensor
+        for name, tensor in published().items()
+    }
+    rounded = {name: tensor.astype(np.float32) for name, tensor in stored.items()}
+    read, wanted = (
+        elmo.read(written(tmp_path / f"{n}", t)) for n, t in enumerate((stored, rounded))
+    )
+    assert {parameter.dtype for parameter in read.parameters()} == {torch.float32}
+    for name, tensor in wanted.state_dict().items():
+        torch.testing.assert_close(read.state_dict()[name], tensor, rtol=0, atol=0)
+    task = regard.load(tmp_path / "0")
+    assert np.isfinite(task.embed(["the zebra sat", "cat"])).all()
+
+
 def test_a_damaged_file_and_missing_or_several_files_raise_an_error(tmp_path):
     folder = written(tmp_path / "elmo")
     (folder / "elmo_weights.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 40)
