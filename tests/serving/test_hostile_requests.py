@@ -133,6 +133,21 @@ def test_texts_that_are_too_long_are_errors_of_the_library(service):
     assert answered.message.startswith("Text 2 has 250004 tokens, but this model reads at most 24.")
 
 
+def test_an_error_for_a_long_text_advises_fields_that_its_route_has(service):
+    body = {"model": "translation", "texts": "the old cat " * 90}
+    for path, advised in (("/translate", True), ("/look", False)):
+        answered = ask(service, path, body)
+        assert answered.status == 400 and "Shorten it" in answered.message
+        assert ("too_long=" in answered.message) is advised
+
+
+def test_an_output_cannot_be_both_longer_and_shorter(service):
+    body = {"model": "translation", "texts": "the cat", "min_tokens": 5, "max_tokens": 3}
+    answered = ask(service, "/translate", body)
+    assert answered.status == 400
+    assert answered.message == "`min_tokens` must be at most `max_tokens`, 3, but is 5."
+
+
 def test_ten_thousand_texts_in_one_request_are_embedded_in_order(service):
     texts = ["the cat", "a warm mat"] * 5_000
     body = {"model": "embedding", "input": texts, "encoding_format": "base64"}
