@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -66,6 +67,19 @@ def module_in(name: str) -> str:
     return ""
 
 
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    """The syntax tree of a file; several tests walk those of all files."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def syntax_trees_are_let_go():
+    """They take 180 MB."""
+    yield
+    parsed.cache_clear()
+
+
 ENTRY = re.compile(r"(regard(?:\.\w+)+)(?::\w+)?")  # in a table of what is imported on demand
 
 
@@ -75,7 +89,7 @@ def imported(file: Path) -> Iterator[tuple[int, str, bool]]:
     Relative imports, those inside functions and strings that name a module count, too.
     """
     folder = ["regard", *file.parent.relative_to(ROOT / "regard").parts]
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -243,7 +257,7 @@ def test_no_function_is_longer_than_70_lines_and_no_file_than_700():
         name = file.relative_to(ROOT)
         if text.count("\n") > 700:
             long.append(f"{name}: {text.count(chr(10))} lines")
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > 70:
@@ -254,7 +268,7 @@ def test_no_function_is_longer_than_70_lines_and_no_file_than_700():
 def test_no_two_public_classes_have_one_name():
     names: dict[str, list[str]] = {}
     for file in SOURCES:
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        for node in parsed(file).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 names.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
     assert not {name: files for name, files in names.items() if len(files) > 1}
@@ -308,7 +322,7 @@ def test_no_part_asks_by_a_name_in_text_whether_another_has_a_field():
 def test_no_constructor_takes_more_than_12_parameters():
     wide = []
     for file in PROGRAMS:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
                 count = len(node.args.args) + len(node.args.kwonlyargs) - 1
                 if count > 12:
