@@ -29,7 +29,7 @@ demo: $(VENV)/.core
 
 # Whatever the environment says, Python keeps what it has compiled: a hundred tests start processes.
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The package of kernels is optional: what the definitions compute is tested without its folder.
 REFERENCE := build/reference
@@ -41,7 +41,7 @@ test-reference: $(VENV)/.dev
 	  $(REFERENCE)
 	rm -r $(REFERENCE)/regard/kernels $(REFERENCE)/tests/kernels
 	cd $(REFERENCE) && PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
-	  REGARD_SHARED=$(abspath ../shared) $(abspath $(BIN))/python -m pytest -n 2 \
+	  REGARD_SHARED=$(abspath ../shared) $(abspath $(BIN))/python -m pytest -n 2 --dist worksteal \
 	  --ignore tests/test_tree.py
 
 lint: $(VENV)/.dev
