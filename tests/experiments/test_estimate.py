@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from regard.experiments.estimate.samples import first_rows
 from regard.experiments.runs import read_recipe
 from regard.models import model_class
 from regard.tasks import task_class
-from regard.training import OptimizerOptions, TrainingOptions
+from regard.training import OptimizerOptions, TrainingOptions, flops
 from regard.training.flops import count, stored_by
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -90,6 +91,22 @@ def test_the_flops_of_a_recurrent_language_model_equal_the_formula():
     tokens = torch.full((rows, t), 5)
     found = count(task, StreamBatch(tokens, tokens, fresh=True))
     assert found[:2] == (rows * t, 6 * rows * t * (2 * 8 * d * d + d * vocabulary))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("translation", name) for name in ("seq2seq", "transformer", "conv-seq2seq", "bytenet")),
+        *(("language-modeling", name) for name in ("awd-lstm", "recurrent", "gpt2")),
+    ],
+)
+def test_costs_are_those_that_torch_counts_when_it_checks_every_operation(kind, name, monkeypatch):
+    """In training, with dropout."""
+    task, tokens = on_meta(kind, name, 50), torch.full((3, 9), 5)
+    batch = pairs(3, 7, 5) if kind == "translation" else StreamBatch(tokens, tokens, fresh=True)
+    quick = count(task, batch)
+    monkeypatch.setattr(flops, "_QuickShapes", nullcontext)
+    assert quick == count(task, batch) and quick.flops > 0 and quick.stored > 0
 
 
 @pytest.mark.parametrize("name", ["transformer", "seq2seq"])
