@@ -11,6 +11,7 @@ Only the vectors of the words asked for stay.
 
 from __future__ import annotations
 
+import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from regard.errors import DataError
 NUMBER = np.dtype("<f4")  # of binary files
 LONGEST_WORD = 10_000  # bytes; a longer one means that the file is of another kind
 WIDEST = 100_000
+# The end of a word that is a number of its vector: whole numbers may be of a word with spaces.
+LONGER = re.compile(rb"\s[-+]?(\d+\.\d*|\.\d+|\d+(?=e))(e[-+]?\d+)?\Z", re.IGNORECASE)
 
 Entry = tuple[int, bytes, bytes | list[bytes]]  # the line, the word, and its vector
 
@@ -138,6 +141,9 @@ def _text(file: Path, lines: Iterable[bytes], width: int, start: int) -> Iterato
         if len(parts) <= width:
             problem = f"has {len(parts) - 1} numbers behind the word, not {width}."
             raise DataError(file, number, problem, "Is the file complete?")
+        if LONGER.search(parts[0]):
+            problem = f"has more than {width} numbers behind the word."
+            raise DataError(file, number, problem, "Is the width of its first line right?")
         yield number, parts[0], parts[1:]
 
 

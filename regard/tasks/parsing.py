@@ -58,6 +58,9 @@ from regard.text.trees import WORD, ConstituencyTree, Span, chains, tree_of, unc
 
 SPANS_AT_ONCE = 40_000  # of a batch of charts
 MOST_WORDS = 2000  # of a sentence to parse: its chart has two million spans
+# Words of a sentence times the trees that are asked for: of two parts of a span all pairs of their
+# best trees are compared, 400 MB at most.
+MOST_RANKED = 20_000
 
 
 class ParsingData(RowsData):
@@ -307,7 +310,7 @@ class Parsing(encoding.EncoderTask):
 
         Raises:
             ConfigError: `n_best` is below 1.
-            TextError: a text has no word, or more than `MOST_WORDS`.
+            TextError: a text has no word, or more than `MOST_WORDS`, or too many for so many trees.
         """
         check_too_long(too_long)
         check_at_least(1, n_best=n_best)
@@ -321,6 +324,10 @@ class Parsing(encoding.EncoderTask):
                     f"has {len(sentence.words):,} words, more than {MOST_WORDS:,} for one tree."
                 )
                 raise TextError(index, problem, "Give its sentences as texts of their own.")
+            if n_best > 1 and n_best * len(sentence.words) > MOST_RANKED:
+                most = MOST_RANKED // len(sentence.words)
+                problem = f"has {len(sentence.words):,} words, too many for {n_best:,} trees."
+                raise TextError(index, problem, f"Set `n_best` to at most {most:,}.")
             sentences.append(sentence)
         return [
             ParsePrediction(str(ranked[0][0]), ranked[0][1], tuple(ranked))
@@ -350,7 +357,7 @@ class Parsing(encoding.EncoderTask):
         hidden = self._hidden(list(map(self._read, sentences)))
         results: list[list[tuple[ConstituencyTree, float]]] = [[] for _ in sentences]
         with evaluating(self.model):
-            for numbers in _batches(list(map(len, hidden))):
+            for numbers in _batches(list(map(len, hidden)), n_best):
                 parsed = self._charts(hidden, numbers, n_best)
                 for number, (trees, tags) in zip(numbers, parsed, strict=True):
                     sentence = sentences[number]
@@ -463,11 +470,12 @@ def _with_heads(
     return EncoderWithHeads(model.encoder, heads).train(model.training)
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The indices of sentences of similar lengths, few enough for their charts."""
+def _batches(lengths: Sequence[int], n_best: int) -> Iterator[list[int]]:
+    """The indices of sentences of similar lengths, few enough for charts of `n_best` trees."""
     batch: list[int] = []
+    most_spans = min(SPANS_AT_ONCE, (MOST_RANKED // n_best) ** 2)
     for number in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if (len(batch) + 1) * lengths[number] ** 2 > SPANS_AT_ONCE and batch:
+        if (len(batch) + 1) * lengths[number] ** 2 > most_spans and batch:
             yield batch
             batch = []
         batch.append(number)

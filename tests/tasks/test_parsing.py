@@ -17,6 +17,7 @@ from regard.experiments.runs import save
 from regard.metrics import BracketF1
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
+from regard.tasks import parsing
 from regard.tasks.parsing import Parsing
 from regard.tasks.trees import KnownLabels, Sentence, treebank_words
 from regard.text import train
@@ -149,6 +150,29 @@ def test_a_sentence_in_a_batch_has_the_tree_and_score_that_it_has_alone():
         )
         assert len({str(tree) for tree, _ in one.n_best}) == len(one.n_best)
         assert one.tree == str(one.n_best[0][0]) == task.predict(text)
+
+
+def test_more_trees_than_there_is_memory_for_are_an_error_and_batches_do_not_add_up(monkeypatch):
+    task = tiny()
+    for count in (10**6, 10**30):
+        with pytest.raises(TextError, match=r"(?s)Text 1 has 4 words, too many.*`n_best`.*5,000"):
+            task.predictions(["a b c d", "a"], n_best=count)
+    texts = ["a b c d", "a", "b a", "c c c d", "d"] * 2
+    together = task.predictions(texts, n_best=5)
+    sizes = []
+    charts = Parsing._charts
+
+    def counted(self, hidden, numbers, n_best):
+        sizes.append(sum(len(hidden[number]) * n_best for number in numbers))
+        return charts(self, hidden, numbers, n_best)
+
+    monkeypatch.setattr(Parsing, "_charts", counted)
+    monkeypatch.setattr(parsing, "MOST_RANKED", 20)
+    for one, wanted in zip(task.predictions(texts, n_best=5), together, strict=True):
+        assert [str(tree) for tree, _ in one.n_best] == [str(tree) for tree, _ in wanted.n_best]
+    assert max(sizes) <= 40 and len(sizes) > 2
+    with pytest.raises(TextError, match="Text 1 has 4 words"):
+        task.predictions(texts, n_best=6)
 
 
 def test_one_word_has_as_many_trees_as_there_are_labels():
