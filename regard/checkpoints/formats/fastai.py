@@ -90,7 +90,8 @@ def read_model(files: FastaiFiles, words: list[str]) -> AwdLstm:
     """The language model; its dropouts are those with which wt103 was trained.
 
     Raises:
-        CheckpointError: tensors are missing, left over or of another shape.
+        CheckpointError: tensors are missing, left over or of another shape; or there is no unknown
+            word.
     """
     tensors = _current(read_pickled(files.weights, inside="model"))
     config = _config(tensors, words, files)
@@ -180,6 +181,11 @@ def _config(tensors: Mapping[str, Tensor], words: list[str], files: FastaiFiles)
             f"has {embedding.size(0):,} rows."
         )
     found = roles(words)
+    if "unk" not in found:
+        raise CheckpointError(
+            f"{files.words} must have a word that stands for unknown ones, as fastai writes it: "
+            f"{' or '.join(ROLES['unk'])}."
+        )
     special: dict[str, Any] = {
         role: words.index(found[role]) if role in found else None for role in ("pad", "bos")
     }

@@ -142,6 +142,10 @@ class Malicious:
         (lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps({"a": 1})), "a list of words"),
         (lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps(["a"] * 21)), "occur twice"),
         (lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps(["a", "b"])), "has 2 words, but"),
+        (
+            lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps([f"w{n}" for n in range(21)])),
+            "a word that stands for unknown ones",
+        ),
         (lambda f: shutil.copy(f / "lstm_tiny.pth", f / "bwd.pth"), "Put each model into a folder"),
         (
             lambda f: changed(
