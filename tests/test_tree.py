@@ -313,7 +313,7 @@ def test_no_part_asks_by_a_name_in_text_whether_another_has_a_field():
     questions = [
         (str(file.relative_to(ROOT)), question)
         for file in SOURCES
-        for question in fields_asked_by_name(ast.parse(file.read_text(encoding="utf-8")))
+        for question in fields_asked_by_name(parsed(file))
         if question not in ASKED_BY_NAME
     ]
     assert questions == []

@@ -78,15 +78,23 @@ class Failing(Callback):
             raise self.error("of the callback")
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> bytes:
+    """Those of a training that nothing stops."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(Toy(), options(), folder / "run", show="none")
+    return (folder / "run/model/model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize("method", ["update", "validation", "checkpoint"])
 @pytest.mark.parametrize("error", [RuntimeError, OSError, KeyboardInterrupt])
-def test_an_error_of_a_callback_ends_the_run_which_then_resumes_exactly(tmp_path, method, error):
+def test_an_error_of_a_callback_ends_the_run_which_then_resumes_exactly(
+    tmp_path, weights, method, error
+):
     with pytest.raises(error, match="of the callback"):
         train(Toy(), options(), tmp_path / "run", show="none", callbacks=[Failing(method, error)])
     resume(Toy(), options(), tmp_path / "run", show="none")
-    train(Toy(), options(), tmp_path / "whole", show="none")
-    ours, whole = (tmp_path / f"{name}/model/model.safetensors" for name in ("run", "whole"))
-    assert ours.read_bytes() == whole.read_bytes()
+    assert (tmp_path / "run/model/model.safetensors").read_bytes() == weights
 
 
 class Log(list):
