@@ -153,7 +153,7 @@ def _answer(
     number = must_be(answer, int, f"`{name}`", location)
     if not 0 <= number < len(choices):
         problem = f"the answer must be from 0 to {len(choices) - 1}, but is {number}."
-        hint = "Where answers are hidden, in Python labels=False reads the questions alone." * (
+        hint = "If answers are hidden, read questions alone: in Python, with labels=False." * (
             number == -1
         )
         raise DataError(*location, problem, hint)
