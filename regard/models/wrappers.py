@@ -65,6 +65,11 @@ class ModelWrapper(Generic[M]):
         return self.model(*args, **named)
 
     @property
+    def Config(self) -> type:  # noqa: N802
+        """As of the model."""
+        return self.model.Config
+
+    @property
     def config(self) -> Any:
         """As of the model."""
         return self.model.config

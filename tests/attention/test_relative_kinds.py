@@ -13,7 +13,7 @@ from regard.attention.attend import attend
 from regard.attention.cache import KeyValueCache
 from regard.attention.capture import listening
 from regard.attention.multihead import SelfAttention
-from regard.attention.pruning import heads_masked, prune_heads
+from regard.attention.pruning import Prunable, heads_masked, prune_heads
 from regard.attention.relative_bias import RelativeBias, two_sided_bucket
 from regard.attention.relative_kinds import (
     ShawPositions,
@@ -159,7 +159,7 @@ def test_a_query_that_sees_no_key_gets_zeros():
 
 @pytest.mark.parametrize("name", ["shaw", "t5", "transformer-xl"])
 def test_pruned_heads_leave_the_others_as_masked_ones(name):
-    class Holder(torch.nn.Module):
+    class Holder(torch.nn.Module, Prunable):
         def __init__(self):
             super().__init__()
             self.layer, self.made = attention(), positions(name)

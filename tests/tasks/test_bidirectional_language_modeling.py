@@ -75,8 +75,8 @@ def naive_nats(task, sentence: str) -> tuple[float, float]:
             batch = model.complete(Sequences.full(torch.tensor([order[:n]])), tokenizer)
             x = model.words(batch)
             start = model.empty(1).forward
-            *_, (hidden, _) = model._read(layers, x, start, batch.lengths)
-            shares = model.head.logits(hidden[0, -1]).log_softmax(-1)
+            *_, last = model._read(layers, x, start, batch.lengths)
+            shares = model.head.logits(last.hidden[0, -1]).log_softmax(-1)
             total -= float(shares[tokenizer.closed(order[n])])
         found.append(total)
     model.float()
