@@ -152,8 +152,8 @@ class SQuAD2:
         pairs = list(zip(predictions, answers, strict=True))
         for at, (prediction, right) in enumerate(pairs):
             _check(at, prediction, right)
-        nothing = [None] * len(pairs) if no_answer is None else list(map(float, no_answer))
-        for (prediction, right), score in zip(pairs, nothing, strict=True):
+        scores = [None] * len(pairs) if no_answer is None else list(map(float, no_answer))
+        for (prediction, right), score in zip(pairs, scores, strict=True):
             self._add(prediction, right, score)
 
     def add_by_id(

@@ -45,6 +45,8 @@ from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
 from regard.text.templates import Template
 
+Direction = Literal["forward", "backward"]
+
 
 @dataclass(frozen=True)
 class ElmoConfig:
@@ -258,9 +260,7 @@ class Elmo(nn.Module, Encoder):
             hidden = torch.cat([ahead.hidden, reorder(back.hidden, order)], -1)
             yield hidden, (ahead.end, back.end)
 
-    def cells(
-        self, batch: Sequences, direction: Literal["forward", "backward"], start: Cells
-    ) -> tuple[Tensor, Cells]:
+    def cells(self, batch: Sequences, direction: Direction, start: Cells) -> tuple[Tensor, Cells]:
         """The cells (B, T, L, D) of one direction after each word, and its state at the end.
 
         Args:

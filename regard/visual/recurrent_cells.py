@@ -10,9 +10,10 @@ time.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
-from regard.models.elmo import Elmo
+from regard.models.elmo import Direction, Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.models.protocols import LanguageModel, Recurrent
@@ -30,7 +31,6 @@ from regard.visual.cell_text import CellText
 
 CHUNK = 256  # tokens whose activations are computed together
 Activations = list[Tensor]  # of each layer, (B, T, D)
-Direction = Literal["forward", "backward"]
 
 
 def cell_activation(
@@ -92,7 +92,7 @@ def recurrent_part(model: nn.Module) -> Recurrent | Elmo:
 
 
 @dataclass(frozen=True)
-class CellReader:
+class CellReader(ABC):
     """The recurrent layers of a model. widths: their numbers of cells."""
 
     model: Any
@@ -116,9 +116,9 @@ class CellReader:
                 f"`number` of a cell of layer {layer} must be from 1 to {width}, but is {number}."
             )
 
+    @abstractmethod
     def activations(self, ids: Tensor, tokenizer: Tokenizer) -> Iterator[Activations]:
         """The activations of all cells, some tokens of the ids (B, T) after others."""
-        raise NotImplementedError
 
 
 class StackReader(CellReader):

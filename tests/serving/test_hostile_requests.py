@@ -357,7 +357,7 @@ def test_a_request_whose_answer_takes_long_keeps_its_connection(service, monkeyp
     "request_text",
     ["no HTTP\r\n\r\n", f"{HEAD}X: {'x' * 100_000}", f"{HEAD}no header\r\n\r\n"],
 )
-def test_what_is_no_http_is_answered_as_json(service, request_text):
+def test_a_malformed_request_gets_its_error_as_json(service, request_text):
     with (
         listening(service) as address,
         socket.create_connection(("127.0.0.1", _port(address))) as c,
