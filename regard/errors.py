@@ -3,6 +3,7 @@
 RegardError
 ├── DataError         a file of data: names file, line and field
 │   └── TextError     one of several texts that a task is given
+│       └── TextTooLong   it is longer than the model reads
 ├── ConfigError       a recipe, an option, a model's configuration
 ├── CheckpointError   a run folder or a file of weights
 └── MissingExtra      an optional package is needed: names its install line
@@ -45,6 +46,35 @@ class TextError(DataError):
     def moved(self, count: int) -> TextError:
         """The same error, counted in a list with `count` texts before these."""
         return TextError(self.index + count, self.problem, self.hint, what=self.what)
+
+
+class TextTooLong(TextError):
+    """A text is longer than the model reads.
+
+    shorten: what to do with the text.  cut: what `too_long="truncate"` does with it.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        problem: str,
+        shorten: str = "Shorten it",
+        cut: str = "cut its end",
+        *,
+        what: str = "Text",
+    ):
+        super().__init__(
+            index, problem, f"{shorten}, or {cut} with too_long='truncate'.", what=what
+        )
+        self.shorten, self.cut = shorten, cut
+
+    def moved(self, count: int) -> TextTooLong:
+        """The same error, counted in a list with `count` texts before these."""
+        return TextTooLong(self.index + count, self.problem, self.shorten, self.cut, what=self.what)
+
+    def without_option(self) -> TextError:
+        """The same error where there is no option `too_long`."""
+        return TextError(self.index, self.problem, f"{self.shorten}.", what=self.what)
 
 
 class ConfigError(RegardError):

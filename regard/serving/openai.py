@@ -307,7 +307,8 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
         encoded = embedder.encode(texts)
         if long := embedder.input_format.too_long(encoded.inputs):
             count = len(encoded.inputs[long[0]])
-            raise too_long_error(long[0], count, embedder.input_format.max_length, "Shorten it.")
+            most = embedder.input_format.max_length
+            raise too_long_error(long[0], count, most).without_option()
         lengths = [len(one) for one in encoded.inputs]
         return list(zip(embedder.vectors(encoded), lengths, strict=True))
 

@@ -15,7 +15,7 @@ import torch
 
 from regard.data.grouped_inputs import GroupedInputs
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, TextError
+from regard.errors import ConfigError, TextError, TextTooLong
 from regard.metrics import Score
 from regard.models.protocols import Generator
 from regard.tasks.batching import TooLong, check_too_long, watched
@@ -149,8 +149,8 @@ def _fitted(
         if too_long == "error":
             beside = "" if question.choices else f" beside an answer of up to {ANSWER_TOKENS}"
             problem = f"has {longest:,} tokens, but {most:,} fit into the context of this model"
-            hint = "Shorten it, leave it out, or cut its beginning with too_long='truncate'."
-            raise TextError(number, f"{problem}{beside}.", hint, what="Question")
+            shorten, cut = "Shorten it, leave it out", "cut its beginning"
+            raise TextTooLong(number, f"{problem}{beside}.", shorten, cut, what="Question")
         rows, truncated = [ids[-most:] for ids in rows], True
     counts = [_count(task, prompt, ending) for ending in endings]
     _check_counts(question, number, counts, [len(ids) for ids in rows], truncated)

@@ -14,7 +14,7 @@ from typing import Any
 from regard.data.encoder_inputs import Texts
 from regard.data.files import is_file_name
 from regard.data.in_memory import GROUPED, is_table, text_rows
-from regard.errors import ConfigError, RegardError, TextError, shown
+from regard.errors import ConfigError, RegardError, TextError, TextTooLong, shown
 from regard.text.tokenizer import text_problem
 
 
@@ -122,12 +122,12 @@ def too_long_error(
     index: int,
     count: int,
     limit: int | None,
-    hint: str = "Shorten it, or cut its end with too_long='truncate'.",
+    shorten: str = "Shorten it",
     what: str = "Text",
-) -> TextError:
+) -> TextTooLong:
     """The error for a text of `count` tokens where the model reads at most `limit`."""
     problem = f"has {count} tokens, but this model reads at most {limit}."
-    return TextError(index, problem, hint, what=what)
+    return TextTooLong(index, problem, shorten, what=what)
 
 
 @contextmanager
@@ -137,11 +137,8 @@ def read_whole() -> Iterator[None]:
     """
     try:
         yield
-    except TextError as error:
-        if "too_long=" not in error.hint:
-            raise
-        hint = "Shorten it."
-        raise TextError(error.index, error.problem, hint, what=error.what) from None
+    except TextTooLong as error:
+        raise error.without_option() from None
 
 
 def warn_of_truncation(

@@ -366,8 +366,7 @@ class MultipleChoice(encoding.EncoderTask):
         encoded, limit = self._encoded_once(list(questions)), self.input_format.max_length
         for i, choices in enumerate(encoded):
             if too_long == "error" and limit is not None and choices.length > limit:
-                hint = "Shorten its context, or cut the end with too_long='truncate'."
-                raise too_long_error(i, choices.length, limit, hint, "Question")
+                raise too_long_error(i, choices.length, limit, "Shorten its context", "Question")
         return GroupedInputs.of([choices.inputs for choices in encoded])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard import decoding
 from regard.decoding.hypothesis import Hypothesis
-from regard.errors import TextError
+from regard.errors import TextError, TextTooLong
 from regard.tasks.batching import TooLong, check_too_long
 from regard.text import Tokenizer
 
@@ -33,11 +33,11 @@ def fitted_prompts(
     limit: int | None,
     too_long: TooLong,
     options: Mapping[str, Any],
-    hint: str = "Shorten the prompt, or cut its beginning with too_long='truncate'.",
+    hint: str = "",
 ) -> list[list[int]]:
     """The ids of prompts; long ones lose their beginning.
 
-    hint: what the error for a long one tells to do.
+    hint: what the error for a long one tells to do, where nobody can set `too_long`.
 
     Raises:
         TextError: a prompt is too long and `too_long` is "error".
@@ -53,7 +53,11 @@ def fitted_prompts(
             more = f" and up to {options['max_tokens']} more are asked for (max_tokens)"
         count = len(prompts[long[0]])
         problem = f"has {count:,} tokens{more}, but this model's context is {limit:,}."
-        raise TextError(long[0], problem, hint, what="Prompt")
+        if hint:
+            raise TextError(long[0], problem, hint, what="Prompt")
+        raise TextTooLong(
+            long[0], problem, "Shorten the prompt", "cut its beginning", what="Prompt"
+        )
     return [ids[-capacity:] for ids in prompts]
 
 

@@ -25,7 +25,7 @@ from regard.data.batches import moved
 from regard.data.encoder_inputs import EncodedInputs, InputBatch
 from regard.data.token_arrays import ReadReport
 from regard.data.windows import ContextWindows, EncodedContext, concatenated
-from regard.errors import DataError, TextError, check_at_least, shown
+from regard.errors import DataError, TextError, TextTooLong, check_at_least, shown
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
@@ -310,8 +310,7 @@ class QuestionAnswering(encoding.EncoderTask):
         if too_long == "error" and (long := self._long(questions)):
             first = min(long)
             problem = f"has {long[first]} tokens, but at most {self.question_tokens} are read."
-            hint = "Shorten it, or cut its end with too_long='truncate'."
-            raise TextError(first, problem, hint, what="Question")
+            raise TextTooLong(first, problem, what="Question")
         done = 0
         for chunk, contexts in self._chunks(questions):
             candidates = [self.answers.candidates(n_best) for _ in chunk]

@@ -23,9 +23,10 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, RegardError, TextError, TextTooLong
 from regard.tasks import TASKS
 from regard.tasks.infer_task import ENCODER_DECODERS
+from regard.tasks.inputs import read_whole
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import every_task
@@ -288,6 +289,27 @@ def test_a_wrong_value_of_too_long_is_an_error_also_where_no_text_is_too_long(lo
     text = good(name).split() if "tagging" in name else good(name)
     with pytest.raises(ConfigError, match="`too_long` must be .*, but is 'cut'"):
         loaded[name].predict([text], too_long="cut")
+
+
+def test_where_too_long_cannot_be_set_no_error_for_a_long_text_advises_it(loaded):
+    """Pictures show whole texts: they turn the error of every task into one without the option."""
+    found = {}
+    for name in NAMES:
+        parts = tuple(of_words(name, 90).split("\t"))
+        parts = (parts[0].split(),) if "tagging" in name else parts
+        options = {"max_tokens": 3} if loaded[name].decodes else {}
+        try:
+            loaded[name].predict([parts[0] if len(parts) == 1 else parts], **options)
+        except TextTooLong as error:
+            found[name] = error
+    assert {"language-modeling-gpt2", "translation", "classification"} < found.keys()
+    for name, error in found.items():
+        assert "too_long='truncate'" in str(error)
+        with pytest.raises(TextError) as shown, read_whole():
+            raise error.moved(2)
+        assert re.fullmatch(
+            r"(Text|Prompt|Question) 3 has .*\. Shorten [^.=]*\.", str(shown.value)
+        ), name
 
 
 @pytest.mark.parametrize("name", NAMES)
