@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
 from functools import cache
 from pathlib import Path
@@ -29,15 +30,25 @@ FONTS = (
     "Microsoft YaHei,PingFang SC,Hiragino Sans,Arial Unicode MS,Noto Sans Arabic,Noto Sans Hebrew,"
     "Noto Sans Devanagari,Noto Sans Thai,Noto Emoji,Symbola,Segoe UI Emoji,Segoe UI Symbol"
 ).split(",")
+UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of characters without a glyph
 
 
 def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
-    """Write `drawing` at `scale` pixels per unit. A glyph that no font has becomes a box."""
+    """Write `drawing` at `scale` pixels per unit.
+
+    A character that no font has becomes a box, which a warning says.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "plot", "A PNG picture") from None
+    if missing := _characters_without_glyph(drawing):
+        warnings.warn(
+            f"no font for {len(missing)} of the characters is installed: {missing:.20}. They are "
+            "boxes in this picture; install one, such as Noto Sans, or save it as .svg or .html",
+            stacklevel=3,
+        )
     # Agg cannot draw images of 2^16 pixels a side; stay well below.
     scale = min(scale, 20_000 / max(drawing.width, drawing.height))
     figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=100 * scale)
@@ -52,6 +63,21 @@ def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
         warnings.filterwarnings("ignore", message=".*Glyph .* missing.*")
         warnings.filterwarnings("ignore", message=".*does not support.*natively.*")
         figure.savefig(path, facecolor=on_paper("paper"))
+
+
+def _characters_without_glyph(drawing: Drawing) -> str:
+    texts = (visible(shape.text) for shape in drawing.shapes if isinstance(shape, Label))
+    shown = (one for one in set().union(*texts) if unicodedata.category(one) not in UNSEEN)
+    return "".join(sorted(one for one in shown if ord(one) not in _code_points()))
+
+
+@cache
+def _code_points() -> frozenset[int]:
+    """Those for which an installed font has a glyph."""
+    from matplotlib.font_manager import findfont
+    from matplotlib.ft2font import FT2Font
+
+    return frozenset().union(*(FT2Font(findfont(name)).get_charmap() for name in _fonts()))
 
 
 @cache

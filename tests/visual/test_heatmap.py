@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import sys
+import warnings
 from xml.etree import ElementTree
 
 import pytest
@@ -121,6 +122,17 @@ def test_a_png_file_has_the_size_of_the_drawing(tmp_path, words):
     data = path.read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     assert data.startswith(b"\x89PNG") and 300 < width < 3000 and 300 < height < 3000
+
+
+def test_a_png_file_whose_characters_no_font_has_says_so(tmp_path):
+    """The characters are for private use, so that no font of another machine has them."""
+    picture = Heatmap.of([[1.0, 0.5]], ["a\u200db c"], ["\U000f1235x", "\U000f1234"], "x\U000f1234")
+    with pytest.warns(UserWarning, match="no font for 2 .*: \U000f1234\U000f1235. They are boxes"):
+        picture.save(tmp_path / "a.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        picture.save(tmp_path / "a.svg")
+        Heatmap.of([[1.0]], ["a\u200db c"], ["é ↵ ▁ Ġ ·"], "“a”").save(tmp_path / "b.png")
 
 
 def test_the_cells_of_the_png_have_the_colours_of_the_weights(tmp_path):
