@@ -20,7 +20,7 @@ from starlette.requests import Request as Http
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route as HttpRoute
 
-from regard.plain_json import to_json
+from regard.plain_json import to_json, to_json_bytes
 from regard.schema import checked, parse_json
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine, QueuedRequest, deadline_passed
@@ -283,7 +283,7 @@ def failure(error: Exception) -> Response:
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(value), status, {**NO_SNIFFING, **(headers or {})}, JSON)
+    return Response(to_json_bytes(value), status, {**NO_SNIFFING, **(headers or {})}, JSON)
 
 
 async def _called(large: bool, function: Callable[..., Any], *given: Any) -> Any:

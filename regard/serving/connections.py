@@ -8,7 +8,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from regard.plain_json import to_json
+from regard.plain_json import to_json_bytes
 from regard.serving import guards
 from regard.serving.problems import Problem
 
@@ -64,7 +64,7 @@ class Connection(H11Protocol):
         if self.transport.is_closing():
             return
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            content = to_json(problem.body()).encode()
+            content = to_json_bytes(problem.body())
             headers = [
                 ("Content-Type", "application/json"),
                 ("Content-Length", str(len(content))),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from regard.plain_json import to_json
+from regard.plain_json import to_json_bytes
 from regard.serving.engine import QueuedRequest, deadline_passed
 from regard.serving.problems import problem_of
 from regard.serving.work import Work
@@ -100,17 +100,17 @@ class EventStream(Response):
     async def _send(self, send: Any) -> None:
         await asyncio.sleep(0)  # the start goes first
         async for body in self._bodies():
-            data = f"data: {body}\n\n".encode()
+            data = b"data: %b\n\n" % body
             await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _bodies(self) -> AsyncIterator[str]:
+    async def _bodies(self) -> AsyncIterator[bytes]:
         assert self._work.chunk is not None and self._work.usage is not None
         async for event in self._texts.after(self._first):
-            yield to_json(self._work.chunk(*event))
+            yield to_json_bytes(self._work.chunk(*event))
         if self._queued.error is not None:
-            yield to_json(problem_of(self._queued.error).body())
+            yield to_json_bytes(problem_of(self._queued.error).body())
             return
         if (usage := self._work.usage(self._queued.results)) is not None:
-            yield to_json(usage)
-        yield "[DONE]"
+            yield to_json_bytes(usage)
+        yield b"[DONE]"
