@@ -105,6 +105,10 @@ class State:
         """The same state with capacity for `count` more tokens, allocated at once."""
         return self._map(lambda tensor: tensor, lambda state: state.expect_tokens(count))
 
+    def keeping_all(self) -> Self:
+        """The same state, which drops no token that is read, however many there are."""
+        return self._map(lambda tensor: tensor, lambda state: state.keeping_all())
+
     def detach(self) -> Self:
         """The same values without gradient (truncated backpropagation through time)."""
         return self._map(lambda tensor: tensor.detach(), lambda s: s.detach())

@@ -17,6 +17,7 @@ from regard import ops
 from regard.ops import ALL_KEYS, KeyMask
 from regard.state import State
 
+UNLIMITED = 1 << 62  # a limit that no text reaches
 # From a layer (from 0) and hidden states (B, M, D) to keys and values (B, H, M, K).
 KeysAndValues = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 
@@ -100,6 +101,10 @@ class CarriedMemory(State):
         self.check_unused()
         return self._map(Tensor.clone, State.copy)
 
+    def keeping_all(self) -> Self:
+        """See `State.keeping_all`; where each token sees a window, it still does."""
+        return replace(self, limit=UNLIMITED)
+
     def tensors(self) -> dict[str, Tensor]:
         """Hidden states and lengths: all that the next segment depends on."""
         stored = slice(self.end - self.held, self.end)
@@ -127,7 +132,7 @@ class CarriedMemory(State):
             return self
         start, used = self.end - self.held, self.held
         enough = used + count <= self.hidden.size(2)
-        capacity = used + count + max(16, self.limit // 4)
+        capacity = used + count + max(16, min(self.limit, used + count) // 4)
 
         def moved(tensor: Tensor) -> Tensor:
             if enough:  # in the same buffer, one layer at a time where there are layers

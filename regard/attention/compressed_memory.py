@@ -19,7 +19,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from regard.attention.carried_memory import CarriedMemory, KeysAndValues, at_positions
+from regard.attention.carried_memory import (
+    UNLIMITED,
+    CarriedMemory,
+    KeysAndValues,
+    at_positions,
+)
 
 
 @dataclass
@@ -43,6 +48,10 @@ class CompressedMemory(CarriedMemory):
     def held(self) -> int:
         """See `CarriedMemory`."""
         return self.slots
+
+    def keeping_all(self) -> Self:
+        """See `State.keeping_all`: nothing is compressed either."""
+        return replace(super().keeping_all(), memory_length=UNLIMITED)
 
     def tensors(self) -> dict[str, Tensor]:
         """See `CarriedMemory`."""

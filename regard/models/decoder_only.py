@@ -74,7 +74,11 @@ class DecoderOnlyConfig:
 
 
 class DecoderOnly(nn.Module, EncoderDecoder[State]):
-    """A language model over source, delimiter and target, an `EncoderDecoder`."""
+    """A language model over source, delimiter and target, an `EncoderDecoder`.
+
+    Raises:
+        CheckpointError: the language model reads backward.
+    """
 
     Config = DecoderOnlyConfig
     joins_source = True
@@ -83,6 +87,11 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         super().__init__()
         self.config = config
         self.decoder: Any = _language_model(config.decoder)(config.inner())
+        if self.decoder.reads_backward:
+            raise CheckpointError(
+                "config.json: `inside.backward` would have no effect: source and target are read "
+                "from left to right. Leave it out."
+            )
 
     @classmethod
     def of(cls, model: LanguageModel, name: str) -> DecoderOnly:
@@ -137,7 +146,8 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
 
     def read(self, source: Sequences) -> State:
         """See `Generator`."""
-        state = self.decoder.empty(len(source))
+        # In training a target sees all of its text at once, whatever a memory holds.
+        state = self.decoder.empty(len(source)).keeping_all()
         longest = extremes(source.lengths)[1]
         if not longest:
             return state

@@ -22,6 +22,7 @@ from regard.attention.grouped_query import GroupedQueryAttention
 from regard.attention.multihead import LayerCache
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
+from regard.errors import ConfigError
 from regard.layers.feedforward import GatedFeedForward
 from regard.layers.rotary import RotaryAngles, RotaryPositions, RotaryScaling
 from regard.layers.softmax import Softmax
@@ -76,6 +77,13 @@ class LlamaConfig:
     pad: TokenId | None = None
     bos: TokenId | None = None
     eos: TokenId | None = None
+
+    def __post_init__(self) -> None:
+        if self.rope_scaling == "llama3" and self.rope_low_factor > self.rope_high_factor:
+            raise ConfigError(
+                f"`rope_low_factor` must be at most `rope_high_factor` ({self.rope_high_factor:g}), "
+                f"but is {self.rope_low_factor:g}."
+            )
 
     @property
     def tied(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 from regard.data.readers import Location, field_value, read_records, text_of
 from regard.errors import ConfigError, DataError, check_at_least
 
+NUMBERED = "Give the number of the right choice, from 0, as a number, and choices as texts."
 Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
 
 
@@ -115,6 +116,7 @@ class PromptTemplate:
         else:
             choices = _list(field_value(row, self.choices, location), self.choices, location)
             labels = tuple(map(str, range(len(choices))))
+            self._check_unambiguous(row, choices, answer, location)
         if any(not choice.strip() for choice in choices):
             raise DataError(*location, f"has an empty choice: {', '.join(map(repr, choices))}.")
         choice_of = dict(zip(labels, choices, strict=True))
@@ -123,6 +125,22 @@ class PromptTemplate:
             names = ", ".join(map(repr, labels if isinstance(self.choices, Mapping) else choices))
             raise DataError(*location, f"has the answer {answer!r}, but the choices are {names}.")
         return PromptQuestion(prompt, choices, right)
+
+    def _check_unambiguous(
+        self, row: Mapping[str, Any], choices: Sequence[str], answer: str, location: Location
+    ) -> None:
+        """Check that an answer is not the number of one choice and the text of another.
+
+        Raises:
+            DataError: it is, and its type does not say which is meant.
+        """
+        given = [field_value(row, name, location) for name in (self.answer, str(self.choices))]
+        if isinstance(given[0], int) and all(isinstance(choice, str) for choice in given[1]):
+            return
+        numbered = dict(zip(map(str, range(len(choices))), choices, strict=True)).get(answer)
+        if answer in choices and numbered not in (None, answer):
+            problem = f"has the answer {answer!r}, the number of the choice {numbered!r} and the"
+            raise DataError(*location, f"{problem} text of another.", NUMBERED)
 
     def solved(self, question: PromptQuestion) -> str:
         """The question with its answer, and what separates it from the next."""

@@ -12,10 +12,16 @@ from regard.decoding.start import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models import as_encoder_decoder
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
+from regard.models.compressive_transformer import (
+    CompressiveTransformer,
+    CompressiveTransformerConfig,
+)
 from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.sega_transformer_xl import SegaTransformerXL, SegaTransformerXLConfig
+from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.text_to_text import text_to_text_loss
 
@@ -32,12 +38,24 @@ MODELS = {
     ),
     "recurrent": lambda: RecurrentLanguageModel(RecurrentConfig(V, d_model=8)),
 }
+MEMORY = dict(d_model=8, d_ff=8, heads=2, layers=2, memory_length=3, bos=BOS, eos=EOS)
+WITH_MEMORY = {  # of fewer tokens than the texts have
+    "transformer-xl": lambda: TransformerXL(TransformerXLConfig(V, **MEMORY)),
+    "from-zeros": lambda: TransformerXL(TransformerXLConfig(V, memory_start="zeros", **MEMORY)),
+    "same-length": lambda: TransformerXL(TransformerXLConfig(V, same_length=True, **MEMORY)),
+    "compressive": lambda: CompressiveTransformer(
+        CompressiveTransformerConfig(V, compressed_length=1, compression_rate=2, **MEMORY)
+    ),
+    "sega": lambda: SegaTransformerXL(
+        SegaTransformerXLConfig(V, sentence_ends=(7, 12), paragraph_ends=(8,), **MEMORY)
+    ),
+}
 
 
 def both(name: str):
     """A language model with large weights, and the model around it."""
     torch.manual_seed(0)
-    inner = MODELS[name]().eval()
+    inner = (MODELS | WITH_MEMORY)[name]().eval()
     with torch.no_grad():
         for parameter in inner.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -64,7 +82,7 @@ def test_the_loss_of_targets_and_its_gradient_are_those_of_the_joined_texts(name
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *WITH_MEMORY])
 def test_steps_behind_sources_of_different_lengths_equal_the_joined_text(name):
     inner, model = both(name)
     state, first = start(model, Sequences.of(SOURCES, 0))
@@ -110,6 +128,12 @@ def test_a_model_that_does_not_predict_in_order_is_not_taken():
 def test_the_inner_model_must_be_a_language_model(decoder, message):
     with pytest.raises(CheckpointError, match=message):
         DecoderOnly(DecoderOnlyConfig(V, decoder, {}))
+
+
+def test_an_inner_model_that_reads_backward_is_an_error():
+    inside = dict(d_model=8, d_hidden=8, layers=2, backward=True)
+    with pytest.raises(CheckpointError, match=r"`inside\.backward` would have no effect"):
+        DecoderOnly(DecoderOnlyConfig(V, "awd-lstm", inside))
 
 
 @pytest.mark.parametrize("name", ["vocab_size", "pad", "bos", "eos"])

@@ -258,6 +258,20 @@ def test_malformed_rows_are_named(template, rows, message):
         template.questions(rows)
 
 
+@pytest.mark.parametrize("answer, choices, right", [
+    ("0", ["1", "0"], None), (2, [2, 3, 4], None), ("1", ["x", "y", "1"], None),
+    (0, ["1", "0"], "1"), ("2", ["0", "1", "2"], "2"), ("5", ["4", "5"], "5"), (2, [3, 4, 2], "2"),
+    ("1", ["a", "b"], "b"), ("0", ["0", "0"], "0"),
+])  # fmt: skip
+def test_an_answer_is_not_the_number_of_one_choice_and_the_text_of_another(answer, choices, right):
+    rows = [{"text": "a", "label": answer, "options": choices}]
+    if right is not None:
+        assert LISTED.questions(rows)[0].answer == right
+        return
+    with pytest.raises(DataError, match=r"rows:1: has the answer '.', the number of the choice"):
+        LISTED.questions(rows)
+
+
 def test_a_choice_without_tokens_is_an_error():
     tokenizer = train("wordpiece", [str(row) for row in ROWS], 120)  # drops marks without width
     config = RecurrentConfig(tokenizer.vocab_size, d_model=8, layers=1)

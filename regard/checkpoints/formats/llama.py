@@ -24,6 +24,9 @@ from regard.checkpoints.names import Names
 from regard.models.config import Epsilon, InitScale, Size, TokenId
 from regard.models.llama import Factor, Llama
 
+PARTIAL = "partial_rotary_factor"  # in the table or, in older files, beside it
+ORIGINAL = "original_max_position_embeddings"  # likewise; that beside the table takes precedence
+ROTARY = ("rope_parameters", "rope_scaling", "rope_theta", "rope_interleaved", PARTIAL, ORIGINAL)
 # `rope_type` of theirs -> ours
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
 # ours -> their field inside `rope_parameters`, by `rope_type`
@@ -34,11 +37,9 @@ SCALING_FIELDS = {
         "rope_factor": Field("factor", None, Factor),
         "rope_low_factor": Field("low_freq_factor", None, Factor),
         "rope_high_factor": Field("high_freq_factor", None, Factor),
-        "rope_original_length": Field("original_max_position_embeddings", None, Size),
+        "rope_original_length": Field(ORIGINAL, None, Size),
     },
 }
-PARTIAL = "partial_rotary_factor"  # in the table or, in older files, beside it
-ROTARY = ("rope_parameters", "rope_scaling", "rope_theta", "rope_interleaved", PARTIAL)
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     for given in (config, table):
         if given.get(PARTIAL) not in (None, 1, 1.0):
             raise unsupported(PARTIAL, "1", given[PARTIAL])
-    limit = config.get("max_position_embeddings", 2048)
-    given = {"original_max_position_embeddings": limit} | dict(table)
+    given = {ORIGINAL: config.get("max_position_embeddings", 2048)} | dict(table)
+    if config.get(ORIGINAL) is not None:
+        given[ORIGINAL] = config[ORIGINAL]
     ours = {name: one.read(given) for name, one in SCALING_FIELDS[SCALINGS[kind]].items()}
     theta = Field("rope_theta", None, Factor).read({"rope_theta": theta})
     return {"rope_theta": theta, "rope_scaling": SCALINGS[kind], **ours}

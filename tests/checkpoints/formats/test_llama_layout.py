@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -137,11 +138,28 @@ def test_rotary_positions_of_older_folders_are_read(old, new):
     assert found.config == ours_of(theirs).config
 
 
+@pytest.mark.parametrize("inside", [{}, {"original_max_position_embeddings": 16}], ids=str)
+def test_the_original_length_beside_the_table_takes_precedence(inside):
+    table = {name: LLAMA3[name] for name in LLAMA3 if not name.startswith("original")} | inside
+    theirs = FAMILY.model(
+        "ForCausalLM", rope_parameters=table, original_max_position_embeddings=64
+    )
+    config = config_of(theirs) | {"rope_parameters": table}
+    found = from_published(config, weights(theirs)).eval()
+    texts = batch()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wanted = ask(theirs, texts).hidden_states[-1]
+        torch.testing.assert_close(found.encode(texts)[texts.keep], wanted[texts.keep], **SAME)
+    assert found.config.rope_original_length == 64
+
+
 @pytest.mark.parametrize("change, message", [
     ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "`rope_type` must be one of"),
     ({"rope_parameters": {"rope_type": "linear"}}, "`factor`"),
     ({"rope_parameters": {"rope_type": "linear", "factor": -1.0}}, "`factor`"),
     ({"rope_parameters": {"rope_theta": "x"}}, "`rope_theta`"),
+    ({"rope_parameters": LLAMA3 | {"low_freq_factor": 5.0}}, "`rope_low_factor` must be at most"),
     ({"rope_parameters": 3}, "`rope_parameters` must be a table"),
     ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "`partial_rotary_factor` must be 1"),
     ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` must be 1"),
