@@ -141,9 +141,7 @@ def test_rotary_positions_of_older_folders_are_read(old, new):
 @pytest.mark.parametrize("inside", [{}, {"original_max_position_embeddings": 16}], ids=str)
 def test_the_original_length_beside_the_table_takes_precedence(inside):
     table = {name: LLAMA3[name] for name in LLAMA3 if not name.startswith("original")} | inside
-    theirs = FAMILY.model(
-        "ForCausalLM", rope_parameters=table, original_max_position_embeddings=64
-    )
+    theirs = FAMILY.model("ForCausalLM", rope_parameters=table, original_max_position_embeddings=64)
     config = config_of(theirs) | {"rope_parameters": table}
     found = from_published(config, weights(theirs)).eval()
     texts = batch()
