@@ -126,6 +126,21 @@ class Teacher:
                 f"which are {widths[1]} wide. Give the student the width of the teacher."
             )
 
+    def check_length(self, longest: int | None) -> None:
+        """Check that it reads the student's texts of up to `longest` tokens; None: of any length.
+
+        Raises:
+            ConfigError: it reads fewer.
+        """
+        limit = self.model.config.max_length
+        if limit is None or (longest is not None and longest <= limit):
+            return
+        texts = "of any length" if longest is None else f"of up to {longest:,} tokens"
+        raise ConfigError(
+            f"[teacher] it reads at most {limit:,} tokens, but the student's texts are {texts}. "
+            f"Shorten them: [data] max_length = {limit}."
+        )
+
 
 def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """T^2 times the sum of KL(teacher || student), both at this temperature, in nats.
@@ -165,12 +180,19 @@ class MaskedTeacher:
 
     @classmethod
     def of(
-        cls, section: MaskedTeacherSection, student: EncoderWithHeads, tokenizer: Tokenizer
+        cls,
+        section: MaskedTeacherSection,
+        student: EncoderWithHeads,
+        tokenizer: Tokenizer,
+        longest: int | None,
     ) -> Self:
         """The teacher of a recipe.
 
+        longest: tokens of the student's texts, at most.
+
         Raises:
-            ConfigError: it has no head for masked words, another tokenizer, or another width.
+            ConfigError: it has no head for masked words, another tokenizer, or another width, or
+                reads shorter texts.
         """
         teacher = Teacher.read(section, student)
         if "masked_lm" not in teacher.model.heads:
@@ -182,6 +204,7 @@ class MaskedTeacher:
         teacher.check_vocabulary(tokenizer)
         if section.cosine_weight:
             teacher.check_width(student, "`cosine_weight`")
+        teacher.check_length(longest)
         return cls(teacher, section)
 
     @property

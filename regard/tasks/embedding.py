@@ -23,7 +23,7 @@ from regard.layers.pooling import Pooling
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
-from regard.tasks.batching import TooLong, watched
+from regard.tasks.batching import TooLong, device_of, watched
 from regard.tasks.embedder import TextEncoder, as_text
 from regard.tasks.encoder_sections import SAMPLES
 from regard.tasks.encoding import EncoderTask, Part, Parts, headed
@@ -89,6 +89,8 @@ class Embedding(EncoderTask):
         options: Any = {"kinds": teacher.pooling.kinds, "normalize": teacher.pooling.normalize}
         task = cls(student, tokenizer, max_length=data.max_length, **options)
         task.teacher = teacher
+        if recipe.teacher.hidden_weight:
+            teacher.teacher.check_length(task.input_format.max_length)
         parts = [
             None if part is None else teacher.part(data.records(part), data, task.input_format)
             for part in ("train", None if data.valid is None else "valid")
@@ -124,7 +126,9 @@ class Embedding(EncoderTask):
         vectors_and_states = student_vectors(
             self.model, self.pooling, here.texts, count, every=every
         )
-        return self.teacher.losses(*vectors_and_states, here, targets, count), None
+        theirs = self.teacher.encoder.complete(batch.texts, self.tokenizer) if every else here.texts
+        theirs = theirs.to(device_of(self.model))
+        return self.teacher.losses(*vectors_and_states, here, theirs, targets, count), None
 
     def measured(self, valid: Part) -> dict[str, float]:
         """The mean squared distance from the teacher's vectors, and the mean cosine with them."""

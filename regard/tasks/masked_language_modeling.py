@@ -123,7 +123,8 @@ class MaskedLanguageModeling(FillMask):
         """
         data, task = recipe.data, cls.without_data(recipe, model, tokenizer)
         if recipe.teacher is not None:
-            task.teacher = MaskedTeacher.of(recipe.teacher, task.model, tokenizer)
+            longest = task.input_format.max_length
+            task.teacher = MaskedTeacher.of(recipe.teacher, task.model, tokenizer, longest)
         vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
         corpora = data.corpora(tokenizer, structure=data.sentence_pairs)
         masking, masked_texts = Masking(data.share, data.mask_cycle), {}

@@ -125,6 +125,7 @@ class VectorTeacher:
         vectors: Tensor,
         states: Sequence[Tensor],
         batch: InputBatch,
+        teacher_texts: Sequences,
         teacher_vectors: Tensor,
         count: int,
     ) -> dict[str, tuple[Tensor, int]]:
@@ -132,7 +133,7 @@ class VectorTeacher:
         among `teacher_vectors` (N, D); and that of hidden states, weighted: see `hidden_loss`.
 
         states: the student's, (B, T, D) of the embeddings and of every layer.  batch: padded, of
-        `count` tokens.
+        `count` tokens.  teacher_texts: its texts as the teacher reads them.
         """
         target_vectors = moved(teacher_vectors[batch.numbers.cpu()], vectors.device)
         losses = {
@@ -140,7 +141,7 @@ class VectorTeacher:
         }
         if self.section.hidden_weight:
             with torch.no_grad():
-                layers = list(self.encoder.states(batch.texts))
+                layers = list(self.encoder.states(teacher_texts))
             total = hidden_loss(states, layers, batch.texts.keep, count)
             losses["hidden"] = self.section.hidden_weight * total, count
         return losses

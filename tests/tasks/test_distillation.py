@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -21,7 +22,10 @@ from regard.experiments import runs
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.keep_layers import keep_layers
+from regard.models.segabert import SegaBert, SegaBertConfig
+from regard.tasks import vector_distillation
 from regard.tasks.distillation import Teacher, matched_layers, soft_loss
+from regard.tasks.embedding import Embedding
 from regard.tasks.encoding import headed
 from regard.training.callbacks import Callback
 
@@ -233,6 +237,58 @@ def test_losses_of_vectors_are_those_of_transformers(here, hidden_weight, traini
         wanted = sum(F.mse_loss(a[keep], b[keep]) * int(keep.sum()) for a, b in pairs)
         torch.testing.assert_close(found["hidden"][0], 0.5 * wanted, rtol=1e-4, atol=1e-4)
     assert {name: count for name, (_, count) in found.items()} == task.counts(batch)
+
+
+NEW_STUDENT = """
+[tokenizer]
+path = "teacher"
+[model]
+name = "bert"
+d_model = 16
+d_ff = 24
+heads = 2
+layers = 1
+max_length = 64
+[teacher]
+"""
+
+
+def of_a_new_student(recipe):
+    """The recipe with a student that reads other inputs, up to 40 tokens of each text."""
+    task, rest = recipe.split("[model]")
+    recipe = task + NEW_STUDENT + rest.split("[teacher]")[1]
+    return re.sub("max_length = 1.", "max_length = 40", recipe)
+
+
+def test_the_states_that_a_student_is_compared_with_are_those_behind_the_vectors(here, monkeypatch):
+    (here / "texts.txt").write_text("who sleeps ? The cat . It was bad . A dog runs .\n" * 20)
+    folder(here / "bert", "bert", "Model")
+    tokenizer = regard.load("bert").tokenizer
+    sizes = dict(d_model=16, d_ff=24, heads=2, layers=2, max_length=64)
+    teacher = EncoderWithHeads(SegaBert(SegaBertConfig(tokenizer.vocab_size, **sizes)), {})
+    regard.save(Embedding(teacher, tokenizer), here / "teacher")
+    task = planned(here, of_a_new_student(VECTORS.format(options="hidden_weight = 1.0")))
+    compared = []
+
+    def kept(of_student, of_teacher, *rest):
+        compared.append(of_teacher[-1])
+        return torch.zeros(())
+
+    monkeypatch.setattr(vector_distillation, "hidden_loss", kept)
+    batch = next(iter(task.train_batches()))
+    task.losses(batch)
+    keep = batch.texts.keep[..., None]
+    vectors = (compared[0] * keep).sum(1) / keep.sum(1)
+    torch.testing.assert_close(vectors, task.parts.train.targets[batch.numbers])
+
+
+@pytest.mark.parametrize("recipe", [MASKED, VECTORS.format(options="hidden_weight = 1.0")])
+def test_a_teacher_that_reads_shorter_texts_raises_an_error_before_the_training(here, recipe):
+    folder(here / "teacher", "bert", "ForMaskedLM", max_position_embeddings=16)
+    recipe = of_a_new_student(recipe)
+    with pytest.raises(ConfigError, match=r"reads at most 16 .* of up to 40 .* max_length = 16"):
+        planned(here, recipe)
+    planned(here, recipe.replace("max_length = 40", "max_length = 16"))
 
 
 def test_the_loss_of_a_classifier_mixes_targets_and_the_scores_of_its_teacher(here):
