@@ -105,7 +105,9 @@ OWN_OPTIONS: dict[str, Callable[[str], Any]] = {
     "glue": Path,
     "trec": Path,
 }
+PASS_PER_TOKEN = ("bert", "xlnet")  # their scores are from pseudo-log-likelihoods
 SENTENCES = 300  # of the test data, the first that are not long: for pseudo-perplexity
+LONGEST = 62  # tokens of such a sentence, with [CLS] and [SEP] all that BERT reads
 UPDATE = 16 * 64  # tokens
 
 
@@ -125,7 +127,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Settings:
-    """pairs: of each set of BLiMP.  masked_pairs: the same for BERT, which needs a pass per token.
+    """pairs: of each set of BLiMP.  masked_pairs: for BERT and XLNet, which need a pass per token.
     glue: the folder of GLUE.  trec: NLTK's archive of TREC."""
 
     pairs: int = 1000
@@ -144,7 +146,8 @@ def main(
     def row(name: str, tokens: int, task: Callable[[], Any]) -> Row:
         path = out / f"{name}.json"
         if not path.exists():
-            most = min(settings.pairs, settings.masked_pairs) if name == "bert" else settings.pairs
+            limits = (settings.pairs, settings.masked_pairs)
+            most = min(limits) if name in PASS_PER_TOKEN else settings.pairs
             pairs = read_minimal_pairs(blimp, pairs_per_set=most)
             path.write_text(json.dumps(asdict(scored(name, task(), tokens, data, pairs))))
         return Row(**json.loads(path.read_text()))
@@ -258,16 +261,16 @@ def trained(recipe: Path, overrides: Sequence[str], run: Path) -> Path:
 
 def scored(name: str, task: Any, tokens: int, data: Path, pairs: Sequence[MinimalPair]) -> Row:
     """The numbers of a model, from the test reviews and the minimal pairs."""
-    test = [*lines(data / "test.txt")]
-    if isinstance(task, LanguageModeling):
-        nats = task.evaluate(read(test, format="lines")).nats
+    test, pseudo = [*lines(data / "test.txt")], None
+    if name in PASS_PER_TOKEN:
+        pseudo = task.pseudo_log_likelihoods if name == "xlnet" else task.log_likelihoods
+        test = [one for one in test if len(task.tokenizer.encode(one).ids) <= LONGEST][:SENTENCES]
+        nats = -sum(pseudo(test))
     else:
-        most = task.input_format.max_length - 2  # tokens, without [CLS] and [SEP]
-        test = [one for one in test if len(task.tokenizer.encode(one).ids) <= most][:SENTENCES]
-        nats = -sum(task.log_likelihoods(test))
+        nats = task.evaluate(read(test, format="lines")).nats
     words = sum(len(line.split()) + 1 for line in test)
     size = sum(len(line.encode()) + 1 for line in test)
-    score = minimal_pair_scores(task, pairs)
+    score = minimal_pair_scores(task, pairs, pseudo)
     sets = score.facts()["sets"]
     return Row(
         model=name,

@@ -3,13 +3,14 @@
 a causal model      log p(x) = sum over t of log p(x_t | x_1 ... x_(t-1))
 a masked model      PLL(x) = sum over t of log p(x_t | all other tokens), the
                     pseudo-log-likelihood (Salazar et al. 2020, equation 2), in one pass a token
+XLNet               either: in the order of the text, or with t last in the order
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +34,7 @@ from regard.tasks.shared_prefix import encode_with_shared_prefixes
 from regard.text.templates import EncoderInput
 
 if TYPE_CHECKING:
+    from regard.models.xlnet import Xlnet
     from regard.tasks.encoding import EncoderTask
 
 
@@ -240,6 +242,49 @@ def pseudo_log_likelihoods(task: EncoderTask, inputs: Sequence[EncoderInput]) ->
             likelihoods.index_add_(0, torch.from_numpy(owners)[batch.numbers], -nats)
     check_finite(likelihoods.isfinite(), range(len(inputs)), "pseudo-log-likelihood")
     return likelihoods.tolist()
+
+
+@torch.no_grad()
+def query_stream_log_likelihoods(
+    model: Xlnet, texts: Sequence[Sequence[int]], scored: Sequence[range]
+) -> list[float]:
+    """Pseudo-log-likelihoods of the tokens at the positions `scored` of each text.
+
+    A token comes last in the order of a text; the others see each other, as in pre-training.
+
+    Raises:
+        RegardError: a likelihood is not finite.
+    """
+    owners = np.repeat(np.arange(len(texts)), [len(positions) for positions in scored])
+    likelihoods = torch.zeros(len(texts), dtype=torch.float64)
+    if not len(owners):
+        return likelihoods.tolist()
+    batches = sorted_batches(
+        (
+            TokenArray.of(texts[owner] for owner in owners.tolist()),
+            TokenArray.of([at] for positions in scored for at in positions),
+        ),
+        (model.config.pad, 0),
+        max_tokens=batch_budget(model),
+        make=_last_in_order,
+    )
+    device = device_of(model)
+    with evaluating(model):
+        for numbers, batch in zip(batches.indices, watched(batches), strict=True):
+            *_, (_, query) = model.streams(batch.to(device))
+            assert query is not None
+            labels = batch.ids.gather(1, batch.extras["targets"])[:, 0]
+            nats = nats_of(model.head.logits, query[:, 0], labels, model.config.vocab_size)
+            likelihoods.index_add_(0, torch.from_numpy(owners[numbers]), -nats)
+    check_finite(likelihoods.isfinite(), range(len(texts)), "pseudo-log-likelihood")
+    return likelihoods.tolist()
+
+
+def _last_in_order(tokens: Sequences, targets: Sequences) -> Sequences:
+    """The tokens (B, T) with the target (B, 1) of each row, which no other token sees."""
+    hidden = torch.arange(tokens.width) == targets.ids  # (B, T)
+    allowed = ~hidden[:, None].expand(-1, tokens.width, -1)  # (B, T, T)
+    return replace(tokens, extras={"allowed": allowed, "targets": targets.ids})
 
 
 def _masked(item: EncoderInput, mask: int) -> Iterator[list[int]]:

@@ -6,7 +6,7 @@ mean: the sentences of a pair may differ in length. Pairs with equal ones count 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -16,6 +16,8 @@ from regard.metrics import Score
 from regard.metrics.score import ScoreReport, ScoreTable, check_any
 from regard.models.protocols import LanguageModel
 from regard.tasks.verbs import TaskVerbs
+
+LogLikelihoods = Callable[[Sequence[str]], list[float]]
 
 
 @dataclass
@@ -62,8 +64,14 @@ class MinimalPairReport(ScoreReport):
         return ScoreTable("Minimal pairs", "", ("set", "accuracy", "ties", "pairs"), rows)
 
 
-def minimal_pair_scores(task: TaskVerbs, pairs: Sequence[MinimalPair]) -> Score:
+def minimal_pair_scores(
+    task: TaskVerbs, pairs: Sequence[MinimalPair], pseudo: LogLikelihoods | None = None
+) -> Score:
     """The mean of the accuracies of all sets, and a report with each of them.
+
+    Args:
+        pseudo: gives pseudo-log-likelihoods, where the task has both kinds: of XLNet
+            `task.pseudo_log_likelihoods`.
 
     Raises:
         NoSuchVerb: the task gives no log-likelihoods.
@@ -71,12 +79,12 @@ def minimal_pair_scores(task: TaskVerbs, pairs: Sequence[MinimalPair]) -> Score:
     """
     check_any(len(pairs), "Minimal-pair accuracy")
     texts = [text for pair in pairs for text in (pair.good, pair.bad)]
-    likelihoods = task.log_likelihoods(texts)
+    likelihoods = (pseudo or task.log_likelihoods)(texts)
     sets: dict[str, SetScore] = {}
     for pair, good, bad in zip(pairs, likelihoods[::2], likelihoods[1::2], strict=True):
         sets.setdefault(pair.name, SetScore()).add(good, bad)
     tokenizer, ties = task.tokenizer, sum(score.ties for score in sets.values())
-    causal = isinstance(task.model, LanguageModel)
+    causal = pseudo is None and isinstance(task.model, LanguageModel)
     signature = (
         f"likelihood:{'causal' if causal else 'pseudo'}|tok:{tokenizer.kind}-"
         f"{tokenizer.vocab_size}|sets:{len(sets)}|count:{len(pairs)}|ties:{ties}"

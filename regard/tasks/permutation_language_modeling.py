@@ -9,7 +9,7 @@ segments before is carried. What comes out is a language model in the order of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -20,15 +20,17 @@ from regard.data.batches import StreamBatch
 from regard.data.permutations import PermutationOptions, PermutedStreams
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError
+from regard.errors import ConfigError, TextError
 from regard.models.xlnet import Xlnet
 from regard.tasks.auxiliary_losses import LMObjective
 from regard.tasks.batching import device_of, watched
+from regard.tasks.inputs import checked_texts
 from regard.tasks.language_modeling import (
     LanguageModeling,
     LanguageModelingRecipe,
     TrainingText,
 )
+from regard.tasks.log_likelihoods import query_stream_log_likelihoods
 from regard.tasks.running_text import TextData
 from regard.tasks.sections import TokenizerSection, differing
 from regard.text import Tokenizer
@@ -166,6 +168,22 @@ class PermutationLanguageModeling(LanguageModeling):
         output = self.model.encode_segment(batch.segments, None if batch.fresh else carry)
         hidden, labels = output.hidden.flatten(0, 1), batch.labels.flatten()
         return {"loss": self.model.head.loss(hidden, labels, count=batch.count)}, output.state
+
+    def pseudo_log_likelihoods(self, texts: Sequence[str]) -> list[float]:
+        """The pseudo-log-likelihood of each text, alone, in nats: each token from all others, with
+        the end of a line before and behind them; see `regard.tasks.log_likelihoods`. In the order
+        of the text: `log_likelihoods`.
+
+        Raises:
+            TextError: a text has no token.
+        """
+        rows, scored, end = [], [], len(self.line_end())
+        for index, (before, ids) in enumerate(self.text_ids(checked_texts(texts))):
+            if len(ids) == end:
+                raise TextError(index, "is empty, or has no token.", "Leave it out.")
+            rows.append([*before, *ids])
+            scored.append(range(len(before), len(before) + len(ids) - end))
+        return query_stream_log_likelihoods(self.model, rows, scored)
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:

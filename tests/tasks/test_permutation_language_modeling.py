@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import regard
+from regard.data import MinimalPair
 from regard.data.permutations import (
     PermutationOptions,
     PermutedStreams,
@@ -19,9 +20,11 @@ from regard.data.permutations import (
 )
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError
+from regard.errors import ConfigError, TextError
 from regard.models.xlnet import Xlnet, XlnetConfig
+from regard.tasks.minimal_pairs import minimal_pair_scores
 from regard.tasks.permutation_language_modeling import PermutationLanguageModeling, memory_notes
+from regard.text import train
 
 TEXT = TokenArray.of([list(range(1000))])
 
@@ -192,7 +195,59 @@ def test_losses_over_remembered_segments_equal_those_of_transformers(reuse):
     assert carry.hidden.shape == (4, 2, 20, 12)
 
 
+@pytest.mark.parametrize("layout", ["lines", "text"])
+def test_pseudo_log_likelihoods_equal_those_of_transformers_token_by_token(layout):
+    transformers = pytest.importorskip("transformers")
+    from regard.checkpoints.formats import to_published
+
+    torch.manual_seed(1)
+    tokenizer = word_tokenizer()
+    ours = Xlnet(
+        XlnetConfig(tokenizer.vocab_size, d_model=12, d_ff=16, heads=3, layers=3, init_range=0.5)
+    ).eval()
+    config, tensors = to_published(ours)
+    theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**config)).eval()
+    theirs.load_state_dict(tensors, strict=False)
+    theirs.tie_weights()
+    task = PermutationLanguageModeling(ours, tokenizer, format=layout)
+    texts = ["the cat sat on the mat .", "a dog", "the mat was red and old . " * 9]
+    texts += ["old"] * (layout == "lines")  # which stands between ends of lines there
+    found = task.pseudo_log_likelihoods(texts)
+    for text, likelihood in zip(texts, found, strict=True):
+        assert task.pseudo_log_likelihoods([text])[0] == pytest.approx(likelihood, abs=1e-4)
+        ((before, after),) = task.text_ids([text])
+        ids, wanted = torch.tensor([[*before, *after]]), 0.0
+        for at in range(len(before), ids.size(1) - len(task.line_end())):
+            hidden = torch.zeros(1, ids.size(1), ids.size(1))
+            hidden[..., at] = 1
+            target = torch.nn.functional.one_hot(torch.tensor([[at]]), ids.size(1)).float()
+            with torch.no_grad():
+                logits = theirs(ids, perm_mask=hidden, target_mapping=target).logits[0, 0]
+            wanted += float(logits.double().log_softmax(-1)[ids[0, at]])
+        assert likelihood == pytest.approx(wanted, abs=1e-3 if len(after) > 50 else 1e-4)
+    assert task.pseudo_log_likelihoods([]) == []
+    with pytest.raises(TextError, match="Text 2 is empty, or has no token"):
+        task.pseudo_log_likelihoods(["the", ""])
+
+
+def test_minimal_pairs_by_pseudo_log_likelihoods_say_so():
+    torch.manual_seed(1)
+    tokenizer = word_tokenizer()
+    model = Xlnet(XlnetConfig(tokenizer.vocab_size, d_model=12, d_ff=16, heads=3, layers=2))
+    task = PermutationLanguageModeling(model, tokenizer, format="lines")
+    pairs = [MinimalPair("the cat sat", "cat the sat", "order"), MinimalPair("old", "old", "equal")]
+    likelihoods = task.pseudo_log_likelihoods(["the cat sat", "cat the sat"])
+    score = minimal_pair_scores(task, pairs, task.pseudo_log_likelihoods)
+    assert score.value == (likelihoods[0] > likelihoods[1]) / 2
+    assert score.signature.startswith("likelihood:pseudo|") and "|ties:1" in score.signature
+    assert minimal_pair_scores(task, pairs).signature.startswith("likelihood:causal|")
+
+
 # ------------------------------------------------------------------------ as a user
+
+
+def word_tokenizer():
+    return train("words", SENTENCES, 40)
 
 
 SENTENCES = ["the cat sat on the mat .", "a dog ate the old bone .", "the mat was red and old ."]
