@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from regard.data.documents import DocumentPassage, Documents
 from regard.data.token_arrays import TextTokenizer, TokenArray, ahead, chunks_of
 from regard.errors import ConfigError, DataError, RegardError
-from regard.text.sentences import sentence_starts
+from regard.text.sentences import begin_at_space, divided_ids, sentence_starts
 
 DOCUMENT, PARAGRAPH, SENTENCE, INSIDE = 3, 2, 1, 0  # what begins with a unit of text
 
@@ -184,6 +184,23 @@ class EncoderState:
     pending: int = INSIDE
 
 
+@dataclass
+class _Units:
+    """What is encoded of passages: them, or their sentences.
+
+    texts: one a unit; those of `divided` passages are empty.
+    levels: what begins with each unit.  lasts: the numbers of those that end a document.
+    divided: the number of a passage's first unit -> its text and where its sentences start; of
+        passages whose sentences do not all begin at white space.
+    """
+
+    passages: list[DocumentPassage]
+    texts: list[str] = field(default_factory=list)
+    levels: list[int] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+    divided: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
+
+
 class PassageEncoder:
     """Encodes passages, some hundreds at a time, and finds what begins where."""
 
@@ -199,11 +216,10 @@ class PassageEncoder:
         for sequences, levels, count in ahead(self._ids, chunks):
             yield self._located(sequences, levels, count)
 
-    def _units(
-        self, chunk: list[DocumentPassage]
-    ) -> tuple[list[DocumentPassage], list[str], list[int], list[int]]:
-        """Texts that are encoded singly, what begins with each, and those that end a document."""
-        texts, levels, lasts = [], [], []
+    def _units(self, chunk: list[DocumentPassage]) -> _Units:
+        """See `_Units`."""
+        units = _Units(chunk)
+        texts, levels, lasts = units.texts, units.levels, units.lasts
         for passage in chunk:
             first = DOCUMENT if passage.first else INSIDE
             if not self.structure:
@@ -212,27 +228,30 @@ class PassageEncoder:
             else:
                 starts = sentence_starts(passage.text)
                 cuts = [start for start, _ in starts]
-                texts += map(passage.text.__getitem__, map(slice, cuts, [*cuts[1:], None]))
+                if begin_at_space(passage.text, cuts):
+                    texts += map(passage.text.__getitem__, map(slice, cuts, [*cuts[1:], None]))
+                else:
+                    units.divided[len(texts)] = passage.text, cuts
+                    texts += [""] * len(cuts)
                 levels += [PARAGRAPH if paragraph else SENTENCE for _, paragraph in starts]
                 levels[-len(starts)] = max(first, PARAGRAPH)
             if passage.last:
                 lasts.append(len(texts) - 1)
-        return chunk, texts, levels, lasts
+        return units
 
-    def _ids(
-        self, units: tuple[list[DocumentPassage], list[str], list[int], list[int]]
-    ) -> tuple[TokenArray, np.ndarray, int]:
+    def _ids(self, units: _Units) -> tuple[TokenArray, np.ndarray, int]:
         """The ids of each unit, what begins with it, and the number of passages."""
-        chunk, texts, levels, lasts = units
         try:
-            encoded = self.tokenizer.encode_many(texts)
+            encoded = self.tokenizer.encode_many(units.texts)
+            for first, (text, cuts) in units.divided.items():
+                encoded[first : first + len(cuts)] = divided_ids(self.tokenizer, text, cuts)
         except RegardError as error:
-            raise self._located_error(chunk) or error from None
+            raise self._located_error(units.passages) or error from None
         if self.end:
-            for number in lasts:
+            for number in units.lasts:
                 encoded[number] = [*encoded[number], *self.end]
         tokens = TokenArray.of(encoded, self.tokenizer.vocab_size)
-        return tokens, np.array(levels, np.int8), len(chunk)
+        return tokens, np.array(units.levels, np.int8), len(units.passages)
 
     def _located_error(self, chunk: list[DocumentPassage]) -> DataError | None:
         """The error of the first passage that cannot be encoded."""

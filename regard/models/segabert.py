@@ -23,7 +23,7 @@ from regard.layers.positions import PositionTable
 from regard.models.bert import Bert, BertConfig
 from regard.models.config import Size
 from regard.models.init import init_weights
-from regard.text.sentences import sentence_starts
+from regard.text.sentences import sentence_ids, sentence_starts
 from regard.text.token_sentences import TokenSentences
 
 EXTRAS = ("paragraphs", "sentences", "tokens")  # of a batch: indices (B, T) int64
@@ -130,14 +130,13 @@ def indexed_input(text: str, tokenizer: Any) -> tuple[list[int], list[Indices]]:
     """
     first, last = tokenizer.required_ids("cls", "sep")
     starts = sentence_starts(text)
-    ends = [start for start, _ in starts[1:]] + [len(text)]
-    sentences = [text[start:end] for (start, _), end in zip(starts, ends, strict=True)]
+    ids_of_sentences = sentence_ids(tokenizer, text, [start for start, _ in starts])
     ids, indices = [first], [(0, 0, 0)]
     paragraph, sentence = -1, 0
-    for (_, begins), sentence_ids in zip(starts, tokenizer.encode_many(sentences), strict=True):
+    for (_, begins), found in zip(starts, ids_of_sentences, strict=True):
         paragraph, sentence = (paragraph + 1, 0) if begins else (paragraph, sentence + 1)
-        ids += sentence_ids
-        indices += [(paragraph, sentence, token) for token in range(len(sentence_ids))]
+        ids += found
+        indices += [(paragraph, sentence, token) for token in range(len(found))]
     return [*ids, last], [*indices, (*indices[-1][:2], indices[-1][2] + 1)]
 
 

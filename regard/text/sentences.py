@@ -5,12 +5,18 @@ after it, before white space and a word that does not begin with a small letter,
 stop belongs to an abbreviation or an initial. At `。！？` it also ends without white space.
 
 Sentences tile the text: each begins with the white space before its first word. Tokenizers begin a
-token at white space, so that encoding one sentence after the other gives the tokens of the text.
+token at white space, so that encoding one sentence after the other gives the tokens of the text; if
+one begins without it, the text is encoded and its tokens are divided (`divided_ids`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 _CLOSING = "\"'”’»)\\]"
 _END = re.compile(
@@ -57,6 +63,32 @@ def sentence_starts(text: str) -> list[tuple[int, bool]]:
             blank = end
         start = end + 1
     return starts or [(0, True)]
+
+
+def sentence_ids(tokenizer: Any, text: str, starts: Sequence[int]) -> list[list[int]]:
+    """The ids of each sentence of a text, of which `starts` says where it starts; together they are
+    those of the text.
+    """
+    if begin_at_space(text, starts):
+        bounds = pairwise([*starts, len(text)])
+        ids: list[list[int]] = tokenizer.encode_many([text[start:end] for start, end in bounds])
+        return ids
+    return divided_ids(tokenizer, text, starts)
+
+
+def begin_at_space(text: str, starts: Sequence[int]) -> bool:
+    """Whether all sentences of a text but the first begin with white space."""
+    return all(text[start].isspace() for start in starts[1:])
+
+
+def divided_ids(tokenizer: Any, text: str, starts: Sequence[int]) -> list[list[int]]:
+    """The ids of a text, divided among its sentences: a token belongs to the one in which it
+    starts.
+    """
+    encoding = tokenizer.encode(text)
+    begins = np.maximum.accumulate([start for start, _ in encoding.offsets] or [0])
+    cuts = [0, *np.searchsorted(begins, starts[1:]).tolist(), len(encoding.ids)]
+    return [encoding.ids[start:end] for start, end in pairwise(cuts)]
 
 
 def _ends_sentence(text: str, end: re.Match[str], line_end: int) -> bool:

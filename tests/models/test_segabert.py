@@ -227,6 +227,15 @@ def test_indices_count_from_the_beginning_of_sentence_and_paragraph(tokenizer):
     assert indices_of([tokenizer.cls_id, tokenizer.sep_id], tokenizer) == [(0, 0, 0), (0, 0, 1)]
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+def test_sentences_without_white_space_between_them_have_the_tokens_of_their_text(kind):
+    line = "日本語。テスト。 One。Two."
+    trained = text.train(kind, [line] * 9, 60, special_tokens=["[CLS]", "[SEP]", "[UNK]"])
+    ids, indices = indexed_input(line, trained.with_roles({"cls": "[CLS]", "sep": "[SEP]"}))
+    assert ids[1:-1] == trained.encode(line).ids
+    assert max(sentence for _, sentence, _ in indices) >= 2
+
+
 def test_an_input_of_a_text_has_its_lines_as_paragraphs(tokenizer):
     ids, indices = indexed_input("One. Two three.\n\nFour five!\n", tokenizer)
     parts = [tokenizer.encode(part).ids for part in ("One.", "Two three.", "Four five!")]
