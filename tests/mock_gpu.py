@@ -74,14 +74,18 @@ def mock_gpu() -> Iterator[torch.device]:
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operation gives, on the device that it names, else on that of its tensors."""
     tensors = tensors_in((args, kwargs))
-    name = func._schema.name
     mock = any(isinstance(one, OnMockGpu) for one in tensors)
+    device = kwargs.get("device")
+    named = device is not None and torch.device(device).type == MOCK.type
+    if not mock and not named:
+        return func(*args, **kwargs)
+    name = func._schema.name
     if mock and name not in BETWEEN_DEVICES:
         _check_same_device(func, tensors)
     if name == "aten::copy_":
         mock = isinstance(args[0], OnMockGpu)
-    elif kwargs.get("device") is not None:
-        mock = torch.device(kwargs["device"]).type == MOCK.type
+    elif device is not None:
+        mock = named
     args, kwargs = with_tensors(_inner, (args, kwargs))
     if "device" in kwargs:
         kwargs = dict(kwargs, device=torch.device("cpu"))

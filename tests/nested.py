@@ -13,11 +13,14 @@ from torch import Tensor
 def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, list | tuple):
-        return []
-    return [tensor for one in value for tensor in tensors_in(one)]
+    found: list[Tensor] = []
+    if isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            if isinstance(one, Tensor):
+                found.append(one)
+            elif isinstance(one, dict | list | tuple):
+                found += tensors_in(one)
+    return found
 
 
 def with_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -168,6 +169,16 @@ def assign(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 parameter.data = tensor.detach()
             else:
                 parameter.copy_(tensor)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Inside, models are built on the meta device: their parameters have shapes, but no numbers.
+
+    None are drawn, since torch computes their shapes in Python, parameter by parameter.
+    """
+    with torch.device("meta"), SkipInit():
+        yield
 
 
 class SkipInit(TorchFunctionMode):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.checkpoints.filling import SkipInit
+from regard.checkpoints.filling import on_meta
 from regard.checkpoints.hub import folder_of
 from regard.checkpoints.model_folder import open_folder, read_model
 from regard.errors import ConfigError
@@ -98,7 +98,7 @@ def _check_memory(make: Callable[[], nn.Module]) -> None:
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory
     try:
-        with torch.device("meta"), SkipInit():
+        with on_meta():
             weights = bytes_of(make())
     except RuntimeError as error:
         said = str(error).split("\n")[0]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.checkpoints.filling import on_meta
 from regard.layers.linear import Linear
 from regard.layers.task_heads import MaskedLMHead
 from regard.models.adapters import adapted_layers, insert_updates_like
@@ -29,7 +30,7 @@ def twin(model: nn.Module, device: str) -> Any:
 
     It has adapters where the model has some.
     """
-    with torch.device(device):
+    with on_meta() if device == "meta" else torch.device(device):
         new: Any
         if not isinstance(model, EncoderWithHeads):
             new = type(model)(model.config)

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from rich.text import Text
 
+from regard.checkpoints.filling import on_meta
 from regard.errors import ConfigError
 from regard.models import model_class
 from regard.visual import characters
@@ -50,7 +50,7 @@ class NamedSize:
         if self.size not in kind.SIZES:
             known = ", ".join(kind.SIZES)
             raise ConfigError(f"`size` must be one of {known}, but is {self.size!r}.")
-        with torch.device("meta"):
+        with on_meta():
             model = kind(kind.Config(**{**kind.SIZES[self.size], **self.options}))
             parts = [model, model.new_head("pooler")] if self.with_pooler else [model]
         return sum(parameter.numel() for part in parts for parameter in part.parameters())

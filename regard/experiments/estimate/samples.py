@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.pruning import HasModel
+from regard.checkpoints.filling import on_meta
 from regard.checkpoints.hub import resolve
 from regard.data.bidirectional_streams import BidirectionalBatch
 from regard.data.files import split_member
@@ -154,7 +155,7 @@ def _model(recipe: Any, tokenizer: Any) -> Any:
     """The recipe's model on the meta device."""
     if isinstance(recipe.model, FineTuneSection):
         return twin(build_model(recipe.model, tokenizer), "meta")
-    with torch.device("meta"):
+    with on_meta():
         model = build_model(recipe.model, tokenizer)
     return model.to("meta")  # tables made by numpy are still on the CPU
 

@@ -25,9 +25,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from regard.checkpoints.filling import SkipInit
+from regard.checkpoints.filling import on_meta
 from regard.errors import RegardError
 from regard.executors import Job, executor
 from regard.executors.protocol import Executor
@@ -190,7 +188,7 @@ class _Sweep:
             recipe: Any = self.settings.recipe_of(name, values, self.overrides)
             if isinstance(recipe.model, FineTuneSection):
                 return
-            with self.settings.naming(name, values), torch.device("meta"), SkipInit():
+            with self.settings.naming(name, values), on_meta():
                 build_model(recipe.model, build_tokenizer(recipe))
 
 
