@@ -101,7 +101,8 @@ def test_colours_are_learned_and_a_stopped_training_goes_on_to_the_same_bits(
     if len(model) > 1:
         text = RECIPE.replace("d_embedding = 12\n", "d_ff = 32\n").replace("doubly_sto", "# doubly")
         Path("small.toml").write_text(text)
-    changes = [*model, "training.updates=60", "training.checkpoints.every=20"]
+    every = ["training.checkpoints.every=20", "training.validation.every=20"]
+    changes = [*model, "training.updates=60", *every]
     run, result = regard.train("small.toml", changes, out="whole", show="none")
     task = regard.load(run)
     names = [f"{number}.png" for number in range(4)]
