@@ -161,6 +161,8 @@ class ReplacedTokenDetection(EncoderTask):
             yield "data.train", "must name at least one file."
         if recipe.data.sentence_pairs:
             yield "data.sentence_pairs", "has no loss in this task, whose texts are single."
+        if recipe.teacher is not None:
+            yield "teacher", "has no loss in this task. Leave the section out."
         if starts_from_folder(recipe):
             for name in ("lora", "features"):
                 if dict(recipe.model)[name] is not None:

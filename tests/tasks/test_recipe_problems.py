@@ -114,6 +114,7 @@ def test_options_without_effect_raise_an_error(tmp_path, task, changes, option):
         ("translation", ["evaluation.bleu_tokenize=x"], "`evaluation.bleu_tokenize` cannot be"),
         ("language-modeling", ["evaluation.window=4", "evaluation.stride=9"], "at most `window`"),
         ("classification", ["decoding.beams=2"], "has no `decoding`"),
+        ("replaced-tokens", ["teacher.path=no"], "`teacher` has no loss in this task"),
     ],
 )
 def test_contradicting_options_raise_an_error(tmp_path, task, changes, message):

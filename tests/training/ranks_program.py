@@ -19,9 +19,11 @@ from toy import Toy, averaged, options
 
 import regard
 from regard.data.batches import PairBatch, Sequences, StreamBatch
+from regard.errors import RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.training import Callback, Interrupted, OptimizerOptions, resume, train
 from regard.training.distributed.fsdp_model import FSDPModel, layers_of
+from regard.training.distributed.heartbeat import GRACE_PERIOD
 from regard.training.distributed.processes import processes
 from regard.training.distributed.sharded_model import WholeModel
 from regard.training.distributed.torchrun import connected
@@ -206,6 +208,23 @@ def dying(folder: Path) -> None:
         train(Dying(folder / "killed at"), chosen(), folder / "killed", show="none")
 
 
+def twice(folder: Path) -> None:
+    """Two connections one after the other; an error that the program catches ends the first."""
+    for number in range(2):
+        if os.environ["RANK"] == "1":
+            time.sleep(2 * number)  # the other process is ahead
+        try:
+            with connected("cpu"):
+                greatest = processes().maximum(10 * number + processes().rank)
+                (folder / f"{number} {processes().rank}").write_text(str(greatest))
+                if number == 0:
+                    raise RegardError("caught")
+                time.sleep(GRACE_PERIOD + 2)  # until heartbeats would have ended the process
+        except RegardError:
+            continue
+    (folder / f"end {os.environ['RANK']}").touch()
+
+
 def main(folder: Path) -> None:
     """One start of the processes serves several trainings, as starting takes longer than they."""
     torch.set_num_threads(1)
@@ -221,4 +240,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"main": main, "dying": dying}[sys.argv[1]](Path(sys.argv[2]))
+    {"main": main, "dying": dying, "twice": twice}[sys.argv[1]](Path(sys.argv[2]))

@@ -131,6 +131,13 @@ def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
     assert_equal_runs(run, alone, 1e-10)
 
 
+def test_a_program_connects_again_after_an_error_that_it_has_caught(tmp_path):
+    done = torchrun("twice", tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"0 0": "1", "0 1": "1", "1 0": "11", "1 1": "11", "end 0": "", "end 1": ""}
+
+
 def test_gradients_in_layers_are_those_of_the_whole_model(runs):
     """Of every kind of layer: parameters are read where they are gathered."""
     names = (runs / "models.txt").read_text().splitlines()

@@ -37,12 +37,15 @@ ADVICE = (
 )
 
 
-def store_of_torchrun() -> Store:
-    """A new connection to the store of torchrun: only the thread of `Heartbeat` waits on it."""
+def store_of_torchrun(number: int) -> Store:
+    """A new connection to the store of torchrun: only the thread of `Heartbeat` waits on it.
+
+    number: of the connection of the processes, from 0; each has its own keys.
+    """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=TIMEOUT))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"regard/heartbeat/{attempt}", store)
+    return PrefixStore(f"regard/heartbeat/{attempt}/{number}", store)
 
 
 class Heartbeat:

@@ -7,9 +7,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 
 import torch
 from torch import distributed
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from regard.errors import ConfigError, RegardError
 from regard.training.distributed.heartbeat import ADVICE, Heartbeat, store_of_torchrun
@@ -19,6 +22,7 @@ from regard.training.interrupt import Interrupted
 # The timeout of collective operations: the other processes wait in one while process 0 validates.
 # That a process has died is what `Heartbeat` notices.
 WAIT = timedelta(days=7)
+_numbers = count()  # of the connections of this process
 
 
 class OtherProcessFailed(RegardError):
@@ -49,9 +53,10 @@ def connected(device: str | None = None) -> Iterator[str | None]:
         return
     device = _device(device)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    distributed.init_process_group(backend, timeout=WAIT)
+    number = next(_numbers)
+    _connect(backend, number)
     here = SeveralProcesses()
-    heartbeat = Heartbeat(store_of_torchrun(), here.rank, here.size)
+    heartbeat = Heartbeat(store_of_torchrun(number), here.rank, here.size)
     heartbeat.start()
     failed = True
     try:
@@ -77,6 +82,16 @@ def connected(device: str | None = None) -> Iterator[str | None]:
     finally:
         heartbeat.leave(failed=failed)
         distributed.destroy_process_group()
+
+
+def _connect(backend: str, number: int) -> None:
+    """Make the group of all processes. Each connection of a program has its own keys in the store
+    of torchrun: by those of an earlier one processes would wait for each other at old addresses.
+    """
+    store, rank, size = next(rendezvous("env://", timeout=WAIT))
+    store.set_timeout(WAIT)
+    keys = PrefixStore(f"regard/group/{number}", store)
+    distributed.init_process_group(backend, store=keys, rank=rank, world_size=size, timeout=WAIT)
 
 
 @contextmanager
