@@ -83,6 +83,11 @@ class CompressiveTransformer(TransformerXL):
         learns = any(True for _ in self.compressions.parameters())
         self.extras = (LOSS,) if learns else ()
 
+    @property
+    def sharded_parts(self) -> list[nn.Module]:
+        """None: the reconstruction loss reads the weights of all layers, after they have run."""
+        return []
+
     def forward(self, ids: Tensor, state: CarriedMemory | None = None) -> Output:
         """See `TransformerXL.forward`. In training the extra "reconstruction" is the sum of the
         reconstruction loss over the tokens.

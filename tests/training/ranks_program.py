@@ -114,6 +114,33 @@ learning_rate = 1e-3
 """
 
 
+COMPRESSIVE = """
+task = "language-modeling"
+[data]
+train = "train.tsv"
+valid = "valid.tsv"
+format = "text"
+batch_size = 4
+sequence_length = 8
+[tokenizer]
+kind = "characters"
+[model]
+name = "compressive-transformer"
+layers = 2
+d_model = 12
+d_ff = 12
+heads = 3
+memory_length = 4
+compressed_length = 3
+compression_rate = 2
+dropout = 0
+attention_dropout = 0
+[training]
+updates = 8
+log_every = 1
+"""
+
+
 class Tiny(Task):
     """A tiny model of the registry, and the loss of a batch of four rows."""
 
@@ -237,6 +264,7 @@ def main(folder: Path) -> None:
         os.chdir(folder)
         run = regard.train("recipe.toml", out="recipe", show="none")
         assert (run.result.update, processes().size) == (12, 2)
+        regard.train("compressive.toml", out="compressive", show="none")
 
 
 if __name__ == "__main__":

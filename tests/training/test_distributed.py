@@ -15,7 +15,7 @@ from queue import Queue
 
 import pytest
 import torch
-from ranks_program import RECIPE, Exact, chosen, stopped
+from ranks_program import COMPRESSIVE, RECIPE, Exact, chosen, stopped
 from torch.distributed import HashStore
 from toy import averaged
 
@@ -43,6 +43,7 @@ def write_rows(folder: Path) -> None:
     (folder / "train.tsv").write_text("\n".join(rows) + "\n")
     (folder / "valid.tsv").write_text("\n".join(rows[:5]) + "\n")
     (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "compressive.toml").write_text(COMPRESSIVE)
 
 
 def torchrun(what: str, folder: Path) -> subprocess.CompletedProcess:
@@ -198,6 +199,18 @@ def test_a_recipe_is_trained_with_batches_of_fewer_rows_than_processes(runs, tmp
     assert files[0] == files[1]
     first, second = (regard.load(run / "recipe") for run in (runs, tmp_path))
     assert first.predict("the old cat") == second.predict("the old cat")
+
+
+def test_a_loss_that_reads_the_weights_of_layers_is_that_of_one_process(
+    runs, tmp_path, monkeypatch
+):
+    """Compressions learn from the attention of all layers, after these have run."""
+    write_rows(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    regard.train("compressive.toml", out="compressive", show="none")
+    assert_equal_runs(runs / "compressive", tmp_path / "compressive", 2e-4)
+    events = read_events(tmp_path / "compressive")
+    assert any(event.get("train/reconstruction", 0) > 0 for event in events)
 
 
 def test_a_checkpoint_without_a_file_of_a_process_is_not_read(runs, tmp_path):
