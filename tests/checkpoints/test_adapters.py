@@ -29,7 +29,6 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.quantize import quantize_layers
 from regard.models.recurrent import RecurrentLanguageModel
 
-peft = pytest.importorskip("peft")
 transformers = their_encoders.transformers
 
 SAME = dict(atol=1e-5, rtol=1e-5)
@@ -40,6 +39,11 @@ MARIAN = dict(
     eos_token_id=2, decoder_start_token_id=1, scale_embedding=True, activation_function="relu",
     forced_eos_token_id=None, attn_implementation="eager",
 )  # fmt: skip
+
+
+def peft() -> Any:
+    """Imported where it is called: it takes seconds, and not every worker runs these tests."""
+    return pytest.importorskip("peft")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Case:
         return where.FAMILIES[self.family].model(self.ending)
 
     def their_scores(self, model: Any) -> Tensor:
-        model = model.get_base_model() if isinstance(model, peft.PeftModel) else model
+        model = model.get_base_model() if isinstance(model, peft().PeftModel) else model
         if self.family == "marian":
             source, target = texts()
             return model(
@@ -169,13 +173,13 @@ def with_adapters(case: Case, folder: Path) -> nn.Module:
 def their_adapted(case: Case, base: Any, **options: Any) -> Any:
     """Their model with adapters that are not zero, trained heads included."""
     targets = case.targets or DEFAULT[case.family]
-    config = peft.LoraConfig(
+    config = peft().LoraConfig(
         task_type=case.task,
         target_modules=LINEAR if targets == ("all-linear",) else list(targets),
         fan_in_fan_out="gpt" in case.family,
         **({"r": 2, "lora_alpha": 3, "lora_dropout": 0.0} | options),
     )
-    made = peft.get_peft_model(base, config)
+    made = peft().get_peft_model(base, config)
     away_from_start(p for p in made.parameters() if p.requires_grad)
     return made.eval()
 
@@ -186,7 +190,7 @@ def opened_by_peft(case: Case, base: Path, folder: Path) -> Any:
         warnings.simplefilter("error")  # missing or unexpected keys are warnings
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         model = kind.from_pretrained(base, attn_implementation="eager")
-        return peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
+        return peft().PeftModel.from_pretrained(model, folder, is_trainable=True)
 
 
 # ---- outputs and gradients -----------------------------------------------------------------

@@ -20,7 +20,6 @@ from regard.errors import CheckpointError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.folders import load
 
-peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 PAIRS = {name: one for name, one in DRAWN_ENCODER_DECODERS.items() if name != "marian-separate"}
@@ -43,6 +42,11 @@ PLAIN = {
 }
 IDS = torch.tensor([[4, 5, 6, 7, 8, 9, 2], [9, 8, 6, 11, 12, 5, 2]])
 SAME = dict(atol=1e-4, rtol=1e-4)  # of sums of large random numbers
+
+
+def peft() -> Any:
+    """Imported where it is called: it takes seconds, and not every worker runs these tests."""
+    return pytest.importorskip("peft")
 
 
 def their_scores(family: str, model: Any) -> Tensor:
@@ -111,7 +115,7 @@ def drawn_options(draw: random.Random, model: nn.Module) -> dict[str, Any]:
 def adapted(base: nn.Module, folder: Path, **options: Any) -> Any:
     """Their model with an adapter that is not zero, which the folder holds."""
     torch.manual_seed(3)
-    made = peft.get_peft_model(base, peft.LoraConfig(**options)).eval()
+    made = peft().get_peft_model(base, peft().LoraConfig(**options)).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.requires_grad:
