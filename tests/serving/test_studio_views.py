@@ -6,6 +6,8 @@ import base64
 import json
 import os
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from served import ask, ask_together, near, service_of, start
 import regard
 from regard.errors import ConfigError, DataError
 from regard.experiments.compare.results import COMPARISON, ComparisonResults, Outcome
+from regard.serving.studio import lessons
 from regard.serving.studio.lessons import LESSONS
 from regard.serving.studio.maps import SHOWN, TextMaps
 from regard.serving.studio.pictures import plain_picture
@@ -387,6 +390,22 @@ def test_a_class_that_opens_a_lesson_has_it_computed_once(studio, monkeypatch):
     together = ask_together(studio, [("/studio/lesson", {"name": "slow"})] * 30)
     assert [one.status for one in together] == [200] * 30
     assert len({one.body for one in together}) == len(calls) == 1
+
+
+def test_a_lesson_that_was_drawn_does_not_wait_for_one_that_is_being_drawn(monkeypatch):
+    began, go_on = threading.Event(), threading.Event()
+    lesson = LESSONS["convolution"]
+    held = replace(lesson, draw=lambda: (began.set(), go_on.wait(20), lesson.draw())[2])
+    monkeypatch.setitem(LESSONS, "held", held)
+    drawn = lessons.lesson("convolution", {})
+    with ThreadPoolExecutor(2) as threads:
+        waits = threads.submit(lessons.lesson, "held", {})
+        assert began.wait(20)
+        try:
+            again = threads.submit(lessons.lesson, "convolution", {}).result(5)
+        finally:
+            go_on.set()
+    assert again == drawn and waits.result()["picture"] == drawn["picture"]
 
 
 def test_links_lead_to_views_and_routes_that_there_are(studio):

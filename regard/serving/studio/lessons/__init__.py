@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -48,14 +49,33 @@ def lesson(name: str, numbers: Mapping[str, float]) -> dict[str, Any]:
         message = f"There is no lesson {name!r:.80}. There are: {', '.join(LESSONS)}."
         raise Problem(404, message, "no_such_lesson", "name")
     values = LESSONS[name].values_of(numbers)
-    with _drawing:  # so that a class that opens a page at once has it computed once
-        picture = _picture(name, tuple(values.items()))
-    return {**LESSONS[name].values(), "numbers": values, "picture": picture}
+    with _finding:
+        drawn = _drawn(name, tuple(values.items()))
+    return {**LESSONS[name].values(), "numbers": values, "picture": drawn.picture()}
 
 
-_drawing = threading.Lock()
+_finding, _drawing = threading.Lock(), threading.Lock()
+
+
+@dataclass
+class _DrawnOnce:
+    """A picture for a class that opens it at once: the first request draws it, the others wait.
+
+    One picture is drawn at a time, since some set the seed of the process meanwhile; those that
+    have been drawn wait for none.
+    """
+
+    lesson: Lesson
+    values: dict[str, float]
+    plain: dict[str, Any] | None = None
+
+    def picture(self) -> dict[str, Any]:
+        if self.plain is None:
+            with _drawing:
+                self.plain = self.plain or plain_picture(self.lesson.draw(**self.values))
+        return self.plain
 
 
 @lru_cache(maxsize=256)
-def _picture(name: str, values: tuple[tuple[str, float], ...]) -> dict[str, Any]:
-    return plain_picture(LESSONS[name].draw(**dict(values)))
+def _drawn(name: str, values: tuple[tuple[str, float], ...]) -> _DrawnOnce:
+    return _DrawnOnce(LESSONS[name], dict(values))
