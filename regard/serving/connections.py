@@ -1,4 +1,4 @@
-"""Connections whose clients send nothing, or half of what begins a request."""
+"""Connections whose clients send nothing, or half of what begins a request, or read no answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from regard.plain_json import to_json_bytes
 from regard.serving import guards
 from regard.serving.problems import Problem
 
+UNREAD = 120.0  # seconds in which a client must read something of an answer
+
 
 class Connection(H11Protocol):
-    """A connection that is closed where the head of a request does not arrive in time.
+    """A connection that is closed where the head of a request does not arrive in time, or the
+    client reads nothing of an answer, which would stay in memory for ever.
 
     uvicorn limits the time between two requests, but neither that before the first one nor that of
     a head (request line and headers) of which a part has arrived: each such connection would keep a
@@ -22,11 +25,13 @@ class Connection(H11Protocol):
     """
 
     _head_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self._start_timer()
+        self._look_at_unread(0)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -40,12 +45,22 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._stop_timer()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP; msg: uvicorn's words."""
         problem = Problem(400, f"{msg} A request line or a header is wrong or too long.", "no_http")
         self._answer_and_close(problem)
+
+    def _look_at_unread(self, before: int) -> None:
+        """Close where nothing of an answer was read since the last look. before: bytes then."""
+        unread = self.transport.get_write_buffer_size()
+        if unread and unread == before:
+            self.transport.abort()  # to close it would wait for the client
+        else:
+            self._unread_timer = self.loop.call_later(UNREAD, self._look_at_unread, unread)
 
     def _start_timer(self) -> None:
         self._head_timer = self.loop.call_later(guards.SECONDS, self._head_is_late)

@@ -8,11 +8,12 @@ import json
 import socket
 import time
 import tracemalloc
+from contextlib import contextmanager
 
 import pytest
 from served import KEYED, ask, body_of, exchange, listening, service_of
 
-from regard.serving import guards
+from regard.serving import connections, guards
 from regard.serving.guards import Guard
 from regard.serving.routes import GETS, ROUTES
 
@@ -365,6 +366,38 @@ def test_a_malformed_request_gets_its_error_as_json(service, request_text):
         c.sendall(request_text.encode())
         head, _, body = received(c).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400") and json.loads(body)["error"]["code"] == "no_http"
+
+
+LARGE = 2**25  # bytes, more than both sides of a connection can hold
+
+
+@contextmanager
+def asking_for_much(service, monkeypatch):
+    """A client that has asked for a large answer and has read nothing of it."""
+    monkeypatch.setattr(connections, "UNREAD", 1.0)
+    monkeypatch.setattr(service.counters, "text", lambda **counts: "x" * LARGE)
+    with listening(service) as address, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", _port(address)))
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        client.settimeout(20)
+        yield client
+
+
+def test_a_client_that_does_not_read_its_answer_loses_its_connection(service, monkeypatch):
+    with asking_for_much(service, monkeypatch) as client:
+        time.sleep(5)
+        assert len(received(client)) < LARGE
+
+
+def test_a_client_that_reads_slowly_gets_its_answer(service, monkeypatch):
+    with asking_for_much(service, monkeypatch) as client:
+        size, began = 0, time.monotonic()
+        while size < LARGE and (part := client.recv(1 << 18)):
+            size += len(part)
+            if time.monotonic() - began < 4:
+                time.sleep(0.002)
+    assert size >= LARGE
 
 
 def _port(address):

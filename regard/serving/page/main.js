@@ -1,8 +1,8 @@
 // Shows the view that the address names, and draws it again when the address or the colours change.
 
-import { Api } from "./api.js";
+import { Api, ApiError } from "./api.js";
 import { button } from "./controls.js";
-import { h, put } from "./dom.js";
+import { focused, h, put } from "./dom.js";
 import { Parameters } from "./parameters.js";
 import { save } from "./save.js";
 import { views } from "./views/index.js";
@@ -19,7 +19,6 @@ function asked() {
 }
 
 async function show() {
-  if (location.hash === "#main") return; // the link that skips the navigation
   leave();
   const parameters = asked();
   const view = views.get(parameters.view);
@@ -29,6 +28,7 @@ async function show() {
   const root = h("div", { class: "view" });
   const keep = button("Save as one HTML file", () => save(root, document.title, parameters.view), { class: "save" });
   const status = h("p", { class: "status", role: "status" });
+  const focus = focused(main);
   put(main, h("div", { class: "heading" }, title, keep), status, root);
   document.title = `${view.title} · Regard studio`;
   drawNavigation(parameters);
@@ -47,6 +47,7 @@ async function show() {
     if (!leaving.signal.aborted) {
       put(status);
       main.removeAttribute("aria-busy");
+      focus(main);
     }
   }
 }
@@ -61,6 +62,18 @@ function drawNavigation(parameters) {
   put(document.querySelector("#views"), links);
 }
 
+// Errors of what was pressed in a view: of a server that has stopped, for instance.
+window.addEventListener("unhandledrejection", (event) => {
+  const error = event.reason;
+  const left = error?.name === "AbortError"; // another view is shown
+  if (left || error instanceof ApiError) event.preventDefault();
+  if (!left && error instanceof Error) put(document.querySelector("#main .status"), h("span", { role: "alert" }, error.message));
+});
+main.addEventListener("click", () => document.querySelector("#main .status [role=alert]")?.remove(), true);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address keeps the view
+  main.focus();
+});
 window.addEventListener("hashchange", show);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
 show();

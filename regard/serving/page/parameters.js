@@ -18,6 +18,12 @@ export class Parameters {
     return Number.isFinite(value) ? value : otherwise;
   }
 
+  /** The whole number of a key, at least 0; `otherwise` where it is missing or another one. */
+  index(key, otherwise = null) {
+    const value = this.number(key);
+    return Number.isInteger(value) && value >= 0 ? value : otherwise;
+  }
+
   /** Whether the address has a key. */
   has(key) {
     return this.values.has(key);

@@ -4,9 +4,11 @@ import { h } from "./dom.js";
 
 const POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
+const STYLE = fetch("page/style.css").then((response) => response.text()); // the server may stop later
+
 /** Save what a view has drawn under its title. */
 export async function save(root, title, name) {
-  const style = await (await fetch("page/style.css")).text();
+  const style = await STYLE;
   // As text: the policy of this page holds for documents that it makes, and forbids their styles.
   const text = documentOf(root, title).outerHTML.replace("</head>", () => `<style>${style}</style></head>`);
   const link = h("a", { href: URL.createObjectURL(new Blob(["<!doctype html>\n", text, "\n"], { type: "text/html" })), download: `${name}.html` });

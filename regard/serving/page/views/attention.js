@@ -1,5 +1,6 @@
 // Attention of every head as a grid of small maps, one head chosen large, one token followed.
 
+import { latest, OVERTAKEN } from "../api.js";
 import { button, choice, chosenModel, controls, field, submit, textArea } from "../controls.js";
 import { clipped, h, probability, put, shown, svg } from "../dom.js";
 import { headGrid, kindName, kindsOf } from "../heads.js";
@@ -36,7 +37,8 @@ export async function render(root, parameters, api) {
   const chosen = selection(parameters, layers);
   const large = h("section", { class: "large", "aria-live": "polite" });
   const labels = result.labels[kind];
-  const show = () => drawHead(large, parameters, api, { ...asked, kind, ...chosen }, relative);
+  const ask = latest((fields) => api.ask("studio/head", fields));
+  const show = () => drawHead(large, parameters, ask, { ...asked, kind, ...chosen }, relative);
   const grid = headGrid(
     layers,
     `Heads of the ${kindName(kind)}`,
@@ -77,8 +79,10 @@ function selection(parameters, layers) {
   return { layer: layer.layer, head };
 }
 
-async function drawHead(large, parameters, api, asked, relative) {
-  const { result } = await api.ask("studio/head", asked);
+async function drawHead(large, parameters, ask, asked, relative) {
+  const answer = await ask(asked);
+  if (answer === OVERTAKEN) return;
+  const { result } = answer;
   const head = { matrix: roots(result.roots), ...result, own: asked.kind !== "cross" };
   const { queries, keys } = head;
   const name = `Layer ${asked.layer}, head ${asked.head}`;
@@ -89,8 +93,8 @@ async function drawHead(large, parameters, api, asked, relative) {
   };
   const masked = new Parameters("masked_heads", "").address({ model: asked.model, text: asked.texts, second: asked.second, kind: asked.kind, masked: `${asked.layer}:${asked.head}` });
   put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: masked }, "mask this head")), map(head, name, relative, follow), followed);
-  const token = parameters.number("token", queries.length > 1 ? Math.floor(queries.length / 2) : 0);
-  drawFollowed(followed, head, Math.min(Math.max(0, token), queries.length - 1), relative, follow);
+  const token = parameters.index("token", Math.floor(queries.length / 2));
+  drawFollowed(followed, head, Math.min(token, queries.length - 1), relative, follow);
 }
 
 // The map of one head. The pointer or the arrow keys choose a cell, whose weight stands below.

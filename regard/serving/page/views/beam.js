@@ -28,7 +28,7 @@ export async function render(root, parameters, api) {
   const nodes = withDepth(result);
   const last = Math.max(...nodes.map((one) => one.depth));
   const picture = h("div", { class: "scrolls tree", tabindex: "0", role: "region", "aria-label": "Tree of the search" });
-  const state = { step: Math.min(last, parameters.number("step", last)), pruned: parameters.text("pruned") !== "no" };
+  const state = { step: Math.min(last, parameters.index("step", last)), pruned: parameters.text("pruned") !== "no" };
   const draw = () => {
     put(picture, tree(nodes, state));
     put(count, `${state.step} of ${last}`);

@@ -1,5 +1,6 @@
 // Heads masked, and the answer compared with that of all heads.
 
+import { latest, OVERTAKEN } from "../api.js";
 import { choice, chosenModel, controls, field, submit, textArea } from "../controls.js";
 import { h, probability, put } from "../dom.js";
 import { headGrid, kindName, kindsOf } from "../heads.js";
@@ -25,6 +26,7 @@ export async function render(root, parameters, api) {
   }
   const layers = result.layers.filter((one) => one.kind === kind);
   const masked = new Set(headsOf(parameters.text("masked"), layers));
+  const ask = latest((fields) => api.ask("studio/masked_heads", fields));
   const compared = h("section", { "aria-live": "polite" });
   const grid = headGrid(
     layers,
@@ -36,12 +38,12 @@ export async function render(root, parameters, api) {
       if (!masked.delete(name)) masked.add(name);
       pressed.setAttribute("aria-pressed", String(masked.has(name)));
       parameters.set({ kind, masked: [...masked].join(",") });
-      await compare(compared, api, asked, kind, masked);
+      await compare(compared, ask, asked, kind, masked);
     },
   );
   grid.classList.add("switches");
   root.append(h("p", { class: "note" }, "Press a head to mask it, or to unmask it; each row is a layer. A masked head adds nothing to the result (Michel et al. 2019, equation 1 with ξ = 0)."), grid, compared);
-  await compare(compared, api, asked, kind, masked);
+  await compare(compared, ask, asked, kind, masked);
 }
 
 // "2:1,3:4" -> those of them that the model has.
@@ -50,11 +52,14 @@ function headsOf(text, layers) {
   return text.split(",").filter((one) => there.has(one));
 }
 
-async function compare(box, api, asked, kind, masked) {
+async function compare(box, ask, asked, kind, masked) {
   const masked_heads = [...masked].map((one) => one.split(":").map(Number)).map(([layer, head]) => ({ kind, layer, head }));
-  const { result } = await api.ask("studio/masked_heads", { ...asked, masked_heads });
-  const heading = h("h2", {}, masked.size ? `Without ${[...masked].map((one) => `head ${one.replace(":", ".")}`).join(", ")}` : "With all heads");
-  const note = h("small", {}, masked.size ? "Layer and number of each head." : "");
+  const heads = [...masked];
+  const answer = await ask({ ...asked, masked_heads });
+  if (answer === OVERTAKEN) return;
+  const { result } = answer;
+  const heading = h("h2", {}, heads.length ? `Without ${heads.map((one) => `head ${one.replace(":", ".")}`).join(", ")}` : "With all heads");
+  const note = h("small", {}, heads.length ? "Layer and number of each head." : "");
   put(box, heading, note, "cosine" in result ? vectors(result) : answers(result));
 }
 

@@ -1,5 +1,6 @@
 // The next token as bars under temperature, top-k and top-p; text generated token by token.
 
+import { latest, OVERTAKEN } from "../api.js";
 import { button, chosenModel, controls, field, numberInput, slider, submit, textArea } from "../controls.js";
 import { clipped, h, probability, put, shown } from "../dom.js";
 
@@ -14,27 +15,21 @@ export async function render(root, parameters, api) {
   const text = parameters.text("text", EXAMPLE);
   const start = controls((values) => parameters.go({ ...values, chosen: null }), model.field, field("Text", textArea("text", text)), submit("Start"));
   const drawn = h("section", { "aria-live": "polite" });
-  root.append(start, filters(parameters, () => step()), drawn);
-  const ask = async () => (await api.ask("studio/next", { model: model.name, texts: text, ...options(parameters), chosen: chosenOf(parameters) })).result;
-  let latest = 0;
-  async function step() {
-    const number = ++latest;
-    const result = await ask().catch((error) => error);
-    if (number !== latest) return; // a later one has been asked for
-    if (result instanceof Error) {
-      if (result.name !== "AbortError") put(drawn, h("p", { role: "alert", class: "error" }, result.message), back(parameters, step));
-      return;
-    }
-    put(drawn, written(result, parameters, step), buttons(result, parameters, step, ask), bars(result, parameters, step));
+  root.append(start, filters(parameters, () => step(chosenOf(parameters))), drawn);
+  const ask = latest(async (chosen) => (await api.ask("studio/next", { model: model.name, texts: text, ...options(parameters), chosen })).result);
+  // Show what follows these tokens, and draw so many more, until something else is pressed.
+  async function step(chosen, more = 0) {
+    parameters.set({ chosen: chosen.join(",") });
+    const result = await ask(chosen).catch((error) => error);
+    if (result === OVERTAKEN || result.name === "AbortError") return;
+    if (result instanceof Error) put(drawn, h("p", { role: "alert", class: "error" }, result.message), back(chosen, step));
+    else put(drawn, written(result, chosen, step), buttons(result, chosen, step), bars(result, chosen, step));
+    if (more > 0 && result.ended === false) await step([...chosen, result.drawn], more - 1);
   }
-  await step();
+  await step(chosenOf(parameters));
 }
 
 const chosenOf = (parameters) => parameters.text("chosen").split(",").filter((one) => /^\d+$/.test(one)).map(Number);
-
-function add(parameters, id) {
-  parameters.set({ chosen: [...chosenOf(parameters), id].join(",") });
-}
 
 // The options of the request that the address has; what is left out does nothing.
 function options(parameters) {
@@ -72,13 +67,10 @@ function filters(parameters, changed) {
   );
 }
 
-function written(result, parameters, step) {
+function written(result, chosen, step) {
   const before = result.read.map((token) => h("span", { class: "piece" }, shown(token)));
   const after = result.chosen.map((one, at) => {
-    const keep = () => {
-      parameters.set({ chosen: chosenOf(parameters).slice(0, at).join(",") });
-      step();
-    };
+    const keep = () => step(chosen.slice(0, at));
     const hint = `${one.token}: probability ${probability(Math.exp(one.log_prob))}. Press to go back before it.`;
     return h("button", { type: "button", class: "piece chosen", title: hint, onclick: keep }, shown(one.token));
   });
@@ -87,27 +79,12 @@ function written(result, parameters, step) {
   return h("div", {}, h("p", { class: "pieces" }, before, h("span", { "aria-hidden": "true" }, " → "), after), h("p", { class: "generated" }, about, h("b", {}, result.text)));
 }
 
-function back(parameters, step) {
-  const undo = () => {
-    parameters.set({ chosen: chosenOf(parameters).slice(0, -1).join(",") });
-    step();
-  };
-  return button("Back", undo, { class: "only-live", disabled: chosenOf(parameters).length === 0 });
+function back(chosen, step) {
+  return button("Back", () => step(chosen.slice(0, -1)), { class: "only-live", disabled: chosen.length === 0 });
 }
 
-function buttons(result, parameters, step, ask) {
-  const take = (which) => () => {
-    add(parameters, result[which]);
-    step();
-  };
-  const many = async () => {
-    let now = result;
-    for (let count = 0; count < MANY && !now.ended; count++) {
-      add(parameters, now.drawn);
-      now = await ask();
-    }
-    step();
-  };
+function buttons(result, chosen, step) {
+  const take = (which, more = 0) => () => step([...chosen, result[which]], more);
   const live = (text, pressed) => button(text, pressed, { class: "only-live", disabled: result.ended });
   return h(
     "p",
@@ -116,20 +93,17 @@ function buttons(result, parameters, step, ask) {
     " ",
     live("Sample one", take("drawn")),
     " ",
-    live(`Sample ${MANY}`, many),
+    live(`Sample ${MANY}`, take("drawn", MANY - 1)),
     " ",
-    back(parameters, step),
+    back(chosen, step),
     result.ended ? " The text has ended." : "",
   );
 }
 
-function bars(result, parameters, step) {
+function bars(result, chosen, step) {
   const full = Math.max(...result.next.flatMap((one) => [one.probability, one.filtered]), 1e-9);
   const row = (one) => {
-    const take = () => {
-      add(parameters, one.id);
-      step();
-    };
+    const take = () => step([...chosen, one.id]);
     const bar = (value, name) => {
       const inner = h("span", { class: name });
       inner.style.width = `${(100 * value) / full}%`;

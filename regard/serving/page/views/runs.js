@@ -66,15 +66,16 @@ async function follow(root, api, name) {
     return run;
   };
   const first = await draw();
-  if (first.ended === null) again(root, draw, first.quiet).catch((error) => error.name !== "AbortError" && put(state, error.message));
+  const said = (error) => put(state, error.message); // a server that was stopped may be started again
+  if (first.ended === null) again(root, () => draw().catch(said), first.quiet);
 }
 
 // Draws until the run ends or another view is shown; a run that is quiet is asked less often.
 async function again(root, draw, quiet) {
   while (await later(root, quiet < QUIET ? 1 : 5)) {
     const run = await draw();
-    if (run.ended !== null) return;
-    quiet = run.quiet;
+    if (run.ended) return;
+    quiet = run.quiet ?? 0;
   }
 }
 
