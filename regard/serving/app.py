@@ -103,7 +103,7 @@ class Service:
     async def post(self, request: Http) -> Response:
         """The answer to a request of `ROUTES`."""
         models, route = self._models(), self.page.routes[path_of(request)]
-        body = await read_body(request.receive)
+        body = await _body_of(request)
         large = len(body) > SMALL
         fields = await _called(large, fields_of, body, route)
         served = models.named(fields.model)
@@ -123,7 +123,7 @@ class Service:
         """The answer to a request that no model computes."""
         self._models()
         route = self.page.routes_without_model[path_of(request)]
-        fields = fields_of(await read_body(request.receive), route)
+        fields = fields_of(await _body_of(request), route)
         return _json(await run_in_threadpool(route.answer, fields))
 
     def _submitted(self, work: Work, path: str, finished: Callable[[], None]) -> QueuedRequest:
@@ -243,6 +243,19 @@ class Service:
             return response
 
         return endpoint
+
+
+async def _body_of(request: Http) -> bytes:
+    """The body of a request.
+
+    Raises:
+        Problem: it is compressed; for others see `read_body`.
+    """
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        message = f"The body must not be compressed, but its Content-Encoding is {coding:.40}."
+        raise Problem(415, message, "unsupported_encoding", headers={"Connection": "close"})
+    return await read_body(request.receive)
 
 
 def path_of(request: Http) -> str:

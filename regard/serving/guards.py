@@ -128,7 +128,8 @@ async def _body(receive: Receive) -> bytes:
             break
     if size > MOST_BYTES:
         message = (
-            f"The body must have at most {MOST_BYTES:,} bytes. Send the texts in several requests."
+            f"The body must have at most {MOST_BYTES:,} bytes. Send fewer texts in a request, or a "
+            "smaller image."
         )
         raise Problem(413, message, "body_too_large", headers={"Connection": "close"})
     return b"".join(parts)

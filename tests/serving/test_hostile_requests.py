@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import itertools
 import json
 import socket
@@ -115,6 +116,15 @@ def test_a_key_may_have_any_letters_and_its_scheme_any_case(folders):
     for wrong in ("Basic", "Bearer "):
         headers = {"Authorization": f"{wrong} {sent}"}
         assert ask(service, "/health", headers=headers).status == 401
+
+
+def test_a_compressed_body_is_415(service):
+    for path in ("/tag", "/tokenize"):
+        for coding in ("gzip", "br", "gzip, identity"):
+            headers = {"Content-Encoding": coding}
+            answered = ask(service, path, gzip.compress(sent(TAG)), headers=headers)
+            assert answered.status == 415 and coding in answered.message
+    assert ask(service, "/tag", TAG, headers={"Content-Encoding": "Identity"}).status == 200
 
 
 def test_bodies_of_two_megabytes_are_read_and_of_three_rejected(service):

@@ -326,6 +326,20 @@ def test_tokens_that_are_drawn_one_by_one_are_those_of_sampling(studio, name):
     assert found["text"] == task.tokenizer.for_targets.decode(expected.tokens)
 
 
+def test_no_view_advises_an_option_that_the_page_lacks(studio):
+    """Every route of a view and every model, with a text longer than any of them reads."""
+    long, models = 0, studio.models.all
+    for path, route in studio.page.routes.items():
+        if path.startswith("/studio/"):
+            for name in models:
+                body = {**route.example, "model": name, "texts": "the old cat " * 90}
+                answered = ask(studio, path, body)
+                if answered.status == 400:
+                    long += "tokens" in answered.message
+                    assert not re.search(r"\b[a-z_]+='", answered.message), (path, name)
+    assert long > 5
+
+
 def test_tokens_that_were_chosen_must_fit(studio):
     body = {"model": "language-modeling-gpt2", "texts": "the cat"}
     answered = ask(studio, "/studio/next", {**body, "chosen": [10**6]})

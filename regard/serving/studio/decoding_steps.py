@@ -95,10 +95,10 @@ def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[dic
     ]
 
 
-def _source(task: TaskVerbs, text: str) -> tuple[Sequences, Any]:
+def _source(task: TaskVerbs, text: str, **options: Any) -> tuple[Sequences, Any]:
     """The ids that the model reads or continues, and how the task decodes."""
     with read_whole():
-        rows, method = task.decoding_inputs([checked_text(text, 0)])
+        rows, method = task.decoding_inputs([checked_text(text, 0)], **options)
     ids = [int(number) for number in np.asarray(rows[0])]
     device = next(task.model.parameters()).device
     return Sequences.of([ids], task.model.config.pad).to(device), method
@@ -138,10 +138,9 @@ def beam_searches(task: TaskVerbs, items: list[str], options: dict[str, Any]) ->
 
 
 def _search(task: TaskVerbs, text: str, options: dict[str, Any]) -> dict[str, Any]:
-    rows, method = task.decoding_inputs([checked_text(text, 0)], **options)
+    source, method = _source(task, text, **options)
     if not isinstance(method, Beam):
         raise ConfigError("`beams` must be at least 2: with one beam nothing is a tree.")
-    source, _ = _source(task, text)
     trace = BeamTrace(method.size)
     found = replace(method, n_best=method.size).run(task.model, source, trace)[0]
     tree = trace.tree(task.tokenizer.for_targets.label, found[0])
