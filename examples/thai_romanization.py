@@ -5,7 +5,8 @@
 
 It writes Thai names in Latin letters. `Romanizer` is its wiring, with parts of Regard; its weights
 come from two ONNX files in the package `pythainlp`. The folder that is written is used as any
-other after `import thai_romanization`: with beams, in batches, with a picture of its attention.
+other after `regard.register("thai-romanizer", Romanizer)`: with beams, in batches, with a picture
+of its attention.
 
     source x -> embed -> LSTM in both directions -> memory h_j
     s_0 = [last state ahead; last state back]
@@ -122,13 +123,11 @@ class Romanizer(nn.Module, EncoderDecoder[RomanizerState]):
         return torch.stack(states, 1), RomanizerState(hidden, state.source)
 
 
-regard.register("thai-romanizer", Romanizer)
-
-
 def main(folder: str) -> None:
     """Convert the weights, save them, and compare with the published program."""
     from pythainlp.transliterate.thai2rom_onnx import romanize
 
+    regard.register("thai-romanizer", Romanizer)
     published = corpus()
     regard.save(converted(published), folder)
     task = regard.load(folder)
