@@ -160,6 +160,10 @@ def test_a_new_model_is_estimated_with_and_without_data(tmp_path):
     # Beside the 16 words there are [CLS] and [SEP]; there is one output less.
     assert assumed.totals()["parameters"] == wanted + 2 * 128 - 129
     assert "18 tokens, as the recipe says" in assumed.vocabulary and "train.tsv" in assumed.batch
+    copied = recipe.read_text().replace('kind = "words"\nvocab_size = 16', 'path = "none"')
+    (tmp_path / "copied.toml").write_text(copied)
+    unknown = estimate(tmp_path / "copied.toml", measure=False).vocabulary
+    assert unknown.endswith(f"assumed: {tmp_path / 'none'} is not there")
     (tmp_path / "train.tsv").write_text(data_of("classification")[1])
     known = estimate(recipe, measure=False)
     missing = 16 - int(known.vocabulary.split()[0])  # the text has fewer words than were allowed

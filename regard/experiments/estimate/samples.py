@@ -201,7 +201,8 @@ def _assumed_tokenizer(recipe: Any) -> tuple[Tokenizer, str]:
         return tokenizer, f"{tokenizer.vocab_size:,} tokens, {_origin(recipe)}"
     words = section.model_copy(update={"kind": "words", "path": None})
     made = words.build(lambda: (f"w{number}" for number in range(section.vocab_size)))
-    return made, f"{made.vocab_size:,} tokens, as the recipe says"
+    why = "as the recipe says" if section.path is None else f"assumed: {section.path} is not there"
+    return made, f"{made.vocab_size:,} tokens, {why}"
 
 
 def _with_rows_within(recipe: Any, limit: int | None) -> Any:
