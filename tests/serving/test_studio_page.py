@@ -323,7 +323,7 @@ def pressed_at_once(page, *names):
     )
 
 
-def test_what_is_pressed_twice_continues_what_is_drawn(page, address):
+def test_a_token_pressed_twice_continues_the_drawn_text(page, address):
     """The second press would add the token that was drawn for another context."""
     open_view(page, address, "#next?text=the+cat&temperature=1")
     pressed_at_once(page, "Sample one", "Sample one")
@@ -375,7 +375,7 @@ def focus(page):
     return page.evaluate("document.activeElement.name || document.activeElement.textContent")
 
 
-def test_what_is_pressed_keeps_the_focus_where_it_is_drawn_again(page, address):
+def test_a_pressed_button_keeps_the_focus_after_a_redraw(page, address):
     open_view(page, address, "#next?text=the+cat&temperature=1")
     page.focus("text=Most probable")
     for count in (1, 2):
