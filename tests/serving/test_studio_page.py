@@ -411,5 +411,7 @@ def test_curves_are_drawn_again_after_the_server_has_not_answered(page, address)
     page.evaluate("() => { window.kept = window.fetch; }")
     page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
     page.wait_for_selector("text=The server does not answer", timeout=10_000)
+    assert page.query_selector("text=training · update") is None
     page.evaluate("() => { window.fetch = window.kept; }")
-    page.wait_for_selector("text=training · update", timeout=10_000)
+    drawn = page.wait_for_selector("text=training · update", timeout=10_000)
+    assert drawn is not None and drawn.is_visible()
