@@ -43,7 +43,7 @@ class Server:
     def __init__(self, tasks: dict[str, Any], prefix_bytes: int):
         import uvicorn
 
-        from regard.serving.app import Service, application
+        from regard.serving.app import Application, Service
         from regard.serving.counters import RequestCounters
         from regard.serving.engine import Engine
         from regard.serving.loading import served_model
@@ -58,7 +58,7 @@ class Server:
             one.bind(("127.0.0.1", 0))
             self.port = one.getsockname()[1]
         config = uvicorn.Config(
-            application(service), port=self.port, log_level="error", lifespan="off"
+            Application(service), port=self.port, log_level="error", lifespan="off"
         )
         self.server = uvicorn.Server(config)
         sys.setswitchinterval(SWITCH)

@@ -7,18 +7,16 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request as Http
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route as HttpRoute
+from starlette.types import Receive, Scope, Send
 
 from regard.plain_json import to_json, to_json_bytes
 from regard.schema import checked, parse_json
@@ -35,6 +33,7 @@ from regard.serving.streams import EventStream, GrowingTexts
 from regard.serving.tokens import tokenizer_info
 from regard.serving.work import Work
 
+Answer = Callable[[Http], Awaitable[Response]]
 JSON = "application/json"
 SMALL, FEW = 2**14, 16  # bytes of a body, and results, that do not keep other requests waiting
 BODY = "The body"  # how errors name it
@@ -224,25 +223,21 @@ class Service:
 
     # ---- all requests
 
-    def guarded(self, answer: Callable[[Http], Awaitable[Response]]) -> Any:
+    async def guarded(self, answer: Answer, request: Http) -> Response:
         """An answer behind the guard, with errors as JSON, counted."""
-
-        async def endpoint(request: Http) -> Response:
-            began, path = time.monotonic(), path_of(request)
-            try:
-                self.guard.check(request.headers)
-                response = await answer(request)
-            except ClientDisconnected:
-                response = Response(status_code=DISCONNECTED)
-            except Exception as error:
-                response = failure(error)
-            known = path if path in self.page.asked or path in GETS else "other"
-            self.counters.add("regard_requests_total", path=known, status=response.status_code)
-            seconds = time.monotonic() - began
-            self.counters.add("regard_request_seconds_total", seconds, path=known)
-            return response
-
-        return endpoint
+        began, path = time.monotonic(), path_of(request)
+        try:
+            self.guard.check(request.headers)
+            response = await answer(request)
+        except ClientDisconnected:
+            response = Response(status_code=DISCONNECTED)
+        except Exception as error:
+            response = failure(error)
+        known = path if path in self.page.asked or path in GETS else "other"
+        self.counters.add("regard_requests_total", path=known, status=response.status_code)
+        seconds = time.monotonic() - began
+        self.counters.add("regard_request_seconds_total", seconds, path=known)
+        return response
 
 
 async def _body_of(request: Http) -> bytes:
@@ -347,44 +342,41 @@ async def _disconnected(request: Http) -> None:
         pass
 
 
-def application(service: Service) -> Starlette:
-    """The ASGI application of a service."""
-    gets = {
-        "/health": service.health,
-        "/metrics": service.metrics,
-        "/v1/models": service.list_models,
-        "/tokenizer_info": service.tokenizer,
-        "/openapi.json": service.description,
-    }
-    routes = [HttpRoute(path, service.guarded(answer)) for path, answer in gets.items()]
-    routes += [HttpRoute(path, service.guarded(service.file)) for path in service.page.files]
-    page, asked = service.page, service.page.asked
-    for paths, answer in (
-        (page.routes, service.post),
-        (page.routes_without_model, service.post_without_model),
-    ):
-        routes += [HttpRoute(path, service.guarded(answer), methods=["POST"]) for path in paths]
+class Application:
+    """The ASGI application of a service: each path has one method, and no pattern."""
 
-    async def refused(request: Http, error: Exception) -> Response:
-        async def answer(request: Http) -> Response:
-            raise _no_route(request, error, asked)
+    def __init__(self, service: Service):
+        page, self.service = service.page, service
+        gets: dict[str, Answer] = {
+            "/health": service.health,
+            "/metrics": service.metrics,
+            "/v1/models": service.list_models,
+            "/tokenizer_info": service.tokenizer,
+            "/openapi.json": service.description,
+            **dict.fromkeys(page.files, service.file),
+        }
+        posts: dict[str, Answer] = {
+            **dict.fromkeys(page.routes, service.post),
+            **dict.fromkeys(page.routes_without_model, service.post_without_model),
+        }
+        self.answers = {
+            **{(method, path): gets[path] for path in gets for method in ("GET", "HEAD")},
+            **{("POST", path): posts[path] for path in posts},
+        }
 
-        found: Response = await service.guarded(answer)(request)
-        return found
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI's specification."""
+        request = Http(scope, receive, send)
+        found = self.answers.get((request.method, path_of(request)), self._without_route)
+        response = await self.service.guarded(found, request)
+        await response(scope, receive, send)
 
-    app = Starlette(routes=routes, exception_handlers={404: refused, 405: refused})
-    app.router.redirect_slashes = False  # a redirect would pass no guard
-    return app
-
-
-def _no_route(request: Http, error: Exception, asked: Collection[str]) -> Problem:
-    path = path_of(request)
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        method = "POST" if path in asked else "GET"
-        allowed = {"Allow": "POST" if path in asked else "GET, HEAD"}
-        message = f"{path} needs the method {method}."
-        return Problem(405, message, "wrong_method", headers=allowed)
-    known = ", ".join([*asked, *GETS])
-    return Problem(
-        404, f"This server has no path {path!r:.80}. Its paths: {known}.", "no_such_path"
-    )
+    async def _without_route(self, request: Http) -> Response:
+        path, asked = path_of(request), self.service.page.asked
+        allowed = [method for method, known in self.answers if known == path]
+        if allowed:
+            message = f"{path} needs the method {allowed[0]}."
+            raise Problem(405, message, "wrong_method", headers={"Allow": ", ".join(allowed)})
+        known = ", ".join([*asked, *GETS])
+        message = f"This server has no path {path!r:.80}. Its paths: {known}."
+        raise Problem(404, message, "no_such_path")

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from regard.serving.app import Service, application
+from regard.serving.app import Application, Service
 from regard.serving.connections import Connection
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
@@ -81,7 +81,7 @@ class _Server(uvicorn.Server):
     def __init__(self, service: Service, options: ServerOptions):
         super().__init__(
             uvicorn.Config(
-                application(service),
+                Application(service),
                 host=options.host,
                 port=options.port,
                 log_level="warning",

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import TypeVar
@@ -42,16 +43,28 @@ def even_batches(
     inputs: InputArrays, pad: int | None, max_tokens: int, concurrent: int
 ) -> PaddedBatches:
     """All inputs once, longest first, in batches of at most `max_tokens`; so many of about the same
-    size that none of `concurrent` threads waits for the others at the end.
+    number of tokens that none of `concurrent` threads waits for the others at the end.
     """
     whole = inputs.longest_first(pad, max_tokens=max_tokens)
     lengths = np.stack([column.lengths for column in whole.columns]).max(0)
-    total, longest = int(lengths.sum()), int(lengths.max())
-    if concurrent == 1 or total < concurrent * FEWEST_TOKENS:
+    if concurrent == 1 or lengths.sum() < concurrent * FEWEST_TOKENS:
         return whole
-    rounds = -(-total // (concurrent * max(longest, max_tokens - longest)))
-    even = -(-total // (concurrent * rounds)) + longest
-    return inputs.longest_first(pad, max_tokens=min(max_tokens, even))
+    order = np.concatenate(whole.indices)
+    order = order[np.argsort(-lengths[order], kind="stable")]
+    count = -(-len(whole) // concurrent) * concurrent
+    while count < len(order):
+        batches = _even(order, lengths[order], count)
+        if all(len(one) == 1 or len(one) * lengths[one[0]] <= max_tokens for one in batches):
+            return replace(whole, indices=batches)
+        count += concurrent
+    return whole
+
+
+def _even(order: np.ndarray, lengths: np.ndarray, count: int) -> list[np.ndarray]:
+    """The inputs in `order`, of these lengths, in `count` parts of about as many tokens each."""
+    ends = lengths.cumsum()
+    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
+    return [part for part in np.split(order, np.unique(cuts + 1)) if len(part)]
 
 
 def computed(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from regard.serving.app import Service, application
+from regard.serving.app import Application, Service
 from regard.serving.connections import Connection
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
@@ -77,7 +77,7 @@ def listening(service: Service) -> Iterator[str]:
     import uvicorn
 
     port = free_port()
-    app = application(service)
+    app = Application(service)
     config = uvicorn.Config(app, port=port, log_level="error", lifespan="off", http=Connection)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -139,7 +139,7 @@ async def exchange(
                 await asyncio.sleep(1e6)
             answered.parts.append(message.get("body", b""))
 
-    await application(service)(scope, receive, send)
+    await Application(service)(scope, receive, send)
     return answered
 
 

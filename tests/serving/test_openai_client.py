@@ -9,7 +9,7 @@ import pytest
 openai = pytest.importorskip("openai")
 httpx = pytest.importorskip("httpx2")
 
-from regard.serving.app import application  # noqa: E402
+from regard.serving.app import Application  # noqa: E402
 
 MODEL = "language-modeling-gpt2"
 
@@ -18,7 +18,7 @@ def asked(service, ask):
     """What `ask(client)` gives, with a client of the service."""
 
     async def run():
-        transport = httpx.ASGITransport(app=application(service))
+        transport = httpx.ASGITransport(app=Application(service))
         async with httpx.AsyncClient(transport=transport) as http:
             client = openai.AsyncOpenAI(
                 base_url="http://localhost/v1", api_key="-", http_client=http, max_retries=0

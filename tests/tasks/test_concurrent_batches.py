@@ -198,3 +198,15 @@ def test_even_batches_hold_every_input_once_and_keep_the_limit(seed, monkeypatch
     assert numbers == [*range(len(rows))]
     assert all(batch.texts.ids.numel() <= max(limit, 30) for batch in batches)
     assert len(batches) > 1 or sum(sizes) < 16
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_even_batches_give_each_thread_about_as_many_tokens(seed, monkeypatch):
+    monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
+    draw = random.Random(seed)
+    sizes = [draw.randint(1, 30) for _ in range(draw.randint(60, 200))]
+    rows = [EncoderInput([1] * size, [0] * size, (0,), (size,)) for size in sizes]
+    for limit in (max(sizes) * len(sizes), 400):
+        batches = [*even_batches(EncodedInputs.of(rows), 0, limit, 2)]
+        tokens = [int(batch.texts.lengths.sum()) for batch in batches]
+        assert len(batches) % 2 == 0 and max(tokens) - min(tokens) < 2 * max(sizes)
