@@ -54,6 +54,7 @@ class Embedding(EncoderTask):
     columns = (0, 1, 2)
     Recipe: ClassVar[type[Recipe] | None] = VectorsRecipe
     goal = ("loss", "min")
+    score_options = ("teacher.path",)
     metric_names = ("loss", "cosine")
     teacher: VectorTeacher | None = None
 

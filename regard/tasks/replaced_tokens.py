@@ -143,6 +143,7 @@ class ReplacedTokenDetection(EncoderTask):
     head = "replaced"
     Recipe: ClassVar[type[Recipe] | None] = ReplacedTokensRecipe
     goal = ("loss", "min")
+    score_options = ("objective.weight",)
     items: ClassVar[str] = "tokens"
     objective = ReplacedTokensObjective()
     masked: MaskedLanguageModeling | None = None

@@ -82,6 +82,8 @@ class TaskVerbs:
     aux_lm: a second objective, the prediction of the next token, where training has it.
     input_format: how texts become encoder inputs; None where the task has no encoder.
     goal: the score that tells which weights are best, and "max" or "min".
+    score_options: dotted names of options outside [data] and [evaluation] on which that score
+        depends, so that models with different ones cannot be compared by it.
     method: how texts are decoded.
     half_precision: the type of half precision of the weights in the folder that the task was loaded
         from, in which they are saved again; None for another type.
@@ -94,6 +96,7 @@ class TaskVerbs:
     items: ClassVar[str] = "tokens"
     limited: ClassVar[str] = "text"
     reads_images: ClassVar[bool] = False
+    score_options: ClassVar[tuple[str, ...]] = ()
     usual: Mapping[str, float] = MappingProxyType({})
     aux_lm: Any = None
     input_format: InputFormat | None = None

@@ -26,6 +26,7 @@ from regard.experiments.compare.conditions import check_equal, conditions_of
 from regard.experiments.compare.results import ComparisonResults, Outcome
 from regard.experiments.compare.worker import measure, peak_memory
 from regard.experiments.runs import read_recipe, train
+from regard.experiments.sweep import sweep
 from regard.file_writing import locked
 from regard.training import Interrupted
 
@@ -419,3 +420,29 @@ def test_the_folder_of_a_run_is_no_recipe_and_the_error_says_what_to_do(tmp_path
         assert f"regard compare {tmp_path}/run/recipe.toml OTHER.toml" in str(said.value)
         assert f"regard evaluate {tmp_path}/run" in str(said.value)
     assert not (tmp_path / "out").exists()
+
+
+SCORED = {  # by its task: an option outside the data on which the validation score depends
+    "replaced-tokens": ("objective.weight", 50.0, 5.0, '[tokenizer]\n[data]\ntrain = ["{}"]\n'),
+    "embedding": ("teacher.path", "one", "other", '[data]\ntrain = "{}"\n'),
+}
+
+
+@pytest.mark.parametrize("task", SCORED)
+def test_scores_that_depend_on_an_option_need_one_value_of_it(task, tmp_path):
+    """ELECTRA's weighted sum of two losses, and the distance from the vectors of a teacher."""
+    option, value, other, sections = SCORED[task]
+    section, _, name = option.partition(".")
+    (tmp_path / "lines.txt").write_text("the cat sat\n" * 9)
+    files = [tmp_path / "first.toml", tmp_path / "second.toml"]
+    for file, chosen in zip(files, (value, other), strict=True):
+        file.write_text(
+            f'task = "{task}"\n{sections.format(tmp_path / "lines.txt")}'
+            f'[model]\nname = "electra"\n[training]\nupdates = 2\n'
+            f"[{section}]\n{name} = {json.dumps(chosen)}\n"
+        )
+    told = f"\n  {option}: {value!r} in .*, {other!r} in "
+    with pytest.raises(ConfigError, match=told):
+        compare(files, out=tmp_path / "out", show="none")
+    with pytest.raises(ConfigError, match=told):
+        sweep(files[0], over={option: [value, other]}, by="grid", out=tmp_path / "s", show="none")

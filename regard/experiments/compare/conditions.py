@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from regard.data import hash_of
 from regard.errors import ConfigError
 from regard.experiments.recipe_options import read_recipe
 from regard.recipe import read
+from regard.tasks import task_class
 
 BUDGET = ("tokens", "epochs", "updates")
 HINT = "Make them equal, for all recipes at once with name=value."
@@ -31,7 +34,14 @@ def conditions_of(recipe: Any, checksums: dict[str, str]) -> dict[str, Any]:
     if "updates" in budget:
         budget["batches an update"] = options.accumulate
     shared["data"] = _by_content(shared["data"], checksums)
-    return {**shared, "budget": budget, "validation": asdict(options.validation)}
+    scored = _options(recipe, task_class(recipe.task).score_options)
+    return {**shared, **scored, "budget": budget, "validation": asdict(options.validation)}
+
+
+def _options(recipe: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The values of options by their dotted names."""
+    whole = recipe.model_dump(mode="json")
+    return {name: reduce(getitem, name.split("."), whole) for name in names}
 
 
 def check_equal(conditions: Mapping[str, Mapping[str, Any]], hint: str = HINT) -> None:
