@@ -15,7 +15,7 @@ import numpy as np
 from regard import decoding
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import eos_tokens
-from regard.errors import ConfigError, TextError
+from regard.errors import ConfigError, TextError, TextTooLong
 from regard.serving.generated_text import GeneratedText, text_of
 from regard.serving.generation import Generation
 from regard.serving.requests import Completion, OpenAIEmbedding, Sampled
@@ -52,9 +52,11 @@ def completion(served: ServedModel, request: Completion) -> Work:
     task = _language_model(served)
     method = decoding.with_options(task.method, **decoding_options(request))
     most, stops = request.max_tokens, stops_of(request)
-    limited = {"max_tokens": most or None}
-    hint = "Shorten the prompt, or lower `max_tokens`." if most else "Shorten the prompt."
-    prompts = fitted_prompts(_prompt_ids(task, request), task.context, "error", limited, hint)
+    try:
+        ids = _prompt_ids(task, request)
+        prompts = fitted_prompts(ids, task.context, "error", {"max_tokens": most or None})
+    except TextTooLong as error:
+        raise error.without_option() from None
     generation = None
     if most:
         generation = Generation.of(served.batch, task.tokenizer, prompts, prompts, method, stops)

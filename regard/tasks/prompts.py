@@ -11,7 +11,7 @@ from typing import Any
 
 from regard import decoding
 from regard.decoding.hypothesis import Hypothesis
-from regard.errors import TextError, TextTooLong
+from regard.errors import TextTooLong
 from regard.tasks.batching import TooLong, check_too_long
 from regard.text import Tokenizer
 
@@ -33,14 +33,11 @@ def fitted_prompts(
     limit: int | None,
     too_long: TooLong,
     options: Mapping[str, Any],
-    hint: str = "",
 ) -> list[list[int]]:
     """The ids of prompts; long ones lose their beginning.
 
-    hint: what the error for a long one tells to do, where nobody can set `too_long`.
-
     Raises:
-        TextError: a prompt is too long and `too_long` is "error".
+        TextTooLong: a prompt is too long and `too_long` is "error".
     """
     check_too_long(too_long)
     capacity = prompt_capacity(limit, options)
@@ -48,16 +45,13 @@ def fitted_prompts(
         return list(prompts)
     long = [i for i, ids in enumerate(prompts) if len(ids) > capacity]
     if long and too_long == "error":
-        more = ""
+        more, shorten = "", "Shorten the prompt"
         if capacity != limit:
             more = f" and up to {options['max_tokens']} more are asked for (max_tokens)"
+            shorten = "Shorten the prompt, or lower `max_tokens`"
         count = len(prompts[long[0]])
         problem = f"has {count:,} tokens{more}, but this model's context is {limit:,}."
-        if hint:
-            raise TextError(long[0], problem, hint, what="Prompt")
-        raise TextTooLong(
-            long[0], problem, "Shorten the prompt", "cut its beginning", what="Prompt"
-        )
+        raise TextTooLong(long[0], problem, shorten, "cut its beginning", what="Prompt")
     return [ids[-capacity:] for ids in prompts]
 
 
