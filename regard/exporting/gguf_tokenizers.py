@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from regard.exporting.runtime import ExportSource, token_names
+from regard.models.bert import Bert
 from regard.models.t5 import T5
 from regard.text.special_tokens import ROLES
 
@@ -43,7 +44,7 @@ def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) 
             raise _cannot(source, f"a {source.tokenizer.kind} tokenizer ({kind})")
     writer.add_token_list([name.encode() for name in names])
     writer.add_token_types(types)
-    _write_roles(writer, source)
+    _write_roles(writer, source, kind)
 
 
 def _cannot(source: ExportSource, what: str) -> Exception:
@@ -148,14 +149,22 @@ def _write_unigram(writer: GGUFWriter, source: ExportSource, content: Mapping[st
         writer.add_precompiled_charsmap(table)
 
 
-def _write_roles(writer: GGUFWriter, source: ExportSource) -> None:
-    """The ids of special tokens, and which of them surround a text."""
-    tokenizer, config = source.tokenizer, source.body.config
-    ids = {role: tokenizer.id(tokenizer.roles[role]) for role in ROLES if role in tokenizer.roles}
-    if "cls" in ids:  # with which BERT's texts begin and, by sep, end
-        ids |= {"bos": ids["cls"], "eos": ids["sep"]}
-    elif config.eos is not None:
-        ids["eos"] = config.eos
+def _write_roles(writer: GGUFWriter, source: ExportSource, kind: str) -> None:
+    """The ids of special tokens, and which of them surround a text.
+
+    Raises:
+        ConfigError: a text is surrounded by others than the runtime can put around it.
+    """
+    ids = _role_ids(source)
+    before, after = surrounding(source)
+    if max(len(before), len(after)) > 1 or kind == "WordPiece" and not (before and after):
+        raise _cannot_surround(source, before, after, kind)
+    for role, around in (("bos", before), ("eos", after), ("sep", after)):
+        if around:
+            ids[role] = around[0]
+    if "eos" not in ids:
+        what = "needs an end-of-text token (`eos`): without one it ends texts at a token of its own"
+        raise source.unsupported(NAME, what)
     adders = {
         "bos": writer.add_bos_token_id,
         "eos": writer.add_eos_token_id,
@@ -164,12 +173,36 @@ def _write_roles(writer: GGUFWriter, source: ExportSource) -> None:
         "pad": writer.add_pad_token_id,
         "mask": writer.add_mask_token_id,
     }
-    for role in adders.keys() & ids.keys():
-        adders[role](ids[role])
-    if "cls" in ids:
-        return  # they are added in any case
-    template = tokenizer.template
-    ends = isinstance(source.body, T5)  # whose sources end with eos, whatever the file says
-    before, after = template.single if template is not None else ((), ())
-    writer.add_add_bos_token([i for i, _ in before] == [ids.get("bos")])
-    writer.add_add_eos_token(ends or [i for i, _ in after] == [ids.get("eos")])
+    for role, add in adders.items():
+        if role in ids:
+            add(ids[role])
+    writer.add_add_bos_token(bool(before))
+    writer.add_add_eos_token(bool(after))
+
+
+def _role_ids(source: ExportSource) -> dict[str, int]:
+    """The id of each special token that the tokenizer or the configuration names."""
+    tokenizer, config = source.tokenizer, source.body.config
+    ids = {role: tokenizer.id(tokenizer.roles[role]) for role in ROLES if role in tokenizer.roles}
+    if not isinstance(source.body, Bert) and config.eos is not None:
+        ids["eos"] = config.eos
+    return ids
+
+
+def surrounding(source: ExportSource) -> tuple[list[int], list[int]]:
+    """The special tokens that the model reads before and after a text."""
+    if isinstance(source.body, T5):
+        return [], [source.body.config.eos]
+    template = source.tokenizer.template
+    before, after = ([i for i, _ in part] for part in template.single) if template else ([], [])
+    return before, after if isinstance(source.body, Bert) else []  # a prompt is continued
+
+
+def _cannot_surround(
+    source: ExportSource, before: list[int], after: list[int], kind: str
+) -> Exception:
+    tokens = [*map(source.tokenizer.token, before), "TEXT", *map(source.tokenizer.token, after)]
+    can = "one token on each side of" if kind == "WordPiece" else "at most one token on a side of"
+    return source.unsupported(
+        NAME, f"puts {can} a text of a {kind} tokenizer, but this model reads {' '.join(tokens)}"
+    )

@@ -18,6 +18,7 @@ import torch
 from regard.checkpoints.verify import TEXTS
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError
+from regard.exporting.gguf_tokenizers import surrounding
 from regard.exporting.runtime import Comparison, Difference, ExportSource, package
 from regard.models.bert import Bert
 from regard.models.t5 import T5
@@ -94,11 +95,11 @@ class LlamaContext:
             self.llama.llama_memory_clear(memory, True)
 
     def tokens(self, text: str, reads_special_tokens: bool) -> list[int]:
-        """The ids of a text; no special tokens are put around it."""
+        """The ids of a text, with the special tokens that are put around it."""
         given = text.encode()
         found = (ctypes.c_int32 * (len(given) + 8))()
         count = self.llama.llama_tokenize(
-            self.vocab, given, len(given), found, len(found), False, reads_special_tokens
+            self.vocab, given, len(given), found, len(found), True, reads_special_tokens
         )
         return list(found[: max(count, 0)])
 
@@ -173,8 +174,9 @@ def _compare_t5(source: ExportSource, engine: LlamaContext, rows: list[list[int]
 
 
 def _compare_texts(source: ExportSource, engine: LlamaContext) -> str:
-    """How many of a few texts get our ids."""
-    wanted = source.tokenizer.encode_many(list(TEXTS))
+    """How many of a few texts get our ids, special tokens included."""
+    before, after = surrounding(source)
+    wanted = [[*before, *ids, *after] for ids in source.tokenizer.encode_many(list(TEXTS))]
     reads = source.tokenizer.reads_special_tokens
     equal = sum(engine.tokens(text, reads) == ids for text, ids in zip(TEXTS, wanted, strict=True))
     return f"{equal} of {len(TEXTS)} texts get our ids from its own tokenizer"

@@ -27,6 +27,8 @@ from regard.serving.models import ServedModel, ServedModels
 from regard.serving.openapi import openapi
 from regard.serving.page_files import HEADERS
 from regard.serving.problems import Problem, problem_of
+from regard.serving.request_targets import in_origin_form
+from regard.serving.request_targets import OriginForm
 from regard.serving.routes import GETS, Route
 from regard.serving.served_page import RouteWithoutModel, ServedPage
 from regard.serving.streams import EventStream, GrowingTexts
@@ -366,7 +368,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI's specification."""
-        request = Http(scope, receive, send)
+        request = Http(in_origin_form(scope), receive, send)
         found = self.answers.get((request.method, path_of(request)), self._without_route)
         response = await self.service.guarded(found, request)
         await response(scope, receive, send)

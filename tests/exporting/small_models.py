@@ -48,9 +48,11 @@ def saved(task: Any, path: Path) -> Path:
     return path
 
 
-def gpt2(path: Path, kind: str = "byte-bpe", **options: Any) -> Path:
+def gpt2(
+    path: Path, kind: str = "byte-bpe", words: Tokenizer | None = None, **options: Any
+) -> Path:
     """A GPT-2 of width 60 in 3 heads."""
-    words = tokenizer(kind)
+    words = words or tokenizer(kind)
     sizes = {"d_model": 60, "d_ff": 52, "heads": 3, "layers": 2, "max_length": 40}
     ids = {"bos": words.bos_id, "eos": words.eos_id}
     config = GPT2Config(words.vocab_size, **(sizes | ids | options))
@@ -66,10 +68,12 @@ def llama(path: Path, kind: str = "byte-bpe", **options: Any) -> Path:
     return saved(LanguageModeling(drawn(Llama(config)), words), path)
 
 
-def bert(path: Path, heads: dict[str, int] | None = None, **options: Any) -> Path:
+def bert(
+    path: Path, heads: dict[str, int] | None = None, kind: str = "wordpiece", **options: Any
+) -> Path:
     """A BERT of width 60 in 3 heads, as an encoder of texts."""
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    words = tokenizer("wordpiece", special_tokens=special)
+    words = tokenizer(kind, special_tokens=special)
     sizes = {"d_model": 60, "d_ff": 52, "heads": 3, "layers": 2, "max_length": 40, "segments": 3}
     config = BertConfig(words.vocab_size, **(sizes | {"pad": words.pad_id} | options))
     model = drawn(assembled(Bert(config), heads or {}))

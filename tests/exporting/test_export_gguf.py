@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.errors import ConfigError
+from regard.text.templates import Template
 
 gguf = pytest.importorskip("gguf")
 LLAMA = find_spec("llama_cpp") is not None
 T5_1_1 = {"gated": True, "activation": "gelu-tanh", "tied": False, "scale_output": False}
 ROPE = {"rope_scaling": "llama3", "rope_factor": 4.0, "rope_original_length": 64}
+WITHOUT_EOS = small.tokenizer("byte-bpe", special_tokens=())
 CASES = {
     "gpt2": (small.gpt2, {}),
     "gpt2 with its own output": (small.gpt2, {"output": "own", "norm_eps": 1e-3}),
@@ -74,6 +76,41 @@ def test_the_command_prints_the_differences_and_the_notes_of_the_runtime(tmp_pat
     assert CliRunner().invoke(app, words).stdout == f"{tmp_path / 'b'}: for llama.cpp\n"
 
 
+def tokens_around_a_text(path):
+    """Which ids llama.cpp puts before and after a text, by the fields of a file."""
+    fields = {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
+    told = {name.removeprefix("tokenizer.ggml."): value for name, value in fields.items()}
+    if told["model"] == "bert":  # in any case, whatever the flags say
+        return [told["bos_token_id"]], [told["seperator_token_id"]]
+    before = [told["bos_token_id"]] if told["add_bos_token"] else []
+    return before, [told["eos_token_id"]] if told["add_eos_token"] else []
+
+
+@pytest.mark.parametrize("kind", ["byte-bpe", "unigram", "wordpiece"])
+def test_an_encoder_gets_its_special_tokens_around_a_text_from_every_tokenizer(kind, tmp_path):
+    folder = small.bert(tmp_path / "model", kind=kind)
+    made = regard.export(folder, "gguf")
+    task = regard.load(folder)
+    inner, read = task.tokenizer.encode("a dog").ids, task.input_format.encode([("a dog",)])
+    ids = list(read[0].ids)
+    at = next(n for n in range(len(ids)) if ids[n : n + len(inner)] == inner)
+    assert tokens_around_a_text(made.path) == (ids[:at], ids[at + len(inner) :])
+    if LLAMA and kind != "unigram":
+        assert "7 of 7 texts get our ids from its own tokenizer" in made.notes
+
+
+def test_a_language_model_gets_the_tokens_before_a_prompt_and_none_behind_it(tmp_path):
+    """Of a template [bos] TEXT [eos] generation reads the beginning."""
+    words = small.tokenizer("byte-bpe")
+    around = Template.around((words.bos_id,), (words.eos_id,), (words.eos_id,))
+    folder = small.gpt2(tmp_path / "model", words=words.with_template(around))
+    made = regard.export(folder, "gguf")
+    ids = regard.load(folder).prompt_ids(["a dog"])[0]
+    assert tokens_around_a_text(made.path) == (ids[:1], [])
+    if LLAMA:
+        assert "7 of 7 texts get our ids from its own tokenizer" in made.notes
+
+
 @pytest.mark.parametrize(
     ("build", "options", "said"),
     [
@@ -81,6 +118,12 @@ def test_the_command_prints_the_differences_and_the_notes_of_the_runtime(tmp_pat
         (small.gpt2, {"scaled_by_layer": True}, "needs `scaled_by_layer` to be False"),
         (small.gpt2, {"activation": "relu"}, "needs `activation` to be 'gelu-tanh', 'gelu'"),
         (small.gpt2, {"kind": "words"}, "has no form for a words tokenizer"),
+        (
+            small.gpt2,
+            {"kind": "wordpiece"},
+            "puts one token on each side of a text of",
+        ),
+        (small.gpt2, {"words": WITHOUT_EOS, "eos": None}, r"needs an end-of-text token \(`eos`\)"),
         (small.bert, {"heads": {"classes": 2}}, "has no form for the head 'classes'"),
         (small.bert, {"layers": 0}, "needs `layers` to be at least 1, but it is 0"),
         (small.t5, {"max_length": 7, "decoder_layers": 1}, "needs `max_length` to be None"),

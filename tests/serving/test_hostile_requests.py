@@ -378,6 +378,27 @@ def test_a_malformed_request_gets_its_error_as_json(service, request_text):
     assert head.startswith(b"HTTP/1.1 400") and json.loads(body)["error"]["code"] == "no_http"
 
 
+@pytest.mark.parametrize(
+    "target, host, status",
+    [
+        ("http://localhost/health", "localhost", 200),
+        ("HTTP://127.0.0.1:80/tokenizer_info?model=tagging", "localhost", 200),
+        ("http://localhost/h%65alth", "elsewhere.example", 200),
+        ("http://localhost", "localhost", 404),
+        ("http://elsewhere.example/health", "localhost", 403),
+    ],
+)
+def test_a_target_in_absolute_form_is_its_path_at_its_own_host(service, target, host, status):
+    """RFC 9112, section 3.2.2: servers must accept it, and must ignore `Host`."""
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        lines = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        c.sendall(lines.encode())
+        assert received(c).startswith(f"HTTP/1.1 {status} ".encode())
+
+
 LARGE = 2**25  # bytes, more than both sides of a connection can hold
 
 
