@@ -28,7 +28,6 @@ from regard.serving.openapi import openapi
 from regard.serving.page_files import HEADERS
 from regard.serving.problems import Problem, problem_of
 from regard.serving.request_targets import in_origin_form
-from regard.serving.request_targets import OriginForm
 from regard.serving.routes import GETS, Route
 from regard.serving.served_page import RouteWithoutModel, ServedPage
 from regard.serving.streams import EventStream, GrowingTexts
