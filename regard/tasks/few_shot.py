@@ -86,7 +86,7 @@ def few_shot_scores(
         [template.solved(example) for example in solved(question, number)]
         for number, question in enumerate(questions)
     ]
-    fitted = fitted_prompts(task, questions, prefixes, template.space, too_long)
+    fitted = few_shot_prompts(task, questions, prefixes, template.space, too_long)
     how = signature(task, fitted, shots, seed)
     if template.choices is None:
         return [_exact_match(task, questions, fitted, how)]
@@ -105,7 +105,7 @@ def signature(task: LanguageModeling, fitted: Sequence[Fitted], shots: int, seed
     return how + (f"|truncated:{truncated}" if truncated else "")
 
 
-def fitted_prompts(
+def few_shot_prompts(
     task: LanguageModeling,
     questions: Sequence[PromptQuestion],
     prefixes: Sequence[Sequence[str]],

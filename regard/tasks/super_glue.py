@@ -17,7 +17,7 @@ from regard.metrics import Score
 from regard.metrics import super_glue as metrics
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
-from regard.tasks.few_shot import choice_log_likelihoods, fitted_prompts, signature
+from regard.tasks.few_shot import choice_log_likelihoods, few_shot_prompts, signature
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.prompt_template import PromptQuestion, drawn_examples
 
@@ -120,7 +120,7 @@ def super_glue_scores(
         [_solved(example) for example in drawn_examples(row, number, examples, shots, seed)]
         for number, row in enumerate(rows)
     ]
-    fitted = fitted_prompts(task, rows, prefixes, " ", too_long)
+    fitted = few_shot_prompts(task, rows, prefixes, " ", too_long)
     sums = choice_log_likelihoods(task.generator, fitted)
     chosen = [
         _best(question, values, [1] * len(values) if prompt.words else fitted_prompt.counts)

@@ -116,11 +116,11 @@ def test_examples_come_before_the_question_and_the_first_are_dropped(model):
 
 
 def test_log_likelihoods_do_not_depend_on_other_questions(model):
-    from regard.tasks.few_shot import choice_log_likelihoods, fitted_prompts
+    from regard.tasks.few_shot import choice_log_likelihoods, few_shot_prompts
 
     task = regard.load(model)
     questions = LISTED.questions([row | {"text": row["text"] * 5} for row in ROWS])
-    fitted = fitted_prompts(task, questions, [[]] * len(questions), LISTED.space)
+    fitted = few_shot_prompts(task, questions, [[]] * len(questions), LISTED.space)
     together = choice_log_likelihoods(task.generator, fitted)
     for one, sums, question in zip(fitted, together, questions, strict=True):
         (alone,) = choice_log_likelihoods(task.generator, [one])
