@@ -28,7 +28,7 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.relative_bias import RelativeBias
 from regard.data.batches import Sequences
 from regard.errors import RegardError
-from regard.exporting.onnx_state import BucketTable, GraphCache, GraphSource
+from regard.exporting.onnx_state import BucketTable, GraphCache, GraphSource, gathered_positions
 from regard.exporting.runtime import Comparison, Difference, ExportSource, WeightsInFile, package
 from regard.layers.positions import PositionTable, SinusoidalPositions
 from regard.models.bigbird import BigBird
@@ -313,7 +313,7 @@ def _write(source: ExportSource, graph: Graph, out: Path) -> None:
     """
     _prepare(graph.module, source.body.config.max_length)
     try:
-        with torch.no_grad(), ops.reference(), _silent():
+        with torch.no_grad(), ops.reference(), _silent(), gathered_positions(graph.module):
             made: Any = torch.onnx.export(
                 graph.module.eval(),
                 graph.inputs,

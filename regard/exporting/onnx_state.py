@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention.relative_bias import RelativeBias
+from regard.data.batches import Sequences
+from regard.layers.positions import PositionTable
 from regard.ops import KeyMask
 from regard.state import State
 
@@ -91,6 +95,46 @@ class GraphSource(State):
     def layer(self, layer: int, heads: int | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer."""
         return self.read[2 * layer], self.read[2 * layer + 1]
+
+
+class GatheredPositions(PositionTable):
+    """A table of positions whose vectors are gathered: a runtime shortens a slice that goes beyond
+    its end, and adds what is left to every token if it is one vector; to gather it is an error.
+    """
+
+    def __init__(self, table: PositionTable):
+        super().__init__()
+        self.table, self.max_length = table, table.max_length
+
+    def forward(self, count: int, start: int = 0) -> Tensor:
+        """See `PositionTable`."""
+        return self.at((start + torch.arange(count))[None], start + count)[0]
+
+    def at(self, positions: Tensor, end: int) -> Tensor:
+        """See `PositionTable`."""
+        return self.table.at(positions, end)
+
+    def of(self, batch: Sequences) -> Tensor:
+        """See `PositionTable`."""
+        return self.table.of(batch)
+
+
+@contextmanager
+def gathered_positions(module: nn.Module) -> Iterator[None]:
+    """Inside, each table of positions of a module is a `GatheredPositions`."""
+    tables = [
+        (part, name, table)
+        for part in module.modules()
+        for name, table in part.named_children()
+        if isinstance(table, PositionTable)
+    ]
+    for part, name, table in tables:
+        setattr(part, name, GatheredPositions(table))
+    try:
+        yield
+    finally:
+        for part, name, table in tables:
+            setattr(part, name, table)
 
 
 class BucketTable:

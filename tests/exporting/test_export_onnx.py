@@ -93,6 +93,24 @@ def test_texts_of_any_length_that_an_encoder_reads_have_its_states(name, options
 
 
 @pytest.mark.parametrize(
+    ("build", "options", "room"),
+    [
+        (small.gpt2, {"max_length": 12}, 12),
+        (small.gpt2, {"positions": "sinusoidal"}, 256),  # a table has at least so many positions
+        (small.llama, {}, 256),
+    ],
+)
+def test_a_token_beyond_the_table_of_positions_is_an_error(build, options, room, tmp_path):
+    """Of a slice beyond the end of the table one vector is left, which fits every token."""
+    made = regard.export(build(tmp_path / "model", layers=1, **options), "onnx")
+    session, ids = onnx.Session(made.path / "model.onnx"), torch.ones(1, room, dtype=torch.long)
+    _, *past = session.run(ids[:, :-1], *session.no_past(1))
+    assert len(session.run(ids[:, :1], *past)) == len(past) + 1
+    with pytest.raises(Exception, match="INVALID_ARGUMENT"):
+        session.run(ids[:, :2], *past)
+
+
+@pytest.mark.parametrize(
     ("heads", "names"),
     [
         ({}, ["last_hidden_state"]),
