@@ -71,7 +71,7 @@ class GGUF:
         try:
             _write_sizes(writer, source)
             describe(writer, gguf, source)
-            write_tokenizer(writer, gguf, source)
+            otherwise = write_tokenizer(writer, gguf, source)
             writer.add_file_type(
                 gguf.LlamaFileType.MOSTLY_Q8_0 if weights else gguf.LlamaFileType.ALL_F32
             )
@@ -82,7 +82,7 @@ class GGUF:
         finally:
             writer.close()
         gelu = source.body.config.activation.startswith("gelu")
-        return NOTES.get(kind, ()) + ((GELU,) if gelu else ())
+        return NOTES.get(kind, ()) + ((GELU,) if gelu else ()) + otherwise
 
     def compare(self, source: ExportSource, out: Path) -> Comparison:
         """See `Runtime`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ LLAMA_3 = (
 )
 
 
-def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
-    """Write vocabulary, kind and special tokens.
+def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> tuple[str, ...]:
+    """Write vocabulary, kind and special tokens; how the runtime tokenizes otherwise comes back.
 
     Raises:
         ConfigError: the format has no form for this tokenizer.
@@ -45,6 +45,26 @@ def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) 
     writer.add_token_list([name.encode() for name in names])
     writer.add_token_types(types)
     _write_roles(writer, source, kind)
+    return tuple(_differences(source, content))
+
+
+def _differences(source: ExportSource, content: Mapping[str, Any]) -> Iterator[str]:
+    """What the runtime has no form for."""
+    kind, parts = content["model"]["type"], {part["type"] for part in _parts(content)}
+    rules = ("single_word",) if kind == "WordPiece" else ("single_word", "lstrip", "rstrip")
+    reads = source.tokenizer.reads_special_tokens
+    read = [one for one in content["added_tokens"] if reads or not one["special"]]
+    if added := [one["content"] for one in read if any(map(one.get, rules))]:
+        yield (
+            "it finds these tokens within words, too, and leaves the spaces beside them: "
+            + ", ".join(added[:8])
+        )
+    if kind != "Unigram":
+        return
+    if "WhitespaceSplit" not in parts and source.tokenizer.kind != "sentencepiece":
+        yield "it reads several spaces as one"
+    if content["model"]["byte_fallback"]:
+        yield "it reads a character outside the vocabulary as the unknown token, not as bytes"
 
 
 def _cannot(source: ExportSource, what: str) -> Exception:
@@ -143,7 +163,9 @@ def _write_unigram(writer: GGUFWriter, source: ExportSource, content: Mapping[st
     writer.add_tokenizer_model("t5")
     writer.add_tokenizer_pre("default")
     writer.add_token_scores(scores[:size])
-    writer.add_add_space_prefix(_parts(content)[-1]["prepend_scheme"] != "never")
+    if _parts(content)[-1]["prepend_scheme"] == "never":
+        raise _cannot(source, "Unigram without a space before the first word")
+    writer.add_add_space_prefix(True)
     writer.add_remove_extra_whitespaces(True)
     if table:
         writer.add_precompiled_charsmap(table)

@@ -32,13 +32,12 @@ def compare(source: ExportSource, path: Path) -> Comparison:
     Raises:
         CheckpointError: llama.cpp does not open the file.
     """
-    llama = package("llama_cpp")
     rows = [
         row[:count].tolist()
         for row, count in zip(source.batch.ids, source.batch.lengths, strict=True)
     ]
     longest = max(map(len, rows)) + 8
-    with _opened(llama, path, longest, embeds=isinstance(source.body, Bert)) as engine:
+    with opened(path, longest, embeds=isinstance(source.body, Bert)) as engine:
         with torch.no_grad():
             if isinstance(source.body, T5):
                 found = _compare_t5(source, engine, rows)
@@ -121,8 +120,13 @@ class LlamaContext:
 
 
 @contextmanager
-def _opened(llama: ModuleType, path: Path, longest: int, *, embeds: bool) -> Iterator[LlamaContext]:
-    """The engine of a file, whose messages are kept silent."""
+def opened(path: Path, longest: int, *, embeds: bool = False) -> Iterator[LlamaContext]:
+    """The engine of a file, whose messages are kept silent; see `LlamaContext`.
+
+    Raises:
+        CheckpointError: llama.cpp does not open the file.
+    """
+    llama = package("llama_cpp")
     silent = llama.llama_log_callback(_ignore)
     llama.llama_log_set(silent, ctypes.c_void_p(0))
     llama.llama_backend_init()

@@ -54,8 +54,8 @@ def gpt2(
     """A GPT-2 of width 60 in 3 heads."""
     words = words or tokenizer(kind)
     sizes = {"d_model": 60, "d_ff": 52, "heads": 3, "layers": 2, "max_length": 40}
-    ids = {"bos": words.bos_id, "eos": words.eos_id}
-    config = GPT2Config(words.vocab_size, **(sizes | ids | options))
+    ids = {"bos": words.bos_id, "eos": words.eos_id, "vocab_size": words.vocab_size}
+    config = GPT2Config(**(sizes | ids | options))
     return saved(LanguageModeling(drawn(GPT2(config)), words), path)
 
 
@@ -63,8 +63,8 @@ def llama(path: Path, kind: str = "byte-bpe", **options: Any) -> Path:
     """A Llama with 4 heads of which 2 share keys and values."""
     words = tokenizer(kind)
     sizes = {"d_model": 64, "d_ff": 96, "heads": 4, "key_value_heads": 2, "layers": 2}
-    ids = {"bos": words.bos_id, "eos": words.eos_id, "max_length": 40}
-    config = LlamaConfig(words.vocab_size, **(sizes | ids | options))
+    ids = {"bos": words.bos_id, "eos": words.eos_id, "vocab_size": words.vocab_size}
+    config = LlamaConfig(**({"max_length": 40} | sizes | ids | options))
     return saved(LanguageModeling(drawn(Llama(config)), words), path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -12,6 +13,9 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.errors import ConfigError
+from regard.exporting import llama_cpp
+from regard.exporting.runtime import ExportSource
+from regard.tasks.folders import load_float32
 from regard.text.templates import Template
 
 gguf = pytest.importorskip("gguf")
@@ -109,6 +113,64 @@ def test_a_language_model_gets_the_tokens_before_a_prompt_and_none_behind_it(tmp
     assert tokens_around_a_text(made.path) == (ids[:1], [])
     if LLAMA:
         assert "7 of 7 texts get our ids from its own tokenizer" in made.notes
+
+
+def edited(folder, change):
+    """The folder with another tokenizer.json."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return folder
+
+
+def with_token(**rules):
+    """What adds a token that is found in texts by these rules."""
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+
+    def change(content):
+        token = {"id": 300, "content": "<new>", "special": False}
+        content["added_tokens"].append({**token, **plain, **rules})
+
+    return change
+
+
+def with_spaces(scheme):
+    """What lets Unigram read each space of a text."""
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "split": True}
+    return lambda content: content.update(pre_tokenizer={**metaspace, "prepend_scheme": scheme})
+
+
+@pytest.mark.parametrize(
+    ("build", "change", "text", "said"),
+    [
+        (small.gpt2, with_token(), "a <new> dog<new>", None),
+        (small.gpt2, with_token(lstrip=True), "a <new> dog", "leaves the spaces .*: <new>"),
+        (small.gpt2, with_token(single_word=True), "a<new>dog", "within words, too.*: <new>"),
+        (small.llama, with_token(rstrip=True), "a <new> dog", "leaves the spaces .*: <new>"),
+        (small.t5, with_spaces("always"), "a  dog", "reads several spaces as one"),
+    ],
+)
+def test_a_rule_of_the_tokenizer_that_llama_cpp_has_not_is_said(
+    build, change, text, said, tmp_path
+):
+    options = {"decoder_layers": 1} if build is small.t5 else {"vocab_size": 301}
+    folder = edited(build(tmp_path / "model", layers=1, **options), change)
+    made = regard.export(folder, "gguf")
+    assert any(re.search(said or "spaces", note) for note in made.notes) == (said is not None)
+    if LLAMA:
+        source = ExportSource(folder, load_float32(folder))
+        ours = source.tokenizer.encode(text).ids
+        with llama_cpp.opened(made.path, 16) as engine:
+            theirs = engine.tokens(text, source.tokenizer.reads_special_tokens)
+        assert (theirs[: len(ours)] == ours) == (said is None)
+
+
+def test_unigram_without_a_space_before_the_first_word_is_refused(tmp_path):
+    """llama.cpp puts one there, whatever the file says."""
+    folder = edited(small.t5(tmp_path / "model", decoder_layers=1), with_spaces("never"))
+    with pytest.raises(ConfigError, match="no form for Unigram without a space before the first"):
+        regard.export(folder, "gguf")
 
 
 @pytest.mark.parametrize(
