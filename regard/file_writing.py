@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 
 from regard.errors import CheckpointError, ConfigError
 
@@ -61,22 +62,36 @@ def replacing(path: Path, writer: str = "") -> Iterator[Path]:
 def creating(path: Path) -> Iterator[Path]:
     """The path of a file or folder that the body writes; it then becomes `path`, which is new.
 
+    Of several processes that write the same `path` the first that ends keeps it.
+
     Raises:
         CheckpointError: `path` is there already, or writing failed; nothing is left of it then.
     """
     check_new(path)
-    temporary = path.with_name(f".{path.name}.writing")
-    _remove(temporary)
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        check_new(path)
-        temporary.rename(path)
+        _become(temporary, path)
         sync(path.parent)
     except BaseException as error:
-        _remove(temporary)
+        with suppress(OSError):  # a path that cannot be, such as one below a file
+            _remove(temporary)
         if isinstance(error, OSError):
             raise not_written(path, error) from error
+        raise
+
+
+def _become(temporary: Path, path: Path) -> None:
+    """Rename a file or folder, unless there is one of the new name."""
+    if temporary.is_dir():
+        check_new(path)
+        temporary.rename(path)  # an error if a folder with files is there by now
+        return
+    try:
+        rename_new(temporary, path)
+    except FileExistsError:
+        check_new(path)
         raise
 
 
@@ -86,7 +101,7 @@ def check_new(path: Path) -> None:
     Raises:
         CheckpointError: there is.
     """
-    if path.exists():
+    if path.exists() or path.is_symlink():
         raise CheckpointError(f"{path} is there already. Choose another folder, or remove it.")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import CheckpointError
-from regard.file_writing import rename_new, write_text
+from regard.file_writing import creating, rename_new, write_text
 
 
 def test_a_disk_that_is_read_only_is_named_with_the_file_and_not_with_a_temporary_one(
@@ -40,3 +40,33 @@ def test_a_file_gets_a_new_name_unless_another_file_has_it(tmp_path, monkeypatch
         rename_new(tmp_path / "b", tmp_path / "new")
     assert (tmp_path / "new").read_text() == "a" and (tmp_path / "b").read_text() == "b"
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_of_two_that_write_a_new_path_at_once_the_first_that_ends_keeps_it(tmp_path, folder):
+    """Neither sees or removes what the other has begun."""
+
+    def write(path: Path, text: str) -> None:
+        if folder:
+            path.mkdir()
+            (path / text).write_text(text)
+        else:
+            path.write_text(text)
+
+    path, first = tmp_path / "new", creating(tmp_path / "new")
+    write(first.__enter__(), "a")
+    with pytest.raises(CheckpointError, match="new is there already"), creating(path) as temporary:
+        write(temporary, "b")
+        first.__exit__(None, None, None)
+    assert [one.name for one in tmp_path.iterdir()] == ["new"]
+    assert (path / "a" if folder else path).read_text() == "a"
+    assert not folder or [one.name for one in path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("place", ["file/new", "x" * 250])
+def test_a_path_that_cannot_be_is_an_error_that_names_it(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=f"{place} could not be written"):
+        with creating(tmp_path / place) as temporary:
+            temporary.touch()
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]

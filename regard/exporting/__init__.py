@@ -95,6 +95,8 @@ def _runtime(to: str, quantize: str | None) -> Runtime:
 
 def _target(folder: Path, ending: str) -> Path:
     """Where a folder is exported to by default: beside it."""
+    if folder.name in ("", ".."):  # such as "."
+        folder = folder.resolve()
     of_run = folder.name == "model" and (folder.parent / "recipe.toml").exists()
     whole = folder.parent if of_run else folder
     return whole.with_name(whole.name + ending)
