@@ -48,6 +48,7 @@ from regard.tasks.batching import (
 from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.image_captions import ImageCaptionsData, ImageRows, RowNumbers, grouped
 from regard.tasks.inputs import as_list, checked_columns, checked_texts
+from regard.tasks.prompts import warn_of_length_ends
 from regard.tasks.region_features import GRID, WIDTHS, RegionFeatures
 from regard.tasks.reinforce import Reinforce, RewardMean
 from regard.tasks.sections import DecodingRecipe, TokenizerSection
@@ -318,7 +319,9 @@ class Captioning(TextToText):
             decoded = self._decoded(table, range(len(numbers)), method)
         for number, ranked in zip(numbers, decoded, strict=True):
             hypotheses[number] = ranked
-        self._capture_captions(table, [ranked[0] for ranked in decoded])
+        best = [ranked[0] for ranked in decoded]
+        warn_of_length_ends([1] * len(best), best, self.model.config.max_length, method)
+        self._capture_captions(table, best)
         return hypotheses
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:

@@ -47,7 +47,7 @@ from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.log_likelihoods import causal_log_likelihoods
-from regard.tasks.prompts import first_tokens, fitted_prompts, prompt_capacity, warn_of_context_ends
+from regard.tasks.prompts import first_tokens, fitted_prompts, prompt_capacity, warn_of_length_ends
 from regard.tasks.running_text import TextData, lost_text
 from regard.tasks.sections import DecodingRecipe, TokenizerSection, starts_from_folder
 from regard.tasks.stateful_perplexity import (
@@ -341,7 +341,7 @@ class LanguageModeling(EmbedsTexts):
         with muted():
             hypotheses = decode_in_order(self.generator, TokenArray.of(encoded), method)
         best = [ranked[0] for ranked in hypotheses]
-        warn_of_context_ends(encoded, best, self.context, method)
+        warn_of_length_ends(map(len, encoded), best, self.context, method)
         rows = zip(encoded, best, strict=True)
         self.read_ids([[*ids, *hypothesis.tokens] for ids, hypothesis in rows])
         return hypotheses
@@ -379,7 +379,7 @@ class LanguageModeling(EmbedsTexts):
         yield from filter(None, (detokenizer.add(token) for _, token in steps))
         yield from filter(None, [detokenizer.rest()])
         best = [ranked[0] for ranked in steps.results]
-        warn_of_context_ends([fitted], best, self.context, method)
+        warn_of_length_ends([len(fitted)], best, self.context, method)
 
     def cache_prefixes(self, budget_bytes: int = 2**30) -> PrefixCache:
         """From now on compute prefixes that prompts share once; see `PrefixCache`.

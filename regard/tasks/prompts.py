@@ -6,7 +6,7 @@ A model that carries a state has no context (`limit` None): every prompt fits.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from regard import decoding
@@ -62,23 +62,26 @@ def first_tokens(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> list
     return [text.rstrip("\ufffd") for text in cut]
 
 
-def warn_of_context_ends(
-    prompts: Sequence[list[int]], hypotheses: Sequence[Hypothesis], limit: int | None, method: Any
+def warn_of_length_ends(
+    counts: Iterable[int], hypotheses: Sequence[Hypothesis], limit: int | None, method: Any
 ) -> None:
-    """Warn of texts that stopped at the end of the context before anything else ended them."""
+    """Warn of texts that stopped at the end of what a model reads before anything else ended them.
+
+    counts: tokens before each text that count for `limit`; a start token where there is none.
+    """
     if limit is None:
         return
     most = method.max_tokens if isinstance(method.max_tokens, int) else limit + 1
     ends = [
         hypothesis
-        for ids, hypothesis in zip(prompts, hypotheses, strict=True)
+        for count, hypothesis in zip(counts, hypotheses, strict=True)
         if not hypothesis.finished
-        and len(ids) + len(hypothesis.tokens) > limit
+        and max(count, 1) + len(hypothesis.tokens) > limit
         and len(hypothesis.tokens) < most
     ]
     if ends:
         warnings.warn(
-            f"{len(ends):,} of {len(prompts):,} texts stop where the model's context of {limit:,} "
-            "tokens does",
+            f"{len(ends):,} of {len(hypotheses):,} texts stop at this model's limit of {limit:,} "
+            "tokens",
             stacklevel=4,
         )

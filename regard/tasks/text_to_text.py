@@ -52,6 +52,7 @@ from regard.tasks.inputs import (
     warn_if_file,
     warn_of_truncation,
 )
+from regard.tasks.prompts import warn_of_length_ends
 from regard.tasks.reinforce import Reinforce, ReinforceObjective, RewardMean
 from regard.tasks.sections import (
     DataSection,
@@ -441,7 +442,9 @@ class TextToText(EmbedsTexts):
             ranked if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
             for text, ranked in zip(texts, hypotheses, strict=True)
         ]
-        self._capture(sources, [ranked[0] for ranked in hypotheses])
+        best = [ranked[0] for ranked in hypotheses]
+        warn_of_length_ends([1] * len(best), best, self.model.config.max_length, method)
+        self._capture(sources, best)
         return hypotheses
 
     predict = generate

@@ -218,6 +218,18 @@ def test_the_weights_of_each_word_are_captured(workdir):
     assert " ".join(one.target[0][1 : 1 + len(caption.split())]) == caption
 
 
+def test_a_caption_that_reaches_the_limit_of_the_model_stops_with_a_warning(workdir):
+    sizes = dict(d_region=192, d_model=8, d_ff=8, heads=2, max_length=6)
+    lines = ["[model]", 'name = "region-transformer"', *(f"{k} = {v}" for k, v in sizes.items())]
+    before, after = RECIPE.split("[model]")[0], RECIPE.split("doubly_stochastic = 0.1")[1]
+    (workdir / "small.toml").write_text(before + "\n".join(lines) + after)
+    run, _ = regard.train("small.toml", ["training.updates=2"], show="none")
+    task = regard.load(run)
+    with pytest.warns(UserWarning, match="1 of 1 texts stop at this model's limit of 6 tokens"):
+        (ranked,) = task.hypotheses(["1.png"], min_tokens=20)
+    assert len(ranked[0].tokens) == 6
+
+
 @pytest.mark.parametrize("content", [b"", b"no image", None])
 def test_a_file_that_is_no_image_is_an_error_with_its_name(workdir, content):
     run, _ = regard.train("small.toml", ["training.updates=1"], show="none")

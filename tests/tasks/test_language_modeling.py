@@ -182,14 +182,14 @@ def endless(task) -> LanguageModeling:
 
 def test_a_text_that_reaches_the_context_stops_with_a_warning(task):
     one = endless(task)
-    with pytest.warns(
-        UserWarning, match="2 of 2 texts stop where the model's context of 12 tokens"
-    ):
+    with pytest.warns(UserWarning, match="2 of 2 texts stop at this model's limit of 12 tokens"):
         found = one.hypotheses(["the cat", LONG[:20]])
     for prompt, best in zip(["the cat", LONG[:20]], found, strict=True):
         assert len(task.tokenizer.encode(prompt)) + len(best[0].tokens) == CONTEXT + 1
-    with pytest.warns(UserWarning, match="1 of 1 texts stop where"):
+    with pytest.warns(UserWarning, match="1 of 1 texts stop at"):
         "".join(one.stream("the cat"))
+    with pytest.warns(UserWarning, match="1 of 1 texts stop at"):
+        one.generate("")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         one.generate("the cat", max_tokens=3)
@@ -593,7 +593,7 @@ def test_samples_whose_prompts_end_inside_a_character_are_continued(tokenizer, l
     reader = SimpleNamespace(texts=lambda: iter(lines))
     recipe = SimpleNamespace(data=SimpleNamespace(records=lambda part: reader))
     with warnings.catch_warnings(action="error"):
-        warnings.filterwarnings("ignore", "[^ ]* of [^ ]* texts stop where")
+        warnings.filterwarnings("ignore", "[^ ]* of [^ ]* texts stop at")
         samples = task.samples(recipe)
     prompts = [prompt for prompt, _ in samples]
     assert all(map(str.startswith, lines, prompts)) and "\ufffd" not in "".join(prompts)

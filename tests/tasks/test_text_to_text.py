@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 
@@ -11,6 +12,7 @@ from regard.data.token_arrays import encode
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
+from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarization
 from regard.tasks.text_to_text import TextToText
@@ -190,3 +192,22 @@ def test_a_text_that_the_limit_ends_is_captured_as_far_as_it_was_read(kind):
     with regard.look(task) as seen:
         task.hypotheses(TEXTS[1:2], **never_ends, max_tokens=5)
     assert len(seen.heads(kind="cross").panels[0].queries) == 6
+
+
+# ---- outputs as long as the model reads ------------------------------------------------------
+
+
+def test_a_text_that_reaches_the_limit_of_the_model_stops_with_a_warning():
+    tokenizer = train("words", TEXTS, 40)
+    gpt2 = dict(d_model=8, heads=2, layers=1, max_length=24)
+    for model in (
+        model_of(tokenizer, max_length=12),
+        DecoderOnly(DecoderOnlyConfig(tokenizer.vocab_size, "gpt2", gpt2)).eval(),
+    ):
+        task = Translation(model, tokenizer)
+        with pytest.warns(UserWarning, match="2 of 2 texts stop at this model's limit of 12 token"):
+            found = task.hypotheses(TEXTS[:2], min_tokens=50)
+        assert [len(ranked[0].tokens) for ranked in found] == [12, 12]
+        with warnings.catch_warnings(action="error"):
+            task.translate(TEXTS[:2], max_tokens=11)
+            task.translate(["", " "])
