@@ -26,7 +26,10 @@ from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.log_likelihoods import ending_log_likelihoods
 
 SAMPLING = ("temperature", "top_k", "top_p")  # named as ours
-KNOWN = (*SAMPLING, "do_sample", "until", "max_gen_toks")
+# The same option; the first one that is given counts.
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+KNOWN = (*SAMPLING, "do_sample", "until", *LENGTHS)
+ONE_BEAM = ("num_beams", 1)  # what is meant without it
 ANSWER_TOKENS = 256  # the harness's own default
 
 
@@ -109,23 +112,29 @@ class HarnessAnswers:
         beginning.
 
         Raises:
-            ConfigError: an option is not known.
+            ConfigError: an option is not known, or as many tokens are asked for as the model reads.
         """
         return [
             self._generated(context, options) for context, options in (r.args for r in requests)
         ]
 
     def _generated(self, context: str, options: Mapping[str, Any]) -> str:
+        options = {name: value for name, value in options.items() if (name, value) != ONE_BEAM}
         if unknown := sorted({*options} - {*KNOWN}):
             raise ConfigError(
                 f"Generation has no option {unknown[0]!r}. Known: {', '.join(KNOWN)}."
             )
-        most = int(options.get("max_gen_toks", ANSWER_TOKENS))
-        if self.task.context is not None:
-            most = min(most, self.task.context - 1)
-        chosen = {"max_tokens": most, **_method_options(options)}
+        most = int(next((options[name] for name in LENGTHS if name in options), ANSWER_TOKENS))
+        if self.task.context is not None and most >= self.task.context:
+            raise ConfigError(
+                f"Up to {most:,} tokens are asked for, but this model's context is "
+                f"{self.task.context:,}, and what is before them must fit, too. Ask for fewer: "
+                "simple_evaluate(..., gen_kwargs={'max_gen_toks': 16})."
+            )
+        # The harness leaves room for one token more: it does not say that the last one is not read.
+        chosen = {"max_tokens": most + 1, **_method_options(options)}
         (ranked,) = self.task.hypotheses([context], too_long="truncate", **chosen)
-        text = self.task.tokenizer.decode(ranked[0].tokens)
+        text = self.task.tokenizer.decode(ranked[0].tokens[:most])
         stops = options.get("until") or []
         for stop in [stops] if isinstance(stops, str) else stops:
             text = text.split(stop)[0] if stop else text
@@ -134,15 +143,18 @@ class HarnessAnswers:
     def _continued(self, context: str, continuation: str, number: int) -> tuple[list[int], int]:
         """The ids of a context and its continuation, and how many belong to the latter; spaces at
         the end of the context do.
+
+        They are, as in the harness, those of both together behind as many as the context has alone,
+        and stand behind those of the context. Where there are none, since its last token has become
+        one with the continuation, it is that one.
         """
-        prompt, tokenizer = context.rstrip(), self.task.tokenizer
-        if prompt:
-            (ids,) = self.task.prompt_ids([context + continuation])
-            offsets = tokenizer.encode(context + continuation).offsets
-            count = sum(end > len(prompt) for _, end in offsets)
+        prompt, whole = context.rstrip(), context + continuation
+        before, ids = self.task.tokenizer.encode_many([prompt, whole])
+        if before and len(ids) > len(before):
+            (prompt_ids,) = self.task.prompt_ids([prompt])
+            ids, count = [*prompt_ids, *ids[len(before) :]], len(ids) - len(before)
         else:
-            ((begin, text_ids),) = self.task.text_ids([context + continuation])
-            ids, count = [*begin, *text_ids], len(text_ids)
+            ids, count = self._merged(prompt, whole)
         if not count:
             raise TextError(number, "has no token.", what="Continuation")
         limit = self.task.context
@@ -150,6 +162,17 @@ class HarnessAnswers:
             problem = f"has {count:,} tokens, but this model reads at most {limit:,}."
             raise TextError(number, problem, what="Continuation")
         return ids if limit is None else ids[-limit - 1 :], count
+
+    def _merged(self, prompt: str, whole: str) -> tuple[list[int], int]:
+        """The ids of a text, and how many of its tokens reach beyond the prompt; before them stands
+        what precedes any text, if these are all.
+        """
+        offsets = self.task.tokenizer.encode(whole).offsets
+        count = sum(end > len(prompt) for _, end in offsets)
+        if count < len(offsets):
+            return self.task.prompt_ids([whole])[0], count
+        ((begin, ids),) = self.task.text_ids([whole])
+        return [*begin, *ids], len(ids)
 
     @torch.no_grad()
     def _endings(
@@ -174,11 +197,12 @@ class HarnessAnswers:
 
 
 def _method_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Greedy search, or sampling where `do_sample` asks for it, whatever the model's own method is;
-    a temperature of 0 is greedy search.
+    """Greedy search, or sampling where `do_sample` asks for it or, without it, a temperature,
+    whatever the model's own method is; a temperature of 0 is greedy search.
     """
     temperature = options.get("temperature", 1.0)
-    if not options.get("do_sample") or temperature == 0:
+    asked = options.get("do_sample")
+    if not ("temperature" in options if asked is None else asked) or temperature == 0:
         return {"beams": 1}
     sampling = {name: options[name] for name in SAMPLING if name in options}
     return {"temperature": temperature, **sampling}

@@ -151,14 +151,14 @@ class SpanCorruption(TextToText):
         corpora = data.corpora(tokenizer, end=(sentence_end(tokenizer),))
         ids = {"end": model.config.eos, "start": model.config.bos, "pad": model.config.pad}
         for part, corpus in zip(("train", "valid"), corpora, strict=True):
+            seed = recipe.seed if part == "train" else 0
             windows = DocumentWindows(
                 corpus.tokens.joined(),
                 length=window,
                 batch_size=data.batch_size,
-                seed=recipe.seed,
+                seed=seed,
                 smallest=2,
             )
-            seed = recipe.seed if part == "train" else 0
             task.pairs[part] = CorruptedWindows(
                 windows, task.sentinels, **ids, noise=noise, seed=seed
             )

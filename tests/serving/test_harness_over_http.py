@@ -21,7 +21,7 @@ from regard.text import train
 TEXTS = ["the old cat sat on a warm mat", "who was sleeping in the sun ?"] * 4
 REQUESTS = [
     ("the old cat", " sat on a warm mat"), ("who was", " sleeping"), ("", "the cat sat"),
-    ("the sun ", "was warm"), ("who", " in"), ("a", "t"),
+    ("the sun ", "was warm"), ("who", " in"), ("the old ca", "t sat"),
 ]  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_continuations_have_the_numbers_of_the_adapter_in_the_requests_of_the_ha
     for context, continuation in REQUESTS:
         before = asked_of_tokenizer(served, context.rstrip()) or first
         whole = asked_of_tokenizer(served, context + continuation)
-        rows.append(whole if context else [*first, *whole])
+        rows.append([*before, *whole[len(before) if context else 0 :]])
         counts.append(len(before))
     body = {"model": "gpt", "prompt": rows, "temperature": 0, "max_tokens": 1}
     found = answer(served, "/v1/completions", {**body, "logprobs": 1, "seed": 1234, "echo": True})

@@ -18,7 +18,12 @@ from regard.data import MinimalPair
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.tasks.evaluation_harness import HarnessAnswers, harness_model, windows
+from regard.tasks.evaluation_harness import (
+    HarnessAnswers,
+    _method_options,
+    harness_model,
+    windows,
+)
 from regard.tasks.few_shot import few_shot_scores
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.minimal_pairs import minimal_pair_scores
@@ -28,7 +33,8 @@ from regard.text import train
 CONTEXTS = [
     ("the old cat", " sleeps on a warm mat"), ("who sleeps ? ", "a dog"), ("", "a red ball"),
     ("the ball is good and cheap and", " good"),
-    ("a dog runs after a red ball " * 12, "in the park"),
+    ("a dog runs after a red ball " * 12, "in the park"), ("the ca", "t sleeps"),
+    ("the dog ru", "ns"),
 ]  # fmt: skip
 LONG = "a dog runs after a red ball in the park . the old cat sleeps on a warm mat . " * 6
 PAIRS = [
@@ -81,6 +87,16 @@ def test_continuations_are_scored_as_the_harness_defines_them(model):
         answers.loglikelihood([Request(("a dog", ""))])
 
 
+@pytest.mark.parametrize(("context", "before"), [("the ca", []), ("a", [0])])
+def test_a_continuation_that_is_in_one_token_with_its_context_is_that_token(model, context, before):
+    """Where the harness ends with an AssertionError, and by HTTP counts no token."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    ids = [*before, *tokenizer(context + "t")["input_ids"]]
+    assert tokenizer.decode(ids[-1:]) == "at"
+    ((found, _),) = HarnessAnswers(regard.load(model)).loglikelihood([Request((context, "t"))])
+    assert found == pytest.approx(float(their_log_probs(model, ids[:-1])[-1, ids[-1]]), rel=1e-5)
+
+
 def test_long_texts_are_read_in_windows_that_predict_each_token_once(model):
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     answers, limit = HarnessAnswers(regard.load(model)), 64
@@ -122,8 +138,32 @@ def test_generation_stops_before_the_first_of_its_strings(model):
     stop = plain[len(plain) // 2 :][:2]
     options = {"max_gen_toks": 12, "until": ["never", stop], "do_sample": False, "temperature": 0}
     assert answers.generate_until([Request(("the old cat", options))]) == [plain.split(stop)[0]]
+    same = {"until": "never", "num_beams": 1, "max_new_tokens": 12}
+    assert answers.generate_until([Request(("the old cat", same))]) == [plain]
     with pytest.raises(ConfigError, match="Generation has no option 'beams'"):
         answers.generate_until([Request(("a", {"beams": 2}))])
+    with pytest.raises(ConfigError, match="Up to 256 tokens .* context is 64"):
+        answers.generate_until([Request(("a", {}))])
+
+
+def test_long_contexts_keep_as_many_tokens_as_in_the_harness(model):
+    """Of a context the last tokens that are left beside `max_gen_toks`."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(model).eval()
+    ids = torch.tensor([tokenizer(LONG)["input_ids"][-44:]])
+    found = theirs.generate(ids, max_length=64, do_sample=False, pad_token_id=0)
+    answers = HarnessAnswers(regard.load(model))
+    (text,) = answers.generate_until([Request((LONG, {"max_gen_toks": 20}))])
+    assert text == tokenizer.decode(found[0, 44:])
+
+
+@pytest.mark.parametrize(
+    ("options", "samples"),
+    [({}, False), ({"temperature": 0.0}, False), ({"temperature": 0.7}, True),
+     ({"temperature": 0.7, "do_sample": False}, False), ({"do_sample": True}, True)],
+)  # fmt: skip
+def test_a_temperature_alone_asks_for_sampling(options, samples):
+    assert (_method_options(options) != {"beams": 1}) == samples
 
 
 def test_models_with_a_state_answer_and_backward_ones_say_no():
