@@ -91,11 +91,14 @@ class HarnessAnswers:
         self, requests: Sequence[HarnessRequest], disable_tqdm: bool = False
     ) -> list[float]:
         """log p of each text in nats. One that is longer than the model's context is read in
-        windows, of which the last overlaps the one before, so that it is whole.
+        windows, of which the last overlaps the one before, so that it is whole. A model that
+        carries a state reads a text as in `log_likelihoods`.
         """
+        texts = [request.args[0] for request in requests]
+        if self.task.context is None:
+            return self.task.log_likelihoods(texts)
         rows, counts, owners = [], [], []
-        texts = self.task.text_ids([request.args[0] for request in requests])
-        for number, (begin, ids) in enumerate(texts):
+        for number, (begin, ids) in enumerate(self.task.text_ids(texts)):
             for row, count in windows(begin, ids, self.task.context):
                 rows.append(row)
                 counts.append(count)

@@ -18,6 +18,7 @@ from regard.data import MinimalPair
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.tasks.evaluation_harness import (
     HarnessAnswers,
     _method_options,
@@ -182,6 +183,32 @@ def test_models_with_a_state_answer_and_backward_ones_say_no():
     config = AwdLstmConfig(tokenizer.vocab_size, d_model=6, d_hidden=8, backward=True)
     with pytest.raises(ConfigError, match="from their end"):
         HarnessAnswers(LanguageModeling(AwdLstm(config), tokenizer, format="lines"))
+
+
+@pytest.mark.parametrize("format", ["lines", "text", None])
+def test_long_texts_of_models_with_a_memory_are_read_in_segments(format):
+    """By hand: of four tokens at a time, each behind the memory of the tokens before."""
+    tokenizer = train("words", ["the cat sat on the mat a dog ran"] * 2, 40)
+    torch.manual_seed(0)
+    config = TransformerXLConfig(
+        tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=2, memory_length=3, target_length=4
+    )
+    task = LanguageModeling(
+        TransformerXL(config).eval().requires_grad_(False), tokenizer, format=format
+    )
+    for weight in task.model.parameters():
+        weight.mul_(8)  # so that it matters what a token sees
+    texts = ["the cat sat on a mat " * 4, "a dog", ""]
+    found = HarnessAnswers(task).loglikelihood_rolling([Request((text,)) for text in texts])
+    for text, nats in zip(texts, found, strict=True):
+        ((begin, rest),) = task.text_ids([text])
+        ids, state, wanted = torch.tensor([[*begin, *rest]]), None, 0.0
+        for start in range(0, ids.size(1) - 1, 4):
+            output = task.model(ids[:, start : min(start + 4, ids.size(1) - 1)], state)
+            log_probs = task.model.head.logits(output.hidden)[0].log_softmax(-1)
+            targets = ids[0, start + 1 : start + 5, None]
+            state, wanted = output.state, wanted + log_probs.gather(1, targets).sum().item()
+        assert nats == pytest.approx(wanted, rel=1e-5)
 
 
 def test_the_harness_gives_the_same_numbers_as_our_own_evaluations(model, tmp_path):
