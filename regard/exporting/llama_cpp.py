@@ -127,21 +127,33 @@ def opened(path: Path, longest: int, *, embeds: bool = False) -> Iterator[LlamaC
         CheckpointError: llama.cpp does not open the file.
     """
     llama = package("llama_cpp")
-    silent = llama.llama_log_callback(_ignore)
-    llama.llama_log_set(silent, ctypes.c_void_p(0))
-    llama.llama_backend_init()
-    options = llama.llama_model_default_params()
-    model = llama.llama_model_load_from_file(str(path).encode(), options)
-    if not model:
-        raise CheckpointError(f"llama.cpp does not open {path}: please report this model.")
-    try:
-        engine = LlamaContext(llama, model, longest, embeds)
+    with _silent(llama):
+        llama.llama_backend_init()
+        options = llama.llama_model_default_params()
+        model = llama.llama_model_load_from_file(str(path).encode(), options)
+        if not model:
+            raise CheckpointError(f"llama.cpp does not open {path}: please report this model.")
         try:
-            yield engine
+            engine = LlamaContext(llama, model, longest, embeds)
+            try:
+                yield engine
+            finally:
+                engine.close()
         finally:
-            engine.close()
+            llama.llama_model_free(model)
+
+
+@contextmanager
+def _silent(llama: ModuleType) -> Iterator[None]:
+    """Inside, llama.cpp prints no message; its function for messages before is the one after."""
+    before, given = llama.llama_log_callback(), ctypes.c_void_p()
+    llama.llama_log_get(ctypes.byref(before), ctypes.byref(given))
+    silent = llama.llama_log_callback(_ignore)  # llama.cpp may call it as long as it is set
+    llama.llama_log_set(silent, ctypes.c_void_p(0))
+    try:
+        yield
     finally:
-        llama.llama_model_free(model)
+        llama.llama_log_set(before, given)
 
 
 def _ignore(level: int, text: bytes, data: int | None) -> None:
