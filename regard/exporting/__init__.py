@@ -68,7 +68,7 @@ def export(
 
     source = ExportSource(Path(folder), load_float32(folder))
     with creating(target) as temporary:
-        notes = runtime.write(source, temporary, quantize)
+        notes = (*runtime.write(source, temporary, quantize), *source.left_to_the_caller)
         _write_card(source, runtime, temporary)
         if not check or find_spec(runtime.package) is None:
             return Exported(target, runtime.name, None, (), notes)

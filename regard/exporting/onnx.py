@@ -30,12 +30,15 @@ from regard.data.batches import Sequences
 from regard.errors import RegardError
 from regard.exporting.onnx_state import BucketTable, GraphCache, GraphSource, gathered_positions
 from regard.exporting.runtime import Comparison, Difference, ExportSource, WeightsInFile, package
+from regard.file_writing import write_json
 from regard.layers.positions import PositionTable, SinusoidalPositions
 from regard.models.bigbird import BigBird
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import CrossAttentionModel, Encoder, LanguageModel
+from regard.models.region_transformer import RegionTransformer
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer, TransformerState
+from regard.tasks.folders import config_of_task
 
 NAME = "ONNX Runtime"
 HEADS = (
@@ -88,6 +91,7 @@ class ONNX:
         for graph in graphs:
             _write(source, graph, out)
         source.tokenizer.save(out)
+        write_json(out / "config.json", config_of_task(source.task))
         if isinstance(source.model, LanguageModel):
             return ("the sequences of a batch have one length: there is no mask of padding",)
         return ("padding stands on the right of a sequence",)
@@ -113,10 +117,12 @@ def _graphs(source: ExportSource) -> list[Graph]:
         ConfigError: it is none of the three kinds, or has a head that is no function of its states.
     """
     model = source.model
-    source.check_heads(NAME, HEADS)
+    source.check_heads(NAME, HEADS, "Save")
     _check_length(source)
     if isinstance(model, LanguageModel) and isinstance(model.empty(1), KeyValueCache):
         return [_decoder_graph(model)]
+    if isinstance(model, RegionTransformer):
+        raise source.unsupported(NAME, "has inputs for ids, but this model reads regions of images")
     if isinstance(model, Transformer | T5):
         state = model.read(Sequences.full(torch.zeros(1, 1, dtype=torch.long)))
         return [_encoder_side(model), _decoder_side(model, state)]

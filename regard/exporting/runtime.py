@@ -23,6 +23,7 @@ from regard.errors import ConfigError, MissingExtra
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import EncoderWithHeads, deployed
 from regard.models.protocols import EncoderDecoder
+from regard.tasks.text_to_text import TextToText
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 
@@ -137,11 +138,19 @@ class ExportSource:
         """The vocabulary of what an encoder-decoder reads."""
         return token_names(self.tokenizer, self.body.source_vocab_size)
 
+    @property
+    def left_to_the_caller(self) -> tuple[str, ...]:
+        """What the task does with a text before the model reads it, which no runtime does."""
+        prefix = self.task.source_prefix if isinstance(self.task, TextToText) else ""
+        return (f"before each source its caller puts {prefix!r}",) if prefix else ()
+
     def unsupported(self, runtime: str, what: str, hint: str = "") -> ConfigError:
         """The error for something that a runtime does not support."""
         return ConfigError(f"{self.path}: {runtime} {what}." + (f" {hint}" if hint else ""))
 
-    def check_heads(self, runtime: str, known: Collection[str]) -> None:
+    def check_heads(
+        self, runtime: str, known: Collection[str], hint: str = "Export it to onnx, or save"
+    ) -> None:
         """Check that a runtime has a form for every head.
 
         Raises:
@@ -149,11 +158,8 @@ class ExportSource:
         """
         for kind in self.heads:
             if kind not in known:
-                raise self.unsupported(
-                    runtime,
-                    f"has no form for the head {kind!r}",
-                    "Export it to onnx, or save the encoder without the head.",
-                )
+                what = f"has no form for the head {kind!r}"
+                raise self.unsupported(runtime, what, f"{hint} the encoder without the head.")
 
     def check_field(self, runtime: str, name: str, known: Collection[Any]) -> None:
         """Check that a runtime computes the value of a field of the configuration.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import small_models as small
 
@@ -92,6 +94,16 @@ def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_writ
     with pytest.raises(ConfigError, match=said):
         regard.export(folder, "ctranslate2", tmp_path / "new")
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_prefix_of_sources_is_left_to_the_caller_who_is_told(tmp_path):
+    folder = small.t5(tmp_path / "model", decoder_layers=1)
+    assert regard.export(folder, "ctranslate2", check=False).notes == ()
+    config = json.loads((folder / "config.json").read_text())
+    config["regard"]["source_prefix"] = "summarize: "
+    (folder / "config.json").write_text(json.dumps(config))
+    made = regard.export(folder, "ctranslate2", tmp_path / "new", check=False)
+    assert made.notes == ("before each source its caller puts 'summarize: '",)
 
 
 def test_the_folder_in_which_the_command_runs_is_exported_beside_itself(tmp_path, monkeypatch):

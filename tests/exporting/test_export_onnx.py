@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import pytest
 import small_models as small
 import torch
@@ -11,6 +14,7 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.exporting import onnx
 from regard.exporting.runtime import ExportSource
+from regard.models.region_transformer import RegionTransformer
 from regard.tasks.folders import load_float32
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -28,16 +32,20 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
     build, options = CASES[name]
-    made = regard.export(build(tmp_path / "model", **options), "onnx")
+    folder = build(tmp_path / "model", **options)
+    made = regard.export(folder, "onnx")
     assert all(one.relative < 1e-5 and one.magnitude > 0.5 for one in made.differences), made
     assert (made.path / "tokenizer.json").exists() and (made.path / "README.md").exists()
+    # The names of labels, a threshold and how texts are pooled are there.
+    written, wanted = ((one / "config.json").read_text() for one in (made.path, folder))
+    assert json.loads(written) == json.loads(wanted)
 
 
 @pytest.mark.parametrize(
     ("build", "options", "said"),
     [
         (small.recurrent, {}, "is given no graph of the architecture RecurrentLanguageModel"),
-        (small.bert, {"heads": {"crf": 3}}, "has no form for the head 'crf'"),
+        (small.bert, {"heads": {"crf": 3}}, "has no form for the head 'crf'. Save the encoder"),
         (small.gpt2, {"max_length": 6}, "needs `max_length` to be at least 7 where positions are"),
         (
             small.transformer,
@@ -108,6 +116,13 @@ def test_a_token_beyond_the_table_of_positions_is_an_error(build, options, room,
     assert len(session.run(ids[:, :1], *past)) == len(past) + 1
     with pytest.raises(Exception, match="INVALID_ARGUMENT"):
         session.run(ids[:, :2], *past)
+
+
+def test_a_model_that_reads_images_is_refused(tmp_path):
+    config = RegionTransformer.Config(9, d_model=4, d_ff=3, heads=1)
+    source = ExportSource(tmp_path, SimpleNamespace(model=RegionTransformer(config)))
+    with pytest.raises(ConfigError, match="ONNX Runtime has inputs for ids, but .* images"):
+        onnx._graphs(source)
 
 
 @pytest.mark.parametrize(
