@@ -37,7 +37,7 @@ async function show() {
   const slow = setTimeout(() => put(status, "computing…"), 250);
   main.setAttribute("aria-busy", "true");
   try {
-    await view.render(root, parameters, new Api(leaving.signal));
+    await view.render(root, parameters, new Api(leaving.signal), views);
   } catch (error) {
     if (leaving.signal.aborted) return;
     root.append(h("p", { role: "alert", class: "error" }, error.message));

@@ -4,13 +4,13 @@
 //
 //     title    what the navigation and its heading call it
 //     route    the path that a model must have to be shown, such as "/studio/tokens"; null: any model
-//     render   async (root, parameters, api): draws into the empty element `root`
+//     render   async (root, parameters, api, views): draws into the empty element `root`
 //
 // `parameters` (parameters.js) is its state in the address: a control that changes what is drawn
 // calls `parameters.go({head: 3})`, which calls `render` again, or draws itself and calls
 // `parameters.set(...)`. `api` (api.js) asks the server; an error of it that `render` lets through
 // is shown below what is drawn. `controls.js` has controls with labels; what only makes sense on the
-// live page has the class `only-live` and is left out of saved files.
+// live page has the class `only-live` and is left out of saved files. `views` is the table below.
 
 import * as attention from "./attention.js";
 import * as beam from "./beam.js";

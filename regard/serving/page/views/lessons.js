@@ -8,7 +8,7 @@ import { paragraphs, picture } from "../picture.js";
 export const title = "Lessons";
 export const route = null;
 
-export async function render(root, parameters, api) {
+export async function render(root, parameters, api, views) {
   const { lessons } = await api.ask("studio/lessons", {});
   const names = lessons.map((one) => one.name);
   const name = parameters.text("lesson");
@@ -16,7 +16,7 @@ export async function render(root, parameters, api) {
   const at = names.indexOf(name);
   const page = h("div");
   root.append(h("p", { class: "only-live" }, h("a", { href: "#lessons" }, "All lessons"), neighbours(lessons, at)), page);
-  await draw(page, parameters, api, name);
+  await draw(page, parameters, api, views, name);
 }
 
 function drawList(root, lessons) {
@@ -34,7 +34,7 @@ function neighbours(lessons, at) {
   return [link(lessons[at - 1], (text) => `← ${text}`), link(lessons[at + 1], (text) => `${text} →`)].filter((one) => one && at >= 0);
 }
 
-async function draw(page, parameters, api, name) {
+async function draw(page, parameters, api, views, name) {
   const given = {};
   for (const key of parameters.values.keys()) {
     if (!["lesson", "model", "text"].includes(key)) given[key] = parameters.number(key, parameters.text(key));
@@ -56,7 +56,7 @@ async function draw(page, parameters, api, name) {
       if (error.name !== "AbortError" && turn === asked) put(problem, error.message);
     }
   };
-  const links = await modelLinks(api, lesson.links);
+  const links = await modelLinks(api, views, lesson.links);
   put(
     page,
     h("h2", {}, lesson.title),
@@ -84,9 +84,8 @@ function numbersOf(lesson, change) {
 }
 
 // For each link the models that are served and have such a view.
-async function modelLinks(api, links) {
+async function modelLinks(api, views, links) {
   if (!links.length) return [];
-  const { views } = await import("./index.js"); // which imports this file
   const models = await api.models();
   return links.map(({ view, label, route, parameters }) => {
     const fit = views.has(view) ? models.filter((one) => one.routes.includes(route)) : [];

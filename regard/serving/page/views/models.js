@@ -7,8 +7,7 @@ import { table } from "../tables.js";
 export const title = "Models";
 export const route = null;
 
-export async function render(root, parameters, api) {
-  const { views } = await import("./index.js"); // which imports this file
+export async function render(root, parameters, api, views) {
   const shown = [...views].filter(([, view]) => view.route !== null);
   const links = (model) =>
     shown
