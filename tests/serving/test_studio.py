@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,18 @@ def test_the_files_of_the_page_are_small_and_name_no_other_address():
         assert not re.search(forbidden, text), path
         inline = r"<script(?! type=\"module\" src=\"page/)| style=|<style| on\w+="
         assert path != "/" or not re.search(inline, text)
+
+
+def test_the_scripts_of_the_page_import_each_other_in_one_order():
+    imported = {
+        file.resolve(): {
+            (file.parent / name).resolve()
+            for name in re.findall(r"(?:from|import)[ (]\"(\.[^\"]+)\"", file.read_text())
+        }
+        for file in PAGE.rglob("*.js")
+    }
+    assert sum(map(len, imported.values())) > 50
+    TopologicalSorter(imported).prepare()  # an error for a circle
 
 
 def test_no_path_leads_out_of_the_page(studio):
