@@ -32,6 +32,7 @@ from regard.exporting.onnx_state import BucketTable, GraphCache, GraphSource, ga
 from regard.exporting.runtime import Comparison, Difference, ExportSource, WeightsInFile, package
 from regard.file_writing import write_json
 from regard.layers.positions import PositionTable, SinusoidalPositions
+from regard.layers.recurrent import RecurrentLayer
 from regard.models.bigbird import BigBird
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import CrossAttentionModel, Encoder, LanguageModel
@@ -185,7 +186,8 @@ def _encoder_graph(source: ExportSource) -> Graph:
 
 
 def _check_inputs(source: ExportSource) -> None:
-    """Check that ids and segments are all that an encoder reads, at every length in one way.
+    """Check that ids and segments are all that an encoder reads, at every length in one way, and
+    not token by token.
 
     Raises:
         ConfigError: they are not.
@@ -195,6 +197,8 @@ def _check_inputs(source: ExportSource) -> None:
     if read:
         what = f"has inputs for ids and segments alone, but {type(body).__name__} reads "
         raise source.unsupported(NAME, what + ", ".join(sorted(read)) + " of tokens, too")
+    if any(isinstance(part, RecurrentLayer) for part in source.model.modules()):
+        raise source.unsupported(NAME, "is given no graph of recurrent layers")
     if isinstance(body, BigBird) and config.attention != "full":
         if config.full_length < config.max_length:
             raise source.unsupported(

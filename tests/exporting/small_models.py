@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ def encoder(path: Path, name: str, **options: Any) -> Path:
     words = tokenizer("wordpiece", special_tokens=special)
     kind: Any = model_class(name)
     sizes = {"d_model": 12, "d_ff": 7, "heads": 3, "layers": 1, "max_length": 40}
+    known = {field.name for field in fields(kind.Config)}
+    sizes = {name: size for name, size in sizes.items() if name in known}
     model = kind(kind.Config(words.vocab_size, **(sizes | {"pad": words.pad_id} | options)))
     return saved(Embedding(drawn(assembled(model, {})), words), path)
 

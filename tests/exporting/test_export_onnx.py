@@ -52,6 +52,7 @@ def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
             {"max_length": 5, "positions": "learned"},
             "needs `max_length` to be at least 7 where positions are learned, but it is 5",
         ),
+        (small.encoder, {"name": "recurrent"}, "is given no graph of recurrent layers"),
         (small.encoder, {"name": "segabert"}, "SegaBert reads paragraphs, sentences, tokens of"),
         (
             small.encoder,

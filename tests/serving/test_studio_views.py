@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -325,6 +326,23 @@ def test_a_damaged_run_says_which_line(studio, runs):
     finally:
         (runs / "bad" / METRICS).unlink()
     assert ask(studio, "/studio/curves", {"name": "runs/bad"}).status == 404
+
+
+def test_errors_of_damaged_runs_name_no_folder_of_the_server(studio, runs):
+    folder = runs / "bad"
+    folder.mkdir(exist_ok=True)
+    for name in (METRICS, RESULT, COMPARISON):
+        (folder / name).write_text("{\n")
+    (folder / METRICS).write_text('{"update": 1\n{"update": 2}\n')
+    try:
+        for path in ("/studio/curves", "/studio/comparison"):
+            message = ask(studio, path, {"name": "runs/bad"}).message
+            assert message.startswith("runs/bad/") and str(runs.parent) not in message
+        listed = {one["name"]: one["ended"] for one in answer(studio, "/studio/runs")["runs"]}
+        assert listed["runs/bad"].startswith("damaged: runs/bad/")
+        assert str(runs.parent) not in listed["runs/bad"]
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("path", ["/studio/curves", "/studio/comparison"])

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,8 @@ class RunFolders:
             folder = _named(self.found().runs, name, "run")
         with self._reading:
             events = self._events.setdefault(folder, GrowingEvents(folder))
-            events.read()
+            with _by_name(name, folder):
+                events.read()
             last = events.all[-1] if events.all else {}
             picture = plain_picture(training_curves(events.all))
         return {**_summary(name, folder), "last": last, "picture": picture}
@@ -103,7 +105,8 @@ class RunFolders:
             CheckpointError: comparison.json is damaged.
         """
         folder = _named(self.found().comparisons, name, "comparison")
-        results = ComparisonResults.read(folder)
+        with _by_name(name, folder):
+            results = ComparisonResults.read(folder)
         pictures = [results.picture(), results.losses()]
         return {
             "name": name,
@@ -135,6 +138,15 @@ def _named(folders: Mapping[str, Path], name: str, what: str) -> Path:
     return folders[name]
 
 
+@contextmanager
+def _by_name(name: str, folder: Path) -> Iterator[None]:
+    """Errors that name a folder as clients do, not by its path on this machine."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace(str(folder), name)) from error
+
+
 def _summary(name: str, folder: Path) -> dict[str, Any]:
     """How far a run is: `quiet`, seconds since it last wrote; `ended`, why it did; its scores."""
     try:
@@ -143,7 +155,8 @@ def _summary(name: str, folder: Path) -> dict[str, Any]:
         changed = time.time()
     found = {"name": name, "quiet": max(0, round(time.time() - changed)), "ended": None}
     try:
-        result = read_result(folder)
+        with _by_name(name, folder):
+            result = read_result(folder)
     except FileNotFoundError:
         return found
     except CheckpointError as error:
