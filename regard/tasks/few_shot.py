@@ -94,15 +94,18 @@ def few_shot_scores(
 
 
 def signature(task: LanguageModeling, fitted: Sequence[Fitted], shots: int, seed: int) -> str:
-    """How prompts were made; how many examples were dropped, and how many questions truncated."""
+    """How prompts were made; how many examples were dropped, how many questions truncated, and how
+    many have choices that are the same tokens, of which by log p the first one wins.
+    """
     how = f"shots:{shots}" + (f"|seed:{seed}" if shots else "")
     how += f"|tok:{task.tokenizer.kind}-{task.tokenizer.vocab_size}|count:{len(fitted)}"
     dropped, truncated = (
         sum(prompt.dropped for prompt in fitted),
         sum(prompt.truncated for prompt in fitted),
     )
-    how += f"|dropped:{dropped}" if dropped else ""
-    return how + (f"|truncated:{truncated}" if truncated else "")
+    ties = sum(len({*map(tuple, prompt.rows)}) < len(prompt.rows) for prompt in fitted)
+    counted = {"dropped": dropped, "truncated": truncated, "ties": ties}
+    return how + "".join(f"|{name}:{count}" for name, count in counted.items() if count)
 
 
 def few_shot_prompts(

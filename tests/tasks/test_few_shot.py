@@ -281,6 +281,19 @@ def test_a_choice_without_tokens_is_an_error():
         few_shot_scores(task, [ROWS[0], row], LISTED)
 
 
+def test_choices_of_the_same_tokens_are_counted_and_the_first_wins():
+    tokenizer = train("words", ["the cat sat on the mat a dog ran"] * 2, 40)
+    config = RecurrentConfig(tokenizer.vocab_size, d_model=8)
+    task = LanguageModeling(RecurrentLanguageModel(config).eval(), tokenizer, format="lines")
+    unknown = {"text": "the cat sat on", "options": ["zebra", "giraffe"]}
+    rows = [{**unknown, "label": 0}, {**unknown, "label": 0}, {**unknown, "label": 1}]
+    first, *_ = few_shot_scores(task, rows, LISTED)
+    assert first.value == pytest.approx(2 / 3) and first.signature.endswith("|count:3|ties:3")
+    known = {"text": "the cat sat on", "options": ["a dog", "a mat"], "label": 0}
+    assert few_shot_scores(task, [known], LISTED)[0].signature.endswith("|count:1")
+    assert "|count:2|ties:1" in few_shot_scores(task, [known, rows[0]], LISTED)[0].signature
+
+
 def test_wrong_templates_and_pools_are_errors(model):
     task = regard.load(model)
     for wrong in ("no field", "{", "{}", "{text!r}", "{text:>3}"):
