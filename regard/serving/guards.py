@@ -37,8 +37,12 @@ class Guard:
         """Check the headers of a request, `starlette.datastructures.Headers`.
 
         Raises:
-            Problem: 403 for the host or the origin of another site, 401 without the key.
+            Problem: 400 where the body has two lengths, of which a proxy may have believed the
+                other; 403 for the host or the origin of another site, 401 without the key.
         """
+        if "content-length" in headers and "transfer-encoding" in headers:
+            message = "The body has two lengths: Content-Length and Transfer-Encoding. Send one."
+            raise Problem(400, message, "two_lengths", headers={"Connection": "close"})
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.loopback and not is_loopback(_parts(f"//{host}").hostname or ""):
             message = f"This server answers as localhost, but `Host` is {host!r:.80}."

@@ -399,6 +399,23 @@ def test_a_target_in_absolute_form_is_its_path_at_its_own_host(service, target, 
         assert received(c).startswith(f"HTTP/1.1 {status} ".encode())
 
 
+@pytest.mark.parametrize("method", ["POST /tag", "GET /health"])
+def test_a_body_of_two_lengths_is_refused_and_nothing_behind_it_is_read(service, method):
+    """RFC 9112, section 6.1: a proxy may take the rest for the next request."""
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        lengths = "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"
+        behind = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        c.sendall(
+            f"{method} HTTP/1.1\r\nHost: localhost\r\n{lengths}\r\n0\r\n\r\n{behind}".encode()
+        )
+        answer = received(c)
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"two_lengths" in answer
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 LARGE = 2**25  # bytes, more than both sides of a connection can hold
 
 
