@@ -135,6 +135,7 @@ class LanguageModeling(EmbedsTexts):
     decodes = True
     Recipe = LanguageModelingRecipe
     goal = ("loss", "min")
+    length_option = "sequence_length"
 
     def __init__(
         self,
@@ -215,11 +216,7 @@ class LanguageModeling(EmbedsTexts):
             stride=evaluation.stride,
             **evaluation.state_options(),
         )
-        if limit is not None and data.sequence_length > limit:
-            raise ConfigError(
-                f"[data] `sequence_length` must be at most the model's context, {limit:,}, but is "
-                f"{data.sequence_length:,}."
-            )
+        cls.check_length(recipe, limit)
         task.protocol()  # raises an error for a window or a stride that is too long
         task.evaluated_model(task.state_options)
         task.auxiliary_losses = recipe.objective.losses(model)

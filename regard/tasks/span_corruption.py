@@ -92,6 +92,7 @@ class SpanCorruption(TextToText):
 
     name = "span-corruption"
     Recipe: ClassVar[type[Recipe] | None] = SpanCorruptionRecipe
+    length_option = "source_length"
 
     def __init__(
         self,
@@ -128,12 +129,8 @@ class SpanCorruption(TextToText):
             ConfigError: the tokenizer has no sentinels, or too few; a source is longer than the
                 model reads; no window of the data is long enough.
         """
-        data, limit, noise = recipe.data, model.config.max_length, recipe.data.noise
-        if limit is not None and data.source_length > limit:
-            raise ConfigError(
-                f"[data] `source_length` must be at most {limit:,}, the most tokens that the model "
-                f"reads, but is {data.source_length:,}."
-            )
+        data, noise = recipe.data, recipe.data.noise
+        cls.check_length(recipe, model.config.max_length)
         task = cls(
             model,
             tokenizer.with_eos_template(),

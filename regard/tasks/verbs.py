@@ -84,6 +84,7 @@ class TaskVerbs:
     goal: the score that tells which weights are best, and "max" or "min".
     score_options: dotted names of options outside [data] and [evaluation] on which that score
         depends, so that models with different ones cannot be compared by it.
+    length_option: of [data], the length of all texts, where it is not cut to what the model reads.
     method: how texts are decoded.
     half_precision: the type of half precision of the weights in the folder that the task was loaded
         from, in which they are saved again; None for another type.
@@ -97,6 +98,7 @@ class TaskVerbs:
     limited: ClassVar[str] = "text"
     reads_images: ClassVar[bool] = False
     score_options: ClassVar[tuple[str, ...]] = ()
+    length_option: ClassVar[str] = ""
     usual: Mapping[str, float] = MappingProxyType({})
     aux_lm: Any = None
     input_format: InputFormat | None = None
@@ -160,6 +162,22 @@ class TaskVerbs:
     def has(cls, method: str) -> bool:
         """Whether the task has this one of `METHODS`."""
         return hasattr(cls, method)
+
+    @classmethod
+    def check_length(cls, recipe: Any, limit: int | None) -> None:
+        """Check the length of texts that a recipe asks for (`length_option`).
+
+        limit: the most tokens that its model reads; None: any number.
+
+        Raises:
+            ConfigError: the model reads shorter ones.
+        """
+        length = getattr(recipe.data, cls.length_option) if cls.length_option else 0
+        if limit is not None and length > limit:
+            raise ConfigError(
+                f"[data] `{cls.length_option}` must be at most the model's context, {limit:,}, but "
+                f"is {length:,}."
+            )
 
     def rate_factor(self, batch: Any) -> float:
         """What the learning rate is multiplied by for the update of this batch."""

@@ -229,6 +229,32 @@ def test_models_with_other_memories_are_estimated(name, monkeypatch):
     assert found.totals()["parameters"] > 0 and found.flops > 0
 
 
+@pytest.mark.parametrize(
+    ("task", "length", "model"),
+    [
+        ("language-modeling", "sequence_length = 40", 'name = "gpt2"'),
+        ("span-corruption", "source_length = 40", 'name = "t5"'),
+    ],
+)
+def test_lengths_beyond_the_model_are_errors_without_the_data_too(task, length, model, tmp_path):
+    files = '["missing.txt"]' if task == "span-corruption" else '"missing.txt"'
+    (tmp_path / "one.toml").write_text(
+        f'task = "{task}"\n[data]\ntrain = {files}\nvalid = {files}\n{length}\n'
+        f'[tokenizer]\nkind = "words"\n[model]\n{model}\nd_model = 16\nheads = 2\nmax_length = 32\n'
+        "[training]\nupdates = 3\n"
+    )
+    with pytest.raises(ConfigError, match="must be at most .*32, .*but is 40"):
+        estimate(tmp_path / "one.toml", measure=False)
+
+
+def test_a_translator_of_short_sentences_is_estimated_with_them(monkeypatch):
+    monkeypatch.delenv("WMT14", raising=False)
+    found = estimate(
+        RECIPES / "wmt14-transformer-base.toml", ["model.max_length=16"], measure=False
+    )
+    assert "sentences of 16 tokens are assumed" in found.text()
+
+
 def test_the_estimate_shows_the_memory_of_a_token_in_kilobytes(monkeypatch):
     monkeypatch.delenv("WMT14", raising=False)
     found = estimate(RECIPES / "wmt14-transformer-base.toml", measure=False)

@@ -106,7 +106,7 @@ def test_training_learns_what_a_text_repeats(here):
 def test_options_that_do_not_fit_are_named(here):
     with pytest.raises(ConfigError, match="have 2 spans, but the tokenizer has 1 sentinels"):
         planned(here / "spans.toml", ("sentinels = 8", "sentinels = 1"), ("= 24", "= 40"))
-    with pytest.raises(ConfigError, match="at most 16, the most tokens that the model reads"):
+    with pytest.raises(ConfigError, match="at most the model's context, 16, but is 40"):
         planned(here / "spans.toml", ("d_ff = 16", "d_ff = 16\nmax_length = 16"))
 
 

@@ -169,9 +169,11 @@ def _origin(recipe: Any) -> str:
 def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     tokenizer, vocabulary = _assumed_tokenizer(recipe)
     model = _model(recipe, tokenizer)
+    kind.check_length(recipe, limit := model.config.max_length)
     if not issubclass(kind, EncoderTask):
-        batch = kind.example(recipe, ASSUMED_TOKENS)
-        how = f"{shape_of(batch)}; sentences of {ASSUMED_TOKENS} tokens are assumed: {why}"
+        words = min(ASSUMED_TOKENS, limit or ASSUMED_TOKENS)
+        batch = kind.example(recipe, words)
+        how = f"{shape_of(batch)}; sentences of {words} tokens are assumed: {why}"
         task = _with_adapters(recipe, kind(model, tokenizer), model)
         return TaskSample(task, [batch], None, vocabulary, how)
     model = headed(model)
