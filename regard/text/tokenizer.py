@@ -42,7 +42,7 @@ class Tokenizer:
         whose ids are those of the library
     roles: {"pad": "<pad>", "eos": "</s>", …}, a subset of `ROLES`
     reads_special_tokens: whether "</s>" in a text is the special token (True) or four plain
-        characters (False)
+        characters (False; a model may still find it in its vocabulary, as in transformers)
     sides: `padding_side` and `truncation_side` of a published file, for other libraries
     clean_up_spaces: whether decoding removes the space before punctuation, as
         tokenizer_config.json asks with `clean_up_tokenization_spaces`
