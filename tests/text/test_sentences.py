@@ -39,6 +39,11 @@ def test_a_text_is_cut_where_sentences_end(sentences):
     assert cut("".join(sentences)) == sentences
 
 
+def test_a_stop_at_the_start_of_a_line_does_not_belong_to_the_word_before_it():
+    assert sentence_starts("Mr\n. It rains") == [(0, True), (2, True), (4, False)]
+    assert sentence_starts("Mr\nMr. It") == [(0, True), (2, True)]
+
+
 def test_a_paragraph_is_a_line_that_is_not_blank():
     text = "\n\nOne. Two.\n \n\nThree\nFour.\n\n"
     assert cut(text) == ["\n\nOne.", " Two.", "\n \n\nThree", "\nFour.\n\n"]
