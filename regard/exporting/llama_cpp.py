@@ -37,15 +37,15 @@ def compare(source: ExportSource, path: Path) -> Comparison:
         for row, count in zip(source.batch.ids, source.batch.lengths, strict=True)
     ]
     longest = max(map(len, rows)) + 8
-    with opened(path, longest, embeds=isinstance(source.body, Bert)) as engine:
+    with opened(path, longest, embeds=isinstance(source.body, Bert)) as context:
         with torch.no_grad():
             if isinstance(source.body, T5):
-                found = _compare_t5(source, engine, rows)
+                found = _compare_t5(source, context, rows)
             elif isinstance(source.body, Bert):
-                found = _compare_hidden(source, engine, rows)
+                found = _compare_hidden(source, context, rows)
             else:
-                found = _compare_logits(source, engine, rows)
-        return (found,), (_compare_texts(source, engine),)
+                found = _compare_logits(source, context, rows)
+        return (found,), (_compare_texts(source, context),)
 
 
 class LlamaContext:
@@ -121,7 +121,7 @@ class LlamaContext:
 
 @contextmanager
 def opened(path: Path, longest: int, *, embeds: bool = False) -> Iterator[LlamaContext]:
-    """The engine of a file, whose messages are kept silent; see `LlamaContext`.
+    """The context of a file's model, without llama.cpp's messages; see `LlamaContext`.
 
     Raises:
         CheckpointError: llama.cpp does not open the file.
@@ -134,18 +134,18 @@ def opened(path: Path, longest: int, *, embeds: bool = False) -> Iterator[LlamaC
         if not model:
             raise CheckpointError(f"llama.cpp does not open {path}: please report this model.")
         try:
-            engine = LlamaContext(llama, model, longest, embeds)
+            context = LlamaContext(llama, model, longest, embeds)
             try:
-                yield engine
+                yield context
             finally:
-                engine.close()
+                context.close()
         finally:
             llama.llama_model_free(model)
 
 
 @contextmanager
 def _silent(llama: ModuleType) -> Iterator[None]:
-    """Inside, llama.cpp prints no message; its function for messages before is the one after."""
+    """Inside, llama.cpp prints no message; the previous log callback is restored afterwards."""
     before, given = llama.llama_log_callback(), ctypes.c_void_p()
     llama.llama_log_get(ctypes.byref(before), ctypes.byref(given))
     silent = llama.llama_log_callback(_ignore)  # llama.cpp may call it as long as it is set
@@ -161,38 +161,38 @@ def _ignore(level: int, text: bytes, data: int | None) -> None:
 
 
 def _compare_logits(
-    source: ExportSource, engine: LlamaContext, rows: list[list[int]]
+    source: ExportSource, context: LlamaContext, rows: list[list[int]]
 ) -> Difference:
     model = source.body
-    theirs = [engine.read(row, model.config.vocab_size) for row in rows]
+    theirs = [context.read(row, model.config.vocab_size) for row in rows]
     ours = model.head.logits(model(source.batch.ids).hidden)[source.batch.keep]
     return Difference.between("logits", ours, np.concatenate(theirs))
 
 
 def _compare_hidden(
-    source: ExportSource, engine: LlamaContext, rows: list[list[int]]
+    source: ExportSource, context: LlamaContext, rows: list[list[int]]
 ) -> Difference:
     batch, model = Sequences(source.batch.ids, source.batch.lengths), source.body
-    theirs = [engine.read(row, model.config.d_model) for row in rows]
+    theirs = [context.read(row, model.config.d_model) for row in rows]
     ours = model.encode(batch)[batch.keep]
     return Difference.between("hidden states", ours, np.concatenate(theirs))
 
 
-def _compare_t5(source: ExportSource, engine: LlamaContext, rows: list[list[int]]) -> Difference:
+def _compare_t5(source: ExportSource, context: LlamaContext, rows: list[list[int]]) -> Difference:
     model, config = source.body, source.body.config
     targets = [[config.bos, *row] for row in source.targets]
     theirs = []
     for row, target in zip(rows, targets, strict=True):
-        engine.encode(row)
-        theirs.append(engine.read(target, config.vocab_size))
+        context.encode(row)
+        theirs.append(context.read(target, config.vocab_size))
     hidden = model(source.batch, Sequences.full(torch.tensor(targets))).hidden
     return Difference.between("logits", model.head.logits(hidden), np.stack(theirs))
 
 
-def _compare_texts(source: ExportSource, engine: LlamaContext) -> str:
+def _compare_texts(source: ExportSource, context: LlamaContext) -> str:
     """How many of a few texts get our ids, special tokens included."""
     before, after = surrounding(source)
     wanted = [[*before, *ids, *after] for ids in source.tokenizer.encode_many(list(TEXTS))]
     reads = source.tokenizer.reads_special_tokens
-    equal = sum(engine.tokens(text, reads) == ids for text, ids in zip(TEXTS, wanted, strict=True))
+    equal = sum(context.tokens(text, reads) == ids for text, ids in zip(TEXTS, wanted, strict=True))
     return f"{equal} of {len(TEXTS)} texts get our ids from its own tokenizer"

@@ -84,7 +84,7 @@ class TaskVerbs:
     goal: the score that tells which weights are best, and "max" or "min".
     score_options: dotted names of options outside [data] and [evaluation] on which that score
         depends, so that models with different ones cannot be compared by it.
-    length_option: of [data], the length of all texts, where it is not cut to what the model reads.
+    length_option: the option of [data] whose value may not exceed the model's context; "": none.
     method: how texts are decoded.
     half_precision: the type of half precision of the weights in the folder that the task was loaded
         from, in which they are saved again; None for another type.
