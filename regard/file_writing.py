@@ -72,6 +72,8 @@ def creating(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        for file in [temporary, *temporary.rglob("*")]:
+            sync(file)
         _become(temporary, path)
         sync(path.parent)
     except BaseException as error:

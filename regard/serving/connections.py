@@ -13,6 +13,7 @@ from regard.serving import guards
 from regard.serving.problems import Problem
 
 UNREAD = 120.0  # seconds in which a client must read something of an answer
+LOOKS = 12  # how often that is looked at in this time
 
 
 class Connection(H11Protocol):
@@ -54,13 +55,19 @@ class Connection(H11Protocol):
         problem = Problem(400, f"{msg} A request line or a header is wrong or too long.", "no_http")
         self._answer_and_close(problem)
 
-    def _look_at_unread(self, before: int) -> None:
-        """Close where nothing of an answer was read since the last look. before: bytes then."""
+    def _look_at_unread(self, before: int, same: int = 0) -> None:
+        """Close where nothing of an answer was read for `UNREAD` seconds.
+
+        before: bytes that were unread at the last look.  same: at how many looks there were as
+            many.
+        """
         unread = self.transport.get_write_buffer_size()
-        if unread and unread == before:
+        same = same + 1 if unread and unread == before else 0
+        if same == LOOKS:
             self.transport.abort()  # to close it would wait for the client
         else:
-            self._unread_timer = self.loop.call_later(UNREAD, self._look_at_unread, unread)
+            seconds = UNREAD / LOOKS
+            self._unread_timer = self.loop.call_later(seconds, self._look_at_unread, unread, same)
 
     def _start_timer(self) -> None:
         self._head_timer = self.loop.call_later(guards.SECONDS, self._head_is_late)

@@ -29,6 +29,7 @@ from regard.tasks.prompts import fitted_prompts
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
+    from regard.tasks.verbs import TaskVerbs
 
 
 # ------------------------------------------------------------------------------------ completions
@@ -47,9 +48,9 @@ def completion(served: ServedModel, request: Completion) -> Work:
     """The continuations of prompts.
 
     Raises:
-        ConfigError: the model does not continue texts, or options are wrong.
+        ConfigError: options are wrong.
     """
-    task = _language_model(served)
+    task = cast(LanguageModeling, served.task)
     method = decoding.with_options(task.method, **decoding_options(request))
     most, stops = request.max_tokens, stops_of(request)
     try:
@@ -100,14 +101,9 @@ def check_streams(generation: Generation | None, request: Completion) -> None:
         raise ConfigError("`logprobs` are not streamed. Leave out one of both.")
 
 
-def _language_model(served: ServedModel) -> LanguageModeling:
-    task = served.task
-    if not isinstance(task, LanguageModeling) or task.model.reads_backward:
-        raise ConfigError(
-            f"{served.name} is a model of {task.name}, which does not continue a text from left "
-            "to right: completions are for language models."
-        )
-    return task
+def continues_texts(task: TaskVerbs) -> bool:
+    """Whether a task continues texts from left to right."""
+    return isinstance(task, LanguageModeling) and not task.model.reads_backward
 
 
 def decoding_options(request: Sampled) -> dict[str, Any]:

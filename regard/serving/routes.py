@@ -31,6 +31,7 @@ def reads_images(task: TaskVerbs) -> bool:
 
 
 has_attention = on_first_call("regard.visual.attention_maps:has_attention")
+continues_texts = on_first_call("regard.serving.openai:continues_texts")
 
 
 @dataclass(frozen=True)
@@ -198,11 +199,12 @@ ROUTES = {
         ),
         Route(
             "/v1/completions",
-            "OpenAI's completions.",
+            "OpenAI's completions, of language models that read from left to right.",
             "generate",
             requests.Completion,
             on_first_call("regard.serving.openai:completion"),
             {"model": "gpt2", "prompt": CAT, "max_tokens": 8, "temperature": 0},
+            continues_texts,
         ),
         Route(
             "/v1/chat/completions",

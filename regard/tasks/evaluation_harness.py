@@ -22,6 +22,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError, TextError
 from regard.tasks.batching import watched
 from regard.tasks.embedder import batch_budget
+from regard.tasks.finite_checks import check_finite
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.log_likelihoods import ending_log_likelihoods
 
@@ -85,7 +86,7 @@ class HarnessAnswers:
             ids, count = self._continued(request.args[0], request.args[1], number)
             rows.append(ids)
             counts.append(count)
-        return self._endings(rows, counts)
+        return self._endings(rows, counts, range(len(rows)))
 
     def loglikelihood_rolling(
         self, requests: Sequence[HarnessRequest], disable_tqdm: bool = False
@@ -104,7 +105,7 @@ class HarnessAnswers:
                 counts.append(count)
                 owners.append(number)
         totals = [0.0] * len(requests)
-        for number, (nats, _) in zip(owners, self._endings(rows, counts), strict=True):
+        for number, (nats, _) in zip(owners, self._endings(rows, counts, owners), strict=True):
             totals[number] += nats
         return totals
 
@@ -117,11 +118,19 @@ class HarnessAnswers:
         Raises:
             ConfigError: an option is not known, or as many tokens are asked for as the model reads.
         """
-        return [
-            self._generated(context, options) for context, options in (r.args for r in requests)
-        ]
+        alike: dict[str, list[int]] = {}  # requests with equal options, by these
+        for number, request in enumerate(requests):
+            alike.setdefault(repr(request.args[1]), []).append(number)
+        texts = [""] * len(requests)
+        for numbers in alike.values():
+            contexts = [requests[number].args[0] for number in numbers]
+            found = self._generated(contexts, requests[numbers[0]].args[1])
+            for number, text in zip(numbers, found, strict=True):
+                texts[number] = text
+        return texts
 
-    def _generated(self, context: str, options: Mapping[str, Any]) -> str:
+    def _generated(self, contexts: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+        """What follows each context, by the same options."""
         options = {name: value for name, value in options.items() if (name, value) != ONE_BEAM}
         if unknown := sorted({*options} - {*KNOWN}):
             raise ConfigError(
@@ -136,12 +145,11 @@ class HarnessAnswers:
             )
         # The harness leaves room for one token more: it does not say that the last one is not read.
         chosen = {"max_tokens": most + 1, **_method_options(options)}
-        (ranked,) = self.task.hypotheses([context], too_long="truncate", **chosen)
-        text = self.task.tokenizer.decode(ranked[0].tokens[:most])
+        found = self.task.hypotheses(contexts, too_long="truncate", **chosen)
+        texts = self.task.tokenizer.decode_many(ranked[0].tokens[:most] for ranked in found)
         stops = options.get("until") or []
-        for stop in [stops] if isinstance(stops, str) else stops:
-            text = text.split(stop)[0] if stop else text
-        return text
+        stops = [stops] if isinstance(stops, str) else stops
+        return [_before(text, stops) for text in texts]
 
     def _continued(self, context: str, continuation: str, number: int) -> tuple[list[int], int]:
         """The ids of a context and its continuation, and how many belong to the latter; spaces at
@@ -179,9 +187,15 @@ class HarnessAnswers:
 
     @torch.no_grad()
     def _endings(
-        self, rows: Sequence[list[int]], counts: Sequence[int]
+        self, rows: Sequence[list[int]], counts: Sequence[int], owners: Sequence[int]
     ) -> list[tuple[float, bool]]:
-        """See `ending_log_likelihoods`, of rows of any lengths."""
+        """See `ending_log_likelihoods`, of rows of any lengths.
+
+        owners: the number of the request that each row belongs to.
+
+        Raises:
+            NonFiniteScores: a log-probability is infinite or NaN.
+        """
         if not rows:
             return []
         model, sizes = self.task.generator, np.array(counts)
@@ -196,6 +210,7 @@ class HarnessAnswers:
             for numbers, batch in zip(batches.indices, watched(batches), strict=True):
                 here = torch.from_numpy(sizes[numbers])
                 total[numbers], best[numbers] = ending_log_likelihoods(model, batch, here)
+        check_finite(total.isfinite(), owners, "log-probabilities")
         return list(zip(total.tolist(), best.tolist(), strict=True))
 
 
@@ -211,11 +226,18 @@ def _method_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"temperature": temperature, **sampling}
 
 
+def _before(text: str, stops: Sequence[str]) -> str:
+    """The text up to the first of the stops that it has."""
+    for stop in stops:
+        text = text.split(stop)[0] if stop else text
+    return text
+
+
 def windows(
     begin: Sequence[int], ids: Sequence[int], limit: int | None
 ) -> Iterator[tuple[list[int], int]]:
     """The rows in which a text is read, and how many tokens at the end of each are predicted there;
-    each token is predicted once.
+    each token is predicted once, but the first one where nothing precedes the text.
 
     Args:
         begin: what precedes the text.
@@ -223,7 +245,7 @@ def windows(
     """
     text = [*begin, *ids]
     if limit is None or len(text) <= limit + 1:
-        if ids:
+        if len(text) > max(1, len(begin)):
             yield text, len(text) - max(1, len(begin))
         return
     text, done = [*begin[-1:], *ids], 1

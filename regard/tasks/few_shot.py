@@ -7,6 +7,8 @@ an answer, which must be equal to the right one. Nothing is learned.
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +29,7 @@ from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, Rows, d
 from regard.tasks.prompts import prompt_capacity
 from regard.text.templates import EncoderInput
 
-ANSWER_TOKENS = 32  # of a generated answer, at most
+ANSWER_TOKENS = 32  # of a generated answer, at most; fewer where the context is shorter
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,27 @@ def few_shot_scores(
         for number, question in enumerate(questions)
     ]
     fitted = few_shot_prompts(task, questions, prefixes, template.space, too_long)
-    how = signature(task, fitted, shots, seed)
+    how = signature(task, questions, prefixes, fitted, shots, seed)
     if template.choices is None:
         return [_exact_match(task, questions, fitted, how)]
     return _accuracies(task, questions, fitted, how)
 
 
-def signature(task: LanguageModeling, fitted: Sequence[Fitted], shots: int, seed: int) -> str:
-    """How prompts were made; how many examples were dropped, how many questions truncated, and how
-    many have choices that are the same tokens, of which by log p the first one wins.
+def signature(
+    task: LanguageModeling,
+    questions: Sequence[PromptQuestion],
+    prefixes: Sequence[Sequence[str]],
+    fitted: Sequence[Fitted],
+    shots: int,
+    seed: int,
+) -> str:
+    """How prompts were made: `prompts` is a checksum of all questions, choices, answers and
+    examples; how many examples were dropped, how many questions truncated, and how many have
+    choices that are the same tokens, of which by log p the first one wins.
     """
     how = f"shots:{shots}" + (f"|seed:{seed}" if shots else "")
+    texts = [[one.prompt, *one.choices, one.answer] for one in questions], [*map(list, prefixes)]
+    how += f"|prompts:{zlib.crc32(json.dumps(texts).encode()):08x}"
     how += f"|tok:{task.tokenizer.kind}-{task.tokenizer.vocab_size}|count:{len(fitted)}"
     dropped, truncated = (
         sum(prompt.dropped for prompt in fitted),
@@ -150,7 +162,9 @@ def _fitted(
     else:
         assert most is not None
         if too_long == "error":
-            beside = "" if question.choices else f" beside an answer of up to {ANSWER_TOKENS}"
+            beside = (
+                "" if question.choices else f" beside an answer of up to {_answer_tokens(task)}"
+            )
             problem = f"has {longest:,} tokens, but {most:,} fit into the context of this model"
             shorten, cut = "Shorten it, leave it out", "cut its beginning"
             raise TextTooLong(number, f"{problem}{beside}.", shorten, cut, what="Question")
@@ -164,7 +178,12 @@ def _prompt_limit(task: LanguageModeling, question: PromptQuestion) -> int | Non
     """The most tokens of a prompt: with its longest choice, or before a generated answer."""
     if question.choices:
         return None if task.context is None else task.context + 1  # the last one is not read
-    return prompt_capacity(task.context, {"max_tokens": ANSWER_TOKENS})
+    return prompt_capacity(task.context, {"max_tokens": _answer_tokens(task)})
+
+
+def _answer_tokens(task: LanguageModeling) -> int:
+    """The most tokens of a generated answer."""
+    return min(ANSWER_TOKENS, task.context or ANSWER_TOKENS)
 
 
 def _check_counts(
@@ -254,7 +273,8 @@ def _exact_match(
 ) -> Score:
     """The first line of what is generated against the right answer."""
     prompts = [question.prompt for question in fitted]
-    hypotheses = task.hypotheses(prompts, too_long="truncate", max_tokens=ANSWER_TOKENS)
+    most = _answer_tokens(task)
+    hypotheses = task.hypotheses(prompts, too_long="truncate", max_tokens=most)
     texts = task.tokenizer.decode_many([ranked[0].tokens for ranked in hypotheses])
     right = sum(
         text.strip().split("\n")[0].strip() == question.answer.strip()

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard import decoding
 from regard.decoding.hypothesis import Hypothesis
-from regard.errors import TextTooLong
+from regard.errors import ConfigError, TextTooLong
 from regard.tasks.batching import TooLong, check_too_long
 from regard.text import Tokenizer
 
@@ -21,11 +21,21 @@ def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None
 
     The last generated token is not read. Without `max_tokens`, or where it is relative to the
     prompt, one token must fit.
+
+    Raises:
+        ConfigError: `max_tokens` is larger than the context.
     """
     if limit is None or options.get("max_tokens") is None:
         return limit
     most = decoding.options(max_tokens=options["max_tokens"]).max_tokens
-    return max(1, limit + 1 - most) if isinstance(most, int) else limit
+    if not isinstance(most, int):
+        return limit
+    if most > limit:
+        raise ConfigError(
+            f"Up to {most:,} tokens are asked for, but this model's context is {limit:,}. Lower "
+            "`max_tokens`."
+        )
+    return limit + 1 - most
 
 
 def fitted_prompts(
@@ -38,6 +48,7 @@ def fitted_prompts(
 
     Raises:
         TextTooLong: a prompt is too long and `too_long` is "error".
+        ConfigError: `max_tokens` is larger than the context.
     """
     check_too_long(too_long)
     capacity = prompt_capacity(limit, options)

@@ -126,7 +126,7 @@ def super_glue_scores(
         _best(question, values, [1] * len(values) if prompt.words else fitted_prompt.counts)
         for question, values, fitted_prompt in zip(asked, sums, fitted, strict=True)
     ]
-    how = signature(task, fitted, shots, seed)
+    how = signature(task, rows, prefixes, fitted, shots, seed)
     scores = metrics.scores(
         name,
         chosen,

@@ -122,7 +122,16 @@ def test_errors_name_what_is_wrong(service):
     assert "`temperature`" in wrong(service, gpt, **ask_for, temperature=-1)
     assert "`top_p`" in wrong(service, gpt, **ask_for, top_p=2.5)
     assert "`prompt`" in wrong(service, gpt, prompt=[1, "a"])
-    assert "does not continue a text" in wrong(service, "dialogue", **ask_for)
+
+
+def test_models_that_do_not_continue_texts_have_no_completions(service):
+    listed = {one["id"]: one["routes"] for one in ask(service, "/v1/models").json()["data"]}
+    assert any("/generate" in routes for routes in listed.values())
+    for name, routes in listed.items():
+        answered = ask(service, "/v1/completions", {"model": name, "prompt": "the cat"})
+        assert (answered.status == 200) == ("/v1/completions" in routes), name
+        assert answered.status in (200, 404), name
+    assert "/v1/completions" not in listed["dialogue"]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -18,7 +18,7 @@ import torch
 from served import ask, ask_together, near, service_of, start
 
 import regard
-from regard.errors import ConfigError, DataError
+from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments.compare.results import COMPARISON, ComparisonResults, Outcome
 from regard.serving.studio import lessons
 from regard.serving.studio.lessons import LESSONS
@@ -343,6 +343,19 @@ def test_errors_of_damaged_runs_name_no_folder_of_the_server(studio, runs):
         assert str(runs.parent) not in listed["runs/bad"]
     finally:
         shutil.rmtree(folder)
+
+
+def test_errors_of_runs_below_this_folder_are_not_garbled(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    for folder in (tmp_path, tmp_path / "a"):  # the path of the second is a letter
+        (folder / METRICS).write_text('{"update": 1\n{"update": 2}\n')
+    monkeypatch.chdir(tmp_path)
+    found = RunFolders([Path(".")])
+    for name in (tmp_path.name, f"{tmp_path.name}/a"):
+        with pytest.raises(CheckpointError) as caught:
+            found.curves(name)
+        assert str(caught.value).startswith(f"{name}/{METRICS}:1")
+        assert str(caught.value).count(tmp_path.name) == 1
 
 
 @pytest.mark.parametrize("path", ["/studio/curves", "/studio/comparison"])

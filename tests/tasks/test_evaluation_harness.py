@@ -26,6 +26,7 @@ from regard.tasks.evaluation_harness import (
     windows,
 )
 from regard.tasks.few_shot import few_shot_scores
+from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.minimal_pairs import minimal_pair_scores
 from regard.tasks.prompt_template import PromptTemplate
@@ -126,7 +127,7 @@ def test_windows_cover_a_text_once(length, limit, begin):
     ends = [token for row, count in found for token in row[len(row) - count :]]
     whole = limit is None or len(begin) + length <= limit + 1
     assert ends == (ids if begin else ids[1:])
-    assert all(count < len(row) for row, count in found)
+    assert all(0 < count < len(row) for row, count in found)
     assert all(limit is None or len(row) <= limit + 1 for row, _ in found)
     assert not found or len(found) == 1 or not whole
 
@@ -145,6 +146,25 @@ def test_generation_stops_before_the_first_of_its_strings(model):
         answers.generate_until([Request(("a", {"beams": 2}))])
     with pytest.raises(ConfigError, match="Up to 256 tokens .* context is 64"):
         answers.generate_until([Request(("a", {}))])
+
+
+def test_requests_are_generated_in_their_order_whatever_their_options_are(model):
+    answers = HarnessAnswers(regard.load(model))
+    options = [{"max_gen_toks": 4}, {"max_gen_toks": 6, "until": ["a"]}, {"max_gen_toks": 4}]
+    requests = [Request((text, options[n % 3])) for n, text in enumerate([*PASSAGES, "a", "the"])]
+    alone = [answers.generate_until([request])[0] for request in requests]
+    assert answers.generate_until(requests) == alone and len({*alone}) > 2
+
+
+def test_weights_that_diverged_are_an_error(model):
+    task = regard.load(model)
+    with torch.no_grad():
+        task.model.norm.weight.fill_(torch.nan)
+    answers = HarnessAnswers(task)
+    with pytest.raises(NonFiniteScores, match="log-probabilities that are infinite or NaN"):
+        answers.loglikelihood([Request(one) for one in CONTEXTS])
+    with pytest.raises(NonFiniteScores, match="Text 2"):
+        answers.loglikelihood_rolling([Request(("",)), Request((LONG,))])
 
 
 def test_long_contexts_keep_as_many_tokens_as_in_the_harness(model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,7 +87,26 @@ def test_choices_are_scored_as_by_a_loop_with_transformers(model, template, repe
     assert [one.name for one in found] == ["accuracy", "accuracy per token", "accuracy per byte"]
     wanted = accuracies(model, template, rows, [""] * len(rows))
     assert [one.value for one in found] == pytest.approx(wanted)
-    assert re.fullmatch(r"shots:0\|tok:byte-bpe-\d+\|count:4", found[0].signature)
+    assert re.fullmatch(
+        r"shots:0\|prompts:[0-9a-f]{8}\|tok:byte-bpe-\d+\|count:4", found[0].signature
+    )
+
+
+def test_scores_of_other_prompts_have_other_signatures(model):
+    def signature(template=LABELS, rows=ROWS, **options):
+        return few_shot_scores(regard.load(model), rows, template, **options)[0].signature
+
+    few = dict(shots=1, pool=POOL, seed=7)
+    found = [
+        signature(),
+        signature(LISTED),
+        signature(replace(LABELS, template=f"{LABELS.template} ")),
+        signature(rows=ROWS[:3]),
+        signature(rows=[*ROWS[1:], ROWS[0]]),
+        signature(**few),
+        signature(**few | {"pool": POOL[1:]}),
+    ]
+    assert len({*found}) == len(found) and signature(**few) == found[5]
 
 
 def test_examples_come_before_the_question_and_the_first_are_dropped(model):
@@ -205,7 +225,8 @@ def test_contexts_around_the_length_of_an_answer_are_errors_or_truncate(limit):
     template = PromptTemplate("{text}", answer="answer")
     long = [number for number, count in enumerate(read) if count > fit]
     number = long[0]
-    message = f"Question {number + 1} has {read[number]} tokens, but {fit} fit .* up to 32"
+    most = min(32, limit)
+    message = f"Question {number + 1} has {read[number]} tokens, but {fit} fit .* up to {most}[.]"
     with pytest.raises(TextError, match=message):
         few_shot_scores(task, rows, template)
     with warnings.catch_warnings(action="ignore"):  # texts stop where the context does

@@ -195,6 +195,15 @@ def test_a_text_that_reaches_the_context_stops_with_a_warning(task):
         one.generate("the cat", max_tokens=3)
 
 
+@pytest.mark.parametrize("too_long", ["error", "truncate"])
+def test_more_tokens_than_the_context_has_are_an_error(task, too_long):
+    for prompt in ("the", "the cat", LONG, ""):
+        with pytest.raises(ConfigError, match=r"Up to 13 .* context is 12. Lower `max_tokens`."):
+            task.generate(prompt, max_tokens=13, too_long=too_long)
+    with warnings.catch_warnings(action="error"):
+        task.generate("", max_tokens=12, too_long=too_long)
+
+
 def test_an_empty_prompt_starts_as_texts_of_the_format_do(task, tokenizer):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -54,7 +54,7 @@ class RunFolders:
                     f"{self.folders[name]} and {folder} would both be shown as {name!r}. Give the "
                     "folder that holds both."
                 )
-            self.folders[name] = folder
+            self.folders[name] = folder.absolute()  # a path that no other text contains
         self._known: dict[str, Path] = {}  # runs that were found
         self._events: dict[Path, GrowingEvents] = {}
         self._reading = threading.Lock()
