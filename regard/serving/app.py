@@ -344,7 +344,7 @@ async def _disconnected(request: Http) -> None:
 
 
 class Application:
-    """The ASGI application of a service: each path has one method, and no pattern."""
+    """The ASGI application of a service: no path is a pattern; those of GET also answer HEAD."""
 
     def __init__(self, service: Service):
         page, self.service = service.page, service

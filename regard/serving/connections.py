@@ -70,7 +70,7 @@ class Connection(H11Protocol):
             self._unread_timer = self.loop.call_later(seconds, self._look_at_unread, unread, same)
 
     def _start_timer(self) -> None:
-        self._head_timer = self.loop.call_later(guards.SECONDS, self._head_is_late)
+        self._head_timer = self.loop.call_later(guards.ARRIVAL_SECONDS, self._head_is_late)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
@@ -78,7 +78,7 @@ class Connection(H11Protocol):
             self._head_timer = None
 
     def _head_is_late(self) -> None:
-        message = f"No complete request arrived within {guards.SECONDS:.0f} s."
+        message = f"No complete request arrived within {guards.ARRIVAL_SECONDS:.0f} s."
         self._answer_and_close(Problem(408, message, "slow_request"))
 
     def _answer_and_close(self, problem: Problem) -> None:

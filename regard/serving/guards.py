@@ -16,7 +16,7 @@ from regard.serving.problems import Problem
 Receive = Callable[[], Awaitable[Any]]
 MOST_BYTES = 5 * 2**19  # of a body: 2.5 MiB
 DISCARDED = 64 * 2**20  # bytes of a larger body that are read, so that its client reads the answer
-SECONDS = 30.0  # in which a body must arrive
+ARRIVAL_SECONDS = 30.0  # in which the head of a request must arrive, and in which its body must
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ async def read_body(receive: Receive) -> bytes:
         ClientDisconnected: the connection was closed before its end.
     """
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(ARRIVAL_SECONDS):
             return await _body(receive)
     except TimeoutError:
-        message = f"The body did not arrive within {SECONDS:.0f} s."
+        message = f"The body did not arrive within {ARRIVAL_SECONDS:.0f} s."
         raise Problem(408, message, "slow_body", headers={"Connection": "close"}) from None
 
 

@@ -8,9 +8,10 @@ other.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cache
@@ -88,15 +89,27 @@ def computed(
         for future in waiting:
             if not future.cancel():
                 future.exception()  # waits for its end
-        torch.set_num_threads(threads)  # of threads to come, too, which a thread of the pool sets
 
 
 @cache
 def _pool(concurrent: int, threads: int) -> ThreadPoolExecutor:
     """Threads that compute a batch each, with so many threads of their own; kept, since a new one
     takes time for its memory.
+
+    All of them start here: what one sets is also the number of other threads that torch meets for
+    the first time, until this one sets it again.
     """
-    return ThreadPoolExecutor(concurrent, initializer=torch.set_num_threads, initargs=(threads,))
+    before, all_run = torch.get_num_threads(), threading.Barrier(concurrent)
+    pool = ThreadPoolExecutor(concurrent, initializer=_use, initargs=(threads,))
+    wait([pool.submit(all_run.wait) for _ in range(concurrent)])
+    torch.set_num_threads(before)
+    return pool
+
+
+def _use(threads: int) -> None:
+    """Give this thread so many threads of torch."""
+    torch.set_num_threads(threads)
+    torch.get_num_threads()  # else torch's first operation would take the number of that moment
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -276,7 +276,7 @@ def test_pages_of_other_sites_are_refused(keyed, path):
 
 
 def test_a_body_that_does_not_arrive_ends_the_request(service, monkeypatch):
-    monkeypatch.setattr(guards, "SECONDS", 0.05)
+    monkeypatch.setattr(guards, "ARRIVAL_SECONDS", 0.05)
     half = [{"type": "http.request", "body": b'{"model"', "more_body": True}]
     answered = asyncio.run(exchange(service, "/tag", half))
     assert answered.status == 408
@@ -324,7 +324,7 @@ def received(client):
 def test_a_request_that_does_not_begin_ends_its_connection(
     service, monkeypatch, head, answered_before
 ):
-    monkeypatch.setattr(guards, "SECONDS", 0.3)
+    monkeypatch.setattr(guards, "ARRIVAL_SECONDS", 0.3)
     with (
         listening(service) as address,
         socket.create_connection(("127.0.0.1", _port(address))) as c,
@@ -345,7 +345,7 @@ def test_a_request_that_does_not_begin_ends_its_connection(
 
 def test_a_request_whose_answer_takes_long_keeps_its_connection(service, monkeypatch):
     """The limit of its head ends with its head, also where this arrives byte by byte."""
-    monkeypatch.setattr(guards, "SECONDS", 0.5)
+    monkeypatch.setattr(guards, "ARRIVAL_SECONDS", 0.5)
     task = service.models.all["tagging"].task
     predictions = task.predictions
 

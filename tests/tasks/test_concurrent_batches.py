@@ -210,3 +210,18 @@ def test_even_batches_give_each_thread_about_as_many_tokens(seed, monkeypatch):
         batches = [*even_batches(EncodedInputs.of(rows), 0, limit, 2)]
         tokens = [int(batch.texts.lengths.sum()) for batch in batches]
         assert len(batches) % 2 == 0 and max(tokens) - min(tokens) < 2 * max(sizes)
+
+
+def test_other_threads_keep_their_number_while_batches_are_computed(two_threads):
+    concurrent_batches._pool.cache_clear()
+    found = []
+
+    def compute(batch: int) -> int:
+        other = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        other.start()
+        other.join()
+        return torch.get_num_threads()
+
+    for _ in range(2):
+        assert [*computed(compute, range(4), 2)] == [1] * 4
+    assert found == [2] * 8 and torch.get_num_threads() == 2
