@@ -48,7 +48,10 @@ class ServerFlags:
         float, Option(min=0.1, help="Seconds in which a request must be answered.")
     ] = 600.0
     prefix_cache: Annotated[
-        int, Option(min=0, help="MiB of prompts to keep for those that begin alike; 0: none.")
+        int,
+        Option(
+            min=0, help="MiB of cached keys and values of prompt prefixes, for each model; 0: none."
+        ),
     ] = 256
     quantize: Quantize = None
     device: Device = None

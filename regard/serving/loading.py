@@ -15,7 +15,7 @@ def served_model(
 ) -> ServedModel:
     """A task under a name.
 
-    prefix_bytes: of keys and values of prompts that are kept for prompts that begin as they do.
+    prefix_bytes: of cached keys and values of prompt prefixes; 0: none.
     """
     if not task.has("cache_prefixes") or task.model.reads_backward:
         return ServedModel(name, task)

@@ -17,7 +17,7 @@ class ServerOptions:
     key: that requests must have; "": none.
     queue_tokens: of all requests that wait or are computed, estimated.
     deadline: seconds in which a request must be answered.
-    prefix_bytes: of keys and values of prompts that each model keeps for prompts that begin alike.
+    prefix_bytes: of cached keys and values of prompt prefixes, for each model; 0: none.
 
     Raises:
         ConfigError: the server would listen to other machines without a key, or the deadline is no
