@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.errors import ConfigError
 from regard.experiments import runs
+from regard.sharded.parts import FORMATS, format_of
 
 sys.path.insert(0, str(Path(__file__).parent / "tasks"))
 
@@ -194,3 +195,16 @@ def test_search_prints_cosine_number_and_text(model):
     assert "`k` must be" in search(model, "a cat", "a", "--k", 0).stderr
     assert search(model, "a cat", stdin="").stdout == ""  # no text, no line
     assert search(model, "a cat", "--json", stdin="").stdout == "[]\n"
+
+
+@pytest.mark.parametrize("verb", ["embed", "predict", "translate", "tag", "generate"])
+def test_the_help_names_the_formats_of_parts_that_the_command_writes(verb):
+    helped = " ".join(CliRunner().invoke(app, [verb, "--help"]).output.split())
+    named = helped.split("The format of parts: ")[1].split(".")[0].replace(" or ", ", ").split(", ")
+    written = set()
+    for kind in FORMATS:
+        try:
+            written.add(format_of(verb, kind))
+        except ConfigError:
+            continue
+    assert {*named} == written

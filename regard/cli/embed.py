@@ -13,7 +13,7 @@ from typer import Option
 from regard.cli.console import emit, load_task, say_hint, say_truncated, to_json
 from regard.cli.input_texts import chunks_of, hint_at_file
 from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong
-from regard.cli.sharding import ShardedWork, Sharding, with_sharding
+from regard.cli.sharding import ShardedWork, Sharding, with_vector_sharding
 from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, RegardError, TextError
 
@@ -30,7 +30,7 @@ LAYERS = (
 )
 
 
-@with_sharding
+@with_vector_sharding
 def embed(
     model: ModelFolder,
     texts: Texts = None,

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from typer import Argument, Option
 
@@ -63,15 +63,21 @@ def _decoding(
 Command = Callable[..., None]
 
 
-def with_flags(parameter: str, group: Callable[..., object]) -> Callable[[Command], Command]:
+def with_flags(
+    parameter: str, group: Callable[..., object], **helps: str
+) -> Callable[[Command], Command]:
     """Add the flags of a group, a function or a dataclass, to a command.
 
     parameter: of the command; it gets what the group makes of its flags.
+    helps: the help of flags whose values differ between commands.
     """
 
     def add(command: Command) -> Command:
         own, added = _parameters(command), _parameters(group)
         del own[parameter]
+        for name, text in helps.items():
+            value = get_args(added[name].annotation)[0]
+            added[name] = added[name].replace(annotation=Annotated[value, Option(help=text)])
 
         @wraps(command)
         def run(**given: Any) -> None:

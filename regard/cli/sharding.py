@@ -117,7 +117,7 @@ def _sharding(
         str | None, Option(help="Where workers run: local, slurm, ray or ray://ADDRESS.")
     ] = None,
     format: Annotated[
-        str | None, Option(help="The format of parts: safetensors, parquet, jsonl or txt.")
+        str | None, Option(help="The format of parts: jsonl, parquet or txt.")
     ] = None,
     threads: Annotated[int | None, Option(help="Threads of each worker; default: 1.")] = None,
     gpus: Annotated[int | None, Option(help="GPUs of each worker.")] = None,
@@ -147,3 +147,6 @@ def _sharding(
 
 
 with_sharding = with_flags("sharding", _sharding)
+with_vector_sharding = with_flags(
+    "sharding", _sharding, format="The format of parts: safetensors or parquet."
+)
