@@ -48,7 +48,7 @@ from regard.tasks.batching import (
 from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.image_captions import ImageCaptionsData, ImageRows, RowNumbers, grouped
 from regard.tasks.inputs import as_list, checked_columns, checked_texts
-from regard.tasks.prompts import warn_of_length_ends
+from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
 from regard.tasks.region_features import GRID, WIDTHS, RegionFeatures
 from regard.tasks.reinforce import Reinforce, RewardMean
 from regard.tasks.sections import DecodingRecipe, TokenizerSection
@@ -362,7 +362,8 @@ class Captioning(TextToText):
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         captions = grouped(rows)
         names = list(islice(captions, SAMPLES))
-        outputs = self.generate(names)
+        with without_length_warnings():
+            outputs = self.generate(names)
         return [(name, text, captions[name][0]) for name, text in zip(names, outputs, strict=True)]
 
     # ---- decoding

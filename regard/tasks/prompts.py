@@ -6,7 +6,8 @@ A model that carries a state has no context (`limit` None): every prompt fits.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from regard import decoding
@@ -96,3 +97,11 @@ def warn_of_length_ends(
             "tokens",
             stacklevel=4,
         )
+
+
+@contextmanager
+def without_length_warnings() -> Iterator[None]:
+    """No such warnings, for the samples that a training shows: at first its model ends few texts."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"[\d,]+ of [\d,]+ texts stop at")
+        yield

@@ -52,7 +52,7 @@ from regard.tasks.inputs import (
     warn_if_file,
     warn_of_truncation,
 )
-from regard.tasks.prompts import warn_of_length_ends
+from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
 from regard.tasks.reinforce import Reinforce, ReinforceObjective, RewardMean
 from regard.tasks.sections import (
     DataSection,
@@ -536,7 +536,8 @@ class TextToText(EmbedsTexts):
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         pairs = list(islice(rows, SAMPLES))
-        outputs = self.generate([pair[0] for pair in pairs], too_long="truncate")
+        with without_length_warnings():
+            outputs = self.generate([pair[0] for pair in pairs], too_long="truncate")
         return [(pair[0], text, pair[1]) for pair, text in zip(pairs, outputs, strict=True)]
 
     def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Score]:
