@@ -101,7 +101,7 @@ def warn_of_length_ends(
 
 @contextmanager
 def without_length_warnings() -> Iterator[None]:
-    """No such warnings, for the samples that a training shows: at first its model ends few texts."""
+    """No such warnings: for samples that a training shows, of which few end at first."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"[\d,]+ of [\d,]+ texts stop at")
         yield
