@@ -10,11 +10,13 @@ import socket
 import time
 import tracemalloc
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from served import KEYED, ask, body_of, exchange, listening, service_of
 
 from regard.serving import connections, guards
+from regard.serving.connections import LOOKS, Connection
 from regard.serving.guards import Guard
 from regard.serving.routes import GETS, ROUTES
 
@@ -450,3 +452,31 @@ def test_a_client_that_reads_slowly_gets_its_answer(service, monkeypatch):
 
 def _port(address):
     return int(address.rstrip("/").rpartition(":")[2])
+
+
+@pytest.mark.parametrize(
+    ("unread", "closed"),
+    [
+        ([5] * (LOOKS + 1), True),
+        ([5] * LOOKS + [4], False),
+        ([5, 3] * LOOKS, False),
+        ([5] * LOOKS + [0] + [5] * LOOKS, False),
+        ([0] * 3 * LOOKS, False),
+    ],
+)
+def test_only_a_client_that_reads_nothing_at_all_looks_is_closed(unread, closed):
+    """unread: bytes at each look."""
+    connection, sizes, aborted = Connection.__new__(Connection), iter(unread), []
+    connection.transport = SimpleNamespace(
+        get_write_buffer_size=lambda: next(sizes), abort=lambda: aborted.append(True)
+    )
+    later = []
+    connection.loop = SimpleNamespace(call_later=lambda *call: later.append(call))
+    arguments = (0,)
+    for _ in unread:
+        connection._look_at_unread(*arguments)
+        if aborted:
+            break
+        seconds, _, *arguments = later[-1]
+        assert seconds == connections.UNREAD / LOOKS
+    assert bool(aborted) == closed

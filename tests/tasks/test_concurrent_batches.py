@@ -185,17 +185,19 @@ def test_batches_that_were_begun_have_ended_when_the_error_of_another_is_raised(
     assert [*computed(abs, range(100), 2)] == [*range(100)]
 
 
+def inputs_of(sizes: list[int]) -> EncodedInputs:
+    return EncodedInputs.of([EncoderInput([1] * n, [0] * n, (0,), (n,)) for n in sizes])
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_even_batches_hold_every_input_once_and_keep_the_limit(seed, monkeypatch):
     monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
     draw = random.Random(seed)
     sizes = [draw.randint(1, 30) for _ in range(draw.randint(2, 200))]
-    rows = [EncoderInput([1] * size, [0] * size, (0,), (size,)) for size in sizes]
-    inputs = EncodedInputs.of(rows)
     limit = draw.choice([1, 40, 200, 5000])
-    batches = even_batches(inputs, 0, limit, 2)
+    batches = even_batches(inputs_of(sizes), 0, limit, 2)
     numbers = sorted(int(n) for batch in batches for n in batch.numbers)
-    assert numbers == [*range(len(rows))]
+    assert numbers == [*range(len(sizes))]
     assert all(batch.texts.ids.numel() <= max(limit, 30) for batch in batches)
     assert len(batches) > 1 or sum(sizes) < 16
 
@@ -205,9 +207,8 @@ def test_even_batches_give_each_thread_about_as_many_tokens(seed, monkeypatch):
     monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
     draw = random.Random(seed)
     sizes = [draw.randint(1, 30) for _ in range(draw.randint(60, 200))]
-    rows = [EncoderInput([1] * size, [0] * size, (0,), (size,)) for size in sizes]
     for limit in (max(sizes) * len(sizes), 400):
-        batches = [*even_batches(EncodedInputs.of(rows), 0, limit, 2)]
+        batches = [*even_batches(inputs_of(sizes), 0, limit, 2)]
         tokens = [int(batch.texts.lengths.sum()) for batch in batches]
         assert len(batches) % 2 == 0 and max(tokens) - min(tokens) < 2 * max(sizes)
 
