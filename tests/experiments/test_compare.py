@@ -147,7 +147,7 @@ def test_every_run_has_scores_costs_and_samples(done):
             ]
 
 
-def test_all_models_train_on_the_same_tokens_of_one_tokenizer(done):
+def test_all_models_train_on_as_many_tokens_of_one_tokenizer(done):
     lstm, transformer = done.found.outcomes.values()
     assert [one.tokens for one in lstm] == [one.tokens for one in transformer]
     pieces = {path.read_bytes() for path in done.found.folder.glob("*/model/tokenizer.json")}
