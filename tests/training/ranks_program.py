@@ -252,6 +252,21 @@ def twice(folder: Path) -> None:
     (folder / f"end {os.environ['RANK']}").touch()
 
 
+def terminated(folder: Path) -> None:
+    """The first process gets SIGTERM while torch formats an error; the second waits for it."""
+
+    def terminate(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sys.excepthook = terminate  # which the one of torch calls
+    with connected("cpu"):
+        processes().maximum(1)
+        if processes().rank == 0:
+            raise RegardError("while this is formatted")
+        sys.excepthook = sys.__excepthook__
+        processes().maximum(1)
+
+
 def main(folder: Path) -> None:
     """One start of the processes serves several trainings, as starting takes longer than they."""
     torch.set_num_threads(1)
@@ -268,4 +283,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"main": main, "dying": dying, "twice": twice}[sys.argv[1]](Path(sys.argv[2]))
+    programs = {"main": main, "dying": dying, "twice": twice, "terminated": terminated}
+    programs[sys.argv[1]](Path(sys.argv[2]))

@@ -7,6 +7,8 @@ import math
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -46,16 +48,18 @@ def write_rows(folder: Path) -> None:
     (folder / "compressive.toml").write_text(COMPRESSIVE)
 
 
+def environment() -> dict[str, str]:
+    """That of each process."""
+    paths = [str(Path(regard.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    found = os.pathsep.join(filter(None, paths))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": found}
+
+
 def torchrun(what: str, folder: Path) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    paths = [str(Path(regard.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [*command, "--standalone", str(PROGRAM), what, str(folder)],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        },
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=300,
@@ -125,11 +129,36 @@ def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
     done = torchrun("dying", tmp_path)
     assert done.returncode != 0
     assert time.monotonic() - float((tmp_path / "killed at").read_text()) < 30
-    assert "has lost the connection to another one" in done.stderr
+    # As it has lost the connection, or by SIGTERM of torchrun, whichever comes first.
+    assert re.search("Process 0 of 2 has (lost the connection|received SIGTERM)", done.stderr)
+    assert "Continue from the last checkpoint with `regard resume`" in done.stderr
     run = tmp_path / "killed"
     assert max((run / "checkpoints").iterdir()).name == "step-000020"
     resume(Exact(), chosen(), run, show="none")
     assert_equal_runs(run, alone, 1e-10)
+
+
+def test_each_process_writes_why_it_ends(tmp_path):
+    """Without torchrun, which would send SIGTERM to both."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common |= {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
+    both = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), "terminated", str(tmp_path)],
+            env={**environment(), **common, "RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    first, second = (process.communicate(timeout=300)[1] for process in both)
+    assert "error: Process 0 of 2 has received SIGTERM" in first
+    assert "Process 1 of 2 has lost the connection to another one" in second
+    assert [process.returncode for process in both] == [-signal.SIGTERM, 1]
+    for message in (first, second):
+        assert "Continue from the last checkpoint with `regard resume`" in message
 
 
 def test_a_program_connects_again_after_an_error_that_it_has_caught(tmp_path):

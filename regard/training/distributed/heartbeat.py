@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,8 +26,17 @@ LEFT, FAILED = b"left", "failed"
 
 def end_process(reason: str) -> NoReturn:
     """End this process at once, even if its main thread waits in a collective operation."""
-    print(f"error: {reason}{ADVICE}", file=sys.stderr, flush=True)
+    write_error(reason)
     os._exit(1)
+
+
+def write_error(reason: str) -> None:
+    """Write why this process ends, and how to continue.
+
+    To the file itself: torch replaces `sys.stderr` while it formats an exception, so what another
+    thread or the handler of a signal writes there would be lost.
+    """
+    os.write(2, f"error: {reason}{ADVICE}\n".encode())
 
 
 ADVICE = (

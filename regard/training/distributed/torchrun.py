@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import distributed
@@ -15,7 +19,12 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from regard.errors import ConfigError, RegardError
-from regard.training.distributed.heartbeat import ADVICE, Heartbeat, store_of_torchrun
+from regard.training.distributed.heartbeat import (
+    ADVICE,
+    Heartbeat,
+    store_of_torchrun,
+    write_error,
+)
 from regard.training.distributed.processes import SeveralProcesses, active, processes
 from regard.training.interrupt import Interrupted
 
@@ -56,6 +65,7 @@ def connected(device: str | None = None) -> Iterator[str | None]:
     number = next(_numbers)
     _connect(backend, number)
     here = SeveralProcesses()
+    before = _at_sigterm(_end_by_sigterm)
     heartbeat = Heartbeat(store_of_torchrun(number), here.rank, here.size)
     heartbeat.start()
     failed = True
@@ -82,6 +92,27 @@ def connected(device: str | None = None) -> Iterator[str | None]:
     finally:
         heartbeat.leave(failed=failed)
         distributed.destroy_process_group()
+        if not failed:  # otherwise torchrun may send SIGTERM until the message is written
+            _at_sigterm(before)
+
+
+def _end_by_sigterm(number: int, frame: FrameType | None) -> None:
+    """Write why this process ends, and end as SIGTERM does. While it trains, `Interruption` listens
+    in place of this.
+    """
+    write_error(
+        f"Process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has received SIGTERM: another "
+        "process has ended, or all are being stopped."
+    )
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _at_sigterm(handler: Any) -> Any:
+    """Set the handler of SIGTERM; returns the one before. Only the main thread may have one."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, handler)
 
 
 def _connect(backend: str, number: int) -> None:
