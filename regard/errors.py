@@ -99,12 +99,18 @@ class CheckpointError(RegardError):
 
 
 class MissingExtra(RegardError):
-    """An optional package is not installed."""
+    """An optional package is not installed.
 
-    def __init__(self, package: str, extra: str, purpose: str):
+    Args:
+        extra: of Regard, which has the package.
+        distribution: that pip installs where no extra has the package.
+    """
+
+    def __init__(self, package: str, extra: str, purpose: str, distribution: str | None = None):
+        installed = distribution or f"'regard[{extra}]'"
         super().__init__(
             f"{purpose} needs `{package}`, which is not installed. "
-            f"Install it with: pip install 'regard[{extra}]'"
+            f"Install it with: pip install {installed}"
         )
 
 

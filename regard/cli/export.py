@@ -44,7 +44,7 @@ def export(
     show(asdict(made), _said(made), as_json)
     for note in made.notes:
         say(f"{made.runtime}: {note}")
-    if check and made.version is None:
+    if check and made.opened_by is None:
         say(f"{made.runtime} is not installed here: nothing was compared.")
 
 
@@ -53,7 +53,7 @@ def _said(made: Exported) -> str:
     lines = [f"{made.path}: for {made.runtime}"]
     for one in made.differences:
         lines.append(
-            f"{made.runtime} {made.version}: {one.what} differ by at most {one.largest:.1e}; the "
-            f"largest is {one.magnitude:.3g}"
+            f"{made.runtime} ({made.opened_by}): {one.what} differ by at most {one.largest:.1e}; "
+            f"the largest is {one.magnitude:.3g}"
         )
     return "\n".join(lines)

@@ -8,7 +8,6 @@ compute is rejected before anything is written. `runtime.py` has what all of the
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from regard.exporting.runtime import (
     ExportSource,
     Runtime,
     WeightsInFile,
+    package,
 )
 from regard.file_writing import check_new, creating
 from regard.lazy import entry
@@ -75,7 +75,9 @@ def export(
         differences, found = _compared(source, runtime, temporary)
         if quantize is None:
             _check_equal(source, runtime, differences)
-    return Exported(target, runtime.name, _version(runtime), differences, (*notes, *found))
+    # The version of the module: another distribution, such as onnxruntime-gpu, may contain it.
+    opened_by = f"{runtime.distribution} {package(runtime.package).__version__}"
+    return Exported(target, runtime.name, opened_by, differences, (*notes, *found))
 
 
 def _runtime(to: str, quantize: str | None) -> Runtime:
@@ -100,13 +102,6 @@ def _target(folder: Path, ending: str) -> Path:
     of_run = folder.name == "model" and (folder.parent / "recipe.toml").exists()
     whole = folder.parent if of_run else folder
     return whole.with_name(whole.name + ending)
-
-
-def _version(runtime: Runtime) -> str:
-    try:
-        return version(runtime.package.replace("_", "-"))
-    except PackageNotFoundError:
-        return version(f"{runtime.package}-python")
 
 
 def _write_card(source: ExportSource, runtime: Runtime, out: Path) -> None:

@@ -58,6 +58,7 @@ class CTranslate2:
     name = NAME
     ending = "-ctranslate2"
     package = "ctranslate2"
+    distribution = "ctranslate2"
     tolerance = 1e-4
     quantizes = True
 

@@ -45,6 +45,7 @@ class GGUF:
     name = NAME
     ending = ".gguf"
     package = "llama_cpp"
+    distribution = "llama-cpp-python"
     tolerance = 2e-2
     quantizes = True
 

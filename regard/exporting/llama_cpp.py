@@ -126,7 +126,7 @@ def opened(path: Path, longest: int, *, embeds: bool = False) -> Iterator[LlamaC
     Raises:
         CheckpointError: llama.cpp does not open the file.
     """
-    llama = package("llama_cpp")
+    llama = package("llama_cpp", "llama-cpp-python")
     with _silent(llama):
         llama.llama_backend_init()
         options = llama.llama_model_default_params()

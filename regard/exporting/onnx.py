@@ -78,6 +78,7 @@ class ONNX:
     name = NAME
     ending = "-onnx"
     package = "onnxruntime"
+    distribution = "onnxruntime"
     tolerance = 1e-4
     quantizes = False
 

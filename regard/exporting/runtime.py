@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.attention.pruning import with_all_heads
 from regard.checkpoints.verify import random_batch
 from regard.data.batches import Sequences
-from regard.errors import ConfigError, MissingExtra
+from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import EncoderWithHeads, deployed
 from regard.models.protocols import EncoderDecoder
@@ -64,14 +64,15 @@ class Exported:
 
     path: the file or folder.
     runtime: which one reads it.
-    version: of the runtime that opened it; None: it is not installed, or `check` is off.
+    opened_by: the package that opened it, with its version; None: it is not installed, or `check`
+        is off.
     differences: of its outputs from ours; empty: they were not compared.
     notes: what the runtime computes in another way, or leaves to its caller.
     """
 
     path: Path
     runtime: str
-    version: str | None
+    opened_by: str | None
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] = ()
 
@@ -187,7 +188,7 @@ class Runtime(Protocol):
 
     name: of the program that reads what is written.
     ending: of the default path.
-    package: that opens it, for a comparison.
+    package: that opens it, for a comparison; distribution: that pip installs for it.
     tolerance: the largest relative difference of float32 weights that is no error.
     quantizes: whether its format holds 8-bit weights.
     """
@@ -195,6 +196,7 @@ class Runtime(Protocol):
     name: str
     ending: str
     package: str
+    distribution: str
     tolerance: float
     quantizes: bool
 
@@ -212,16 +214,21 @@ class Runtime(Protocol):
         """Open what was written, and compare its outputs with ours."""
 
 
-def package(name: str) -> ModuleType:
-    """A package of the extra `export`.
+def package(name: str, distribution: str | None = None) -> ModuleType:
+    """A package of the extra `export`, or another one, of a distribution.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: it, or a package that it needs, is not installed.
+        RegardError: it is installed, and cannot be imported.
     """
     try:
         return import_module(name)
-    except ImportError as error:
-        raise MissingExtra(error.name or name, "export", "Exporting to this format") from None
+    except ModuleNotFoundError as error:
+        missing, purpose = error.name or name, f"The package `{name}`"
+        purpose = "Exporting to this format" if missing == name else purpose
+        raise MissingExtra(missing, "export", purpose, distribution) from None
+    except Exception as error:  # packages with compiled parts raise errors of many kinds
+        raise RegardError(f"The package `{name}` cannot be imported: {error}") from error
 
 
 def array(tensor: Tensor) -> np.ndarray:

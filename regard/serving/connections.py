@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import h11
@@ -13,6 +14,8 @@ from regard.serving import guards
 from regard.serving.problems import Problem
 
 UNREAD = 120.0  # seconds in which a client must read something of an answer
+LONGEST_HEAD = 2**14  # bytes of a request line and headers, as in uvicorn
+EMPTY_LINES = re.compile(rb"\A(?:\r?\n)+")
 LOOKS = 12  # how often that is looked at in this time
 
 
@@ -42,6 +45,21 @@ class Connection(H11Protocol):
             self._stop_timer()
         elif self._head_timer is None and self.cycle.response_complete:
             self._start_timer()
+
+    def handle_events(self) -> None:
+        """See uvicorn. Empty lines before a request line are left out, since some clients send one
+        behind a body (RFC 9112, section 2.2).
+        """
+        if self.conn.their_state is h11.IDLE:
+            data, _ = self.conn.trailing_data
+            rest = EMPTY_LINES.sub(b"", data)
+            if rest == b"\r":  # the end of this line has not arrived
+                return
+            if rest != data:  # h11 has a way to add data, and none to take some away
+                self.conn = h11.Connection(h11.SERVER, LONGEST_HEAD)
+                if rest:  # nothing would be the end of the connection
+                    self.conn.receive_data(rest)
+        super().handle_events()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""

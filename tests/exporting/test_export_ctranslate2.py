@@ -45,7 +45,7 @@ def test_ctranslate2_gives_the_outputs_of_the_exported_model(name, tmp_path):
     build, options = CASES[name]
     made = regard.export(build(tmp_path / "model", **options), "ctranslate2")
     assert made.path == tmp_path / "model-ctranslate2"
-    assert made.version == ctranslate2.__version__
+    assert made.opened_by == f"ctranslate2 {ctranslate2.__version__}"
     assert all(one.relative < 1e-5 for one in made.differences), made.differences
     assert made.differences[0].magnitude > 0.5
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
+from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
@@ -12,9 +13,10 @@ import small_models as small
 from typer.testing import CliRunner
 
 import regard
+from regard import exporting
 from regard.cli import app
-from regard.errors import ConfigError
-from regard.exporting import llama_cpp
+from regard.errors import ConfigError, RegardError
+from regard.exporting import llama_cpp, runtime
 from regard.exporting.runtime import ExportSource
 from regard.tasks.folders import load_float32
 from regard.text.templates import Template
@@ -69,6 +71,32 @@ def test_llama_cpp_gets_its_function_for_messages_back(tmp_path):
     before = function()
     regard.export(small.gpt2(tmp_path / "model", layers=1), "gguf")
     assert function() == before
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ModuleNotFoundError("No module named 'diskcache'", name="diskcache"),
+            "`llama_cpp` needs `diskcache`, which is not installed. "
+            "Install it with: pip install llama-cpp-python",
+        ),
+        (RuntimeError("libgomp.so.1: cannot open"), "`llama_cpp` cannot be imported: libgomp.so.1"),
+    ],
+)
+def test_a_runtime_that_cannot_be_imported_says_why(error, said, tmp_path, monkeypatch):
+    """It is installed, without a package or a library that it needs."""
+
+    def fails(name):
+        if name == "llama_cpp":
+            raise error
+        return import_module(name)
+
+    monkeypatch.setattr(exporting, "find_spec", lambda name: True)
+    monkeypatch.setattr(runtime, "import_module", fails)
+    with pytest.raises(RegardError, match=re.escape(said)):
+        regard.export(small.gpt2(tmp_path / "model", layers=1), "gguf")
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]
 
 
 def test_eight_bit_weights_shrink_the_file_and_keep_the_outputs_close(tmp_path):

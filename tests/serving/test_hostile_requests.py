@@ -380,6 +380,36 @@ def test_a_malformed_request_gets_its_error_as_json(service, request_text):
     assert head.startswith(b"HTTP/1.1 400") and json.loads(body)["error"]["code"] == "no_http"
 
 
+@pytest.mark.parametrize("pieces", [1, 2, 1000])
+@pytest.mark.parametrize("empty", ["\r\n", "\n", "\r\n\r\n\n\r\n"])
+def test_empty_lines_before_and_between_requests_are_left_out(service, pieces, empty):
+    """RFC 9112, section 2.2."""
+    asked = f"{empty}{HEAD}\r\n{json.dumps(TAG)}"
+    last = f"{empty}GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    sent = f"{asked}{asked}{last}".encode()
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        size = -(-len(sent) // pieces)
+        for at in range(0, len(sent), size):
+            c.sendall(sent[at : at + size])
+            time.sleep(0.5 / pieces)
+        answer = received(c)
+    assert answer.count(b"HTTP/1.1 200") == 3 == answer.count(b"HTTP/1.1")
+    assert b'"status":' in answer.rpartition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize("before", ["\r", "\r\r\n", "\r\n\r", " \r\n"])
+def test_what_is_no_empty_line_is_no_http(service, before):
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        c.sendall(f"{before}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert received(c).startswith(b"HTTP/1.1 400")
+
+
 @pytest.mark.parametrize(
     "target, host, status",
     [
