@@ -25,6 +25,9 @@ def generate(
     device: Device = None,
     columns: Annotated[str | None, Option(help="With --workers: the column of prompts.")] = None,
     out: Annotated[Path | None, Option(help="With --workers: a folder for parts.")] = None,
+    stop: Annotated[
+        list[str] | None, Option(help="End a continuation before this text; may be repeated.")
+    ] = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -37,13 +40,14 @@ def generate(
     With --workers the arguments are files of prompts, and --out is a folder with a part for each
     shard.
     """
+    options = decoding | ({"stop": stop} if stop else {})
     if sharding is not None:
-        work = ShardedWork(model, "generate", too_long, quantize, device, decoding)
+        work = ShardedWork(model, "generate", too_long, quantize, device, options)
         return sharding.run(work, prompt, columns, out, as_json)
     if columns or out:
         raise ConfigError("--columns and --out are for files: add --workers N.")
     say_hint(hint_at_file(prompt, "- < {}"))
-    _generate(model, _one_prompt(prompt), too_long, quantize, device, as_json, decoding)
+    _generate(model, _one_prompt(prompt), too_long, quantize, device, as_json, options)
 
 
 def _one_prompt(given: Sequence[str] | None) -> str:
@@ -78,8 +82,9 @@ def _generate(
     task = load_task(model, quantize, device)
     task.require("generate", model, f"{model} answers a text and does not continue one.")
     streams = task.model.continues and not as_json and decoding.get("samples", 1) == 1
+    of_method = {name: value for name, value in decoding.items() if name != "stop"}
     with count_acceptance() as acceptance:
-        if streams and isinstance(with_options(task.method, **decoding), IncrementalMethod):
+        if streams and isinstance(with_options(task.method, **of_method), IncrementalMethod):
             tokens = task.stream(prompt, too_long=too_long, **decoding)
             emit(prompt + next(tokens, ""))  # after an error nothing is printed
             for token in tokens:

@@ -140,7 +140,10 @@ class ContinuousBatch:
         source = Sequences.of([list(prompt)], self.model.config.pad)
         limit = limits(method.max_tokens, self.model, source, 1).repeat(method.copies)
         ids = list(prompt) or [self.model.first_token]
-        rows = [ActiveSequence(row, int(limit[0])) for row in range(method.copies)]
+        rows = [
+            ActiveSequence(row, int(limit[0]), watchers=method.watchers(prompt))
+            for row in range(method.copies)
+        ]
         continuation = Continuation(
             ids,
             method,

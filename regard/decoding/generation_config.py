@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.decoding.beam import Beam
+from regard.decoding.loop import TokenMethod
 from regard.decoding.method import Method
 from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema, shown
 from regard.decoding.settings import (
@@ -94,6 +95,8 @@ def save(
     Raises:
         ConfigError: a filter, a rule or a draft that the file has no option for.
     """
+    if isinstance(method, TokenMethod) and method.ends:
+        raise _not_storable(method.ends[0])
     values = method.settings()
     if max_length is not None and RATIO in values:
         values["max_new_tokens"] = min(values["max_new_tokens"], max_length)
@@ -293,6 +296,8 @@ def with_options(method: Method, /, **named: Any) -> Any:
             "There is no option `method`: the options choose it. `beams` is beam search, "
             "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `draft` guesses ahead."
         )
+    if "stop" in named:
+        raise ConfigError("`stop` ends the continuations of a prompt, which this model does not give.")
     named = {name: value for name, value in named.items() if value is not None}
     named_alone = method_of(**named)  # raises the errors of the names and values themselves
     values, dropped = method.settings(), set[str]()
@@ -319,7 +324,20 @@ def with_options(method: Method, /, **named: Any) -> Any:
         values.setdefault("draft", "ngram")
     fixed = None if RATIO in values else values.get("max_new_tokens")
     check_least(named.get("min_tokens"), named.get("max_tokens", fixed))
-    return from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
+    made = from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
+    return _with_ends_of(method, made) if isinstance(method, TokenMethod) else made
+
+
+def _with_ends_of(method: TokenMethod, made: Any) -> Any:
+    """The method that options have made of another one, with the `ends` of that."""
+    if not method.ends:
+        return made
+    if not isinstance(made, TokenMethod):
+        raise ConfigError(
+            "Only greedy search and sampling have `ends`, as this model's own method does. Leave "
+            "out the options of another method."
+        )
+    return replace(made, ends=method.ends)  # type: ignore[type-var]
 
 
 def _relevant(values: dict[str, Any], method: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from regard.decoding.constraints import ForcedEnd, Renormalize
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
-from regard.decoding.loop import Chooser, TokenMethod, choose_filtered
+from regard.decoding.loop import Chooser, EndRule, TokenMethod, choose_filtered
 from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
 from regard.decoding.steps import evaluating, start_decoding
 from regard.decoding.stopping import BeamFinished
@@ -34,6 +34,7 @@ class Greedy(TokenMethod):
         filters: what may come next.
         max_tokens: how many tokens may be generated.
         eos: the tokens that end a sequence; None: the model's own.
+        ends: what else ends one.
 
     Raises:
         ConfigError: an option out of range, or a filter that makes sense only for sampling.
@@ -43,6 +44,7 @@ class Greedy(TokenMethod):
     filters: tuple[Filter, ...] = ()
     max_tokens: Limit = 256
     eos: tuple[int, ...] | None = None
+    ends: tuple[EndRule, ...] = ()
 
     def __post_init__(self) -> None:
         check_common(self.max_tokens, self.eos)
@@ -66,6 +68,8 @@ class Greedy(TokenMethod):
         """The hypotheses as one compiled call finds them; None where it cannot."""
         if any(isinstance(part, Renormalize | ForcedEnd) for part in self.filters):
             return None  # these change the scores of a beam, but not those of greedy search
+        if self.ends:
+            return None
         limit = limits(self.max_tokens, model, source, started[1].size(0))
         penalty, rule = self.length_penalty, BeamFinished()
         options = SearchOptions(1, 1, penalty, rule, self.eos, self.filters)

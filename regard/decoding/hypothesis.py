@@ -17,14 +17,17 @@ class Hypothesis:
     score: `log_prob` divided by the length penalty; hypotheses of a source are ranked by it.
     log_prob: natural logarithm of the model's own probability of the tokens (and of the end, where
         `finished`), before temperature, top-k and top-p.
-    finished: it ended with an end-of-sequence token; False where it was truncated: by the limit on
-        its length, or because the filters allowed no token.
+    finished: it ended with an end-of-sequence token or a stop sequence, which is the end of
+        `tokens`; False where it was truncated: by the limit on its length, or because the filters
+        allowed no token.
+    stops: stop sequences; its text ends before the first of them.
     """
 
     tokens: list[int]
     score: float
     log_prob: float
     finished: bool
+    stops: tuple[str, ...] = ()
 
 
 def unfinished(results: Iterable[list[Hypothesis]]) -> int:

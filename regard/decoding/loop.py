@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ from regard.state import State
 Chooser = Callable[[Tensor, Prefix, Tensor], tuple[Tensor, Tensor]]
 # Filtered scores (B, V), indices of the sequences (B,), tokens generated before -> tokens (B,).
 Pick = Callable[[Tensor, Tensor, int], Tensor]
+# The next token of a sequence -> whether the sequence ends with it.
+Watcher = Callable[[int], bool]
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class StepResult:
     log_prob: of the sequence so far, this token included.
     last: whether the sequence ends here.
     forced: whether it ends with an end-of-sequence token that a filter forced at the limit.
+    stopped: whether an `EndRule` ends it.
     """
 
     row: int
@@ -48,6 +52,14 @@ class StepResult:
     log_prob: float
     last: bool
     forced: bool = False
+    stopped: bool = False
+
+
+class EndRule(Protocol):
+    """What ends a sequence beside the end-of-sequence tokens."""
+
+    def watch(self, prompt: Sequence[int]) -> Watcher:
+        """What is told the tokens of one sequence, which is generated after a prompt or alone."""
 
 
 class IncrementalMethod(ABC):
@@ -84,16 +96,22 @@ class TokenMethod(IncrementalMethod):
     length_penalty: divides the log-probability in the score that is reported.
     filters: what may come next.
     eos: the tokens that end a sequence; None: the model's own.
+    ends: what else ends one.
     """
 
     length_penalty: LengthPenalty
     filters: tuple[Filter, ...]
     eos: tuple[int, ...] | None
+    ends: tuple[EndRule, ...]
 
     @property
     def copies(self) -> int:
         """Sequences for each source."""
         return 1
+
+    def watchers(self, prompt: Sequence[int]) -> list[Watcher]:
+        """What is told the tokens of a sequence after this prompt."""
+        return [rule.watch(prompt) for rule in self.ends]
 
     @abstractmethod
     def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
@@ -123,11 +141,13 @@ class ActiveSequence:
     row: its index in the batch.
     limit: how many tokens may be generated.
     log_prob: of the tokens generated so far.
+    watchers: of its tokens.
     """
 
     row: int
     limit: int
     log_prob: float = 0.0
+    watchers: Sequence[Watcher] = ()
 
     def add(
         self, token: int, log_prob: float, count: int, eos: tuple[int, ...], forced: bool
@@ -143,8 +163,9 @@ class ActiveSequence:
             return StepResult(self.row, None, self.log_prob, True)
         self.log_prob += log_prob
         at_limit = count >= self.limit
-        last = at_limit or token in eos
-        return StepResult(self.row, token, self.log_prob, last, forced and at_limit)
+        stopped = any([watcher(token) for watcher in self.watchers])
+        last = at_limit or stopped or token in eos
+        return StepResult(self.row, token, self.log_prob, last, forced and at_limit, stopped)
 
 
 @torch.no_grad()
@@ -172,7 +193,11 @@ def decode_steps(
         rows = torch.arange(limit.size(0), device=tokens.device)
         filters, eos = method.filters, eos_tokens(method.eos, model)
         choose, forced = method.chooser(source, limit), forces_end(filters)
-        active = [ActiveSequence(row, most) for row, most in enumerate(limit.tolist())]
+        prompts = _prompts(model, source, limit.size(0), method.copies)
+        active = [
+            ActiveSequence(row, most, watchers=method.watchers(prompt))
+            for row, (most, prompt) in enumerate(zip(limit.tolist(), prompts, strict=True))
+        ]
         state = state.expect_tokens(int(limit.max())) if active else state
         limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
         count, prompt_width = 0, tokens.size(1)
@@ -196,6 +221,17 @@ def decode_steps(
                 keep = rows.new_tensor(remaining)
                 rows, fed, tokens, limit = (x[keep] for x in (rows, fed, tokens, limit))
                 state = state.select(keep) if active else state
+
+
+def _prompts(
+    model: Generator, source: Sequences | None, rows: int, copies: int
+) -> list[Sequence[int]]:
+    """What precedes each sequence: its prompt, or nothing where a model answers a source."""
+    if source is None or not model.continues:
+        return [()] * rows
+    lengths = source.lengths.tolist()
+    ids = [row[:count] for row, count in zip(source.ids.tolist(), lengths, strict=True)]
+    return [prompt for prompt in ids for _ in range(copies)]
 
 
 def _on_cpu(tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
@@ -251,7 +287,8 @@ class Collector:
         score = last.log_prob / self.penalty(max(len(tokens), 1))
         ended = last.token is not None and last.token in self.eos
         without_end = tokens[:-1] if ended else tokens
-        return Hypothesis(without_end, score, last.log_prob, ended and not last.forced)
+        finished = (ended or last.stopped) and not last.forced
+        return Hypothesis(without_end, score, last.log_prob, finished)
 
     def results(self) -> list[list[Hypothesis]]:
         """For each source its `copies` hypotheses; complete when all steps have been added."""

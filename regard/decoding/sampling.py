@@ -13,7 +13,7 @@ from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.filters import Filter
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power
-from regard.decoding.loop import Chooser, TokenMethod, choose_filtered
+from regard.decoding.loop import Chooser, EndRule, TokenMethod, choose_filtered
 from regard.decoding.option_types import check
 from regard.decoding.settings import Settings, check_common, common_settings
 
@@ -32,6 +32,7 @@ class Sampling(TokenMethod):
         length_penalty: normalizes the score that is reported, and nothing else.
         max_tokens: how many tokens may be generated.
         eos: the tokens that end a sequence; None: the model's own.
+        ends: what else ends one.
 
     Raises:
         ConfigError: an option out of range.
@@ -43,6 +44,7 @@ class Sampling(TokenMethod):
     length_penalty: LengthPenalty = Power(1.0)
     max_tokens: Limit = 256
     eos: tuple[int, ...] | None = None
+    ends: tuple[EndRule, ...] = ()
 
     def __post_init__(self) -> None:
         check_common(self.max_tokens, self.eos)

@@ -41,9 +41,13 @@ def decode(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[A
     return _with_texts(task, items, task.hypotheses(items, **options))
 
 
-def continuations(task: TaskVerbs, items: list[Continued]) -> list[Any]:
+def continuations(
+    task: TaskVerbs, items: list[Continued], stop: Sequence[str] | str = ()
+) -> list[Any]:
     """The same, of prompts that a continuous batch has continued."""
-    found = [one.continuation.hypotheses for one in items]
+    from regard.decoding.generated_text import checked_stops, with_text_until
+
+    found = [with_text_until(checked_stops(stop), one.continuation.hypotheses) for one in items]
     return _with_texts(task, [one.source for one in items], found)
 
 

@@ -226,8 +226,8 @@ class Decoding(Request):
     """Of an output: N, or 1.5x+10."""
 
 
-class Generate(Decoding):
-    """As `generate` of a task."""
+class DecodedTexts(Decoding):
+    """Texts for which others are generated."""
 
     texts: str | Listed[str]
     """One text or prompt, or a list of them."""
@@ -235,7 +235,14 @@ class Generate(Decoding):
     """Texts beyond the model's limit."""
 
 
-class Translate(Generate):
+class Generate(DecodedTexts):
+    """As `generate` of a task."""
+
+    stop: Stop | None = None
+    """Where a continuation ends, without these; of language models."""
+
+
+class Translate(DecodedTexts):
     """As `translate` of a task."""
 
     source_language: str | None = None

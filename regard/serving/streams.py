@@ -14,7 +14,7 @@ from regard.serving.problems import problem_of
 from regard.serving.work import Work
 
 if TYPE_CHECKING:
-    from regard.serving.generated_text import GeneratedText
+    from regard.decoding.generated_text import GeneratedText
 
 GRACE = 10.0  # seconds after the deadline in which the rest must be sent
 Event = tuple[int, int, str, str | None]  # prompt, its sequence, what is new of its text, its end

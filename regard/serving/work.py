@@ -51,9 +51,9 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
         generation = continued(served, items, options) if call is decode else None
 
         def run(several: list[Any]) -> Sequence[Any]:
-            return (
-                call(task, several, options) if generation is None else continuations(task, several)
-            )
+            if generation is None:
+                return call(task, several, options)
+            return continuations(task, several, options.get("stop", ()))
 
         def render(results: list[Any]) -> dict[str, Any]:
             answer = {"result": results[0]} if request.one else {"results": results}
@@ -87,7 +87,7 @@ def continued(
 
     task = cast("LanguageModeling", served.task)
     named = {name: value for name, value in options.items() if name != "too_long"}
-    method = decoding.with_options(task.method, **named)
+    method = task.decoding_method(**named)
     ids = task.prompt_ids(checked_texts(items))
     prompts = fitted_prompts(ids, task.context, options.get("too_long", "error"), named)
     return Generation.of(served.batch, task.tokenizer, items, prompts, method)

@@ -145,10 +145,10 @@ class HarnessAnswers:
             )
         # The harness leaves room for one token more: it does not say that the last one is not read.
         chosen = {"max_tokens": most + 1, **_method_options(options)}
-        found = self.task.hypotheses(contexts, too_long="truncate", **chosen)
-        texts = self.task.tokenizer.decode_many(ranked[0].tokens[:most] for ranked in found)
         stops = options.get("until") or []
-        stops = [stops] if isinstance(stops, str) else stops
+        stops = list(filter(None, [stops] if isinstance(stops, str) else stops))
+        found = self.task.hypotheses(contexts, too_long="truncate", stop=stops, **chosen)
+        texts = self.task.tokenizer.decode_many(ranked[0].tokens[:most] for ranked in found)
         return [_before(text, stops) for text in texts]
 
     def _continued(self, context: str, continuation: str, number: int) -> tuple[list[int], int]:
@@ -229,7 +229,7 @@ def _method_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _before(text: str, stops: Sequence[str]) -> str:
     """The text up to the first of the stops that it has."""
     for stop in stops:
-        text = text.split(stop)[0] if stop else text
+        text = text.split(stop)[0]
     return text
 
 

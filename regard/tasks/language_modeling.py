@@ -30,10 +30,17 @@ from regard.data.lm_streams import (
 from regard.data.readers import RowReader, read
 from regard.data.sampler import EpochData, EpochSampler
 from regard.data.token_arrays import TokenArray, encode_texts
+from regard.decoding.generated_text import (
+    GeneratedText,
+    checked_stops,
+    text_until_stop,
+    with_stops,
+    with_text_until,
+)
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import evaluating
-from regard.decoding.streaming import IncrementalDetokenizer, Streaming
+from regard.decoding.streaming import Streaming
 from regard.errors import ConfigError, DataError, RegardError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score
 from regard.metrics.score import check_any
@@ -291,7 +298,12 @@ class LanguageModeling(EmbedsTexts):
     # ---- generation
 
     def generate(
-        self, prompts: Sequence[str] | str = "", *, too_long: TooLong = "error", **options: Any
+        self,
+        prompts: Sequence[str] | str = "",
+        *,
+        too_long: TooLong = "error",
+        stop: Sequence[str] | str = (),
+        **options: Any,
     ) -> Any:
         """Prompts with their continuations: a list for a list, one for one prompt.
 
@@ -300,6 +312,8 @@ class LanguageModeling(EmbedsTexts):
         Args:
             too_long: what happens to a prompt after which `max_tokens` tokens do not fit into the
                 context: "error", or "truncate", which cuts its beginning.
+            stop: texts; a continuation ends before the first of them, which may begin and end
+                within tokens.
             options: how to decode, by name (`max_tokens=40, top_k=40`), where it differs from the
                 model's own method.
 
@@ -308,7 +322,7 @@ class LanguageModeling(EmbedsTexts):
         """
         if isinstance(prompts, str):
             warn_if_file(prompts)
-            return self.generate([prompts], too_long=too_long, **options)[0]
+            return self.generate([prompts], too_long=too_long, stop=stop, **options)[0]
         prompts = checked_texts(prompts)
         if too_long == "truncate" and (cut := self.over_limit(prompts, **options)):
             warnings.warn(
@@ -316,7 +330,7 @@ class LanguageModeling(EmbedsTexts):
                 f"{prompt_capacity(self.context, options):,} tokens",
                 stacklevel=2,
             )
-        hypotheses = self.hypotheses(prompts, too_long=too_long, **options)
+        hypotheses = self.hypotheses(prompts, too_long=too_long, stop=stop, **options)
         return [texts[0] for texts in self.spelled(prompts, hypotheses)]
 
     predict = generate
@@ -326,17 +340,32 @@ class LanguageModeling(EmbedsTexts):
     ) -> list[list[str]]:
         """The texts of the hypotheses of each prompt: the prompt and its continuation."""
         return [
-            self.tokenizer.decode_many(self._turned([*ids, *h.tokens]) for h in ranked)
+            self._spelled(ids, ranked)
             for ids, ranked in zip(self.prompt_ids(prompts), hypotheses, strict=True)
         ]
 
+    def _spelled(self, ids: list[int], ranked: Sequence[Hypothesis]) -> list[str]:
+        texts = self.tokenizer.decode_many(self._turned([*ids, *h.tokens]) for h in ranked)
+        if not any(h.stops for h in ranked):
+            return texts
+        prompt = self.tokenizer.decode(ids)
+        return [prompt + text_until_stop(self.tokenizer, ids, h) for h in ranked]
+
     def hypotheses(
-        self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+        self,
+        prompts: Sequence[str],
+        *,
+        too_long: TooLong = "error",
+        stop: Sequence[str] | str = (),
+        **options: Any,
     ) -> list[list[Hypothesis]]:
-        """The continuations of each prompt, best first."""
-        encoded, method = self.decoding_inputs(prompts, too_long=too_long, **options)
+        """The continuations of each prompt, best first; where one of `stop` ends a continuation,
+        the tokens of that belong to it.
+        """
+        encoded, method = self.decoding_inputs(prompts, too_long=too_long, stop=stop, **options)
         with muted():
-            hypotheses = decode_in_order(self.generator, TokenArray.of(encoded), method)
+            decoded = decode_in_order(self.generator, TokenArray.of(encoded), method)
+        hypotheses = [with_text_until(checked_stops(stop), ranked) for ranked in decoded]
         best = [ranked[0] for ranked in hypotheses]
         warn_of_length_ends(map(len, encoded), best, self.context, method)
         rows = zip(encoded, best, strict=True)
@@ -344,11 +373,27 @@ class LanguageModeling(EmbedsTexts):
         return hypotheses
 
     def decoding_inputs(
-        self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+        self,
+        prompts: Sequence[str],
+        *,
+        too_long: TooLong = "error",
+        stop: Sequence[str] | str = (),
+        **options: Any,
     ) -> tuple[list[list[int]], Any]:
         """The ids of prompts, and the method that continues them."""
-        method, prompts = decoding.with_options(self.method, **options), checked_texts(prompts)
+        method, prompts = self.decoding_method(stop, **options), checked_texts(prompts)
         return fitted_prompts(self.prompt_ids(prompts), self.context, too_long, options), method
+
+    def decoding_method(self, stop: Sequence[str] | str = (), **options: Any) -> Any:
+        """The method that continues prompts.
+
+        Raises:
+            ConfigError: a wrong option, or `stop` for a model that reads backward.
+        """
+        method, stops = decoding.with_options(self.method, **options), checked_stops(stop)
+        if stops:
+            self._check_forward("end a text with a stop sequence")
+        return with_stops(method, self.tokenizer, stops)
 
     def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""
@@ -361,20 +406,30 @@ class LanguageModeling(EmbedsTexts):
         return prompt_capacity(self.context, options)
 
     def stream(
-        self, prompt: str = "", *, too_long: TooLong = "error", **options: Any
+        self,
+        prompt: str = "",
+        *,
+        too_long: TooLong = "error",
+        stop: Sequence[str] | str = (),
+        **options: Any,
     ) -> Iterator[str]:
         """The continuation of a prompt, in parts as tokens are generated."""
         self._check_forward("stream a continuation")
-        method = decoding.with_options(self.method, **options)
+        method = self.decoding_method(stop, **options)
         ids = self.prompt_ids([checked_text(prompt, 0)])[0]
         fitted = fitted_prompts([ids], self.context, too_long, options)[0]
         if len(fitted) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
         source = Sequences.of([fitted], self.model.config.pad).to(device_of(self.model))
         steps = Streaming(self.generator, source, method)
-        detokenizer = IncrementalDetokenizer(self.tokenizer, ids)
-        yield from filter(None, (detokenizer.add(token) for _, token in steps))
-        yield from filter(None, [detokenizer.rest()])
+        text = GeneratedText(self.tokenizer, ids, checked_stops(stop))
+        for _, token in steps:
+            text.add(token)
+            yield from filter(None, [text.ready()])
+            if text.stopped:
+                return
+        text.end()
+        yield from filter(None, [text.ready()])
         best = [ranked[0] for ranked in steps.results]
         warn_of_length_ends([len(fitted)], best, self.context, method)
 

@@ -102,6 +102,9 @@ def test_the_best_choice_and_its_probabilities_equal_those_of_the_task(service):
         ("/generate", "dialogue", {"max_tokens": 5}),
         ("/generate", "language-modeling", {"max_tokens": 7}),
         ("/generate", "language-modeling-gpt2", {"samples": 2, "top_k": 5, "max_tokens": 7}),
+        ("/generate", "language-modeling", {"stop": "a", "max_tokens": 7}),
+        ("/generate", "language-modeling-gpt2", {"stop": ["e", "a"], "samples": 2, "seed": 2}),
+        ("/generate", "language-modeling-gpt2", {"stop": ["e", "a"], "beams": 2, "max_tokens": 7}),
     ],
 )
 def test_generated_texts_equal_those_of_python(service, path, name, options):

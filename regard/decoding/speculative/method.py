@@ -80,6 +80,8 @@ class Speculative(IncrementalMethod):
                 "A draft makes greedy search and sampling faster, but the method is "
                 f"{type(self.method).__name__}. Leave the draft out, or decode greedily."
             )
+        if self.method.ends:
+            raise ConfigError("With a draft a sequence has no `ends`. Leave one of both out.")
         check_option("num_assistant_tokens", self.tokens)
 
     @property

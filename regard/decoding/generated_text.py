@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.loop import TokenMethod, Watcher
 from regard.decoding.streaming import IncrementalDetokenizer
+from regard.errors import ConfigError, shown
 from regard.text import Tokenizer
 
 
@@ -136,3 +140,60 @@ def text_of(
         text.add(token)
     text.end(ends[0] if found.finished else None)
     return text
+
+
+def text_until_stop(tokenizer: Tokenizer, prompt: Sequence[int], found: Hypothesis) -> str:
+    """The text of a hypothesis, after that of its prompt, up to its first stop sequence."""
+    text = GeneratedText(tokenizer, prompt, found.stops)
+    for token in found.tokens:
+        text.add(token)
+    text.end()
+    return text.text
+
+
+@dataclass(frozen=True)
+class StopSequences:
+    """Ends a sequence whose generated text has one of these stop sequences; an `EndRule`."""
+
+    tokenizer: Tokenizer
+    stops: tuple[str, ...]
+
+    def watch(self, prompt: Sequence[int]) -> Watcher:
+        """See `EndRule`."""
+        text = GeneratedText(self.tokenizer, prompt, self.stops)
+
+        def is_stopped_by(token: int) -> bool:
+            text.add(token)
+            return text.stopped
+
+        return is_stopped_by
+
+
+def checked_stops(stop: Sequence[str] | str) -> tuple[str, ...]:
+    """The stop sequences of an option.
+
+    Raises:
+        ConfigError: one is empty or no text.
+    """
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    for one in stops:
+        if not isinstance(one, str) or not one:
+            raise ConfigError(f"`stop` must have texts with a character, but has {shown(one)}.")
+    return stops
+
+
+def with_text_until(
+    stops: tuple[str, ...], hypotheses: Sequence[Hypothesis]
+) -> list[Hypothesis]:
+    """Hypotheses whose texts end before the first of these stop sequences."""
+    return [replace(one, stops=stops) for one in hypotheses] if stops else list(hypotheses)
+
+
+def with_stops(method: Any, tokenizer: Tokenizer, stops: tuple[str, ...]) -> Any:
+    """A method whose sequences end with a stop sequence, so that nothing is generated after it.
+
+    Beam search and a draft generate the whole text, which `text_of` cuts.
+    """
+    if not stops or not isinstance(method, TokenMethod):
+        return method
+    return replace(method, ends=(*method.ends, StopSequences(tokenizer, stops)))  # type: ignore

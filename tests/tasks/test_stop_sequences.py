@@ -1,0 +1,160 @@
+"""Texts that end before a stop sequence; judged by `transformers` and by the text without one."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import tokenizers
+import torch
+from typer.testing import CliRunner
+
+import regard
+from regard.checkpoints.formats import to_published
+from regard.cli import app
+from regard.decoding import Greedy, Speculative, save
+from regard.decoding.generated_text import StopSequences
+from regard.errors import ConfigError
+from regard.models.gpt2 import GPT2
+from regard.models.transformer import Transformer
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.translation import Translation
+from regard.text import Tokenizer, train
+
+TEXT = "the cat sat on the mat. and the dog ran to the old house, by the sea!\n" * 6
+PROMPTS = ["the cat", "by the sea", "a", "the old house is on"]
+METHODS = [{}, {"temperature": 1.0, "samples": 3}, {"beams": 3, "n_best": 2}, {"draft": "ngram"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train("byte-bpe", [TEXT], 300)
+
+
+@pytest.fixture(scope="module")
+def task(tokenizer) -> LanguageModeling:
+    """Random weights, large enough that the texts differ."""
+    torch.manual_seed(1)
+    shape = {"d_model": 16, "heads": 2, "layers": 2, "max_length": 80}
+    config = GPT2.Config(tokenizer.vocab_size, bos=1, eos=2, init_range=0.3, **shape)
+    return LanguageModeling(GPT2(config).eval(), tokenizer)
+
+
+def stops_in(texts: list[str]) -> list[list[str]]:
+    """Sequences of one to four characters that are in texts, and others."""
+    draw, found = random.Random(5), []
+    for text in texts * 2:
+        size = draw.randint(1, 4)
+        parts = [text[at : at + size] for at in range(len(text) - size)]
+        # Bytes that are no character have no text that a stop could be.
+        found += [[part, "not in it"] for part in draw.sample(parts, 3) if "\ufffd" not in part]
+    assert len(found) > 4
+    return [*found, [found[0][0], found[1][0]], ["not in it"]]
+
+
+def cut(text: str, stops: list[str]) -> str:
+    """A text up to the first stop sequence that is complete."""
+    ends = [end for end in range(len(text) + 1) if any(text[:end].endswith(one) for one in stops)]
+    if not ends:
+        return text
+    return text[: min(ends[0] - len(one) for one in stops if text[: ends[0]].endswith(one))]
+
+
+def continuations(task: LanguageModeling, options: dict) -> list[list[str]]:
+    found = task.spelled(PROMPTS, task.hypotheses(PROMPTS, max_tokens=30, **options))
+    return [
+        [text[len(prompt) :] for text in texts]
+        for prompt, texts in zip(PROMPTS, found, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("options", METHODS)
+def test_a_text_is_the_one_without_a_stop_cut_before_it(task, options):
+    whole = continuations(task, options)
+    for stops in stops_in([texts[0] for texts in whole]):
+        # Of several stops that one token completes the first counts; here a token completes one.
+        found = continuations(task, {**options, "stop": stops})
+        assert found == [[cut(text, stops) for text in texts] for texts in whole]
+
+
+def test_texts_and_tokens_are_those_of_transformers(task, tokenizer):
+    transformers = pytest.importorskip("transformers")
+    config, weights = to_published(task.model)
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).eval()
+    theirs.load_state_dict(weights, strict=False)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer.to_str()))
+    for stops in stops_in([texts[0] for texts in continuations(task, {})]):
+        for prompt in PROMPTS:
+            ids = torch.tensor([tokenizer.encode(prompt).ids])
+            with torch.no_grad():
+                (expected,) = theirs.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=30,
+                    do_sample=False,
+                    pad_token_id=0,
+                    stop_strings=stops,
+                    tokenizer=fast,
+                )
+            tokens = [one for one in expected[ids.size(1) :].tolist() if one != 2]
+            (found,) = task.hypotheses([prompt], max_tokens=30, stop=stops)[0]
+            assert found.tokens == tokens
+            text = task.generate(prompt, max_tokens=30, stop=stops)
+            assert text == prompt + cut(tokenizer.decode([*ids[0], *tokens])[len(prompt) :], stops)
+
+
+@pytest.mark.parametrize("options", METHODS[:2] + METHODS[3:])
+def test_streamed_parts_never_show_a_stop(task, options):
+    options = {name: value for name, value in options.items() if name != "samples"}
+    whole = [texts[0] for texts in continuations(task, options)]
+    for stops in stops_in(whole):
+        for prompt, text in zip(PROMPTS, whole, strict=True):
+            parts = list(task.stream(prompt, max_tokens=30, stop=stops, **options))
+            assert "".join(parts) == cut(text, stops)
+
+
+def test_nothing_is_generated_after_a_stop(task, monkeypatch):
+    steps, step = [], task.model.step
+    monkeypatch.setattr(task.model, "step", lambda *args: steps.append(1) or step(*args))
+    first = task.hypotheses(PROMPTS[:1], max_tokens=30, stop=" ")[0][0]
+    assert first.finished and len(first.tokens) < 20
+    assert len(steps) <= len(first.tokens) + 1  # and one that reads the prompt
+
+
+def test_wrong_stops_are_errors(task, tokenizer):
+    for wrong in ("", ["a", ""], [3]):
+        with pytest.raises(ConfigError, match="`stop` must have texts with a character, but has"):
+            task.generate("the", stop=[wrong] if wrong == "" else wrong)
+    size = tokenizer.vocab_size
+    config = Transformer.Config(size, d_model=16, heads=2, encoder_layers=1, d_ff=16)
+    with pytest.raises(ConfigError, match="which this model does not give"):
+        Translation(Transformer(config).eval(), tokenizer).translate(["the cat"], stop="a")
+    method = Greedy(ends=(StopSequences(tokenizer, ("a",)),))
+    with pytest.raises(ConfigError, match="cannot be stored"):
+        save(method, "generation_config.json")
+    with pytest.raises(ConfigError, match="no `ends`"):
+        Speculative(method)
+    with pytest.raises(ConfigError, match="Only greedy search and sampling have `ends`"):
+        regard.decoding.with_options(method, beams=2)
+    assert regard.decoding.with_options(method, temperature=0.5).ends == method.ends
+
+
+def test_the_command_line_and_files_take_several(task, tmp_path):
+    folder = tmp_path / "model"
+    regard.save(task, folder)
+    expected = task.generate(PROMPTS, max_tokens=30, stop=[".", "e"])
+    command = ["generate", str(folder)]
+    options = ["--max-tokens", "30", "--stop", ".", "--stop", "e"]
+    for prompt, text in zip(PROMPTS, expected, strict=True):
+        assert CliRunner().invoke(app, [*command, prompt, *options]).stdout == text + "\n"
+        shown = json.loads(CliRunner().invoke(app, [*command, prompt, *options, "--json"]).stdout)
+        assert shown["hypotheses"][0]["text"] == text
+    (tmp_path / "prompts.txt").write_text("".join(f"{prompt}\n" for prompt in PROMPTS))
+    out = tmp_path / "out"
+    done = CliRunner().invoke(
+        app,
+        [*command, str(tmp_path / "prompts.txt"), "--out", str(out), "--workers", "1", *options],
+    )
+    assert done.exit_code == 0, done.output
+    assert [row["prediction"] for row in regard.read_parts(out)] == expected
