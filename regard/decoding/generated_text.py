@@ -182,9 +182,7 @@ def checked_stops(stop: Sequence[str] | str) -> tuple[str, ...]:
     return stops
 
 
-def with_text_until(
-    stops: tuple[str, ...], hypotheses: Sequence[Hypothesis]
-) -> list[Hypothesis]:
+def with_text_until(stops: tuple[str, ...], hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     """Hypotheses whose texts end before the first of these stop sequences."""
     return [replace(one, stops=stops) for one in hypotheses] if stops else list(hypotheses)
 

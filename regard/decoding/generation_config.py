@@ -297,7 +297,9 @@ def with_options(method: Method, /, **named: Any) -> Any:
             "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `draft` guesses ahead."
         )
     if "stop" in named:
-        raise ConfigError("`stop` ends the continuations of a prompt, which this model does not give.")
+        raise ConfigError(
+            "`stop` ends the continuation of a prompt, which this model does not give."
+        )
     named = {name: value for name, value in named.items() if value is not None}
     named_alone = method_of(**named)  # raises the errors of the names and values themselves
     values, dropped = method.settings(), set[str]()

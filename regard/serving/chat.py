@@ -7,8 +7,8 @@ import uuid
 from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
-from regard.decoding.steps import eos_tokens
 from regard.decoding.generated_text import GeneratedText, text_of
+from regard.decoding.steps import eos_tokens
 from regard.serving.openai import decoding_options, stops_of, usage
 from regard.serving.requests import Chat
 from regard.serving.work import Work, most_generated, tokens_of

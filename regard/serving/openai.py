@@ -14,9 +14,9 @@ import numpy as np
 
 from regard import decoding
 from regard.data.token_arrays import TokenArray
+from regard.decoding.generated_text import GeneratedText, text_of
 from regard.decoding.steps import eos_tokens
 from regard.errors import ConfigError, TextError, TextTooLong
-from regard.decoding.generated_text import GeneratedText, text_of
 from regard.serving.generation import Generation
 from regard.serving.requests import Completion, OpenAIEmbedding, Sampled
 from regard.serving.work import Work, most_generated, tokens_of

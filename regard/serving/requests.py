@@ -235,13 +235,6 @@ class DecodedTexts(Decoding):
     """Texts beyond the model's limit."""
 
 
-class Generate(DecodedTexts):
-    """As `generate` of a task."""
-
-    stop: Stop | None = None
-    """Where a continuation ends, without these; of language models."""
-
-
 class Translate(DecodedTexts):
     """As `translate` of a task."""
 
@@ -249,6 +242,13 @@ class Translate(DecodedTexts):
     """Of a model with several."""
     target_language: str | None = None
     """Of a model with several."""
+
+
+class Generate(Translate):
+    """As `generate` of a task."""
+
+    stop: Stop | None = None
+    """Where a continuation ends, without these; of language models."""
 
 
 class Look(TextsOrPairs):

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served import ask, ask_together, body_of, exchange, service_of, start
 
+from regard.decoding.generated_text import GeneratedText
 from regard.decoding.streaming import IncrementalDetokenizer
 from regard.serving import streams
-from regard.decoding.generated_text import GeneratedText
 from regard.text import train
 
 MODELS = ("language-modeling", "language-modeling-gpt2")

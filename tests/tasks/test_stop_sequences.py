@@ -83,7 +83,9 @@ def test_texts_and_tokens_are_those_of_transformers(task, tokenizer):
     config, weights = to_published(task.model)
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).eval()
     theirs.load_state_dict(weights, strict=False)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer.to_str()))
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    )
     for stops in stops_in([texts[0] for texts in continuations(task, {})]):
         for prompt in PROMPTS:
             ids = torch.tensor([tokenizer.encode(prompt).ids])
