@@ -162,10 +162,10 @@ def _predictions(
     if files:
         return task.evaluate(task.rows_to_evaluate(files, columns)), files
     run, recipe = _recipe(model)
-    if part == "valid" and recipe.data.splits_train:
+    if part == "valid" and recipe.data.splits_train and not recipe.data.of_documents:
         return task.evaluate(recipe.data.records(part)), [Path(recipe.data.train)]
-    (file, *_), _ = _data_of(run, recipe, part)
-    return task.evaluate(recipe.data.records(part)), [file]
+    files, _ = _data_of(run, recipe, part)
+    return task.evaluate(recipe.data.records(part)), files
 
 
 def _outputs(

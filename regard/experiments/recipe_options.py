@@ -66,7 +66,11 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
     task = task_class(raw.choice("task", TASKS))
     recipe: Any = raw.check(schema, keep_unset=keep_unset)
     if not raw.run:  # the recipe in a run folder was accepted when the run began
-        problems = [*task.problems(recipe), *without_effect(recipe.training)]
+        problems = [
+            *recipe.data.problems(),
+            *task.problems(recipe),
+            *without_effect(recipe.training),
+        ]
         if problems:
             said = (f"{raw.location(key)}: `{key}` {problem}" for key, problem in problems)
             raise ConfigError("\n".join(said))

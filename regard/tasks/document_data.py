@@ -26,6 +26,7 @@ class DocumentData(DataSection):
     train: Files
     valid: Files | Share = 0.05
     """Files, or a share of the training documents: the last ones; of a single document, its end."""
+    test: Files | None = None
     documents: Literal["rows", "blank-lines", "files"] | None = None
     """What a document is; None: rows of tables, and of other files what blank lines separate."""
     field: str | int | None = None

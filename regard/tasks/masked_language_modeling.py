@@ -350,11 +350,14 @@ class MaskedLanguageModeling(FillMask):
         return [*self.remarks, f"training data: {note} of pairs that do not follow one another"]
 
     def check_test(self, recipe: Any) -> None:
-        """See `TaskVerbs`; there are no test data."""
+        """See `TaskVerbs`."""
+        if recipe.data.test:
+            for _ in recipe.data.records("test"):
+                pass
 
     def test(self, recipe: Any) -> list[Score]:
-        """See `TaskVerbs`; there are no test data."""
-        return []
+        """See `TaskVerbs`; single texts, also of a model that learns pairs."""
+        return self.evaluate(recipe.data.records("test")) if recipe.data.test else []
 
     def _masked(self, part: str) -> MaskedTexts:
         if not self.masked_texts:

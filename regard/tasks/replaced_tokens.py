@@ -164,6 +164,8 @@ class ReplacedTokenDetection(EncoderTask):
             yield "data.sentence_pairs", "has no loss in this task, whose texts are single."
         if recipe.teacher is not None:
             yield "teacher", "has no loss in this task. Leave the section out."
+        if recipe.data.test:
+            yield "data.test", "has no scores in this task. Leave it out."
         if starts_from_folder(recipe):
             for name in ("lora", "features"):
                 if dict(recipe.model)[name] is not None:

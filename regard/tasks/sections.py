@@ -82,6 +82,12 @@ class DataSection(Options):
         """Whether the validation data are a part of the training data."""
         return isinstance(self.valid, float | Fold)
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Options without effect: (dotted name, problem)."""
+        why = "is of `valid` as a share or a fold of the training data, drawn at random"
+        if not self.splits_train or self.running_text:
+            yield from differing(self, "data", ("split_seed",), why)
+
     @abstractmethod
     def read(self, source: Any, part: str) -> Any:
         """All examples of a file, or of several: a reader.

@@ -55,18 +55,19 @@ class SentinelTokenizerSection(TokenizerSection):
     """[tokenizer]: as of other tasks, with sentinels, which it reads in texts."""
 
     sentinels: int = Field(default=100, ge=1)
-    """How many the vocabulary gets where it has none: <extra_id_0> is the last token."""
+    """How many a new vocabulary gets, or one of `path` without any: <extra_id_0> is the last token
+    (where it is no word of the texts)."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """See `TokenizerSection`."""
         if self.path is not None:
             tokenizer = super().build(texts)
-        else:
+            if SENTINEL.format(0) in tokenizer.vocab():
+                return tokenizer
+        else:  # words of the texts may be named as sentinels
             handling: dict[str, Any] = self.model_dump(include={"lowercase", "unicode_form"})
             handling["read_special_tokens"] = True
             tokenizer = train(self.kind, texts(), self.vocab_size, **handling)
-        if SENTINEL.format(0) in tokenizer.vocab():
-            return tokenizer
         names = [SENTINEL.format(number) for number in reversed(range(self.sentinels))]
         return tokenizer.with_special_tokens(names)
 
@@ -118,6 +119,8 @@ class SpanCorruption(TextToText):
         yield from recipe.decoding.problems()
         if not recipe.data.train:
             yield "data.train", "must name at least one file."
+        if recipe.data.test:
+            yield "data.test", "has no scores in this task. Leave it out."
 
     @classmethod
     def from_recipe(  # type: ignore[override]

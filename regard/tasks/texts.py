@@ -255,7 +255,7 @@ def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
     data = recipe.data
     if not data.splits_train:
         why = "is of `valid` as a share or a fold of the training data"
-        yield from differing(data, "data", ("group", "split_seed"), why)
+        yield from differing(data, "data", ("group",), why)
     if any(isinstance(column, str) for column in data.columns) and data.header is False:
         yield "data.header", "must not be false where `columns` are names: a header has them."
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -9,17 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import BertForPreTraining
+from typer.testing import CliRunner
 
 import regard
+from regard.cli import app
 from regard.data.batches import IGNORE
+from regard.data.corpus import encode_corpus
 from regard.data.corpus_building import build_corpus
 from regard.data.documents import read_documents
+from regard.data.masking import Masking, MaskVocabulary
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.build_model import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import batching
-from regard.tasks.masked_language_modeling import MaskedLanguageModeling
+from regard.tasks.masked_language_modeling import MaskedData, MaskedLanguageModeling
 from regard.training.callbacks import Callback
 
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
@@ -238,6 +244,37 @@ def test_evaluation_is_over_the_same_masks_and_names_them(here):
     (here / "more.txt").write_text("\n\n".join(texts))
     again = task.evaluate(task.rows_to_evaluate([str(here / "more.txt")], []))
     assert [one.value for one in again] == [accuracy.value, perplexity.value]
+
+
+def test_test_data_are_scored_as_transformers_scores_their_masks(here):
+    (here / "test.txt").write_text("The old cat sat.\n\nA warm mat was in the sun. " * 9)
+    run = regard.train("bert.toml", test=["test.txt"], updates=20, show="none")
+    task, data = run.model, read_documents(["test.txt"])
+    published = BertForPreTraining.from_pretrained(run.folder / "model").eval().double()
+    rows = task._rows(encode_corpus(data, task.tokenizer), MaskedData(train=(), max_length=32), 0)
+    nats, right, count = 0.0, 0, 0
+    for batch in task._texts(rows, MaskVocabulary.of(task.tokenizer, False), Masking(), 0).epoch(0):
+        for row, labels in enumerate(batch.labels):
+            ids = batch.texts.ids[row, : batch.texts.lengths[row]]
+            with torch.no_grad():
+                scores = published(input_ids=ids[None]).prediction_logits[0]
+            for at in (labels != IGNORE).nonzero()[:, 0].tolist():
+                nats -= float(scores[at].log_softmax(-1)[labels[at]])
+                right, count = right + int(scores[at].argmax() == labels[at]), count + 1
+    assert count > 8
+    wanted = {"masked accuracy": right / count, "masked perplexity": math.exp(nats / count)}
+    assert run.test_scores == pytest.approx(wanted, rel=1e-5)
+    assert json.loads((run.folder / "result.json").read_text())["test_scores"] == run.test_scores
+
+
+@pytest.mark.parametrize("valid", ["0.1", '["text.txt"]'])
+def test_validation_data_are_evaluated_or_refused(here, valid):
+    regard.train("bert.toml", [f"data.valid={valid}"], out="run", show="none")
+    printed = CliRunner().invoke(app, ["evaluate", "run", "--valid"])
+    if valid == "0.1":
+        assert printed.exit_code == 2 and "a part of its training data" in printed.output
+    else:
+        assert "masked accuracy" in printed.output
 
 
 def test_the_report_shows_masked_texts_and_what_is_found(here):

@@ -123,6 +123,31 @@ def test_contradicting_options_raise_an_error(tmp_path, task, changes, message):
 
 
 @pytest.mark.parametrize("task", TRAINED)
+def test_the_seed_of_a_split_is_refused_where_nothing_is_drawn(tmp_path, task):
+    path, file = recipe(tmp_path, task), FILES.get(task, '"no.tsv"')
+    with pytest.raises(ConfigError, match="`data.split_seed` is of `valid` as a share or a fold"):
+        runs.read_recipe(path, ["data.split_seed=7", f"data.valid={file}"])
+    share = ["data.split_seed=7", "data.valid=0.2"]
+    kind = task_class(task).Recipe.model_fields["data"].annotation
+    if kind.running_text:  # its end
+        with pytest.raises(ConfigError, match="`data.split_seed` is of"):
+            runs.read_recipe(path, share)
+    else:
+        assert runs.read_recipe(path, share).data.split_seed == 7
+
+
+@pytest.mark.parametrize("task", TRAINED)
+def test_test_data_are_scored_or_refused(tmp_path, task):
+    """A task that no command can evaluate has no scores of test data either."""
+    path, change = recipe(tmp_path, task), "data.test=" + FILES.get(task, '"no.tsv"')
+    if task_class(task).has("evaluate") and task not in ("span-corruption", "embedding"):
+        assert runs.read_recipe(path, [change]).data.test
+        return
+    with pytest.raises(ConfigError, match="`data.test` has no (scores|target)"):
+        runs.read_recipe(path, [change])
+
+
+@pytest.mark.parametrize("task", TRAINED)
 def test_a_model_that_does_not_fit_the_task_raises_an_error(tmp_path, task):
     kind = task_class(task)
     refused = [name for name in MODELS if not kind.trains(model_class(name))]

@@ -110,6 +110,17 @@ def test_options_that_do_not_fit_are_named(here):
         planned(here / "spans.toml", ("d_ff = 16", "d_ff = 16\nmax_length = 16"))
 
 
+@pytest.mark.parametrize("kind", ["words", "byte-bpe", "wordpiece"])
+def test_texts_with_names_of_sentinels_take_none_away(here, kind):
+    text = (here / "text.txt").read_text().replace(WORDS[0], "<extra_id_0>")
+    (here / "text.txt").write_text(text.replace(WORDS[1], "<extra_id_2>"))
+    changes = ('kind = "words"', f'kind = "{kind}"\nvocab_size = 400'), ("= 24", "= 40")
+    task = planned(here / "spans.toml", *changes).task
+    assert len({*task.sentinels}) == 8
+    for number, sentinel in enumerate(task.sentinels):
+        assert task.tokenizer.encode(f"a <extra_id_{number}> b").ids.count(sentinel) == 1
+
+
 def test_a_tokenizer_without_sentinels_is_an_error():
     with pytest.raises(ConfigError, match="needs a tokenizer with sentinels, <extra_id_0>"):
         sentinels_of(train("words", ["a b"], 10))
