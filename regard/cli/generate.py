@@ -25,9 +25,6 @@ def generate(
     device: Device = None,
     columns: Annotated[str | None, Option(help="With --workers: the column of prompts.")] = None,
     out: Annotated[Path | None, Option(help="With --workers: a folder for parts.")] = None,
-    stop: Annotated[
-        list[str] | None, Option(help="End a continuation before this text; may be repeated.")
-    ] = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -40,14 +37,13 @@ def generate(
     With --workers the arguments are files of prompts, and --out is a folder with a part for each
     shard.
     """
-    options = decoding | ({"stop": stop} if stop else {})
     if sharding is not None:
-        work = ShardedWork(model, "generate", too_long, quantize, device, options)
+        work = ShardedWork(model, "generate", too_long, quantize, device, decoding)
         return sharding.run(work, prompt, columns, out, as_json)
     if columns or out:
         raise ConfigError("--columns and --out are for files: add --workers N.")
     say_hint(hint_at_file(prompt, "- < {}"))
-    _generate(model, _one_prompt(prompt), too_long, quantize, device, as_json, options)
+    _generate(model, _one_prompt(prompt), too_long, quantize, device, as_json, decoding)
 
 
 def _one_prompt(given: Sequence[str] | None) -> str:

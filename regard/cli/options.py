@@ -53,11 +53,14 @@ def _decoding(
     draft: Annotated[str | None, Option(help="Speculate: ngram, or a small model.")] = None,
     draft_tokens: Annotated[int | None, Option(help="Tokens of a draft.")] = None,
     max_tokens: Annotated[str | None, Option(help="Of an output: N, or 1.5x+10.")] = None,
+    stop: Annotated[
+        list[str] | None, Option(help="End a continuation before this text; may be repeated.")
+    ] = None,
     source_language: Annotated[str | None, Option(help="Of a model with several.")] = None,
     target_language: Annotated[str | None, Option(help="Of a model with several.")] = None,
 ) -> dict[str, Any]:
     """How to decode, where it differs from the model's own settings: the options that are given."""
-    return {name: value for name, value in locals().items() if value is not None}
+    return {name: value for name, value in locals().items() if value not in (None, [])}
 
 
 Command = Callable[..., None]

@@ -153,6 +153,10 @@ def test_the_command_line_and_files_take_several(task, tmp_path):
         shown = json.loads(CliRunner().invoke(app, [*command, prompt, *options, "--json"]).stdout)
         assert shown["hypotheses"][0]["text"] == text
     (tmp_path / "prompts.txt").write_text("".join(f"{prompt}\n" for prompt in PROMPTS))
+    lines = CliRunner().invoke(
+        app, ["predict", str(folder), "-", *options, "--json"], input="\n".join(PROMPTS)
+    )
+    assert [json.loads(line)["text"] for line in lines.stdout.splitlines()] == expected
     out = tmp_path / "out"
     done = CliRunner().invoke(
         app,
