@@ -175,22 +175,24 @@ def checked_stops(stop: Sequence[str] | str) -> tuple[str, ...]:
     Raises:
         ConfigError: one is empty or no text.
     """
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
     for one in stops:
         if not isinstance(one, str) or not one:
             raise ConfigError(f"`stop` must have texts with a character, but has {shown(one)}.")
     return stops
 
 
-def with_text_until(stops: tuple[str, ...], hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+def hypotheses_with_stops(
+    hypotheses: Sequence[Hypothesis], stops: tuple[str, ...]
+) -> list[Hypothesis]:
     """Hypotheses whose texts end before the first of these stop sequences."""
     return [replace(one, stops=stops) for one in hypotheses] if stops else list(hypotheses)
 
 
-def with_stops(method: Any, tokenizer: Tokenizer, stops: tuple[str, ...]) -> Any:
+def method_with_stops(method: Any, tokenizer: Tokenizer, stops: tuple[str, ...]) -> Any:
     """A method whose sequences end with a stop sequence, so that nothing is generated after it.
 
-    Beam search and a draft generate the whole text, which `text_of` cuts.
+    Beam search and a draft generate the whole text, which `text_until_stop` cuts.
     """
     if not stops or not isinstance(method, TokenMethod):
         return method

@@ -45,9 +45,10 @@ def continuations(
     task: TaskVerbs, items: list[Continued], stop: Sequence[str] | str = ()
 ) -> list[Any]:
     """The same, of prompts that a continuous batch has continued."""
-    from regard.decoding.generated_text import checked_stops, with_text_until
+    from regard.decoding.generated_text import checked_stops, hypotheses_with_stops
 
-    found = [with_text_until(checked_stops(stop), one.continuation.hypotheses) for one in items]
+    stops = checked_stops(stop)
+    found = [hypotheses_with_stops(one.continuation.hypotheses, stops) for one in items]
     return _with_texts(task, [one.source for one in items], found)
 
 

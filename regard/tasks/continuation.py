@@ -16,9 +16,9 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.generated_text import (
     GeneratedText,
     checked_stops,
+    hypotheses_with_stops,
+    method_with_stops,
     text_until_stop,
-    with_stops,
-    with_text_until,
 )
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.prefix_cache import PrefixCache
@@ -132,7 +132,8 @@ class ContinuesTexts(EmbedsTexts, ABC):
         encoded, method = self.decoding_inputs(prompts, too_long=too_long, stop=stop, **options)
         with muted():
             decoded = decode_in_order(self.generator, TokenArray.of(encoded), method)
-        hypotheses = [with_text_until(checked_stops(stop), ranked) for ranked in decoded]
+        stops = checked_stops(stop)
+        hypotheses = [hypotheses_with_stops(ranked, stops) for ranked in decoded]
         best = [ranked[0] for ranked in hypotheses]
         warn_of_length_ends(map(len, encoded), best, self.context, method)
         rows = zip(encoded, best, strict=True)
@@ -160,7 +161,7 @@ class ContinuesTexts(EmbedsTexts, ABC):
         method, stops = decoding.with_options(self.method, **options), checked_stops(stop)
         if stops:
             self._check_forward("end a text with a stop sequence")
-        return with_stops(method, self.tokenizer, stops)
+        return method_with_stops(method, self.tokenizer, stops)
 
     def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""

@@ -125,9 +125,9 @@ def test_nothing_is_generated_after_a_stop(task, monkeypatch):
 
 
 def test_wrong_stops_are_errors(task, tokenizer):
-    for wrong in ("", ["a", ""], [3]):
+    for wrong in ("", ["a", ""], [3], 3, None):
         with pytest.raises(ConfigError, match="`stop` must have texts with a character, but has"):
-            task.generate("the", stop=[wrong] if wrong == "" else wrong)
+            task.generate("the", stop=wrong)
     size = tokenizer.vocab_size
     config = Transformer.Config(size, d_model=16, heads=2, encoder_layers=1, d_ff=16)
     with pytest.raises(ConfigError, match="which this model does not give"):
