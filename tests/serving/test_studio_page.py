@@ -208,6 +208,107 @@ def test_the_address_of_a_view_shows_the_same_again(page, address):
     assert again.inner_text("section") == shown
 
 
+def test_long_words_fit_on_a_phone_in_every_view(page, address):
+    page.set_viewport_size({"width": 400, "height": 900})
+    word = "x" * 300
+    for view in views_of(page, address):
+        for model in ("translation", word):  # another model is shown, with a note that names this
+            page.goto("about:blank")
+            open_view(page, address, f"{view}?model={model}&left={model}&text={word}&query={word}")
+            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, (view, model)
+
+
+ARABIC, HEBREW = "مرحبا", "שלום"
+PLACES = """texts => texts.map(text => {
+    const nodes = document.createTreeWalker(document.querySelector("#main"), NodeFilter.SHOW_TEXT);
+    for (let node; node = nodes.nextNode(); ) {
+        const start = node.data.indexOf(text);
+        const line = node.parentElement.closest(".readout, .neighbours li:first-child");
+        if (start < 0 || !line) continue;
+        const range = document.createRange();
+        range.setStart(node, start), range.setEnd(node, start + text.length);
+        return range.getBoundingClientRect().left;
+    }
+})"""
+
+
+def in_other_words(page, path, change):
+    """Let a route answer with other words, as another model would."""
+
+    def answer(route):
+        response = route.fetch()
+        content = response.json()
+        change(content)
+        route.fulfill(response=response, json=content)
+
+    page.route(f"**/studio/{path}", answer)
+
+
+def test_words_from_right_to_left_do_not_change_the_order_of_the_line(page, address):
+    def tokens(content):
+        content["result"]["queries"] = [ARABIC] * len(content["result"]["queries"])
+        content["result"]["keys"] = [HEBREW] * len(content["result"]["keys"])
+
+    in_other_words(page, "head", tokens)
+    open_view(page, address, "#attention?model=translation&text=the+old+cat&kind=encoder")
+    page.hover("canvas.heat")
+    places = page.evaluate(PLACES, [ARABIC, "→", HEBREW, "0."])
+    assert places == sorted(places)
+
+    in_other_words(page, "map", lambda content: content.update(labels=[ARABIC, HEBREW]))
+    open_view(page, address, "#map?point=1")
+    page.wait_for_selector(".neighbours")
+    text, label = page.evaluate(
+        "() => { const parts = document.querySelector('.neighbours a').textContent.split(': ');"
+        " return [parts[1], parts[0].replace(/[\\u2068\\u2069]/g, '')]; }"
+    )
+    figure = page.inner_text(".neighbours .figure >> nth=0").strip()
+    places = page.evaluate(PLACES, [label, text, figure])
+    assert places == sorted(places)
+
+
+def test_every_choice_of_a_view_is_in_its_address(page, address):
+    open_view(page, address, "#map")
+    page.click(".label >> nth=0")
+    open_again(page, ".map .point.off")
+    assert page.url.endswith("#map?hidden=0")
+    assert page.get_attribute(".label >> nth=0", "aria-pressed") == "false"
+    page.click(".label >> nth=0")
+    assert page.url.endswith("#map")
+
+    open_view(page, address, "#side_by_side?left=translation&right=translation&text=the+old+cat")
+    page.click("section.half >> nth=1 >> canvas.heat", position={"x": 5, "y": 100})
+    said = page.inner_text("section.half >> nth=1 >> p.note")
+    assert "attends most to" in said and "right_row=" in page.url
+    open_again(page, "section.half >> nth=1 >> p.note >> text=attends most to")
+    assert page.inner_text("section.half >> nth=1 >> p.note") == said
+
+
+def test_a_second_text_in_the_address_of_masked_heads_is_shown(page, address):
+    view, asked = "#masked_heads?model=translation&text=the+old+cat", []
+
+    def alone(route):
+        """A translator reads no pairs."""
+        fields = route.request.post_data_json
+        asked.append(fields.pop("second", None))
+        route.continue_(post_data=json.dumps(fields))
+
+    page.route("**/studio/*", alone)
+    open_view(page, address, view)
+    assert page.query_selector("textarea[name=second]") is None
+    open_view(page, address, f"{view}&second=a+warm+mat")
+    assert page.input_value("textarea[name=second]") == asked[-1] == "a warm mat"
+
+
+def open_again(page, selector):
+    """Open the address of a page, and wait for what it shows."""
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector(selector, state="attached")
+
+
 def test_every_view_saves_as_one_file_that_needs_no_script(page, browser, address, tmp_path):
     context = browser.new_context(java_script_enabled=False, offline=True)
     for view in views_of(page, address):

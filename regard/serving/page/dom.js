@@ -60,6 +60,9 @@ export function shown(token) {
   return signs.replace(/[\p{Cc}\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/gu, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
+/** A text whose direction does not change the order of what stands beside it, where both are one text. */
+export const isolated = (text) => `\u2068${text}\u2069`;
+
 /** A text that has at most so many characters. */
 export function clipped(text, most) {
   const letters = [...text];

@@ -2,7 +2,7 @@
 
 import { latest, OVERTAKEN } from "../api.js";
 import { button, choice, chosenModel, controls, field, submit, textArea } from "../controls.js";
-import { clipped, h, probability, put, shown, svg } from "../dom.js";
+import { clipped, h, isolated, probability, put, shown, svg } from "../dom.js";
 import { headGrid, kindName, kindsOf } from "../heads.js";
 import { drawMatrix, ramp, roots } from "../heat.js";
 import { Parameters } from "../parameters.js";
@@ -110,7 +110,7 @@ export function map({ matrix, queries, keys }, name, relative, follow) {
   let at = [0, 0];
   const read = (row, column) => {
     at = [Math.min(Math.max(0, row), rows - 1), Math.min(Math.max(0, column), columns - 1)];
-    put(readout, `“${clipped(shown(queries[at[0]]), 30)}” → “${clipped(shown(keys[at[1]]), 30)}”: ${probability(matrix.weight(at[0] * columns + at[1]))}`);
+    put(readout, `“${isolated(clipped(shown(queries[at[0]]), 30))}” → “${isolated(clipped(shown(keys[at[1]]), 30))}”: ${probability(matrix.weight(at[0] * columns + at[1]))}`);
   };
   const place = (event) => {
     const box = heat.getBoundingClientRect();
@@ -152,7 +152,7 @@ function drawFollowed(box, { matrix, queries, keys, own }, token, relative, foll
   });
   put(
     box,
-    h("h3", {}, `What “${clipped(shown(queries[token]), 30)}” (token ${token + 1}) attends to`),
+    h("h3", {}, `What “${isolated(clipped(shown(queries[token]), 30))}” (token ${token + 1}) attends to`),
     h("p", {}, "Largest weights: ", best),
     h("p", {}, step(-1), " ", step(1)),
     h("p", { class: "text" }, coloured),

@@ -1,7 +1,7 @@
 // Own texts as a map: a point for each, its label as colour and shape, the neighbours of one.
 
 import { button, choice, controls, field, numberInput, submit, textArea } from "../controls.js";
-import { clipped, h, put, svg } from "../dom.js";
+import { clipped, h, isolated, put, svg } from "../dom.js";
 
 export const title = "Map";
 export const route = null;
@@ -43,12 +43,13 @@ export async function render(root, parameters, api) {
 
 class MapView {
   constructor(map, parameters, api, room) {
-    Object.assign(this, { map, parameters, api, chosen: null, hidden: new Set() });
+    Object.assign(this, { map, parameters, api, chosen: null, hidden: new Set(numbersOf(parameters.text("hidden"))) });
     this.width = Math.min(WIDEST, Math.max(NARROWEST, room));
     this.height = Math.round(SHARE * this.width);
     this.where = scale(map.points, this.width, this.height);
     this.at = map.points.map(this.where);
     this.marks = map.points.map((_, index) => this.#mark(index));
+    this.#hide();
     this.extra = svg("g", { class: "extra" });
     const shares = map.shares.map((share) => `${(100 * share).toFixed(0)} %`).join(" and ");
     const about = `${map.points.length.toLocaleString("en")} texts by the two principal components of their vectors, which explain ${shares} of the variance.`;
@@ -70,7 +71,7 @@ class MapView {
 
   #named(index, text) {
     const label = this.map.labels[this.map.label_of[index]];
-    return label ? `${label}: ${text}` : text;
+    return label ? `${isolated(label)}: ${text}` : text;
   }
 
   #legend() {
@@ -78,7 +79,7 @@ class MapView {
       const sign = svg("svg", { viewBox: "-6 -6 12 12", class: "sign", "aria-hidden": "true" }, svg("path", { d: SHAPES[index % SHAPES.length], class: `point color-${index % COLORS}` }));
       const count = this.map.label_of.filter((one) => one === index).length;
       const pressed = (event) => this.#toggle(index, event.currentTarget);
-      return button(h("span", {}, sign, ` ${clipped(label, 40) || "no label"} (${count})`), pressed, { class: "label", "aria-pressed": "true" });
+      return button(h("span", {}, sign, " ", h("bdi", {}, clipped(label, 40) || "no label"), ` (${count})`), pressed, { class: "label", "aria-pressed": String(!this.hidden.has(index)) });
     });
     return items.length ? h("div", { class: "legend", role: "group", "aria-label": "Labels that are shown" }, items) : null;
   }
@@ -87,6 +88,11 @@ class MapView {
     const shown = this.hidden.delete(label);
     if (!shown) this.hidden.add(label);
     pressed.setAttribute("aria-pressed", String(shown));
+    this.parameters.set({ hidden: [...this.hidden].join(",") });
+    this.#hide();
+  }
+
+  #hide() {
     this.marks.forEach((mark, index) => mark.classList.toggle("off", this.hidden.has(this.map.label_of[index])));
   }
 
@@ -163,6 +169,9 @@ class MapView {
     put(this.side, h("h2", {}, "Chosen text"), h("p", { class: "chosen-text" }, text), h("h3", {}, "Nearest texts, by cosine similarity"), h("ol", { class: "neighbours" }, rows));
   }
 }
+
+// "0,3" -> the numbers of the labels that are not shown.
+const numbersOf = (text) => text.split(",").filter((one) => /^\d+$/.test(one)).map(Number);
 
 // The function from numbers of the map to the drawing, in which all points have room.
 function scale(points, width, height) {

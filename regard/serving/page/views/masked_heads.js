@@ -16,7 +16,7 @@ export async function render(root, parameters, api) {
   const text = parameters.text("text", EXAMPLE);
   const second = parameters.text("second");
   const asked = { model: model.name, texts: text, ...(second && { second }) };
-  root.append(controls((values) => parameters.go(values), model.field, field("Text", textArea("text", text)), submit("Compare")));
+  root.append(controls((values) => parameters.go(values), model.field, field("Text", textArea("text", text)), second && field("Second text", textArea("second", second)), submit("Compare")));
   const { result } = await api.ask("studio/attention", asked);
   const kinds = kindsOf(result);
   const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : kinds[0];

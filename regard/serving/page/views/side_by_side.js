@@ -1,7 +1,7 @@
 // Two models, or two layers of one, side by side on one text: their attention and their answers.
 
 import { choice, controls, field, submit, textArea } from "../controls.js";
-import { clipped, h, probability, put, shown } from "../dom.js";
+import { clipped, h, isolated, probability, put, shown } from "../dom.js";
 import { kindName, kindsOf } from "../heads.js";
 import { roots } from "../heat.js";
 import { LONG, map } from "./attention.js";
@@ -24,7 +24,7 @@ export async function render(root, parameters, api) {
   const text = parameters.text("text", EXAMPLE);
   root.append(
     controls(
-      (values) => parameters.go(values),
+      (values) => parameters.go({ ...values, ...Object.fromEntries(SIDES.map((side) => [`${side}_row`, null])) }),
       ...SIDES.map((side) => field(`Model on the ${side}`, choice(side, names, chosen[side]))),
       ...[field("Text", textArea("text", text)), submit("Compare")],
     ),
@@ -68,7 +68,8 @@ async function drawSide(column, parameters, api, model, side, text, same) {
   const answer = await answerOf(api, request, result.answer);
   const place = h("div");
   put(column, heading, answer, settings, place);
-  await drawMap(place, api, { ...request, kind, layer: layer.layer, ...(head && { head }) });
+  const row = { at: parameters.index(key("row")), chosen: (at) => parameters.set({ [key("row")]: at }) };
+  await drawMap(place, api, { ...request, kind, layer: layer.layer, ...(head && { head }) }, row);
 }
 
 async function answerOf(api, request, known) {
@@ -76,16 +77,19 @@ async function answerOf(api, request, known) {
   return said ? h("p", {}, "Answer: ", h("b", {}, said)) : null;
 }
 
-async function drawMap(place, api, asked) {
+// row: the one of the address, and what stores another one there.
+async function drawMap(place, api, asked, row) {
   const { result } = await api.ask("studio/head", asked);
   const { queries, keys } = result;
   const matrix = roots(result.roots);
   const most = h("p", { role: "status", class: "note" });
-  const follow = (row) => {
-    const weights = keys.map((token, column) => [matrix.weight(row * keys.length + column), token]).sort((one, other) => other[0] - one[0]);
-    const best = weights.slice(0, 4).map(([weight, token]) => `${clipped(shown(token), 20)} ${probability(weight)}`);
-    put(most, `“${clipped(shown(queries[row]), 20)}” attends most to: ${best.join(", ")}.`);
+  const say = (at) => {
+    const weights = keys.map((token, column) => [matrix.weight(at * keys.length + column), token]).sort((one, other) => other[0] - one[0]);
+    const best = weights.slice(0, 4).map(([weight, token]) => `${isolated(clipped(shown(token), 20))} ${probability(weight)}`);
+    put(most, `“${isolated(clipped(shown(queries[at]), 20))}” attends most to: ${best.join(", ")}.`);
   };
+  const follow = (at) => (row.chosen(at), say(at));
+  if (row.at !== null && row.at < queries.length) say(row.at);
   const name = `${asked.model}, layer ${asked.layer}, ${asked.head ? `head ${asked.head}` : "mean of the heads"}`;
   put(place, map({ matrix, queries, keys }, name, keys.length > LONG, follow), most);
 }

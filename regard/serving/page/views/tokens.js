@@ -1,7 +1,7 @@
 // Tokenization step by step: the merges, longest matches or segmentations of each word.
 
 import { chosenModel, controls, field, submit, textArea } from "../controls.js";
-import { clipped, h, shown } from "../dom.js";
+import { clipped, h, isolated, shown } from "../dom.js";
 import { table } from "../tables.js";
 
 export const title = "Tokens";
@@ -35,7 +35,7 @@ const pieces = (symbols) => symbols.map((one) => h("span", { class: "piece" }, s
 function merges(word) {
   const first = { cells: ["", "characters", pieces(word.symbols)] };
   const rows = word.steps.map((step) => ({
-    cells: [`merge ${(step.rank + 1).toLocaleString("en")}`, `${shown(step.left)} + ${shown(step.right)}`, pieces(step.symbols)],
+    cells: [`merge ${(step.rank + 1).toLocaleString("en")}`, `${isolated(shown(step.left))} + ${isolated(shown(step.right))}`, pieces(step.symbols)],
   }));
   return table(`Merges of ${word.word}`, ["Rule", "Merged", "Symbols"], [first, ...rows]);
 }
