@@ -16,12 +16,13 @@ from regard.errors import ConfigError, RegardError
 from regard.file_writing import write_text
 from regard.lazy import imported
 from regard.suggest import nearest
-from regard.text import long_texts
+from regard.text import long_texts, word_cache
 from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
 from regard.text.templates import Template
 from regard.text.tokenizers_calls import call, reason
+from regard.text.word_cache import WordCache
 
 if TYPE_CHECKING:
     from regard.text.sentencepiece_encoder import SentencePieceEncoder
@@ -187,6 +188,11 @@ class Tokenizer:
         """Whether long texts are encoded in parts."""
         return self._exact is None and long_texts.can_be_divided(self._fast)
 
+    @cached_property
+    def _word_cache(self) -> WordCache | None:
+        """Encodes many texts in less time, where the tokenizer allows it."""
+        return WordCache.of(self._fast) if self._exact is None else None
+
     # ---- text -> ids -> text
 
     @property
@@ -223,6 +229,8 @@ class Tokenizer:
         try:
             if any(len(text) > long_texts.LONG for text in texts) and self._divided:
                 return long_texts.encode_in_parts(self._fast, texts)
+            if sum(map(len, texts)) >= word_cache.LEAST and self._word_cache is not None:
+                return self._word_cache.encode_many(texts)
             rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
         except BaseException as error:
             raise self._error(texts, error) from None

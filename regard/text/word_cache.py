@@ -1,0 +1,129 @@
+"""Encodes many texts with the ids of words that were encoded before.
+
+The tokenizer encodes a word without looking at what stands around it. For BERT's splitting a word is
+a punctuation mark, or what stands between two of them or white space; for GPT-2's, a match of its
+regular expression. One pass of `re` finds the words of a text and a dictionary has their ids; the
+`tokenizers` library encodes new words. It also encodes, as a whole, a text with a word that is not
+kept, such as a very long one, and a text with the name of an added token. The ids are those of the
+library for the whole text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import tokenizers
+from tokenizers import models
+
+MOST_CPUS = 4  # on more of them the library, which uses all, takes less time than one thread here
+LEAST = 1 << 14  # characters of texts that are worth it
+LONGEST = 64  # characters of a word that is kept
+LEARNED = 1 << 14  # words after which texts of mostly new ones are left to the library
+KEPT = 1 << 17  # words, in about 25 MB; one more, and the dictionary begins again
+MODELS = (models.BPE, models.WordLevel, models.WordPiece)
+
+# White space and punctuation are those of ASCII. Others are parts of words: only the library knows
+# where they separate.
+BERT = re.compile(r"[!-/:-@\[-`{-~]|[^ \t\n\r!-/:-@\[-`{-~]+")
+GPT2 = re.compile(
+    r" ?[A-Za-z]++(?![^\x00-\x7f])"
+    r"|'(?:[stmd]|re|ve|ll)"
+    r"| ?[0-9]++(?![^\x00-\x7f])"
+    r"| ?[^ \t-\rA-Za-z0-9\x80-\U0010ffff]++(?![^\x00-\x7f])"
+    r"| ?[^ \t-\r]+"  # with a character beyond ASCII: up to the next white space
+    r"|[ \t-\r]+(?![^ \t-\r])|[ \t-\r]+"
+)
+OTHER_SPACE = re.compile(r"[^\S\x00-\x7f]")
+NOT_KEPT = [""]  # the words of a text that the library has to encode
+
+
+class WordCache:
+    """Encodes texts; keeps the ids of words.
+
+    fast: the tokenizer.  pattern: finds the words of a text.  names: of its added tokens.
+    """
+
+    def __init__(self, fast: tokenizers.Tokenizer, pattern: re.Pattern[str], names: Sequence[str]):
+        self.fast, self.pattern, self.names = fast, pattern, names
+        self.kept: dict[str, bytes] = {}  # word -> its ids, four bytes each
+
+    @classmethod
+    def of(cls, fast: tokenizers.Tokenizer) -> WordCache | None:
+        """The cache of a tokenizer; None: its words depend on what stands around them, or the
+        library is faster.
+        """
+        pattern = word_pattern(fast)
+        if pattern is None or _library_threads() > MOST_CPUS:
+            return None
+        return cls(fast, pattern, [token.content for token in _added_tokens(fast)])
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        words = [self._words(text) for text in texts]
+        self._learn(set().union(*words), sum(map(len, words)))
+        found = [self._ids(each) for each in words]
+        left = [text for text, ids in zip(texts, found, strict=True) if ids is None]
+        rows = iter(self.fast.encode_batch_fast(left, add_special_tokens=False))
+        return [next(rows).ids if ids is None else ids for ids in found]
+
+    def _words(self, text: str) -> list[str]:
+        if any(name in text for name in self.names):
+            return NOT_KEPT
+        return self.pattern.findall(text)
+
+    def _learn(self, words: set[str], count: int) -> None:
+        """Keep the new ones of these words, of texts with `count` words."""
+        new = [word for word in words.difference(self.kept) if 0 < len(word) <= LONGEST]
+        new = [word for word in new if word.isascii() or not OTHER_SPACE.search(word)]
+        if len(self.kept) > LEARNED and len(new) > count // 4:
+            return
+        if len(self.kept) + len(new) > KEPT:
+            self.kept.clear()
+        rows = self.fast.encode_batch_fast(new, add_special_tokens=False)
+        ids = (array("i", row.ids).tobytes() for row in rows)
+        self.kept.update(zip(new, ids, strict=True))
+
+    def _ids(self, words: list[str]) -> list[int] | None:
+        """The ids of a text's words; None: one is not kept."""
+        try:
+            joined = b"".join(map(self.kept.__getitem__, words))
+        except KeyError:
+            return None
+        return memoryview(joined).cast("i").tolist()
+
+
+def word_pattern(fast: tokenizers.Tokenizer) -> re.Pattern[str] | None:
+    """The expression that finds the words of a tokenizer; None: there is none."""
+    model, normalizer, split = fast.model, fast.normalizer, _settings(fast.pre_tokenizer)
+    if not isinstance(model, MODELS) or (isinstance(model, models.BPE) and model.dropout):
+        return None  # with dropout the same word has other ids each time
+    # Such a token may be found in what the normalizer makes of a text.
+    if normalizer is not None and any(token.normalized for token in _added_tokens(fast)):
+        return None
+    if split["type"] == "BertPreTokenizer":
+        # Other normalizers compose "<" with what follows.
+        return BERT if _settings(normalizer)["type"] in (None, "BertNormalizer") else None
+    plain = split["type"] == "ByteLevel" and split["use_regex"] and not split["add_prefix_space"]
+    return GPT2 if plain and normalizer is None else None
+
+
+def _settings(part: Any) -> dict[str, Any]:
+    """What tokenizer.json has of a normalizer or pre-tokenizer."""
+    return {"type": None} if part is None else json.loads(part.__getstate__())
+
+
+def _added_tokens(fast: tokenizers.Tokenizer) -> list[tokenizers.AddedToken]:
+    return list(fast.get_added_tokens_decoder().values())
+
+
+def _library_threads() -> int:
+    """On how many threads the library encodes texts."""
+    if os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in ("false", "no", "off", "0", ""):
+        return 1
+    has = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has else os.cpu_count() or 1
