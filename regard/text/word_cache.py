@@ -1,11 +1,11 @@
 """Encodes many texts with the ids of words that were encoded before.
 
-The tokenizer encodes a word without looking at what stands around it. For BERT's splitting a word is
-a punctuation mark, or what stands between two of them or white space; for GPT-2's, a match of its
-regular expression. One pass of `re` finds the words of a text and a dictionary has their ids; the
-`tokenizers` library encodes new words. It also encodes, as a whole, a text with a word that is not
-kept, such as a very long one, and a text with the name of an added token. The ids are those of the
-library for the whole text.
+The tokenizer encodes a word without looking at what stands around it. For BERT's splitting a word
+is a punctuation mark, or what stands between two of them or white space; for GPT-2's, a match of
+its regular expression. One pass of `re` finds the words of a text and a dictionary has their ids;
+the `tokenizers` library encodes new words. It also encodes, as a whole, a text with a word that is
+not kept, such as a very long one, and a text with the name of an added token. The ids are those of
+the library for the whole text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class WordCache:
     """
 
     def __init__(self, fast: tokenizers.Tokenizer, pattern: re.Pattern[str], names: Sequence[str]):
-        self.fast, self.pattern, self.names = fast, pattern, names
+        self.fast, self.pattern = fast, pattern
+        self.names = re.compile("|".join(map(re.escape, names)) or "(?!)")
         self.kept: dict[str, bytes] = {}  # word -> its ids, four bytes each
 
     @classmethod
@@ -72,9 +73,7 @@ class WordCache:
         return [next(rows).ids if ids is None else ids for ids in found]
 
     def _words(self, text: str) -> list[str]:
-        if any(name in text for name in self.names):
-            return NOT_KEPT
-        return self.pattern.findall(text)
+        return NOT_KEPT if self.names.search(text) else self.pattern.findall(text)
 
     def _learn(self, words: set[str], count: int) -> None:
         """Keep the new ones of these words, of texts with `count` words."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import tokenizers
 from hard_texts import HARD, SPECIAL_TEXTS, texts
@@ -18,6 +20,7 @@ LINES = [
     "the cat sat on 12 mats, isn't it? <3",
     "une élève naïve mange 3 crêpes",
     "low lower new 1st σίγμα 日本",
+    "a  b   c \xa0 d  \xa0e \n\n f\n  g é\xa0  h",  # subwords of white space
 ] * 4
 SPACES = "\t\n\v\f\r\x1c\x1f\x85\xa0\u1680\u180e\u2003\u2028\u200b\u202f\u3000 "
 PARTS = ["a", "Z", "é", "Σ", "5", "٣", "-", "'", "'s", "’", "don't", "\u0301", "\u0338", "<", "中"]
@@ -33,7 +36,7 @@ TOKENS = {
 
 def variant(kind, tokens=(), **parts):
     """A trained tokenizer with other steps before the model, as published ones have them."""
-    found = tokenizers.Tokenizer.from_str(text.train(kind, LINES, 400).to_str())
+    found = tokenizers.Tokenizer.from_str(text.train(kind, LINES, 600).to_str())
     found.post_processor = None
     for name, part in parts.items():
         setattr(found, name, part)
@@ -96,6 +99,14 @@ def test_drawn_texts_have_the_ids_of_the_library(name, given):
     cache = WordCache.of(fast)
     cache.encode_many(list("".join(given)))
     assert cache.encode_many(given) == expected
+
+
+@pytest.mark.parametrize("name", ["bytes, plain", "uncased", "cased"])
+def test_all_short_texts_have_the_ids_of_the_library(name):
+    cache = WordCache.of(FAST[name])
+    short = ["".join(signs) for signs in product(" \n\xa0aé's", repeat=5)]
+    cache.encode_many(sorted({line[:length] for line in short for length in range(4)}))
+    assert cache.encode_many(short) == encoded(FAST[name], short)
 
 
 @pytest.mark.parametrize("limits", [{"KEPT": 5}, {"LEARNED": 0}, {"LONGEST": 2}])
