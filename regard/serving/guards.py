@@ -16,6 +16,7 @@ from regard.serving.problems import Problem
 Receive = Callable[[], Awaitable[Any]]
 MOST_BYTES = 5 * 2**19  # of a body: 2.5 MiB
 DISCARDED = 64 * 2**20  # bytes of a larger body that are read, so that its client reads the answer
+ONCE = ("origin", "authorization", "content-encoding")  # headers that may stand once
 ARRIVAL_SECONDS = 30.0  # in which the head of a request must arrive, and in which its body must
 
 
@@ -37,9 +38,13 @@ class Guard:
         """Check the headers of a request, `starlette.datastructures.Headers`.
 
         Raises:
-            Problem: 400 where the body has two lengths, of which a proxy may have believed the
-                other; 403 for the host or the origin of another site, 401 without the key.
+            Problem: 400 where the body has two lengths or a header two values, of which a proxy
+                may have believed the other; 403 for the host or the origin of another site, 401
+                without the key.
         """
+        if twice := next((name for name in ONCE if len(headers.getlist(name)) > 1), None):
+            message = f"The header {twice} stands twice in the request. Send one."
+            raise Problem(400, message, "two_headers", headers={"Connection": "close"})
         if "content-length" in headers and "transfer-encoding" in headers:
             message = "The body has two lengths: Content-Length and Transfer-Encoding. Send one."
             raise Problem(400, message, "two_lengths", headers={"Connection": "close"})

@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
                 Application(service),
                 host=options.host,
                 port=options.port,
-                log_level="warning",
+                log_level="error",  # no mistake of a client is a warning here
                 access_log=False,
                 http=Connection,
                 ws="none",

@@ -448,6 +448,25 @@ def test_a_body_of_two_lengths_is_refused_and_nothing_behind_it_is_read(service,
     assert answer.count(b"HTTP/1.1") == 1
 
 
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ("Origin: http://localhost", "Origin: http://elsewhere.example"),
+        ("Authorization: Bearer a-key", "Authorization: Bearer another"),
+        ("Content-Encoding: identity", "Content-Encoding: gzip"),
+    ],
+)
+def test_a_header_with_two_values_is_refused(service, first, second):
+    """A proxy may have checked the other one."""
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        c.sendall(f"{HEAD}{first}\r\n{second}\r\n\r\n{json.dumps(TAG)}".encode())
+        answer = received(c)
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"two_headers" in answer
+
+
 LARGE = 2**25  # bytes, more than both sides of a connection can hold
 
 

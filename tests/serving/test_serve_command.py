@@ -44,6 +44,10 @@ def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_p
         assert "serving language-modeling, tagging at http://" in process.stderr.readline()
         assert ask(port, "/health")[0] == 200
         assert ask(port, "/health", key="other")[0] == 401
+        for head in (": ", "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c"):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(f"{head}\r\n\r\n".encode())
+                assert client.recv(99).startswith(b"HTTP/1.1 4")
         body = {"model": "language-modeling", "texts": "the cat", "max_tokens": 1500}
         answers = []
         asking = threading.Thread(target=lambda: answers.append(ask(port, "/generate", body)))
@@ -54,7 +58,8 @@ def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_p
         ((status, answer),) = answers
         assert status == 200 and len(answer["result"]["text"].split()) > 100
         assert process.wait(10) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
-        assert "Traceback" not in process.stderr.read()
+        said = process.stderr.read()
+        assert "Traceback" not in said and "WARNING" not in said  # also of mistakes of clients
     finally:
         process.kill()
         process.stderr.close()
