@@ -88,7 +88,7 @@ def check_at_least(least: int, **options: int | None) -> None:
         ConfigError: one is not.
     """
     for name, value in options.items():
-        if value is not None and not isinstance(value, Integral):
+        if isinstance(value, bool) or not (value is None or isinstance(value, Integral)):
             raise ConfigError(f"`{name}` must be a whole number, but is {shown(value)}.")
         if value is not None and value < least:
             raise ConfigError(f"`{name}` must be at least {least}, but is {value}.")

@@ -19,7 +19,7 @@ import torch
 from regard.data.bucketing import sorted_batches
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError, TextError
+from regard.errors import ConfigError, RegardError, TextError, check_at_least
 from regard.tasks.batching import watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
@@ -131,12 +131,18 @@ class HarnessAnswers:
 
     def _generated(self, contexts: Sequence[str], options: Mapping[str, Any]) -> list[str]:
         """What follows each context, by the same options."""
-        options = {name: value for name, value in options.items() if (name, value) != ONE_BEAM}
+        options = {
+            name: value
+            for name, value in options.items()
+            if value is not None and (name, value) != ONE_BEAM
+        }
         if unknown := sorted({*options} - {*KNOWN}):
             raise ConfigError(
                 f"Generation has no option {unknown[0]!r}. Known: {', '.join(KNOWN)}."
             )
-        most = int(next((options[name] for name in LENGTHS if name in options), ANSWER_TOKENS))
+        named = next((name for name in LENGTHS if name in options), LENGTHS[0])
+        most = options.get(named, ANSWER_TOKENS)
+        check_at_least(0, **{named: most})
         if self.task.context is not None and most >= self.task.context:
             raise ConfigError(
                 f"Up to {most:,} tokens are asked for, but this model's context is "

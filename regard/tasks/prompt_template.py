@@ -20,7 +20,7 @@ from string import Formatter
 from typing import Any
 
 from regard.data.readers import Location, field_value, read_records, text_of
-from regard.errors import ConfigError, DataError, check_at_least
+from regard.errors import ConfigError, DataError, check_at_least, shown
 
 NUMBERED = "Give the number of the right choice, from 0, as a number, and choices as texts."
 Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
@@ -62,8 +62,16 @@ class PromptTemplate:
                 f"The template {self.template!r} names no field. Write fields in braces, such as "
                 "{sentence}."
             )
-        if isinstance(self.choices, Mapping) and len(self.choices) < 2:
-            raise ConfigError("`choices` must be at least two labels with their texts.")
+        if isinstance(self.choices, Mapping):
+            texts = [text for text in self.choices.values() if isinstance(text, str)]
+            if len(texts) < max(2, len(self.choices)):
+                raise ConfigError("`choices` must be at least two labels with their texts.")
+        elif not isinstance(self.choices, str | None):
+            raise ConfigError(
+                "`choices` must be labels with their texts, or the name of the field with the "
+                f"choices of a row, but is {shown(self.choices)}. Write labels with texts as "
+                '{"0": "bad", "1": "good"}.'
+            )
 
     @cached_property
     def fields(self) -> tuple[str, ...]:

@@ -142,6 +142,11 @@ def test_generation_stops_before_the_first_of_its_strings(model):
     assert answers.generate_until([Request(("the old cat", options))]) == [plain.split(stop)[0]]
     same = {"until": "never", "num_beams": 1, "max_new_tokens": 12}
     assert answers.generate_until([Request(("the old cat", same))]) == [plain]
+    unset = dict.fromkeys(("max_gen_toks", "temperature", "until", "num_beams"))
+    assert answers.generate_until([Request(("the old cat", unset | same))]) == [plain]
+    for length in (3.5, "x", -1, True):
+        with pytest.raises(ConfigError, match="`max_gen_toks` must be"):
+            answers.generate_until([Request(("a", {"max_gen_toks": length}))])
     with pytest.raises(ConfigError, match="Generation has no option 'beams'"):
         answers.generate_until([Request(("a", {"beams": 2}))])
     with pytest.raises(ConfigError, match="Up to 256 tokens .* context is 64"):

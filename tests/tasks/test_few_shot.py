@@ -320,8 +320,13 @@ def test_wrong_templates_and_pools_are_errors(model):
     for wrong in ("no field", "{", "{}", "{text!r}", "{text:>3}"):
         with pytest.raises(ConfigError, match="The template"):
             PromptTemplate(wrong, "label")
-    with pytest.raises(ConfigError, match="at least two labels"):
-        PromptTemplate("{text}", "label", {"0": "bad"})
+    for few in ({"0": "bad"}, {"0": 1, "1": "good"}):
+        with pytest.raises(ConfigError, match="at least two labels with their texts"):
+            PromptTemplate("{text}", "label", few)
+    with pytest.raises(ConfigError, match=r"`choices` must be labels .*, but is \['bad', 'good'\]"):
+        PromptTemplate("{text}", "label", ["bad", "good"])
+    with pytest.raises(ConfigError, match="`shots` must be a whole number, but is True"):
+        few_shot_scores(task, ROWS, LABELS, shots=True, pool=POOL)
     with pytest.raises(ConfigError, match="`shots` is 9, but the pool has 5 examples other than"):
         few_shot_scores(task, ROWS, LABELS, shots=9, pool=POOL)
     with pytest.raises(ConfigError, match="`shots` is 3, but the pool has 3 examples|has 2"):

@@ -221,6 +221,8 @@ def test_minimal_pairs_are_read_from_files_folders_and_archives(tmp_path):
         (tmp_path / "missing.zip", "does not exist"),
         ([{"good": "a"}], r"has no `sentence_bad`: its fields are 'good'"),
         ([{"good": 3, "bad": "b"}], "sentence_good must be text, but is a whole number"),
+        ([{"good": "", "bad": "b"}], "sentence_good must have a word, but is ''"),
+        ([{"good": "a", "bad": " "}], "sentence_bad must have a word, but is ' '"),
         (["a"], "a minimal pair must be an object"),
         ([], "has not one minimal pair"),
     ]:

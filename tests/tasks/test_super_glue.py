@@ -104,6 +104,7 @@ def test_answers_groups_and_entities_are_those_of_the_files():
         ("cb", {"label": "maybe"}, "has the label 'maybe'"),
         ("copa", {"question": "reason"}, "asks for 'reason'"),
         ("copa", {"choice2": 7, "label": 2}, "has the label 2"),
+        ("copa", {"choice2": " "}, "has an empty choice: '.*', ' '"),
         ("rte", {"premise": None}, "field 'premise' must be text, but is missing"),
         ("wsc", {"target": {}}, "target.span1_text"),
         ("multirc", {"passage": {"text": "x", "questions": {}}}, "a list of questions"),

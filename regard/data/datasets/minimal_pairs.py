@@ -95,6 +95,9 @@ def _pair(item: object, location: Location) -> MinimalPair:
     good, bad = (
         must_be(_first(record, names, location), str, names[0], location) for names in _FIELDS
     )
+    for sentence, names in zip((good, bad), _FIELDS, strict=True):
+        if not sentence.strip():
+            raise DataError(*location, f"{names[0]} must have a word, but is {sentence!r}.")
     file, member = split_member(location[0])
     return MinimalPair(good, bad, str(record.get("UID") or PurePath(member or file).stem))
 

@@ -119,6 +119,8 @@ def _copa(record: Mapping[str, Any], location: Location) -> Iterator[SuperGlueQu
         asked = fields["question"]
         raise DataError(*location, f"asks for {asked!r}, but must ask for cause or effect.")
     choices = fields["choice1"], fields["choice2"]
+    if not all(map(str.strip, choices)):
+        raise DataError(*location, f"has an empty choice: {', '.join(map(repr, choices))}.")
     yield SuperGlueQuestion(fields, choices, (_label(record, choices, location),))
 
 
