@@ -10,7 +10,6 @@ discriminator is what is fine-tuned. There is no pooler.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor, nn
 
@@ -41,7 +40,6 @@ class ElectraConfig(BertConfig):
     d_ff: Size = 1024
     heads: Size = 4
     d_embedding: Size = 128
-    positions: Literal["learned"] = "learned"
     choice_activation: Activation = "gelu"
     choice_dropout: Probability = 0.1
 

@@ -29,7 +29,7 @@ ELECTRA = EncoderLayout(
     model=Electra,
     family="Electra",
     model_type="electra",
-    config=ConfigTable(FIELDS, FIXED, bert.SILENT),
+    config=ConfigTable(FIELDS, FIXED, bert.SILENT, only=bert.LEARNED),
     prefix="electra.",
     body=bert.BODY,
     projection=affine("project", "embeddings_project"),
