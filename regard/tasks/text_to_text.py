@@ -277,7 +277,9 @@ class TextToText(EmbedsTexts):
         fields = cls.fields(tokenizer, tokens, too_long=data.too_long, **limits)
         empty: Literal["keep", "skip"] = "keep" if cls.reads_empty else "skip"
         train = encode(data.records("train"), fields, empty=empty)
-        pairs = list(islice(data.records("valid"), recipe.evaluation.valid_sentences or None))
+        pairs = data.records("valid")
+        if most := recipe.evaluation.valid_sentences:
+            pairs = pairs.only(np.ones(most, dtype=bool))  # the first ones
         fields = cls.fields(tokenizer, tokens, too_long="truncate", **limits)
         valid = encode(pairs, fields, empty="keep")
         budget = data.max_tokens_per_batch

@@ -211,3 +211,21 @@ def test_a_text_that_reaches_the_limit_of_the_model_stops_with_a_warning():
         with warnings.catch_warnings(action="error"):
             task.translate(TEXTS[:2], max_tokens=11)
             task.translate(["", " "])
+
+
+@pytest.mark.parametrize("valid_sentences", [0, 3])
+def test_remarks_on_validation_pairs_name_their_file_and_line(tmp_path, valid_sentences):
+    rows = ["a b\tb a", "b\tb", "\tno source", "no target\t"]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["source\ttarget", *rows, ""]))
+    (tmp_path / "recipe.toml").write_text(
+        'task = "translation"\n[data]\ntrain = ["pairs.tsv"]\nvalid = ["pairs.tsv"]\n'
+        'columns = ["source", "target"]\n[tokenizer]\nkind = "words"\n'
+        f"[evaluation]\nvalid_sentences = {valid_sentences}\n"
+        '[model]\nname = "transformer"\nd_model = 8\nd_ff = 8\nheads = 2\nencoder_layers = 1\n'
+        "decoder_layers = 1\n[training]\nupdates = 1\n"
+    )
+    task = runs.plan(runs.read_recipe(tmp_path / "recipe.toml")).task
+    (note,) = [note for note in task.notes() if note.startswith("validation data")]
+    assert f"{tmp_path / 'pairs.tsv'}: {valid_sentences or 4} rows read" in note
+    assert "source: empty, row kept: 1 (first at line 4)" in note
+    assert task.data.references == ["b a", "b", "no source", ""][: valid_sentences or 4]
