@@ -516,3 +516,24 @@ def test_curves_are_drawn_again_after_the_server_has_not_answered(page, address)
     page.evaluate("() => { window.fetch = window.kept; }")
     drawn = page.wait_for_selector("text=training · update", timeout=10_000)
     assert drawn is not None and drawn.is_visible()
+
+
+def test_a_view_that_a_stopped_server_has_not_drawn_can_be_asked_for_again(page, address):
+    """Its link leads to the address that is shown already."""
+    open_view(page, address, "#models")
+    page.evaluate("() => { window.kept = window.fetch; }")
+    page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
+    page.click("#views a[href^='#tokens']")
+    page.click("text=Try again")
+    page.wait_for_selector("[role=alert] >> text=The server does not answer")
+    assert len(page.query_selector_all("text=Try again")) == 1
+    page.evaluate("() => { window.fetch = window.kept; }")
+    page.focus("text=Try again")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".pieces")
+    assert page.query_selector("[role=alert], :text('Try again')") is None
+    answer = {"status": 400, "json": {"error": {"message": "Shorten it."}}}  # again, it would be
+    page.evaluate("a => { window.fetch = async () => Response.json(a.json, a) }", answer)
+    page.click("#views a[href^='#lessons']")
+    page.wait_for_selector("[role=alert] >> text=Shorten it.")
+    assert page.query_selector("text=Try again") is None

@@ -41,6 +41,8 @@ async function show() {
   } catch (error) {
     if (leaving.signal.aborted) return;
     root.append(h("p", { role: "alert", class: "error" }, error.message));
+    const later = error.status === 0 || error.status >= 500; // a server that was stopped may be started again
+    if (later) root.append(h("p", { class: "only-live" }, button("Try again", show)));
     if (error.status === undefined) throw error;
   } finally {
     clearTimeout(slow);
