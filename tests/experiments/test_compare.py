@@ -403,6 +403,28 @@ def test_the_best_of_scores_to_minimize_is_the_lowest():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
+@pytest.mark.parametrize(
+    "score, goal, best",
+    [
+        ("masked accuracy", ("loss", "min"), "high"),
+        ("accuracy", ("loss", "min"), "high"),
+        ("perplexity", ("loss", "min"), "low"),
+        ("reply perplexity", ("loss", "min"), "low"),
+        ("bits per character", ("loss", "min"), "low"),
+        ("mean squared error", ("pearson", "max"), "low"),
+        ("Pearson correlation", ("mse", "min"), "high"),
+        ("BLEU", ("bleu", "max"), "high"),
+    ],
+)
+def test_the_best_model_is_the_best_by_the_score_of_the_test_data(score, goal, best):
+    models = {
+        name: (outcome(q, scores=[{"name": score, "value": q, "signature": ""}], goal=(*goal, 1)),)
+        for name, q in {"low": 0.25, "high": 0.75}.items()
+    }
+    found = ComparisonResults(Path("x"), {"budget": {}}, (1,), models)
+    assert found.best() == found.facts()["best"] == best
+
+
 def test_the_peak_of_a_small_process_is_not_that_of_its_parent():
     ballast = bytearray(os.urandom(1)) * (400 << 20)
     code = "from regard.experiments.compare.worker import peak_memory; print(peak_memory())"

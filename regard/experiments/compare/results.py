@@ -24,6 +24,9 @@ COMPARISON = "comparison.json"
 COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
 
 
+LOWER = ("perplexity", "bits per", "error")  # in the names of scores that are better if lower
+
+
 def run_name(model: str, seed: int) -> str:
     """The name of the folder of a run: NAME-seed1."""
     return f"{model}-seed{seed}"
@@ -132,7 +135,11 @@ class ComparisonResults:
     @property
     def better(self) -> str:
         """Whether a higher ("max") or a lower ("min") quality is better."""
-        return self._first.goal[1]
+        first = self._first
+        if not first.scores:
+            return first.goal[1]
+        # A score of test data is not always the one that validation minimizes or maximizes.
+        return "min" if any(part in first.scores[0]["name"] for part in LOWER) else "max"
 
     @property
     def quality(self) -> str:
