@@ -26,16 +26,27 @@ LOCAL = ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAcce
 def can_be_divided(fast: tokenizers.Tokenizer) -> bool:
     """Whether this tokenizer gives the same tokens to the parts of a text as to the whole."""
     content: dict[str, Any] = json.loads(fast.to_str())
-    # A token may have a space inside, or take the spaces after it.
-    if any(" " in token["content"] or token["rstrip"] for token in content["added_tokens"]):
+    if any(_takes_spaces(fast, token) for token in content["added_tokens"]):
         return False
     steps = _steps(content["pre_tokenizer"], "pretokenizers")
+    if any(step.get("prepend_scheme") == "first" for step in steps):  # of a text, so of each part
+        return False
     apart = steps and (
         steps[0]["type"] in WORDS_APART
         or (len(steps) == 1 and steps[0]["type"] == "ByteLevel" and steps[0]["use_regex"])
     )
     local = all(step["type"] in LOCAL for step in _steps(content["normalizer"], "normalizers"))
     return bool(apart) and local
+
+
+def _takes_spaces(fast: tokenizers.Tokenizer, token: dict[str, Any]) -> bool:
+    """Whether an added token has a space inside, as written or as it is searched in a normalized
+    text, or takes the spaces after it.
+    """
+    searched = content = token["content"]
+    if token["normalized"] and fast.normalizer is not None:
+        searched = fast.normalizer.normalize_str(content)
+    return token["rstrip"] or any(map(str.isspace, content + searched))
 
 
 def encode_in_parts(fast: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:

@@ -70,6 +70,46 @@ def test_drawn_texts_in_parts_have_the_ids_of_the_whole_text(drawn):
         assert long_texts.encode_in_parts(one, [line, "", line]) == [whole, [], whole]
 
 
+SPLITS = [
+    pre_tokenizers.WhitespaceSplit(),
+    pre_tokenizers.BertPreTokenizer(),
+    pre_tokenizers.Whitespace(),
+]
+NEXT = [
+    *(pre_tokenizers.Metaspace(prepend_scheme=scheme) for scheme in ("first", "always", "never")),
+    *(BYTES(add_prefix_space=prefix, use_regex=False) for prefix in (True, False)),
+    pre_tokenizers.Digits(individual_digits=True),
+]
+NORMALIZERS = [
+    None,
+    normalizers.BertNormalizer(),
+    normalizers.NFKC(),
+    normalizers.Sequence([normalizers.NFKC(), normalizers.StripAccents()]),
+]
+ADDED = ["New\tYork", "cat\u3000sat", "mat\u00a8s", "1st", "ca"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(SPLITS),
+    st.sampled_from(NEXT),
+    st.sampled_from(NORMALIZERS),
+    st.sampled_from(ADDED),
+    st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+)
+def test_whatever_is_divided_has_the_ids_of_the_whole_text(split, then, normalizer, added, flags):
+    names = ("lstrip", "rstrip", "single_word", "normalized")
+    fast = variant("unigram", pre_tokenizer=pre_tokenizers.Sequence([split, then]))
+    fast.normalizer = normalizer
+    fast.add_tokens([tokenizers.AddedToken(added, **dict(zip(names, flags, strict=True)))])
+    # The same with what the normalizers make of it: a space.
+    spaced = [added.replace(space, " ") for space in "\t\u3000\u00a8"]
+    line = " ".join(["the", added, "1st", *spaced, "cat", "sat", "mat", "s", "New", "York"])
+    if long_texts.can_be_divided(fast):
+        whole = fast.encode(line, add_special_tokens=False).ids
+        assert long_texts.encode_in_parts(fast, [line]) == [whole]
+
+
 def test_tokenizers_that_look_across_spaces_are_not_divided():
     assert all(map(long_texts.can_be_divided, VARIANTS.values()))
     metaspace = pre_tokenizers.Metaspace(split=False)
