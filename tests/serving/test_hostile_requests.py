@@ -471,9 +471,12 @@ LARGE = 2**25  # bytes, more than both sides of a connection can hold
 
 
 @contextmanager
-def asking_for_much(service, monkeypatch):
-    """A client that has asked for a large answer and has read nothing of it."""
-    monkeypatch.setattr(connections, "UNREAD", 1.0)
+def asking_for_much(service, monkeypatch, seconds):
+    """A client that has asked for a large answer and has read nothing of it.
+
+    seconds: in which it must read something.
+    """
+    monkeypatch.setattr(connections, "UNREAD", seconds)
     monkeypatch.setattr(service.counters, "text", lambda **counts: "x" * LARGE)
     with listening(service) as address, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -484,17 +487,18 @@ def asking_for_much(service, monkeypatch):
 
 
 def test_a_client_that_does_not_read_its_answer_loses_its_connection(service, monkeypatch):
-    with asking_for_much(service, monkeypatch) as client:
+    with asking_for_much(service, monkeypatch, 1.0) as client:
         time.sleep(5)
         assert len(received(client)) < LARGE
 
 
 def test_a_client_that_reads_slowly_gets_its_answer(service, monkeypatch):
-    with asking_for_much(service, monkeypatch) as client:
+    seconds = 3.0  # a busy machine may keep the client waiting for one
+    with asking_for_much(service, monkeypatch, seconds) as client:
         size, began = 0, time.monotonic()
         while size < LARGE and (part := client.recv(1 << 18)):
             size += len(part)
-            if time.monotonic() - began < 4:
+            if time.monotonic() - began < 2 * seconds:
                 time.sleep(0.002)
     assert size >= LARGE
 
