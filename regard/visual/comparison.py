@@ -44,11 +44,14 @@ def compare_results(
     better: str = "max",
     title: str = "",
     items: str = "tokens",
+    *,
+    validation: str = "",
 ) -> PictureColumn:
     """A table, quality while training, and quality against each cost, which a page lets choose.
 
-    quality: the name of the score.  better: "max" or "min".  items: what the task counts. The table
-    shows the standard deviation over seeds, the curves their range.
+    quality: the name of the score.  better: "max" or "min".  items: what the task counts.
+    validation: the name of the score of the curves, if it is another one. The table shows
+    the standard deviation over seeds, the curves their range.
 
     Raises:
         ConfigError: `better` is something else.
@@ -62,7 +65,7 @@ def compare_results(
     charts: list[Picture] = []
     if any(one.curves for one in models):
         series = tuple(_mean_curve(one) for one in models)
-        charts.append(Curves(series, f"{quality} while training", items, ""))
+        charts.append(Curves(series, f"{validation or quality} while training", items, ""))
     known = [each for each in COSTS if any(each[2](one) is not None for one in models)]
     against = tuple(
         _against(models, quality, f"{quality} and {name}", unit.format(items), cost)

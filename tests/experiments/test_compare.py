@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -423,6 +423,10 @@ def test_the_best_model_is_the_best_by_the_score_of_the_test_data(score, goal, b
     }
     found = ComparisonResults(Path("x"), {"budget": {}}, (1,), models)
     assert found.best() == found.facts()["best"] == best
+    models = {name: (replace(one, curves={f"valid/{goal[0]}": [(1, 2.0), (2, 1.0)]}),)
+              for name, (one,) in models.items()}  # fmt: skip
+    text = ComparisonResults(Path("x"), {"budget": {}}, (1,), models).picture().text(100)
+    assert f"valid {goal[0]} while training" in text and f"{score} while training" not in text
 
 
 def test_the_peak_of_a_small_process_is_not_that_of_its_parent():

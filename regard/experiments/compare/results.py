@@ -163,7 +163,10 @@ class ComparisonResults:
     def picture(self) -> Picture:
         """The table and the plots."""
         models = [self._compared(row) for row in self.table()]
-        return compare_results(models, self.quality, self.better, items=self._first.items)
+        course = f"valid {self._first.goal[0]}"
+        return compare_results(
+            models, self.quality, self.better, items=self._first.items, validation=course
+        )
 
     def facts(self) -> dict[str, Any]:
         """Plain values, for comparison.json."""
