@@ -138,8 +138,10 @@ def _from_folder(value: Any, info: ValidationInfo) -> Any:
                 f"needs the environment variable {name}, which is not set. "
                 f"Set it with: export {name}=..."
             )
-    path = Path(os.path.expandvars(value)).expanduser()
-    return str((info.context or {}).get("folder", Path()) / path)
+    expanded = os.path.expandvars(value)
+    if not expanded.strip():  # would be the recipe's folder
+        raise ValueError(f"must name a file or a folder, but is {value!r}, which is empty.")
+    return str((info.context or {}).get("folder", Path()) / Path(expanded).expanduser())
 
 
 RecipePath = Annotated[Path, BeforeValidator(_from_folder)]

@@ -120,6 +120,13 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
 ]
 
 
+@pytest.mark.parametrize("empty", ["", " ", "$EMPTY", "${EMPTY}"])
+def test_an_empty_path_is_not_the_folder_of_the_recipe(empty, monkeypatch):
+    monkeypatch.setenv("EMPTY", "")
+    words = f"`data.train` must name a file or a folder, but is {empty!r}, which is empty."
+    assert refusal(TEXT.replace("train.tsv", empty)) == f"small.toml:5: {words}"
+
+
 @pytest.mark.parametrize(("old", "new", "line", "words"), WRONG)
 def test_an_error_names_file_line_and_option(old, new, line, words):
     assert old in TEXT
