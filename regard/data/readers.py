@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import chain, compress
+from itertools import chain, compress, islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -82,6 +82,10 @@ class RowReader(ABC):
         """The rows, counted from 0, where `chosen` (N,) is true."""
         return SelectedRows(self, chosen)
 
+    def first(self, count: int) -> RowReader:
+        """The first `count` rows; what follows them is not read."""
+        return FirstRows(self, count)
+
 
 @dataclass(frozen=True, eq=False)
 class SelectedRows(RowReader):
@@ -95,6 +99,20 @@ class SelectedRows(RowReader):
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
         return compress(self.reader.numbered(), self.chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class FirstRows(RowReader):
+    """So many rows of a reader, from the first one on."""
+
+    reader: RowReader
+    count: int
+
+    def file_of(self, field: int) -> str:
+        return self.reader.file_of(field)
+
+    def numbered(self) -> Iterator[tuple[int, Row]]:
+        return islice(self.reader.numbered(), self.count)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from regard.errors import RegardError, shown
+
+# Words in the names of scores that are better if lower. "error-free" is none of them.
+_LOWER = re.compile(
+    r"(?<![a-z])(perplexity|bits|nats|loss(es)?|nll|cross[- ]?entropy|distances?|errors?"
+    r"|wer|cer|ter|r?mse|mae)(?![a-z]|[- ]free)"
+)
+
+
+def better_direction(name: str, goal: tuple[str, str]) -> Literal["max", "min"]:
+    """Whether a higher ("max") or a lower ("min") value of the score of this name is better.
+
+    goal: the name and the direction of the validation score that chooses the weights. A score whose
+        name is the goal's, or ends in it, has its direction; the words of other names tell theirs.
+    """
+    name, of_goal = name.lower(), re.escape(goal[0].lower())
+    if re.search(rf"(?<![a-z0-9]){of_goal}$", name):
+        return "min" if goal[1] == "min" else "max"
+    return "min" if _LOWER.search(name) else "max"
 
 
 @dataclass(frozen=True)

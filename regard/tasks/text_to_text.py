@@ -279,7 +279,7 @@ class TextToText(EmbedsTexts):
         train = encode(data.records("train"), fields, empty=empty)
         pairs = data.records("valid")
         if most := recipe.evaluation.valid_sentences:
-            pairs = pairs.only(np.ones(most, dtype=bool))  # the first ones
+            pairs = pairs.first(most)
         fields = cls.fields(tokenizer, tokens, too_long="truncate", **limits)
         valid = encode(pairs, fields, empty="keep")
         budget = data.max_tokens_per_batch

@@ -414,6 +414,12 @@ def test_the_best_of_scores_to_minimize_is_the_lowest():
         ("mean squared error", ("pearson", "max"), "low"),
         ("Pearson correlation", ("mse", "min"), "high"),
         ("BLEU", ("bleu", "max"), "high"),
+        ("nats per token", ("loss", "min"), "low"),
+        ("edit distance", ("distance", "min"), "low"),
+        ("WER", ("wer", "min"), "low"),
+        ("word error rate", ("wer", "min"), "low"),
+        ("mean rank", ("rank", "min"), "low"),  # by the goal alone
+        ("error-free sentences", ("error", "min"), "high"),
     ],
 )
 def test_the_best_model_is_the_best_by_the_score_of_the_test_data(score, goal, best):

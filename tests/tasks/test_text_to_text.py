@@ -9,7 +9,7 @@ import pytest
 
 import regard
 from regard.data.token_arrays import encode
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.experiments import runs
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -211,6 +211,21 @@ def test_a_text_that_reaches_the_limit_of_the_model_stops_with_a_warning():
         with warnings.catch_warnings(action="error"):
             task.translate(TEXTS[:2], max_tokens=11)
             task.translate(["", " "])
+
+
+def test_no_row_behind_valid_sentences_is_read(tmp_path):
+    (tmp_path / "train.tsv").write_text("a b\tb a\n" * 3)
+    (tmp_path / "valid.tsv").write_text("a b\tb a\n" * 2 + "one column\n")
+    (tmp_path / "recipe.toml").write_text(
+        'task = "translation"\n[data]\ntrain = ["train.tsv"]\nvalid = ["valid.tsv"]\n'
+        'columns = [0, 1]\n[tokenizer]\nkind = "words"\n[evaluation]\nvalid_sentences = 2\n'
+        '[model]\nname = "transformer"\nd_model = 8\nd_ff = 8\nheads = 2\nencoder_layers = 1\n'
+        "decoder_layers = 1\n[training]\nupdates = 1\n"
+    )
+    recipe = runs.read_recipe(tmp_path / "recipe.toml")
+    assert runs.plan(recipe).task.data.references == ["b a"] * 2
+    with pytest.raises(DataError, match="valid.tsv:3"):
+        list(recipe.data.records("valid"))
 
 
 @pytest.mark.parametrize("valid_sentences", [0, 3])

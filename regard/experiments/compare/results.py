@@ -12,6 +12,7 @@ from pydantic import Field
 
 from regard.errors import CheckpointError
 from regard.experiments.report import report_links
+from regard.metrics.score import better_direction
 from regard.schema import Fields, checked, read_json
 from regard.visual.comparison import ComparedModel, compare_results
 from regard.visual.curves import Curves, Series
@@ -22,9 +23,6 @@ from regard.visual.table import Table
 OUTCOME = "outcome.json"
 COMPARISON = "comparison.json"
 COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
-
-
-LOWER = ("perplexity", "bits per", "error")  # in the names of scores that are better if lower
 
 
 def run_name(model: str, seed: int) -> str:
@@ -139,7 +137,7 @@ class ComparisonResults:
         if not first.scores:
             return first.goal[1]
         # A score of test data is not always the one that validation minimizes or maximizes.
-        return "min" if any(part in first.scores[0]["name"] for part in LOWER) else "max"
+        return better_direction(first.scores[0]["name"], first.goal[:2])
 
     @property
     def quality(self) -> str:
@@ -163,9 +161,13 @@ class ComparisonResults:
     def picture(self) -> Picture:
         """The table and the plots."""
         models = [self._compared(row) for row in self.table()]
-        course = f"valid {self._first.goal[0]}"
+        validation_name = f"valid {self._first.goal[0]}"
         return compare_results(
-            models, self.quality, self.better, items=self._first.items, validation=course
+            models,
+            self.quality,
+            self.better,
+            items=self._first.items,
+            validation=validation_name,
         )
 
     def facts(self) -> dict[str, Any]:
