@@ -30,6 +30,7 @@ class Connection(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
+    _empty_lines = 0  # bytes of those since the last request; h11 refuses more than a head has
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
@@ -42,6 +43,7 @@ class Connection(H11Protocol):
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:  # a head is complete
+            self._empty_lines = 0
             self._stop_timer()
         elif self._head_timer is None and self.cycle.response_complete:
             self._start_timer()
@@ -50,15 +52,16 @@ class Connection(H11Protocol):
         """See uvicorn. Empty lines before a request line are left out, since some clients send one
         behind a body (RFC 9112, section 2.2).
         """
-        if self.conn.their_state is h11.IDLE:
+        if self.conn.their_state is h11.IDLE and self._empty_lines < LONGEST_HEAD:
             data, _ = self.conn.trailing_data
             rest = EMPTY_LINES.sub(b"", data)
-            if rest == b"\r":  # the end of this line has not arrived
-                return
             if rest != data:  # h11 has a way to add data, and none to take some away
+                self._empty_lines += len(data) - len(rest)
                 self.conn = h11.Connection(h11.SERVER, LONGEST_HEAD)
                 if rest:  # nothing would be the end of the connection
                     self.conn.receive_data(rest)
+            if rest == b"\r":  # the end of this line has not arrived
+                return
         super().handle_events()
 
     def connection_lost(self, exc: Exception | None) -> None:

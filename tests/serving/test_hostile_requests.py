@@ -16,7 +16,7 @@ import pytest
 from served import KEYED, ask, body_of, exchange, listening, service_of
 
 from regard.serving import connections, guards
-from regard.serving.connections import LOOKS, Connection
+from regard.serving.connections import LONGEST_HEAD, LOOKS, Connection
 from regard.serving.guards import Guard
 from regard.serving.routes import GETS, ROUTES
 
@@ -398,6 +398,18 @@ def test_empty_lines_before_and_between_requests_are_left_out(service, pieces, e
         answer = received(c)
     assert answer.count(b"HTTP/1.1 200") == 3 == answer.count(b"HTTP/1.1")
     assert b'"status":' in answer.rpartition(b"\r\n\r\n")[2]
+
+
+def test_empty_lines_alone_do_not_fill_the_memory(service):
+    """The end of each part may be half of a line."""
+    with (
+        listening(service) as address,
+        socket.create_connection(("127.0.0.1", _port(address))) as c,
+    ):
+        c.sendall(b"\n" + b"\r\n" * LONGEST_HEAD)
+        time.sleep(0.3)
+        c.sendall(b"\r\n\r")
+        assert received(c).startswith(b"HTTP/1.1 400")
 
 
 @pytest.mark.parametrize("before", ["\r", "\r\r\n", "\r\n\r", " \r\n"])
