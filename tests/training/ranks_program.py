@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
 import signal
 import sys
@@ -267,6 +268,24 @@ def terminated(folder: Path) -> None:
         processes().maximum(1)
 
 
+def forking(folder: Path) -> None:
+    """A forked child gets SIGTERM."""
+
+    def child() -> None:
+        started.set()
+        time.sleep(60)
+
+    context = multiprocessing.get_context("fork")
+    with connected("cpu"):
+        started = context.Event()
+        process = context.Process(target=child)
+        process.start()
+        started.wait()
+        process.terminate()
+        process.join()
+        (folder / f"child {processes().rank}").write_text(str(process.exitcode))
+
+
 def main(folder: Path) -> None:
     """One start of the processes serves several trainings, as starting takes longer than they."""
     torch.set_num_threads(1)
@@ -283,5 +302,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    programs = {"main": main, "dying": dying, "twice": twice, "terminated": terminated}
-    programs[sys.argv[1]](Path(sys.argv[2]))
+    programs = [main, dying, twice, terminated, forking]
+    {program.__name__: program for program in programs}[sys.argv[1]](Path(sys.argv[2]))

@@ -138,27 +138,38 @@ def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
     assert_equal_runs(run, alone, 1e-10)
 
 
-def test_each_process_writes_why_it_ends(tmp_path):
+def two_processes(program: str, folder: Path) -> list[subprocess.Popen]:
     """Without torchrun, which would send SIGTERM to both."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     common |= {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
-    both = [
+    return [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), "terminated", str(tmp_path)],
+            [sys.executable, str(PROGRAM), program, str(folder)],
             env={**environment(), **common, "RANK": rank, "LOCAL_RANK": rank},
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in "01"
     ]
+
+
+def test_each_process_writes_why_it_ends(tmp_path):
+    both = two_processes("terminated", tmp_path)
     first, second = (process.communicate(timeout=300)[1] for process in both)
     assert "error: Process 0 of 2 has received SIGTERM" in first
     assert "Process 1 of 2 has lost the connection to another one" in second
     assert [process.returncode for process in both] == [-signal.SIGTERM, 1]
     for message in (first, second):
         assert "Continue from the last checkpoint with `regard resume`" in message
+
+
+def test_a_child_of_a_process_ends_by_sigterm_without_a_message(tmp_path):
+    for process in two_processes("forking", tmp_path):
+        assert "SIGTERM" not in process.communicate(timeout=300)[1]
+        assert process.returncode == 0
+    assert [path.read_text() for path in tmp_path.iterdir()] == [str(-signal.SIGTERM)] * 2
 
 
 def test_a_program_connects_again_after_an_error_that_it_has_caught(tmp_path):

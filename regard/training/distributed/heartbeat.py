@@ -13,6 +13,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
 
@@ -36,7 +37,8 @@ def write_error(reason: str) -> None:
     To the file itself: torch replaces `sys.stderr` while it formats an exception, so what another
     thread or the handler of a signal writes there would be lost.
     """
-    os.write(2, f"error: {reason}{ADVICE}\n".encode())
+    with suppress(OSError):  # nobody reads it
+        os.write(2, f"error: {reason}{ADVICE}\n".encode())
 
 
 ADVICE = (

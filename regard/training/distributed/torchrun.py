@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -65,9 +66,9 @@ def connected(device: str | None = None) -> Iterator[str | None]:
     number = next(_numbers)
     _connect(backend, number)
     here = SeveralProcesses()
-    before = _at_sigterm(_end_by_sigterm)
     heartbeat = Heartbeat(store_of_torchrun(number), here.rank, here.size)
     heartbeat.start()
+    before = _at_sigterm(partial(_end_by_sigterm, os.getpid()))
     failed = True
     try:
         with active(here), _warnings_of(here):
@@ -92,18 +93,22 @@ def connected(device: str | None = None) -> Iterator[str | None]:
     finally:
         heartbeat.leave(failed=failed)
         distributed.destroy_process_group()
-        if not failed:  # otherwise torchrun may send SIGTERM until the message is written
-            _at_sigterm(before)
+        if not failed:  # otherwise torchrun may send SIGTERM before the error is written
+            _at_sigterm(before or signal.SIG_DFL)  # None: it was set by a C extension
 
 
-def _end_by_sigterm(number: int, frame: FrameType | None) -> None:
-    """Write why this process ends, and end as SIGTERM does. While it trains, `Interruption` listens
-    in place of this.
+def _end_by_sigterm(connected_process: int, number: int, frame: FrameType | None) -> None:
+    """Write why this process ends, and end as by SIGTERM without a handler; a forked child ends
+    without a message. During training `Interruption` replaces this handler. A process that computes
+    in C++ at the moment ends when that returns.
+
+    connected_process: the id of the one that is connected to others.
     """
-    write_error(
-        f"Process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has received SIGTERM: another "
-        "process has ended, or all are being stopped."
-    )
+    if os.getpid() == connected_process:
+        write_error(
+            f"Process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has received SIGTERM, "
+            "which torchrun sends when another process has failed or the job is stopped."
+        )
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
