@@ -54,7 +54,7 @@ def _decoding(
     draft_tokens: Annotated[int | None, Option(help="Tokens of a draft.")] = None,
     max_tokens: Annotated[str | None, Option(help="Of an output: N, or 1.5x+10.")] = None,
     stop: Annotated[
-        list[str] | None, Option(help="End a continuation before this text; may be repeated.")
+        list[str] | None, Option(help="End before this text, such as $'\\n'; may be repeated.")
     ] = None,
     source_language: Annotated[str | None, Option(help="Of a model with several.")] = None,
     target_language: Annotated[str | None, Option(help="Of a model with several.")] = None,

@@ -78,7 +78,7 @@ class GeneratedText:
 
     @property
     def reason(self) -> str | None:
-        """Why it ended, as OpenAI says it; None: it has not."""
+        """Why it ended, the `finish_reason` of OpenAI's API; None: it has not."""
         if not self.ended:
             return None
         return "stop" if self.end_token is not None or self.stopped else "length"
@@ -143,7 +143,9 @@ def text_of(
 
 
 def text_until_stop(tokenizer: Tokenizer, prompt: Sequence[int], found: Hypothesis) -> str:
-    """The text of a hypothesis, after that of its prompt, up to its first stop sequence."""
+    """The text of a hypothesis, without that of its prompt, up to the stop sequence of `stops` that
+    is complete first.
+    """
     text = GeneratedText(tokenizer, prompt, found.stops)
     for token in found.tokens:
         text.add(token)
@@ -169,24 +171,35 @@ class StopSequences:
         return is_stopped_by
 
 
-def checked_stops(stop: Sequence[str] | str) -> tuple[str, ...]:
-    """The stop sequences of an option.
+def checked_stops(stop: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The stop sequences of an option; None: there are none.
 
     Raises:
-        ConfigError: one is empty or no text.
+        ConfigError: one is empty, or no text.
     """
+    if stop is None:
+        return ()
     stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
     for one in stops:
-        if not isinstance(one, str) or not one:
-            raise ConfigError(f"`stop` must have texts with a character, but has {shown(one)}.")
+        if not isinstance(one, str) or not one or any("\ud800" <= char <= "\udfff" for char in one):
+            raise ConfigError(
+                f"Each stop sequence (`stop`) must be a non-empty text, but one is {shown(one)}."
+            )
     return stops
 
 
-def hypotheses_with_stops(
-    hypotheses: Sequence[Hypothesis], stops: tuple[str, ...]
-) -> list[Hypothesis]:
-    """Hypotheses whose texts end before the first of these stop sequences."""
-    return [replace(one, stops=stops) for one in hypotheses] if stops else list(hypotheses)
+def stopped_hypothesis(
+    tokenizer: Tokenizer, prompt: Sequence[int], found: Hypothesis, stops: tuple[str, ...]
+) -> Hypothesis:
+    """A hypothesis whose text ends before the first of these stop sequences: its tokens end with
+    that. Its score and log-probability stay those of all the tokens that were generated.
+    """
+    text = GeneratedText(tokenizer, prompt, stops)
+    for count, token in enumerate(found.tokens, 1):
+        text.add(token)
+        if text.stopped:
+            return replace(found, tokens=found.tokens[:count], finished=True, stops=stops)
+    return replace(found, stops=stops)
 
 
 def method_with_stops(method: Any, tokenizer: Tokenizer, stops: tuple[str, ...]) -> Any:

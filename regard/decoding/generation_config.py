@@ -298,7 +298,7 @@ def with_options(method: Method, /, **named: Any) -> Any:
         )
     if "stop" in named:
         raise ConfigError(
-            "`stop` ends the continuation of a prompt, which this model does not give."
+            "`stop` is an option of `generate` of language models, which continue a prompt."
         )
     named = {name: value for name, value in named.items() if value is not None}
     named_alone = method_of(**named)  # raises the errors of the names and values themselves
@@ -336,8 +336,8 @@ def _with_ends_of(method: TokenMethod, made: Any) -> Any:
         return made
     if not isinstance(made, TokenMethod):
         raise ConfigError(
-            "Only greedy search and sampling have `ends`, as this model's own method does. Leave "
-            "out the options of another method."
+            "The model's method has rules that end a sequence (`ends`), which only greedy search "
+            "and sampling follow. Leave out the options of another method."
         )
     return replace(made, ends=method.ends)  # type: ignore[type-var]
 

@@ -34,7 +34,7 @@ class Greedy(TokenMethod):
         filters: what may come next.
         max_tokens: how many tokens may be generated.
         eos: the tokens that end a sequence; None: the model's own.
-        ends: what else ends one.
+        ends: further rules that end a sequence.
 
     Raises:
         ConfigError: an option out of range, or a filter that makes sense only for sampling.

@@ -59,7 +59,9 @@ class EndRule(Protocol):
     """What ends a sequence beside the end-of-sequence tokens."""
 
     def watch(self, prompt: Sequence[int]) -> Watcher:
-        """What is told the tokens of one sequence, which is generated after a prompt or alone."""
+        """A function that is called with each token that is generated after a prompt (or after
+        nothing), and returns whether the sequence ends with it.
+        """
 
 
 class IncrementalMethod(ABC):
@@ -96,7 +98,7 @@ class TokenMethod(IncrementalMethod):
     length_penalty: divides the log-probability in the score that is reported.
     filters: what may come next.
     eos: the tokens that end a sequence; None: the model's own.
-    ends: what else ends one.
+    ends: further rules that end a sequence.
     """
 
     length_penalty: LengthPenalty
@@ -110,7 +112,7 @@ class TokenMethod(IncrementalMethod):
         return 1
 
     def watchers(self, prompt: Sequence[int]) -> list[Watcher]:
-        """What is told the tokens of a sequence after this prompt."""
+        """What is called with each token of a sequence after this prompt."""
         return [rule.watch(prompt) for rule in self.ends]
 
     @abstractmethod
@@ -141,7 +143,7 @@ class ActiveSequence:
     row: its index in the batch.
     limit: how many tokens may be generated.
     log_prob: of the tokens generated so far.
-    watchers: of its tokens.
+    watchers: are called with each of its tokens.
     """
 
     row: int

@@ -32,7 +32,7 @@ class Sampling(TokenMethod):
         length_penalty: normalizes the score that is reported, and nothing else.
         max_tokens: how many tokens may be generated.
         eos: the tokens that end a sequence; None: the model's own.
-        ends: what else ends one.
+        ends: further rules that end a sequence.
 
     Raises:
         ConfigError: an option out of range.

@@ -42,13 +42,16 @@ def decode(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[A
 
 
 def continuations(
-    task: TaskVerbs, items: list[Continued], stop: Sequence[str] | str = ()
+    task: TaskVerbs, items: list[Continued], stop: Sequence[str] | str | None = None
 ) -> list[Any]:
     """The same, of prompts that a continuous batch has continued."""
-    from regard.decoding.generated_text import checked_stops, hypotheses_with_stops
+    from regard.decoding.generated_text import checked_stops
 
     stops = checked_stops(stop)
-    found = [hypotheses_with_stops(one.continuation.hypotheses, stops) for one in items]
+    found = [
+        [replace(hypothesis, stops=stops) for hypothesis in one.continuation.hypotheses]
+        for one in items
+    ]
     return _with_texts(task, [one.source for one in items], found)
 
 

@@ -248,7 +248,7 @@ class Generate(Translate):
     """As `generate` of a task."""
 
     stop: Stop | None = None
-    """Where a continuation ends, without these; of language models."""
+    """Stop sequences: a continuation ends before the first one. Language models only."""
 
 
 class Look(TextsOrPairs):

@@ -53,7 +53,7 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
         def run(several: list[Any]) -> Sequence[Any]:
             if generation is None:
                 return call(task, several, options)
-            return continuations(task, several, options.get("stop", ()))
+            return continuations(task, several, options.get("stop"))
 
         def render(results: list[Any]) -> dict[str, Any]:
             answer = {"result": results[0]} if request.one else {"results": results}

@@ -16,8 +16,8 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.generated_text import (
     GeneratedText,
     checked_stops,
-    hypotheses_with_stops,
     method_with_stops,
+    stopped_hypothesis,
     text_until_stop,
 )
 from regard.decoding.hypothesis import Hypothesis
@@ -69,7 +69,7 @@ class ContinuesTexts(EmbedsTexts, ABC):
         prompts: Sequence[str] | str = "",
         *,
         too_long: TooLong = "error",
-        stop: Sequence[str] | str = (),
+        stop: Sequence[str] | str | None = None,
         **options: Any,
     ) -> Any:
         """Prompts with their continuations: a list for a list, one for one prompt.
@@ -79,8 +79,8 @@ class ContinuesTexts(EmbedsTexts, ABC):
         Args:
             too_long: what happens to a prompt after which `max_tokens` tokens do not fit into the
                 context: "error", or "truncate", which cuts its beginning.
-            stop: texts; a continuation ends before the first of them, which may begin and end
-                within tokens.
+            stop: stop sequences, one text or several: a continuation ends before the one that is
+                complete first. It may begin and end within tokens; `min_tokens` does not delay it.
             options: how to decode, by name (`max_tokens=40, top_k=40`), where it differs from the
                 model's own method.
 
@@ -123,7 +123,7 @@ class ContinuesTexts(EmbedsTexts, ABC):
         prompts: Sequence[str],
         *,
         too_long: TooLong = "error",
-        stop: Sequence[str] | str = (),
+        stop: Sequence[str] | str | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first; where one of `stop` ends a continuation,
@@ -133,7 +133,12 @@ class ContinuesTexts(EmbedsTexts, ABC):
         with muted():
             decoded = decode_in_order(self.generator, TokenArray.of(encoded), method)
         stops = checked_stops(stop)
-        hypotheses = [hypotheses_with_stops(ranked, stops) for ranked in decoded]
+        hypotheses = [
+            [stopped_hypothesis(self.tokenizer, ids, one, stops) for one in ranked]
+            if stops
+            else ranked
+            for ids, ranked in zip(encoded, decoded, strict=True)
+        ]
         best = [ranked[0] for ranked in hypotheses]
         warn_of_length_ends(map(len, encoded), best, self.context, method)
         rows = zip(encoded, best, strict=True)
@@ -145,14 +150,14 @@ class ContinuesTexts(EmbedsTexts, ABC):
         prompts: Sequence[str],
         *,
         too_long: TooLong = "error",
-        stop: Sequence[str] | str = (),
+        stop: Sequence[str] | str | None = None,
         **options: Any,
     ) -> tuple[list[list[int]], Any]:
         """The ids of prompts, and the method that continues them."""
         method, prompts = self.decoding_method(stop, **options), checked_texts(prompts)
         return fitted_prompts(self.prompt_ids(prompts), self.context, too_long, options), method
 
-    def decoding_method(self, stop: Sequence[str] | str = (), **options: Any) -> Any:
+    def decoding_method(self, stop: Sequence[str] | str | None = None, **options: Any) -> Any:
         """The method that continues prompts.
 
         Raises:
@@ -178,7 +183,7 @@ class ContinuesTexts(EmbedsTexts, ABC):
         prompt: str = "",
         *,
         too_long: TooLong = "error",
-        stop: Sequence[str] | str = (),
+        stop: Sequence[str] | str | None = None,
         **options: Any,
     ) -> Iterator[str]:
         """The continuation of a prompt, in parts as tokens are generated."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import warnings
 
 import pytest
 import tokenizers
@@ -124,20 +125,32 @@ def test_nothing_is_generated_after_a_stop(task, monkeypatch):
     assert len(steps) <= len(first.tokens) + 1  # and one that reads the prompt
 
 
+@pytest.mark.parametrize("options", METHODS)
+def test_a_stopped_text_is_finished_and_does_not_warn(task, options):
+    """As if its end were the model's own, whatever decodes it and however long the whole is."""
+    (whole,) = task.hypotheses(PROMPTS[:1], max_tokens=9, **options)
+    stops = [task.spelled(PROMPTS[:1], [[one]])[0][0][len(PROMPTS[0]) :][0] for one in whole]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of the end of the context
+        (found,) = task.hypotheses(PROMPTS[:1], stop=stops, **options)
+    assert all(one.finished for one in found)
+    assert task.spelled(PROMPTS[:1], [found]) == [[PROMPTS[0]] * len(found)]
+
+
 def test_wrong_stops_are_errors(task, tokenizer):
-    for wrong in ("", ["a", ""], [3], 3, None):
-        with pytest.raises(ConfigError, match="`stop` must have texts with a character, but has"):
+    for wrong in ("", ["a", ""], [3], 3, [None], "\ud800"):
+        with pytest.raises(ConfigError, match="must be a non-empty text, but one is"):
             task.generate("the", stop=wrong)
     size = tokenizer.vocab_size
     config = Transformer.Config(size, d_model=16, heads=2, encoder_layers=1, d_ff=16)
-    with pytest.raises(ConfigError, match="which this model does not give"):
+    with pytest.raises(ConfigError, match="`stop` is an option of `generate` of language"):
         Translation(Transformer(config).eval(), tokenizer).translate(["the cat"], stop="a")
     method = Greedy(ends=(StopSequences(tokenizer, ("a",)),))
     with pytest.raises(ConfigError, match="cannot be stored"):
         save(method, "generation_config.json")
-    with pytest.raises(ConfigError, match="no `ends`"):
+    with pytest.raises(ConfigError, match="follows no rules that end"):
         Speculative(method)
-    with pytest.raises(ConfigError, match="Only greedy search and sampling have `ends`"):
+    with pytest.raises(ConfigError, match="which only greedy search"):
         regard.decoding.with_options(method, beams=2)
     assert regard.decoding.with_options(method, temperature=0.5).ends == method.ends
 

@@ -81,7 +81,9 @@ class Speculative(IncrementalMethod):
                 f"{type(self.method).__name__}. Leave the draft out, or decode greedily."
             )
         if self.method.ends:
-            raise ConfigError("With a draft a sequence has no `ends`. Leave one of both out.")
+            raise ConfigError(
+                "A draft follows no rules that end a sequence (`ends`). Leave them or the draft out."
+            )
         check_option("num_assistant_tokens", self.tokens)
 
     @property
