@@ -82,7 +82,7 @@ class Speculative(IncrementalMethod):
             )
         if self.method.ends:
             raise ConfigError(
-                "A draft follows no rules that end a sequence (`ends`). Leave them or the draft out."
+                "A draft follows no rules that end a sequence (`ends`). Leave one of both out."
             )
         check_option("num_assistant_tokens", self.tokens)
 
