@@ -6,45 +6,58 @@ A model with a state reads the text in parallel streams, from start to end. A mo
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Any, ClassVar, Literal, Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from regard import decoding
-from regard.data.batches import StreamBatch
-from regard.data.corpus_folder import is_corpus
+from regard.attention.capture import label, muted
+from regard.data.batches import Sequences, StreamBatch
 from regard.data.encoder_inputs import InputFormat
 from regard.data.lm_streams import (
     ParallelStreams,
-    ShuffledBlocks,
     SlidingWindows,
-    VariableStreams,
 )
 from regard.data.readers import RowReader, read
-from regard.data.sampler import EpochData, EpochSampler
+from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray, encode_texts
+from regard.decoding.generated_text import (
+    GeneratedText,
+    checked_stops,
+    method_with_stops,
+    stopped_hypothesis,
+    text_until_stop,
+)
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, DataError, RegardError, check_at_least
+from regard.decoding.streaming import Streaming
+from regard.errors import ConfigError, RegardError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score
 from regard.metrics.score import check_any
-from regard.models.protocols import Encoder, LanguageModel
-from regard.recipe import Options
-from regard.tasks.auxiliary_losses import AuxiliaryLoss, LMObjective
-from regard.tasks.batching import device_of, watched
-from regard.tasks.continuation import ContinuesTexts
-from regard.tasks.embedder import TextEncoder, batch_budget
+from regard.models.protocols import Encoder, Generator, LanguageModel
+from regard.models.wrappers import unwrapped
+from regard.tasks.auxiliary_losses import AuxiliaryLoss
+from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
+from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_likelihood
-from regard.tasks.inputs import checked_texts
+from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
 from regard.tasks.lambada import lambada_scores
+from regard.tasks.language_modeling_recipe import (
+    LanguageModelingRecipe,
+    TrainingText,
+    Unit,
+    check_text_length,
+    text_notes,
+    training_batches,
+)
 from regard.tasks.log_likelihoods import causal_log_likelihoods
-from regard.tasks.prompts import first_tokens
-from regard.tasks.running_text import TextData, lost_text
-from regard.tasks.sections import DecodingRecipe, TokenizerSection, starts_from_folder
+from regard.tasks.prompts import first_tokens, fitted_prompts, prompt_capacity, warn_of_length_ends
 from regard.tasks.stateful_perplexity import (
     StateOptions,
     cache_of,
@@ -55,68 +68,11 @@ from regard.tasks.stateful_perplexity import (
 )
 from regard.text import Tokenizer
 
-Unit = Literal["word", "token", "character", "byte"]
 SAMPLES = 6  # lines that a run's report continues
-SAMPLED = 500  # texts, lines mostly, in which a tokenizer's losses are looked for
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
 
 
-class PerplexitySection(Options):
-    """[evaluation]"""
-
-    unit: Unit = "token"
-    """What perplexity is per: word, token, or character (then bits per character)."""
-    window: int | None = Field(default=None, ge=1)
-    """Tokens that are read at a time. None: the model's context, or for a model that carries a
-    state the whole text."""
-    stride: int | None = Field(default=None, ge=1)
-    """Tokens from one window to the next. None: the window's length, so that windows do not overlap
-    and the first token of each has no context. (Validation in training never overlaps.)"""
-    target_length: int | None = Field(default=None, ge=1)
-    """Tokens that a model with a state reads at a time. None: the model's own number, or where it
-    does not matter any."""
-    memory_length: int | None = Field(default=None, ge=0)
-    """Positions that a Transformer-XL reads before these. None: as many as in training."""
-    max_distance: int | None = Field(default=None, ge=1)
-    """Distances above this one are set to it (Transformer-XL). None: as in training."""
-    neural_cache: int | None = Field(default=None, ge=1)
-    """Positions of a neural cache (Grave et al. 2017) in tests. None: no cache."""
-    neural_cache_theta: float | None = Field(default=None, ge=0)
-    """How peaked its distribution is. None: 0.3."""
-    neural_cache_weight: float | None = Field(default=None, ge=0, lt=1)
-    """Its share in the mixture with the model's distribution. None: 0.1."""
-
-    def state_options(self) -> StateOptions:
-        """The options of a model that carries a state."""
-        values = self.model_dump(include={*StateOptions.__annotations__}, exclude_none=True)
-        return cast(StateOptions, values)
-
-
-class LanguageModelingRecipe(DecodingRecipe):
-    """A recipe's sections besides [model] and [training]."""
-
-    new_tokenizer: ClassVar[TokenizerSection] = TokenizerSection(kind="words")
-
-    data: TextData
-    objective: LMObjective = LMObjective()
-    evaluation: PerplexitySection = PerplexitySection()
-
-
-@dataclass(frozen=True)
-class TrainingText:
-    """Encoded training and validation text, and how it is batched.
-
-    notes: what the user should know of the tokenizer and of the model's context.
-    """
-
-    train: TokenArray
-    valid: TokenArray
-    batches: EpochData
-    batch_size: int
-    notes: list[str]
-
-
-class LanguageModeling(ContinuesTexts):
+class LanguageModeling(EmbedsTexts):
     """A model that continues a text, with its tokenizer.
 
     format: the format of the training text, `lines` or `text` (see [data]); None: the model comes
@@ -152,6 +108,21 @@ class LanguageModeling(ContinuesTexts):
         self.state_options = state_options
         self.data: TrainingText | None = None
         self.auxiliary_losses: tuple[AuxiliaryLoss, ...] = ()
+        self.prefix_cache: PrefixCache | None = None
+
+    @property
+    def generator(self) -> Generator:
+        """See `TaskVerbs`; with a prefix cache where there is one of this model."""
+        cache = self.prefix_cache
+        if cache is not None and unwrapped(cache) is self.model:
+            return cache
+        return super().generator
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens that the model reads at a time; None: any number, with a state."""
+        limit: int | None = self.model.config.max_length
+        return limit
 
     usual_length: int | None = None  # of a batch, where they differ in length
 
@@ -206,9 +177,9 @@ class LanguageModeling(ContinuesTexts):
         )
         valid_path = data.train if data.splits_train else data.valid
         for path, text in ((data.train, train), (valid_path, valid)):
-            _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
-        batches = _batches(train, recipe, limit)
-        notes = [*_notes(recipe, tokenizer, limit)]
+            check_text_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
+        batches = training_batches(train, recipe, limit)
+        notes = [*text_notes(recipe, tokenizer, limit)]
         if recipe.objective.variable_length:
             task.usual_length = data.sequence_length
         task.data = TrainingText(train, valid, batches, data.batch_size, notes)
@@ -267,6 +238,165 @@ class LanguageModeling(ContinuesTexts):
         total, count = self._total_loss(self._parts(data.valid, data.batch_size, self.window, None))
         per_token = Perplexity(total, count, Protocol("token", self._tokenization))
         return {"loss": total / count, "perplexity": per_token.value}
+
+    # ---- generation
+
+    def generate(
+        self,
+        prompts: Sequence[str] | str = "",
+        *,
+        too_long: TooLong = "error",
+        stop: Sequence[str] | str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Prompts with their continuations: a list for a list, one for one prompt.
+
+        A text that reaches the end of the model's context stops there, with a warning.
+
+        Args:
+            too_long: what happens to a prompt after which `max_tokens` tokens do not fit into the
+                context: "error", or "truncate", which cuts its beginning.
+            stop: stop sequences, one text or several: a continuation ends before the one that is
+                complete first. It may begin and end within tokens; `min_tokens` does not delay it.
+            options: how to decode, by name (`max_tokens=40, top_k=40`), where it differs from the
+                model's own method.
+
+        Raises:
+            RegardError: a prompt is too long.
+        """
+        if isinstance(prompts, str):
+            warn_if_file(prompts)
+            return self.generate([prompts], too_long=too_long, stop=stop, **options)[0]
+        prompts = checked_texts(prompts)
+        if too_long == "truncate" and (cut := self.over_limit(prompts, **options)):
+            warnings.warn(
+                f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
+                f"{prompt_capacity(self.context, options):,} tokens",
+                stacklevel=2,
+            )
+        hypotheses = self.hypotheses(prompts, too_long=too_long, stop=stop, **options)
+        return [texts[0] for texts in self.spelled(prompts, hypotheses)]
+
+    predict = generate
+
+    def spelled(
+        self, prompts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[str]]:
+        """The texts of the hypotheses of each prompt: the prompt and its continuation."""
+        return [
+            self._spelled(ids, ranked)
+            for ids, ranked in zip(self.prompt_ids(prompts), hypotheses, strict=True)
+        ]
+
+    def _spelled(self, ids: list[int], ranked: Sequence[Hypothesis]) -> list[str]:
+        texts = self.tokenizer.decode_many(self._turned([*ids, *h.tokens]) for h in ranked)
+        if not any(h.stops for h in ranked):
+            return texts
+        prompt = self.tokenizer.decode(ids)
+        return [prompt + text_until_stop(self.tokenizer, ids, h) for h in ranked]
+
+    def hypotheses(
+        self,
+        prompts: Sequence[str],
+        *,
+        too_long: TooLong = "error",
+        stop: Sequence[str] | str | None = None,
+        **options: Any,
+    ) -> list[list[Hypothesis]]:
+        """The continuations of each prompt, best first; where one of `stop` ends a continuation,
+        the tokens of that belong to it.
+        """
+        encoded, method = self.decoding_inputs(prompts, too_long=too_long, stop=stop, **options)
+        with muted():
+            decoded = decode_in_order(self.generator, TokenArray.of(encoded), method)
+        stops = checked_stops(stop)
+        hypotheses = [
+            [stopped_hypothesis(self.tokenizer, ids, one, stops) for one in ranked]
+            if stops
+            else ranked
+            for ids, ranked in zip(encoded, decoded, strict=True)
+        ]
+        best = [ranked[0] for ranked in hypotheses]
+        warn_of_length_ends(map(len, encoded), best, self.context, method)
+        rows = zip(encoded, best, strict=True)
+        self.read_ids([[*ids, *hypothesis.tokens] for ids, hypothesis in rows])
+        return hypotheses
+
+    def decoding_inputs(
+        self,
+        prompts: Sequence[str],
+        *,
+        too_long: TooLong = "error",
+        stop: Sequence[str] | str | None = None,
+        **options: Any,
+    ) -> tuple[list[list[int]], Any]:
+        """The ids of prompts, and the method that continues them."""
+        method, prompts = self.decoding_method(stop, **options), checked_texts(prompts)
+        return fitted_prompts(self.prompt_ids(prompts), self.context, too_long, options), method
+
+    def decoding_method(self, stop: Sequence[str] | str | None = None, **options: Any) -> Any:
+        """The method that continues prompts.
+
+        Raises:
+            ConfigError: a wrong option, or `stop` for a model that reads backward.
+        """
+        method, stops = decoding.with_options(self.method, **options), checked_stops(stop)
+        if stops:
+            self._check_forward("end a text with a stop sequence")
+        return method_with_stops(method, self.tokenizer, stops)
+
+    def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
+        """The indices of prompts too long for `max_tokens` after them, and their tokens."""
+        most = self.token_limit(**options)
+        lengths = map(len, self.prompt_ids(checked_texts(prompts)))
+        return {i: n for i, n in enumerate(lengths) if most is not None and n > most}
+
+    def token_limit(self, **options: Any) -> int | None:
+        """The most tokens of a prompt after which `max_tokens` fit into the context."""
+        return prompt_capacity(self.context, options)
+
+    def stream(
+        self,
+        prompt: str = "",
+        *,
+        too_long: TooLong = "error",
+        stop: Sequence[str] | str | None = None,
+        **options: Any,
+    ) -> Iterator[str]:
+        """The continuation of a prompt, in parts as tokens are generated."""
+        self._check_forward("stream a continuation")
+        method = self.decoding_method(stop, **options)
+        ids = self.prompt_ids([checked_text(prompt, 0)])[0]
+        fitted = fitted_prompts([ids], self.context, too_long, options)[0]
+        if len(fitted) < len(ids):
+            warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
+        source = Sequences.of([fitted], self.model.config.pad).to(device_of(self.model))
+        steps = Streaming(self.generator, source, method)
+        text = GeneratedText(self.tokenizer, ids, checked_stops(stop))
+        for _, token in steps:
+            text.add(token)
+            yield from filter(None, [text.ready()])
+            if text.stopped:
+                return
+        text.end()
+        yield from filter(None, [text.ready()])
+        best = [ranked[0] for ranked in steps.results]
+        warn_of_length_ends([len(fitted)], best, self.context, method)
+
+    def cache_prefixes(self, budget_bytes: int = 2**30) -> PrefixCache:
+        """From now on compute prefixes that prompts share once; see `PrefixCache`.
+
+        Args:
+            budget_bytes: of keys and values that are stored at most.
+
+        Returns:
+            The cache, which counts what it saves; `task.prefix_cache = None` removes it.
+
+        Raises:
+            ConfigError: the model has no key/value cache, or the budget is below one byte.
+        """
+        self.prefix_cache = PrefixCache(self.model, budget_bytes)
+        return self.prefix_cache
 
     # ---- vectors
 
@@ -461,6 +591,37 @@ class LanguageModeling(ContinuesTexts):
 
     # ---- prompts
 
+    # ---- prompts
+
+    def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Ids of the prompts, with the first tokens of the tokenizer's template, if it has one; for
+        an empty prompt what precedes any line of the text.
+        """
+        template = self.tokenizer.template
+        first = [number for number, _ in template.single[0]] if template else []
+        encoded = self.tokenizer.encode_many(list(prompts))
+        return [[*first, *self._turned(ids)] or self._before() for ids in encoded]
+
+    def _turned(self, ids: list[int]) -> list[int]:
+        """A text in the order in which the model reads it, or back."""
+        return ids[::-1] if self.model.reads_backward else ids
+
+    def _check_forward(self, what: str) -> None:
+        if self.model.reads_backward:
+            raise ConfigError(
+                f"This model reads texts from their end: it cannot {what}. `generate` gives what "
+                "comes before a prompt."
+            )
+
+    def read_ids(self, texts: list[list[int]]) -> None:
+        """One pass over prompts and continuations, where attention capture is on."""
+        texts = [ids[: self.context] for ids in texts]  # the last token may be one too many
+        tokens = [[self.tokenizer.label(i) for i in ids] for ids in texts]
+        if label(target=tokens):
+            with torch.no_grad(), evaluating(self.model):
+                ids = Sequences.of(texts, self.model.config.pad).ids
+                self.model(ids.to(device_of(self.model)))
+
     def _in_order(self, text: TokenArray) -> TokenArray:
         """A text in the order in which the model reads it."""
         return text.reversed() if self.model.reads_backward else text
@@ -491,52 +652,3 @@ class LanguageModeling(ContinuesTexts):
         if self.data is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
         return self.data
-
-
-def _batches(text: TokenArray, recipe: LanguageModelingRecipe, limit: int | None) -> EpochData:
-    """The training batches for a model with this context; None: with a state.
-
-    Raises:
-        ConfigError: batches of variable length for a model with a context.
-    """
-    data, variable = recipe.data, recipe.objective.variable_length
-    size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
-    if limit is None:
-        if variable:
-            return VariableStreams(text, **size, seed=recipe.seed)
-        return ParallelStreams(text, **size)
-    if variable:
-        raise ConfigError(
-            "[objective] `variable_length` is for models that carry a state, but this one has a "
-            f"context of {limit:,} tokens. Leave it out."
-        )
-    return ShuffledBlocks(text, **size, seed=recipe.seed)
-
-
-def _notes(
-    recipe: LanguageModelingRecipe, tokenizer: Tokenizer, limit: int | None
-) -> Iterator[str]:
-    """What a user should know before the training; limit: the model's context."""
-    data, steps = recipe.data, recipe.data.sequence_length
-    if data.format == "text" and not is_corpus(data.train):
-        yield from filter(None, [lost_text(tokenizer, islice(data.texts(), SAMPLED))])
-    if limit is not None and limit > steps and not starts_from_folder(recipe):
-        yield (
-            f"the model's context is {limit:,} tokens, but blocks have {steps:,} "
-            "(`sequence_length` of [data]): it learns nothing about longer texts. Set "
-            f"`max_length` of [model] to {steps}"
-        )
-
-
-def _check_length(path: Any, predicted: int, streams: int) -> None:
-    """Raise DataError for a text too short for `streams` streams, or for one block."""
-    if predicted >= streams:
-        return
-    if streams == 1:
-        raise DataError(path, None, "has one token at most: there is nothing to predict.")
-    raise DataError(
-        path,
-        None,
-        f"has {predicted + 1} tokens, too few for {streams} parallel streams.",
-        f"Give more text, or set `batch_size` of [data] to at most {max(1, predicted)}.",
-    )

@@ -25,11 +25,8 @@ from regard.models.xlnet import Xlnet
 from regard.tasks.auxiliary_losses import LMObjective
 from regard.tasks.batching import device_of, watched
 from regard.tasks.inputs import checked_texts
-from regard.tasks.language_modeling import (
-    LanguageModeling,
-    LanguageModelingRecipe,
-    TrainingText,
-)
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling_recipe import LanguageModelingRecipe, TrainingText
 from regard.tasks.log_likelihoods import query_stream_log_likelihoods
 from regard.tasks.running_text import TextData
 from regard.tasks.sections import TokenizerSection, differing
