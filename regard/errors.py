@@ -102,8 +102,8 @@ class MissingExtra(RegardError):
     """An optional package is not installed.
 
     Args:
-        extra: of Regard, which has the package.
-        distribution: that pip installs where no extra has the package.
+        extra: the extra of Regard that installs the package.
+        distribution: the name for pip if no extra does.
     """
 
     def __init__(self, package: str, extra: str, purpose: str, distribution: str | None = None):

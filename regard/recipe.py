@@ -127,18 +127,25 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
+def _variable(name: str) -> str:
+    """The environment variable; "" where it is blank: `$DATA/a` would be the file `/a`."""
+    value = os.environ.get(name, "")
+    return value if value.strip() else ""
+
+
 def _from_folder(value: Any, info: ValidationInfo) -> Any:
     """Expand `~`, `$NAME` and `${NAME}`; a relative path starts at the recipe's folder."""
     if not isinstance(value, str):
         return value
     for found in _VARIABLE.finditer(value):
         name = found.group(1) or found.group(2)
-        if name not in os.environ and not (info.context or {}).get("keep_unset"):
+        if not _variable(name) and not (info.context or {}).get("keep_unset"):
+            state = "empty" if name in os.environ else "not set"
             raise ValueError(
-                f"needs the environment variable {name}, which is not set. "
+                f"needs the environment variable {name}, which is {state}. "
                 f"Set it with: export {name}=..."
             )
-    expanded = os.path.expandvars(value)
+    expanded = _VARIABLE.sub(lambda found: _variable(found[1] or found[2]) or found[0], value)
     if not expanded.strip():  # would be the recipe's folder
         raise ValueError(f"must name a file or a folder, but is {value!r}, which is empty.")
     return str((info.context or {}).get("folder", Path()) / Path(expanded).expanduser())

@@ -23,6 +23,7 @@ from regard.recipe import (
     with_section,
 )
 from regard.tasks import TASKS, task_class
+from regard.tasks.sections import DataSection
 from regard.tasks.verbs import TaskVerbs
 from regard.training import TrainingOptions
 from regard.training.options import without_effect
@@ -65,9 +66,15 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
     schema = schema_of(raw)
     task = task_class(raw.choice("task", TASKS))
     recipe: Any = raw.check(schema, keep_unset=keep_unset)
+    if not hasattr(recipe.data, "files"):
+        raise ConfigError(
+            f"{raw.location('task')}: [data] of the task {task.name!r} must have a method `files` "
+            "that gives the names of all files which are read. Let its class inherit "
+            "regard.tasks.sections.DataSection."
+        )
     if not raw.run:  # the recipe in a run folder was accepted when the run began
         problems = [
-            *recipe.data.problems(),
+            *(recipe.data.problems() if isinstance(recipe.data, DataSection) else ()),
             *task.problems(recipe),
             *without_effect(recipe.training),
         ]

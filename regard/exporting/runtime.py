@@ -219,12 +219,18 @@ def package(name: str, distribution: str | None = None) -> ModuleType:
 
     Raises:
         MissingExtra: it, or a package that it needs, is not installed.
-        RegardError: it is installed, and cannot be imported.
+        RegardError: it is installed, and cannot be imported or lacks a module of its own.
     """
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         missing, purpose = error.name or name, f"The package `{name}`"
+        own = name.partition(".")[0]
+        if missing.startswith(f"{own}."):  # pip would say that all is installed
+            raise RegardError(
+                f"The installation of `{own}` is incomplete: it lacks `{missing}`. "
+                f"Install it again with: pip install --force-reinstall {distribution or own}"
+            ) from None
         purpose = "Exporting to this format" if missing == name else purpose
         raise MissingExtra(missing, "export", purpose, distribution) from None
     except Exception as error:  # packages with compiled parts raise errors of many kinds

@@ -43,7 +43,7 @@ class Guard:
                 without the key.
         """
         if twice := next((name for name in ONCE if len(headers.getlist(name)) > 1), None):
-            message = f"The header {twice} stands twice in the request. Send one."
+            message = f"The request has the header {twice} twice. Send one."
             raise Problem(400, message, "two_headers", headers={"Connection": "close"})
         if "content-length" in headers and "transfer-encoding" in headers:
             message = "The body has two lengths: Content-Length and Transfer-Encoding. Send one."

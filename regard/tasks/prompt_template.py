@@ -63,15 +63,38 @@ class PromptTemplate:
                 "{sentence}."
             )
         if isinstance(self.choices, Mapping):
-            texts = [text for text in self.choices.values() if isinstance(text, str)]
-            if len(texts) < max(2, len(self.choices)):
-                raise ConfigError("`choices` must be at least two labels with their texts.")
+            self._check_texts(self.choices)
         elif not isinstance(self.choices, str | None):
             raise ConfigError(
                 "`choices` must be labels with their texts, or the name of the field with the "
                 f"choices of a row, but is {shown(self.choices)}. Write labels with texts as "
                 '{"0": "bad", "1": "good"}.'
             )
+
+    @staticmethod
+    def _check_texts(choices: Mapping[Any, Any]) -> None:
+        """Check that labels have texts of their own.
+
+        Raises:
+            ConfigError: there are not two labels, or a label has no text, an empty one or that of
+                another label.
+        """
+        if len(choices) < 2:
+            raise ConfigError("`choices` must be at least two labels with their texts.")
+        labels: dict[str, Any] = {}  # by their texts
+        for label, text in choices.items():
+            if not isinstance(text, str) or not text.strip():
+                raise ConfigError(
+                    f"`choices` must be labels with their texts, but the choice of the label "
+                    f"{shown(label)} is {shown(text)}. Write a text, such as "
+                    '{"0": "bad", "1": "good"}.'
+                )
+            if text in labels:
+                raise ConfigError(
+                    f"`choices` has the text {shown(text)} for the labels {shown(labels[text])} "
+                    f"and {shown(label)}. Write another text for one of them."
+                )
+            labels[text] = label
 
     @cached_property
     def fields(self) -> tuple[str, ...]:

@@ -84,9 +84,17 @@ class DataSection(Options):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Options without effect: (dotted name, problem)."""
-        why = "is of `valid` as a share or a fold of the training data, drawn at random"
-        if not self.splits_train or self.running_text:
-            yield from differing(self, "data", ("split_seed",), why)
+        if self.splits_train and not self.running_text:
+            return
+        here = "nothing is drawn at random"
+        if self.splits_train:
+            here = "`valid` is a part of the text in its order, and nothing is drawn at random"
+        problem = (
+            "only affects a random split of the training data (`valid` as a share or a fold); "
+            f"here {here}. Leave it out."
+        )
+        if self.split_seed != type(self).model_fields["split_seed"].default:
+            yield "data.split_seed", problem
 
     @abstractmethod
     def read(self, source: Any, part: str) -> Any:

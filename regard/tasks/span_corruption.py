@@ -55,8 +55,8 @@ class SentinelTokenizerSection(TokenizerSection):
     """[tokenizer]: as of other tasks, with sentinels, which it reads in texts."""
 
     sentinels: int = Field(default=100, ge=1)
-    """How many a new vocabulary gets, or one of `path` without any: <extra_id_0> is the last token
-    (where it is no word of the texts)."""
+    """How many a new vocabulary gets, or one of `path` without any: <extra_id_0> is the last token.
+    A word tokenizer leaves a sentinel that is a word of the texts where it is in the vocabulary."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """See `TokenizerSection`."""

@@ -477,6 +477,7 @@ def test_a_header_with_two_values_is_refused(service, first, second):
         c.sendall(f"{HEAD}{first}\r\n{second}\r\n\r\n{json.dumps(TAG)}".encode())
         answer = received(c)
     assert answer.startswith(b"HTTP/1.1 400 ") and b"two_headers" in answer
+    assert b"The request has the header " in answer
 
 
 LARGE = 2**25  # bytes, more than both sides of a connection can hold

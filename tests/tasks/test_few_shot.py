@@ -315,14 +315,26 @@ def test_choices_of_the_same_tokens_are_counted_and_the_first_wins():
     assert "|count:2|ties:1" in few_shot_scores(task, [known, rows[0]], LISTED)[0].signature
 
 
+WRONG_CHOICES = [
+    ({}, "at least two labels with their texts"),
+    ({"0": "bad"}, "at least two labels with their texts"),
+    ({"0": 0, "1": "good"}, "the choice of the label '0' is 0. Write a text"),
+    ({"0": "bad", "1": 1}, "the choice of the label '1' is 1. Write a text"),
+    ({0: "bad", 1: None}, "the choice of the label 1 is None. Write a text"),
+    ({"0": "bad", "1": ""}, "the choice of the label '1' is ''. Write a text"),
+    ({"0": " ", "1": "good"}, "the choice of the label '0' is ' '. Write a text"),
+    ({"0": "a", "1": "b", "2": "a"}, "has the text 'a' for the labels '0' and '2'"),
+]
+
+
 def test_wrong_templates_and_pools_are_errors(model):
     task = regard.load(model)
     for wrong in ("no field", "{", "{}", "{text!r}", "{text:>3}"):
         with pytest.raises(ConfigError, match="The template"):
             PromptTemplate(wrong, "label")
-    for few in ({"0": "bad"}, {"0": 1, "1": "good"}):
-        with pytest.raises(ConfigError, match="at least two labels with their texts"):
-            PromptTemplate("{text}", "label", few)
+    for wrong, said in WRONG_CHOICES:
+        with pytest.raises(ConfigError, match=said):
+            PromptTemplate("{text}", "label", wrong)
     with pytest.raises(ConfigError, match=r"`choices` must be labels .*, but is \['bad', 'good'\]"):
         PromptTemplate("{text}", "label", ["bad", "good"])
     with pytest.raises(ConfigError, match="`shots` must be a whole number, but is True"):

@@ -12,14 +12,17 @@ from torch import Tensor, nn
 
 import regard
 from regard.errors import CheckpointError, ConfigError
+from regard.experiments.recipe_options import read_recipe
 from regard.layers.softmax import Softmax
 from regard.models import MODELS
 from regard.models.config import Size, TokenId
 from regard.models.protocols import LanguageModel, Output
 from regard.models.recurrent import RecurrentLanguageModel
+from regard.recipe import Options
 from regard.state import Cells
 from regard.tasks import TASKS
 from regard.tasks.classification import Classification
+from regard.tasks.language_modeling import LanguageModeling, LanguageModelingRecipe
 
 TEXTS = ["the cat sleeps .", "the dog runs after the cat .", "a dog sleeps ."] * 12
 
@@ -116,6 +119,39 @@ def test_a_task_of_ones_own_has_its_name(tables):
 
     regard.register("stars", Stars)
     assert TASKS["stars"] is Stars and Stars.name == "stars" and Classification.name != "stars"
+
+
+def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
+    class Characters(Options):
+        train: str
+        valid: str
+
+        def files(self) -> list[str]:
+            return []
+
+    class CharactersRecipe(LanguageModelingRecipe):
+        data: Characters
+
+    class CharacterModeling(LanguageModeling):
+        Recipe = CharactersRecipe
+
+        @classmethod
+        def problems(cls, recipe):
+            if not recipe.data.valid:
+                yield "data.valid", "is empty."
+
+    regard.register("characters", CharacterModeling)
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        'task = "characters"\n[data]\ntrain = "aab"\nvalid = "ab"\n[model]\nname = "recurrent"\n'
+        "[training]\nupdates = 1\n"
+    )
+    assert read_recipe(path).data.train == "aab"
+    with pytest.raises(ConfigError, match="`data.valid` is empty"):
+        read_recipe(path, ["data.valid="])
+    del Characters.files
+    with pytest.raises(ConfigError, match=r"recipe.toml:1: \[data\] .* must have a method `files`"):
+        read_recipe(path)
 
 
 @pytest.mark.parametrize(
