@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tokenizers
+
+Encode = Callable[[Sequence[str]], list[list[int]]]
 
 LONG = 2**20  # characters; shorter texts are encoded as a whole
 PART = 2**18  # characters of a part, at least
@@ -49,8 +51,8 @@ def _takes_spaces(fast: tokenizers.Tokenizer, token: dict[str, Any]) -> bool:
     return token["rstrip"] or any(map(str.isspace, content + searched))
 
 
-def encode_in_parts(fast: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text, by a tokenizer that can be divided."""
+def encode_in_parts(encode: Encode, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of each text.  encode: gives the ids of texts, by a tokenizer that can be divided."""
     ids: list[list[int]] = [[] for _ in texts]
     waiting: list[tuple[int, str]] = []
     characters = 0  # that wait
@@ -59,9 +61,9 @@ def encode_in_parts(fast: tokenizers.Tokenizer, texts: Sequence[str]) -> list[li
             waiting.append((number, part))
             characters += len(part)
             if characters >= AT_ONCE:
-                _encode(fast, waiting, ids)
+                _encode(encode, waiting, ids)
                 waiting, characters = [], 0
-    _encode(fast, waiting, ids)
+    _encode(encode, waiting, ids)
     return ids
 
 
@@ -74,12 +76,10 @@ def parts(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _encode(
-    fast: tokenizers.Tokenizer, parts: Sequence[tuple[int, str]], ids: Sequence[list[int]]
-) -> None:
-    rows = fast.encode_batch_fast([part for _, part in parts], add_special_tokens=False)
+def _encode(encode: Encode, parts: Sequence[tuple[int, str]], ids: Sequence[list[int]]) -> None:
+    rows = encode([part for _, part in parts])
     for (number, _), row in zip(parts, rows, strict=True):
-        ids[number].extend(row.ids)
+        ids[number].extend(row)
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:

@@ -216,7 +216,11 @@ class Tokenizer:
         return Encoding(encoding.ids, encoding.tokens, encoding.offsets)
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
-        """The ids of many texts, on all cores; equal to `[encode(t).ids for t in texts]`.
+        """The ids of many texts; equal to `[encode(t).ids for t in texts]`.
+
+        Of more than 16,384 characters, and with BERT's or GPT-2's splitting, the ids of words are
+        kept and looked up on one thread, if the library has at most four threads; otherwise the
+        library encodes the texts on all its threads.
 
         Raises:
             RegardError: `texts` is one str or not iterable, or a text cannot be encoded.
@@ -227,20 +231,25 @@ class Tokenizer:
                 if not isinstance(text, str):
                     raise RegardError(f"text {number} cannot be encoded: {text_problem(text)}")
         try:
+            cache = self._word_cache if sum(map(len, texts)) >= word_cache.MIN_CHARACTERS else None
+            encode = self._batch if cache is None else cache.encode_many
             if any(len(text) > long_texts.LONG for text in texts) and self._divided:
-                return long_texts.encode_in_parts(self._fast, texts)
-            if sum(map(len, texts)) >= word_cache.LEAST and self._word_cache is not None:
-                return self._word_cache.encode_many(texts)
-            rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
+                return long_texts.encode_in_parts(encode, texts)
+            rows = encode(texts)
         except BaseException as error:
             raise self._error(texts, error) from None
         exact = self._exact
         if exact is None:
-            return [row.ids for row in rows]
+            return rows
         return [
-            exact.encode(text).ids if exact.may_differ(text) else row.ids
-            for text, row in zip(texts, rows, strict=True)
+            exact.encode(text).ids if exact.may_differ(text) else ids
+            for text, ids in zip(texts, rows, strict=True)
         ]
+
+    def _batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts by the library."""
+        rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
+        return [row.ids for row in rows]
 
     def _error(self, texts: Sequence[object], error: BaseException) -> RegardError:
         """The error for the first text that cannot be encoded, and why."""

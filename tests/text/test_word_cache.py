@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 import tokenizers
@@ -13,7 +16,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from regard import text
 from regard.errors import RegardError
-from regard.text import Tokenizer, word_cache
+from regard.text import Tokenizer, long_texts, word_cache
 from regard.text.word_cache import WordCache, word_pattern
 
 LINES = [
@@ -101,23 +104,95 @@ def test_drawn_texts_have_the_ids_of_the_library(name, given):
     assert cache.encode_many(given) == expected
 
 
-@pytest.mark.parametrize("name", ["bytes, plain", "uncased", "cased"])
+@pytest.mark.parametrize("name", ["bytes, plain", "uncased", "cased", "not normalized", "words"])
 def test_all_short_texts_have_the_ids_of_the_library(name):
-    cache = WordCache.of(FAST[name])
-    short = ["".join(signs) for signs in product(" \n\xa0aé's", repeat=5)]
-    cache.encode_many(sorted({line[:length] for line in short for length in range(4)}))
-    assert cache.encode_many(short) == encoded(FAST[name], short)
+    for signs in (" \n\xa0aé's", " \u2028\x85\va<", "\x1c\t\u3000é中\u0301"):
+        cache = WordCache.of(FAST[name])
+        short = ["".join(drawn) for drawn in product(signs, repeat=5)]
+        cache.encode_many(sorted({line[:length] for line in short for length in range(4)}))
+        assert cache.encode_many(short) == encoded(FAST[name], short)
 
 
-@pytest.mark.parametrize("limits", [{"KEPT": 5}, {"LEARNED": 0}, {"LONGEST": 2}])
-def test_what_is_not_kept_is_encoded_all_the_same(limits, monkeypatch):
-    for name, limit in limits.items():
+def test_words_with_a_no_break_space_are_kept_where_they_are_independent():
+    line = "a\xa0b c"
+    kept = {}
+    for name in ("uncased", "bytes, plain"):
+        cache = WordCache.of(FAST[name])
+        cache.encode_many([line])
+        kept[name] = cache.kept.keys()
+    assert kept == {"uncased": {"a\xa0b", "c"}, "bytes, plain": {" c"}}
+
+
+@pytest.mark.parametrize("slice", [1, 60, 1 << 20])
+@pytest.mark.parametrize(
+    "limits", [{"MAX_WORDS": 5}, {"WARM_UP_WORDS": 0}, {"MAX_WORD_LENGTH": 2}, {}]
+)
+def test_what_is_not_kept_is_encoded_all_the_same(limits, slice, monkeypatch):
+    for name, limit in {**limits, "SLICE": slice}.items():
         monkeypatch.setattr(word_cache, name, limit)
+    for name in ("uncased", "bytes, plain"):
+        cache = WordCache.of(FAST[name])
+        for line in [*LINES, *HARD] * 3:
+            assert cache.encode_many([line, line]) == encoded(FAST[name], [line, line])
+            assert len(cache.kept) <= word_cache.MAX_WORDS
+        given = [*LINES, *HARD]
+        assert cache.encode_many(given) == encoded(FAST[name], given)
+        assert len(cache.kept) <= word_cache.MAX_WORDS
+
+
+def test_the_words_of_a_text_stay_when_the_others_leave(monkeypatch):
+    monkeypatch.setattr(word_cache, "MAX_WORDS", 5)
     cache = WordCache.of(FAST["uncased"])
-    for _ in range(3):
-        for line in [*LINES, *HARD]:
-            assert cache.encode_many([line, line]) == encoded(FAST["uncased"], [line, line])
-    assert len(cache.kept) <= max(len(set(line)) for line in [*LINES, *HARD])
+    cache.encode_many(["a b c d e f g"])
+    assert len(cache.kept) == 5
+    stay = sorted(cache.kept)[:2]
+    cache.encode_many([" ".join([*stay, "new"])])
+    assert cache.kept.keys() == {*stay, "new"}
+
+
+def test_texts_of_new_words_are_left_to_the_library_after_the_first_slice(monkeypatch):
+    monkeypatch.setattr(word_cache, "SLICE", 1000)
+    monkeypatch.setattr(word_cache, "WARM_UP_WORDS", 100)
+    cache = WordCache.of(FAST["uncased"])
+    many = [f"w{number}" for number in range(5000)]
+    assert cache.encode_many(many) == encoded(FAST["uncased"], many)
+    assert 100 < len(cache.kept) < 400
+
+
+STARTED = """
+import os
+from tokenizers import Tokenizer, models
+
+before = len(os.listdir("/proc/self/task"))
+Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).encode_batch(["a"] * 100)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+@pytest.mark.parametrize(
+    ("value", "threads"),
+    [
+        *product(["", "off", "False", "F", "no", "N", "0", "true", "1", " no", None], ["3"]),
+        *product(["false", "true", None], ["1", "+3", "05"]),
+    ],
+)
+def test_the_threads_are_those_of_the_library(value, threads, monkeypatch):
+    for name, setting in [("TOKENIZERS_PARALLELISM", value), ("RAYON_NUM_THREADS", threads)]:
+        monkeypatch.delenv(name, raising=False)
+        if setting is not None:
+            monkeypatch.setenv(name, setting)
+    started = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, check=True)
+    assert word_cache._library_threads() == max(int(started.stdout), 1)
+
+
+@pytest.mark.parametrize("threads", ["", "0", "-1", "x", "1.5", " 3", "3_0", "٣"])
+def test_what_is_no_number_of_threads_is_not_read(threads, monkeypatch):
+    monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    plain = word_cache._library_threads()
+    monkeypatch.setenv("RAYON_NUM_THREADS", threads)
+    assert word_cache._library_threads() == plain
 
 
 def test_words_that_depend_on_others_have_no_pattern():
@@ -146,7 +221,7 @@ def test_the_library_is_asked_on_many_cpus(monkeypatch):
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "words", "unigram", "bpe"])
 def test_a_tokenizer_encodes_many_texts_as_one_by_one(kind, monkeypatch):
     tokenizer = text.train(kind, LINES, 300)
-    many = [*LINES, *HARD] * (word_cache.LEAST // len("".join([*LINES, *HARD])) + 1)
+    many = [*LINES, *HARD] * (word_cache.MIN_CHARACTERS // len("".join([*LINES, *HARD])) + 1)
     expected = [tokenizer.encode(line).ids for line in many]
     assert tokenizer.encode_many(many) == expected
     used = tokenizer._word_cache
@@ -154,12 +229,22 @@ def test_a_tokenizer_encodes_many_texts_as_one_by_one(kind, monkeypatch):
     assert used is None or len(used.kept) > 20
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe"])
+def test_a_long_text_among_others_is_encoded_by_its_words(kind, monkeypatch):
+    monkeypatch.setattr(long_texts, "LONG", 100)
+    monkeypatch.setattr(long_texts, "PART", 50)
+    tokenizer = text.train(kind, LINES, 300)
+    many = [*LINES * 100, " ".join([*LINES, *HARD])]
+    assert tokenizer.encode_many(many) == [tokenizer.encode(line).ids for line in many]
+    assert len(tokenizer._word_cache.kept) > 20
+
+
 @pytest.mark.parametrize("wrong", ["a \ud800 b", "x\udfff"])
 def test_half_a_surrogate_pair_is_the_same_error(wrong):
     tokenizer = text.train("wordpiece", LINES, 300)
     with pytest.raises(RegardError) as plain:
         tokenizer.encode_many(["a", wrong])
-    many = ["the cat sat " * word_cache.LEAST, wrong]
+    many = ["the cat sat " * word_cache.MIN_CHARACTERS, wrong]
     with pytest.raises(RegardError) as found:
         tokenizer.encode_many(many)
     assert str(found.value) == str(plain.value)
