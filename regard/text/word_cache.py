@@ -27,7 +27,7 @@ from tokenizers import models
 # on more CPUs it should be done earlier (computed from measurements on two).
 MOST_CPUS = 4
 MIN_CHARACTERS = 1 << 14  # of all texts; below this the library is called directly
-SLICE = 1 << 20  # characters of texts that are encoded together, at least
+SLICE = 1 << 18  # characters of texts that are encoded together, at least
 MAX_WORD_LENGTH = 64  # characters; longer words are not kept
 WARM_UP_WORDS = 1 << 14  # with more, slices of over a quarter new words are left to the library
 MAX_WORDS = 1 << 17  # in about 20 MB; when full, it is emptied, but for words of the slice
