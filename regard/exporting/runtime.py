@@ -188,7 +188,7 @@ class Runtime(Protocol):
 
     name: of the program that reads what is written.
     ending: of the default path.
-    package: that opens it, for a comparison; distribution: that pip installs for it.
+    package: that opens what is written, for a comparison; distribution: its name for pip.
     tolerance: the largest relative difference of float32 weights that is no error.
     quantizes: whether its format holds 8-bit weights.
     """
@@ -215,7 +215,9 @@ class Runtime(Protocol):
 
 
 def package(name: str, distribution: str | None = None) -> ModuleType:
-    """A package of the extra `export`, or another one, of a distribution.
+    """The package of this name, imported.
+
+    distribution: its name for pip if the extra `export` does not install it.
 
     Raises:
         MissingExtra: it, or a package that it needs, is not installed.

@@ -22,7 +22,8 @@ from regard.recipe import Options
 from regard.state import Cells
 from regard.tasks import TASKS
 from regard.tasks.classification import Classification
-from regard.tasks.language_modeling import LanguageModeling, LanguageModelingRecipe
+from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling_recipe import LanguageModelingRecipe
 
 TEXTS = ["the cat sleeps .", "the dog runs after the cat .", "a dog sleeps ."] * 12
 
