@@ -138,7 +138,7 @@ def text_of(
     text = GeneratedText(tokenizer, prompt, stops)
     for token in found.tokens:
         text.add(token)
-    text.end(ends[0] if found.finished else None)
+    text.end(ends[0] if ends and found.finished else None)
     return text
 
 
@@ -146,11 +146,7 @@ def text_until_stop(tokenizer: Tokenizer, prompt: Sequence[int], found: Hypothes
     """The text of a hypothesis, without that of its prompt, up to the stop sequence of `stops` that
     is complete first.
     """
-    text = GeneratedText(tokenizer, prompt, found.stops)
-    for token in found.tokens:
-        text.add(token)
-    text.end()
-    return text.text
+    return text_of(tokenizer, prompt, found, (), found.stops).text
 
 
 @dataclass(frozen=True)

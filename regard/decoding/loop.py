@@ -195,11 +195,11 @@ def decode_steps(
         rows = torch.arange(limit.size(0), device=tokens.device)
         filters, eos = method.filters, eos_tokens(method.eos, model)
         choose, forced = method.chooser(source, limit), forces_end(filters)
-        prompts = _prompts(model, source, limit.size(0), method.copies)
-        active = [
-            ActiveSequence(row, most, watchers=method.watchers(prompt))
-            for row, (most, prompt) in enumerate(zip(limit.tolist(), prompts, strict=True))
-        ]
+        active = [ActiveSequence(row, most) for row, most in enumerate(limit.tolist())]
+        if method.ends:  # nothing else reads the prompts here
+            prompts = _prompts(model, source, method.copies)
+            for sequence, prompt in zip(active, prompts, strict=True):
+                sequence.watchers = method.watchers(prompt)
         state = state.expect_tokens(int(limit.max())) if active else state
         limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
         count, prompt_width = 0, tokens.size(1)
@@ -225,15 +225,13 @@ def decode_steps(
                 state = state.select(keep) if active else state
 
 
-def _prompts(
-    model: Generator, source: Sequences | None, rows: int, copies: int
-) -> list[Sequence[int]]:
+def _prompts(model: Generator, source: Sequences | None, copies: int) -> list[Sequence[int]]:
     """What precedes each sequence: its prompt, or nothing where a model answers a source."""
-    if source is None or not model.continues:
-        return [()] * rows
+    if source is None:
+        return [()] * copies
     lengths = source.lengths.tolist()
     ids = [row[:count] for row, count in zip(source.ids.tolist(), lengths, strict=True)]
-    return [prompt for prompt in ids for _ in range(copies)]
+    return [prompt if model.continues else () for prompt in ids for _ in range(copies)]
 
 
 def _on_cpu(tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
