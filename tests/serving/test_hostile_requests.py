@@ -413,7 +413,7 @@ def test_empty_lines_alone_do_not_fill_the_memory(service):
 
 
 @pytest.mark.parametrize("before", ["\r", "\r\r\n", "\r\n\r", " \r\n"])
-def test_what_is_no_empty_line_is_no_http(service, before):
+def test_other_bytes_before_a_request_line_are_refused(service, before):
     with (
         listening(service) as address,
         socket.create_connection(("127.0.0.1", _port(address))) as c,

@@ -127,7 +127,7 @@ def test_words_with_a_no_break_space_are_kept_where_they_are_independent():
 @pytest.mark.parametrize(
     "limits", [{"MAX_WORDS": 5}, {"WARM_UP_WORDS": 0}, {"MAX_WORD_LENGTH": 2}, {}]
 )
-def test_what_is_not_kept_is_encoded_all_the_same(limits, slice, monkeypatch):
+def test_words_beyond_the_limits_have_the_ids_of_the_library(limits, slice, monkeypatch):
     for name, limit in {**limits, "SLICE": slice}.items():
         monkeypatch.setattr(word_cache, name, limit)
     for name in ("uncased", "bytes, plain"):
@@ -187,7 +187,7 @@ def test_the_threads_are_those_of_the_library(value, threads, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", ["", "0", "-1", "x", "1.5", " 3", "3_0", "٣"])
-def test_what_is_no_number_of_threads_is_not_read(threads, monkeypatch):
+def test_an_invalid_number_of_threads_is_ignored(threads, monkeypatch):
     monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     plain = word_cache._library_threads()
