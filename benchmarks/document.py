@@ -1,6 +1,6 @@
-"""python -m benchmarks.document [REPORT.json...]: what was measured, into docs/performance.md.
+"""python -m benchmarks.document [REPORT.json...]: writes docs/reports/performance.md.
 
-Tables go between the two lines that mark their place, the bars into docs/performance.svg. Without
+Tables go between the two lines BEGIN and END, the bars into docs/reports/performance.svg. Without
 arguments the reports of benchmarks/measured/ are read. Of a work that several reports have, the
 turns of all of them count: those at rest give rates and ratios, those under load a second column of
 ratios. So works can be measured one at a time, on several days and on several machines.
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import tables
 from benchmarks.workers import ROOT
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs/reports/performance.md"
 MEASURED = ROOT / "benchmarks" / "measured"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 

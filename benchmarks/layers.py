@@ -11,7 +11,7 @@ between the first position and the last.
     seconds   of one core, forward; processor time, the least of several rounds
 
 Into FOLDER go layers.json, layers.md and layers.svg. With --document the table and the plots of
-docs/layer-costs.md are written, too. With --counts nothing is timed, as on a busy machine.
+docs/reports/layer-costs.md are written, too. With --counts nothing is timed, as on a busy machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from regard.layers.recurrent import RNN
 from regard.ops import KeyMask
 from regard.visual import Curves, Series, lecture_examples
 
-PAGE = ROOT / "docs" / "layer-costs.md"
+PAGE = ROOT / "docs/reports/layer-costs.md"
 KERNEL, HALF_WINDOW = 3, 16
 LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096), (64, 512)
 QUICK_LENGTHS, QUICK_WIDTHS = (32, 64), (8, 16)
@@ -301,7 +301,7 @@ def main() -> None:
 
 
 def document(found: dict[str, Any]) -> None:
-    """Write the table and the plots of docs/layer-costs.md."""
+    """Write the table and the plots of docs/reports/layer-costs.md."""
     said = table(found)
     if found["rows"][0]["seconds"]:
         curves(found, found["widths"][-1]).save(PAGE.with_suffix(".svg"))
@@ -336,7 +336,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="tiny layers, in seconds")
     parser.add_argument("--counts", action="store_true", help="without times")
-    parser.add_argument("--document", action="store_true", help="write docs/layer-costs.md")
+    parser.add_argument("--document", action="store_true", help="write docs/reports/layer-costs.md")
     parser.add_argument("--out", type=Path, default=Path("runs") / "benchmarks")
     return parser.parse_args()
 

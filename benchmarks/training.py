@@ -221,7 +221,8 @@ def _mrpc(options: Options) -> Work:
         conditions,
         {"transformers' Trainer bfloat16": 2.0},
         note=f"an epoch of {rows:,} pairs of real lengths, batches of 32, checkpoints of ours "
-        "included; scores of whole runs: `python -m benchmarks.finetuning`, docs/results.md",
+        "included; scores of whole runs: `python -m benchmarks.finetuning`, "
+        "docs/reports/results.md",
     )
 
 

@@ -24,8 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import reference  # noqa: E402
+import tree  # noqa: E402
 
 import regard  # noqa: E402
+
+GENERATED = [*reference.MODULES, "tree"]  # pages in docs/api
 
 project = "Regard"
 author = "The Regard authors"
@@ -58,6 +61,7 @@ python_use_unqualified_type_names = True
 
 def setup(app: Sphinx) -> None:
     reference.write(ROOT / "docs/api")
+    (ROOT / "docs/api/tree.md").write_text(tree.page(), encoding="utf-8")
     app.connect("source-read", add_toctrees)
     app.connect("autodoc-process-signature", simplify_signature)
     app.connect("autodoc-process-docstring", restructure)
@@ -75,7 +79,7 @@ def add_toctrees(app: Sphinx, name: str, source: list[str]) -> None:
 def with_toctree(section: re.Match[str]) -> str:
     title = section[0].partition("\n")[0].removeprefix("## ")
     pages = re.findall(r"^\| \[[^]]*\]\(([^)]*)\.md\)", section[0], re.M)
-    pages += [f"api/{one}" for one in reference.MODULES] if title == "Reference" else []
+    pages += [f"api/{one}" for one in GENERATED] if title == "Reference" else []
     toctree = ["```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""]
     return "\n".join([section[0], *toctree])
 

@@ -1,8 +1,8 @@
 """Kinds of positions by one recipe: python examples/positions.py [KIND...] [NAME=VALUE...]
 
 The recipe is recipes/positions.toml, a small translator from English to French; each kind of
-docs/positions.md is trained on the same tokens, one after the other. The table is printed, and
-runs/positions/report.html shows the curves. Interrupted, it goes on where it was stopped.
+docs/concepts/positions.md is trained on the same tokens, one after the other. The table is printed,
+and runs/positions/report.html shows the curves. Interrupted, it goes on where it was stopped.
 
     python examples/positions.py shaw t5 training.tokens=100_000      two of them, a shorter run
 """

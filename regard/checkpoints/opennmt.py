@@ -6,7 +6,7 @@ Its LSTMs with input feeding and dot or general attention (Luong et al. 2015) ar
 `first_state` = "encoder" and an output that is not tied. There are two vocabularies; here they are
 one after the other: source words keep their ids, and the id of a target word is its own plus the
 number of source words. No source word is ever generated. Gates are in the order i, f, g, o, as in
-`torch.nn.LSTM`. docs/attention-forms.md has the table of names.
+`torch.nn.LSTM`. docs/concepts/attention-forms.md has the table of names.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def options(method: str | None = None, **named: Any) -> Any:
 
     Args:
         method: a name of `METHODS`; None: the method to which the options belong.
-        named: see docs/decoding.md; `eos`: the token, or the tokens, that end a sequence, in place
-            of the model's own.
+        named: see docs/concepts/decoding.md; `eos`: the token, or the tokens, that end a sequence,
+            in place of the model's own.
 
     Raises:
         ConfigError: an unknown name, a value out of range, names of different methods, or

@@ -61,7 +61,7 @@ class Reinforce:
     """The weights of the terms.
 
     With 1 and 0.002, as in the paper's program, choices of a small translator collapse onto one
-    position: see docs/attention-forms.md.
+    position: see docs/concepts/attention-forms.md.
 
     Raises:
         ConfigError: one is negative, or `decay` is not from 0 to below 1.

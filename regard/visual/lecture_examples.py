@@ -87,7 +87,7 @@ def _softmax_steps(
         columns.append([f"{value:.2f}" for value in slide])
         if (weights - torch.tensor(slide)).abs().max() > 0.00501:
             lines.append(
-                "The slide's weights are not the softmax of its scores; see docs/errata.md."
+                "The slide's weights are not the softmax of its scores; see docs/reports/errata.md."
             )
     table = Table.of(head, list(zip(*columns, strict=True)), f"The query of “{word}”")
     return [table, Note(tuple(lines))]

@@ -262,7 +262,7 @@ def test_the_description_has_every_route_and_its_fields():
 
 
 def test_the_page_lists_the_routes():
-    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/serve.md").read_text()
     listed: dict[str, str] = {}
     for path, summary in re.findall(r"^\| `(/[\w/.]+)` \| (.+) \|$", page, re.M):
         listed.setdefault(path, summary)  # another table has the fields of some

@@ -384,7 +384,7 @@ def test_the_tree_of_a_beam_leads_to_its_hypotheses(studio, name):
 
 
 def test_the_documentation_lists_the_routes():
-    page = (Path(__file__).parents[2] / "docs/studio.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/web-ui.md").read_text()
     listed = dict(re.findall(r"^\| `(/[\w/.]+)` \| (.+) \|$", page, re.M))
     asked = {**STUDIO_ROUTES, **studio_page().routes_without_model}
     assert listed == {path: one.summary for path, one in asked.items()}

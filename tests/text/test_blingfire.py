@@ -35,7 +35,7 @@ KINDS = {  # our files, its file, the id of unknown words (its own otherwise)
 @cache
 def lines() -> list[str]:
     """The lines of this project's pages, with single spaces: it drops the others."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     read = [" ".join(line.split()) for page in pages for line in page.open(encoding="utf-8")]
     return [line for line in dict.fromkeys(read) if line]
 

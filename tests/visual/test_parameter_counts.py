@@ -78,7 +78,7 @@ def test_the_chart_has_a_dot_for_each_count_and_a_ring_for_what_is_printed():
 
 
 def test_the_page_shows_this_chart():
-    assert (ROOT / "docs/model-sizes.svg").read_text() == model_sizes().svg()
+    assert (ROOT / "docs/images/model-sizes.svg").read_text() == model_sizes().svg()
 
 
 def test_text_has_a_line_for_each_model():

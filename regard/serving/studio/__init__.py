@@ -5,5 +5,5 @@
     NAME.py      functions of a task, items and options, with one plain value an item, which
                  `regard.serving.work.work_maker` makes work of the engine
 
-docs/studio.md describes how a view is added.
+docs/how-to/web-ui.md describes how a view is added.
 """
