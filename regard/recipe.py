@@ -39,7 +39,6 @@ from pydantic import (
     create_model,
 )
 
-from regard import old_names
 from regard.errors import ConfigError, DataError
 from regard.file_writing import write_text
 from regard.schema import data_error, joined_with_or, read_bytes, type_error_message
@@ -196,8 +195,7 @@ class RawRecipe:
         if value in names:
             return str(value)
         was = "is missing" if value is None else f"is {toml_value(value)}, which is unknown"
-        new = old_names.VALUES.get(key, {}).get(str(value))
-        hint = f"It is called {new!r} now." if new else nearest(str(value or ""), names)
+        hint = nearest(str(value or ""), names)
         raise ConfigError(f"{self.location(key)}: `{key}` {was}. {hint}")
 
     def text_at(self, key: str) -> str:
@@ -319,8 +317,6 @@ def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) ->
     run = tables.pop("run", {})
     if not isinstance(run, dict):
         raise ConfigError(f"{path or 'recipe'}:{_line_of(text, 'run')}: `run` must be a section.")
-    if run:  # written by Regard, maybe with the names of an earlier version
-        tables = old_names.recipe(tables)
     return RawRecipe(path, text, tables, dict(map(_split, overrides)), run)
 
 
@@ -507,18 +503,6 @@ def section_class(schema: Any, section: str) -> Any:
     return _plain(_option(schema, section))
 
 
-def defaults_of(section: BaseModel) -> dict[str, Any]:
-    """The defaults of all options that have one, as JSON has them, section by section."""
-    found: dict[str, Any] = {}
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if isinstance(value, BaseModel):
-            found[name] = defaults_of(value)
-        elif not field.is_required():
-            found[name] = field.get_default(call_default_factory=True)
-    return found
-
-
 def sections_of(schema: Any, inside: str = "") -> Iterator[str]:
     """The dotted names of all sections of a recipe."""
     for name in names_in(schema, inside):
@@ -530,8 +514,6 @@ def sections_of(schema: Any, inside: str = "") -> Iterator[str]:
 
 def _unknown(schema: Any, key: str) -> str:
     """The message that the dotted `key` is not an option, with the nearest name."""
-    if (new := old_names.OPTIONS.get(key)) and _option(schema, new) is not None:
-        return f"`{key}` is called `{new}` now."
     section, _, name = key.rpartition(".")
     while section and _plain(_option(schema, section)) is None:  # [trainig] is misspelled
         section, _, name = section.rpartition(".")
@@ -584,9 +566,7 @@ def _message(key: str, errors: Sequence[Any]) -> str:
         if not said.startswith("must ") or "but " in said:  # a whole sentence
             return f"[{key}] {said}" if said.startswith("`") else f"`{key}` {said}"
     hint = ""
-    if new := old_names.VALUES.get(key, {}).get(str(first["input"])):
-        hint = f'It is called "{new}" now.'
-    elif first["type"] in ("literal_error", "enum"):
+    if first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     return f"{type_error_message(key + index, errors, toml_value)} {hint}".rstrip()
 

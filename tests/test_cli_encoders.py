@@ -228,7 +228,6 @@ def test_look_shows_zeros_for_a_masked_head(classifier):
     twice = json.loads(done(*asked, "--mask-heads", "2:1", "--mask-heads", "2:2"))
     assert not any(map(any, twice["weights"]))
     assert "3:1,6" in refused("look", classifier, "a", "--mask-heads", "two")
-    assert "is now `--mask-heads`" in refused("look", classifier, "a", "--silence", "2:1")
 
 
 def test_embed_writes_vectors_of_the_width_of_the_model(classifier):

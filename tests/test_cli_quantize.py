@@ -57,12 +57,9 @@ def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
         (("quantize", "{small}", "{new}"), "holds int8 weights already"),
         (("predict", "{small}", "a", "--quantize", "bfloat16"), "holds int8 weights"),
         (("quantize", "{nowhere}", "{new}"), "there is no such folder"),
-        (("convert", "{model}", "{new}"), "`regard convert` is now `regard quantize`"),
-        (("predict", "{model}", "a", "--weights", "int8"), "`--weights` is now `--quantize`"),
-        (("quantize", "{model}", "{new}", "--weights", "int8"), "`--weights` is now"),
     ],
 )
-def test_wrong_uses_and_former_names_are_one_line_errors(model, tmp_path, words, said):
+def test_wrong_uses_are_one_line_errors(model, tmp_path, words, said):
     paths = {"model": model, "small": tmp_path / "small", "new": tmp_path / "new"}
     regard("quantize", model, tmp_path / "small")
     run = regard(*(word.format(nowhere=tmp_path / "nowhere", **paths) for word in words))

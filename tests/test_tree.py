@@ -22,7 +22,6 @@ import tree  # noqa: E402
 STATIONS = (
     *(
         "errors",
-        "old_names",
         "suggest",
         "lazy",
         "schema",

@@ -23,7 +23,6 @@ import torch
 from pydantic import create_model
 from torch import Tensor, nn
 
-from regard import old_names
 from regard.checkpoints.adapters import (
     holds_adapter,
     read_adapter,
@@ -141,7 +140,6 @@ class ModelFolder:
             weights = read_weights(self.path)
             if self.config.get("model_type") != OURS:
                 return self._labelled(from_published(self.config | self._decoder_start(), weights))
-            weights = old_names.parameters(weights)
             model = self._build(weights)
             load_strict(model, weights)
             return self._labelled(model)
@@ -150,14 +148,14 @@ class ModelFolder:
         """The model of a folder with quantized weights, prepared for decoding on the CPU."""
         assert self.dtype is not None
         with self.located(), releasing():
-            tensors = old_names.parameters(read_weights(self.path))
+            tensors = read_weights(self.path)
             build = partial(self._build, tensors)
             return self._labelled(read_quantized(build, tensors, self.dtype))
 
     def dequantized_model(self) -> nn.Module:
         """The model of a folder with quantized weights, these as float32."""
         with self.located(), releasing():
-            tensors = old_names.parameters(read_weights(self.path))
+            tensors = read_weights(self.path)
             return self._labelled(read_dequantized(partial(self._build, tensors), tensors))
 
     @property
@@ -423,7 +421,7 @@ def _labels_of(base: ModelFolder, model: nn.Module, adapted: nn.Module) -> dict[
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = old_names.config(read_json(folder / CONFIG))
+        config = read_json(folder / CONFIG)
     except FileNotFoundError:
         hint = "Give a run folder or its model/."
         if (folder / "recipe.toml").exists():

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
-RENAMED_COMMANDS = {"convert": "quantize"}
-RENAMED_FLAGS = {
-    "--weights": "`--quantize` (of `regard quantize`: `--dtype`)",
-    "--jobs": "`--workers`",
-    "--silence": "`--mask-heads`",
-}
 ONE_PROCESS = (  # commands that torchrun must not start several times
     *("find-lr", "cross-validate", "compare", "sweep"),
     *("quantize", "export", "corpus", "init", "serve"),
@@ -58,11 +52,8 @@ class Commands(TyperGroup):
         """The command that is called.
 
         Raises:
-            ConfigError: it has been renamed.
+            ConfigError: torchrun started it in several processes, and it needs one.
         """
-        if args[0] in RENAMED_COMMANDS:
-            new = RENAMED_COMMANDS[args[0]]
-            raise ConfigError(f"`regard {args[0]}` is now `regard {new}`: see regard {new} --help.")
         if args[0] in ONE_PROCESS and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 f"torchrun starts `regard train` and `regard resume` in several processes; `regard "
@@ -109,8 +100,7 @@ def exit_codes(flags: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
         file = f"{error.filename}: " if error.filename else ""
         _exit(error, f"error: {file}{error.strerror or error}", USER_ERROR)
     except Exception as error:
-        if (flag := getattr(error, "option_name", None)) in RENAMED_FLAGS:
-            _exit(error, f"error: `{flag}` is now {RENAMED_FLAGS[flag]}.", USER_ERROR)
+        flag = getattr(error, "option_name", None)
         if flag and (hint := _recipe_option(flag, getattr(error, "ctx", None))):
             _exit(error, f"error: {hint}", USER_ERROR)
         if hasattr(error, "exit_code"):  # a wrong command line: typer prints the message

@@ -232,7 +232,6 @@ def resume(
         train_or_resume = partial(
             training.resume,
             published=made.is_published,
-            defaults=made.defaults(),
             pause_at=pause_at,
         )
         return _train(train_or_resume, made, folder, show, callbacks)

@@ -22,7 +22,6 @@ from regard.experiments.new_vocabulary import for_vocabulary
 from regard.experiments.recipe_options import FineTuneSection
 from regard.models import as_encoder, as_encoder_decoder
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.recipe import defaults_of
 from regard.tasks import task_class
 from regard.tasks.folders import device_for, save
 from regard.tasks.verbs import TaskVerbs
@@ -83,11 +82,6 @@ class TrainingPlan:
             "tokenizer": self.task.tokenizer.fingerprint(),
             **self.task.identity(),
         }
-
-    def defaults(self) -> dict[str, Any]:
-        """The defaults of options, for runs of earlier versions whose identity lacks them."""
-        found = defaults_of(self.recipe)
-        return {"recipe": {name: found[name] for name in found if name not in NOT_IDENTITY}}
 
 
 def plan(

@@ -61,7 +61,6 @@ def load(
     *,
     quantize: WeightType | None = None,
     device: str | None = None,
-    weights: None = None,
 ) -> Any:
     """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
 
@@ -71,15 +70,12 @@ def load(
     quantize: "int8" (on a CPU alone) or "bfloat16": faster, and cannot be trained; see
         `regard.models.quantize.prepare`. A folder with quantized weights has them in any case.
     device: "cpu", "cuda", "cuda:1". None: a GPU where there is one; the CPU for 8-bit weights.
-    weights: the former name of `quantize`, which raises an error.
 
     Raises:
         CheckpointError: a file is missing, or weights and configuration do not fit.
         ConfigError: there is no such type to quantize to, or the folder has another; there is no
             such device, or such weights are not for it.
     """
-    if weights is not None:
-        raise ConfigError(f"`weights` is now `quantize`: regard.load(..., quantize={weights!r}).")
     if quantize is not None:
         check_dtype(quantize, "quantize")
     ops.load_kernels()

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard import old_names
 from regard.checkpoints.store import read_table, verify_folder
 from regard.errors import CheckpointError
 from regard.training.checkpointing import AVERAGED, FROZEN
@@ -25,7 +24,7 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for folder in checkpoints:
         verify_folder(folder)
-        weights = old_names.parameters(_weights_in(folder))
+        weights = _weights_in(folder)
         if total and _shapes(weights) != _shapes(total):
             raise CheckpointError(f"{folder} holds other tensors than {checkpoints[0]}.")
         for name, tensor in weights.items():

@@ -23,7 +23,6 @@ from typing import Any
 
 from torch import Tensor
 
-from regard import old_names
 from regard.checkpoints.store import FACTS, read_folder
 from regard.errors import CheckpointError
 from regard.file_writing import locked
@@ -275,7 +274,7 @@ def _versions(tensors: dict[str, Tensor]) -> Versions:
 
 
 def checked_checkpoint(path: Path, tensors: Tables, facts: dict[str, Any]) -> Checkpoint:
-    """A checkpoint with all that a training goes on from; tensors get this version's names.
+    """A checkpoint with all that a training goes on from.
 
     Raises:
         CheckpointError: a file of tensors is missing, or a fact is missing or of a wrong type.
@@ -287,8 +286,7 @@ def checked_checkpoint(path: Path, tensors: Tables, facts: dict[str, Any]) -> Ch
     best = typed.counters.best_checkpoint
     if best and not _STEP.fullmatch(best):
         raise CheckpointError(f"{path / FACTS}: {best!r} is not the name of a checkpoint.")
-    renamed = {file: old_names.parameters(values) for file, values in tensors.items()}
-    return Checkpoint(path, renamed, typed)
+    return Checkpoint(path, tensors, typed)
 
 
 def _order(path: Path) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from regard import old_names, ops
+from regard import ops
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_folder, write_tensors
 from regard.errors import CheckpointError, ConfigError
@@ -87,7 +87,6 @@ def resume(
     identity: Mapping[str, Any] | None = None,
     save: Publish = save_weights,
     test: Test = no_test,
-    defaults: Mapping[str, Any] | None = None,
     published: Callable[[Path], bool] = Path.is_dir,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
@@ -99,7 +98,6 @@ def resume(
     the result is returned, and nothing changes, unless its weights are missing in model/: these are
     then written from the checkpoints.
 
-    defaults: what `identity` has for options that did not exist when the run was started.
     published: whether a folder holds all that `save` writes.
 
     Raises:
@@ -114,7 +112,7 @@ def resume(
         newest = _newest(run, shown.warn)
         checkpoint = checked_checkpoint(*newest) if newest else None
         if checkpoint:
-            _check_identity(checkpoint.facts.identity, now, run, shown, defaults or {})
+            _check_identity(checkpoint.facts.identity, now)
         result = read_result(run.path) if run.result.exists() else None
         if result and _is_complete(run, published(run.model), shown):
             return result
@@ -223,47 +221,18 @@ def _identity(
     return json.loads(json.dumps(whole, default=str))
 
 
-def _check_identity(
-    stored: dict[str, Any],
-    now: Mapping[str, Any],
-    run: RunFolder,
-    shown: Progress,
-    defaults: Mapping[str, Any],
-) -> None:
+def _check_identity(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Compare what a run was started with and what it is resumed with.
-
-    Options that did not exist when it was started had what is their default now.
 
     Raises:
         ConfigError: something has changed; every difference is named.
     """
-    tables = old_names.recipe({**stored.get("recipe", {}), "training": stored["training"]})
-    before = {**stored, "training": tables.pop("training")}
-    if "recipe" in stored:
-        before["recipe"] = tables
-    if before != stored:
-        shown.warn(
-            f"{run.path} was started by an earlier version of Regard: the result will be as good, "
-            "but not equal in every bit."
-        )
-    whole = {**defaults, "training": asdict(TrainingOptions(updates=1))}
-    before = _filled(before, whole)
-    if changes := differences(before, now):
+    if changes := differences(stored, json.loads(json.dumps(now))):
         raise ConfigError(
             "this run cannot be resumed, because what it was started with has changed:\n  "
             + "\n  ".join(changes)
             + "\nPut it back, or train into another folder."
         )
-
-
-def _filled(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Options, with defaults for those that are missing; lists stand for tuples, as in JSON."""
-    inner = {
-        name: _filled(value, defaults[name])
-        for name, value in options.items()
-        if isinstance(value, dict) and isinstance(defaults.get(name), Mapping)
-    }
-    return json.loads(json.dumps({**defaults, **options, **inner}))
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

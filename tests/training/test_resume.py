@@ -22,13 +22,11 @@ from regard.errors import CheckpointError, ConfigError
 from regard.training import (
     CheckpointOptions,
     Interrupted,
-    OptimizerOptions,
     Paused,
     ValidationOptions,
     resume,
     train,
 )
-from regard.training import run as starting
 from regard.training.checkpointing import Checkpointer
 from regard.training.counters_and_rng import restore_rng, rng_facts, rng_tensors
 from regard.training.interrupt import Stopped
@@ -374,19 +372,3 @@ def test_each_gpu_gets_its_own_generator_back(monkeypatch, stored, present):
     )
     restore_rng(tensors, facts)
     assert found == {device: states[device] for device in range(min(stored, present))}
-
-
-def test_a_run_from_before_an_option_existed_resumes_with_its_default(tmp_path, monkeypatch):
-    def without_options(identity, options, seed):
-        whole = real(identity, options, seed)
-        del whole["training"]["compile"], whole["training"]["optimizer"]["clip"]
-        return whole
-
-    real = starting._identity
-    with monkeypatch.context() as earlier:
-        earlier.setattr(starting, "_identity", without_options)
-        train(Toy(), options(), tmp_path / "run", show="none")
-    assert resume(Toy(), options(), tmp_path / "run", show="none").update
-    changed = options(optimizer=OptimizerOptions("adam", 0.01, clip=0.5))
-    with pytest.raises(ConfigError, match="training.optimizer.clip: was "):
-        resume(Toy(), changed, tmp_path / "run", show="none")
