@@ -2,7 +2,7 @@
 
 An LSTM without attention, an LSTM with attention and a Transformer read the same 800,000 target
 tokens of short sentences. Then they are compared on sentences that none of them has seen, and
-runs/demo/report.html shows what they learned and what they look at.
+runs/demo/report.html shows what they learned and what they attend to.
 
 Interrupted, it goes on where it was stopped; finished, it shows its results again. To train again,
 remove runs/demo. It ends with 1 where the best model stays under BLEU 30.
@@ -123,7 +123,7 @@ def pictures(models: dict[str, Any], words: Table) -> list[tuple[str, Picture]]:
     task = next(iter(models.values()))
     return [
         ("More unseen sentences, chosen", words),
-        ("What they look at", PictureColumn(tuple(looked_at(attentive)))),
+        ("What they attend to", PictureColumn(tuple(looked_at(attentive)))),
         ("Which word comes next", next_word(models)),
         ("How a sentence is searched", beam_tree(task)),
     ]
@@ -135,18 +135,18 @@ def has_attention(task: Any) -> bool:
 
 def looked_at(models: dict[str, Any]) -> list[Picture]:
     """The alignment of each model side by side, and below them every head of the first."""
-    aligned, seen_heads = [], []
+    aligned, grids = [], []
     for name, task in models.items():
-        with regard.look(task) as seen:
+        with regard.look(task) as attention:
             task.translate(list(LOOKED_AT))
-        seen_heads.append(heads := seen.heads())
+        grids.append(heads := attention.plot())
         last = heads.select(kind="cross", example=0).shown[-1]
         which = f"{name}: layer {last.layer}, mean of {len(last.heads)} heads"
         title = which if len(last.heads) > 1 else name
         aligned.append(Heatmap.of(mean(last.heads), last.queries, last.keys, title))
     sentence = f"The sentence: “{LOOKED_AT[0]}”"
     parts: list[Picture] = [Note((sentence, *ALIGNMENT)), PictureRow(tuple(aligned))]
-    return [*parts, Note(EVERY_HEAD), seen_heads[0]]
+    return [*parts, Note(EVERY_HEAD), grids[0]]
 
 
 def next_word(models: dict[str, Any]) -> Picture:

@@ -165,7 +165,7 @@ def test_look_prints_the_numbers_of_one_word_and_of_two_models(classifier):
     heads = [json.loads(done(*asked, "--layer", 2, "--head", head)) for head in (1, 2)]
     for word in ("film", "2"):  # the word, or its index
         found = json.loads(done(*asked, "--layer", 2, "--word", word))
-        assert found["word"] == "film" and found["columns"] == heads[0]["columns"]
+        assert found["token"] == "film" and found["columns"] == heads[0]["columns"]
         assert found["rows"] == ["head 1", "head 2", "mean"]
         one, other = (facts["weights"][2] for facts in heads)
         assert found["weights"][:2] == [one, other]

@@ -201,7 +201,7 @@ def look(
             picture, numbers = other.draw(chosen, named, text, decoding)
         output.write(picture, _page(picture, title), facts | numbers)
         return
-    from regard.visual.attention_of_text import word_weights
+    from regard.visual.attention_of_text import token_weights
 
     with _masked_heads(task, mask_heads or ()):
         record, answer = _record(task, text, decoding)
@@ -212,8 +212,8 @@ def look(
         picture = page = replace(both, title=title)
         facts["models"] = _numbers_of_models(both)
     elif selection.word is not None:
-        picture, numbers = word_weights(
-            record.heads(), selection.word, selection.kind, selection.layer, selection.head
+        picture, numbers = token_weights(
+            record.plot(), selection.word, selection.kind, selection.layer, selection.head
         )
         page, facts = _page(picture, title), facts | numbers
     else:
@@ -292,7 +292,7 @@ def _heads(
     """The mean of the selected heads, a page with all of them, and the numbers of the mean."""
     from regard.visual.attention_of_text import mean_weights
 
-    heads = replace(record.heads(), title=title, tokens=selection.tokens)
+    heads = replace(record.plot(), title=title, tokens=selection.tokens)
     picture, facts = mean_weights(heads, selection.kind, selection.layer, selection.head)
     return picture, heads.select(selection.kind, selection.layer), facts
 
@@ -399,8 +399,8 @@ def _comparison(
     """Models side by side: one layer, or the first and the last that all of them have."""
     from regard.visual import AttentionComparison
 
-    kind = selection.kind or next(iter(records.values())).heads().main_kind
-    last = min(max(p.layer for p in one.heads(kind).panels) for one in records.values())
+    kind = selection.kind or next(iter(records.values())).plot().main_kind
+    last = min(max(p.layer for p in one.plot(kind).panels) for one in records.values())
     layers = [selection.layer] if selection.layer is not None else sorted({1, last})
     return AttentionComparison.of(
         records, layers, kind=kind, head=selection.head, tokens=selection.tokens

@@ -102,16 +102,16 @@ def _attention(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
         return []
     inputs = task.attention_inputs(recipe)
     whole = next((one for one in inputs if not task.over_limit([one])), None)
-    with look(task) as seen, warnings.catch_warnings():
+    with look(task) as attention, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a truncated sample is good enough for a picture
         if whole is not None:
             task.predict([whole])
         elif (short := _excerpt(task, recipe)) is not None:
             run_encoder(task, [short])
-    if not seen.passes:
+    if not attention.passes:
         return []
-    heads = seen.heads()
-    return [("What it looks at", PictureColumn((Note((heads.text_of(0),)), heads)))]
+    heads = attention.plot()
+    return [("What it attends to", PictureColumn((Note((heads.text_of(0),)), heads)))]
 
 
 def _excerpt(task: TaskVerbs, recipe: Any) -> tuple[str, ...] | None:

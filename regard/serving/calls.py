@@ -109,7 +109,7 @@ def _attention(
     from regard.visual.attention_of_text import attention_of_text, mean_weights
 
     record, answer = attention_of_text(task, item)
-    heads = replace(record.heads(), tokens=tokens)
+    heads = replace(record.plot(), tokens=tokens)
     return {"source": item, "answer": answer, **mean_weights(heads, kind, layer, head)[1]}
 
 

@@ -9,7 +9,7 @@ __all__, __getattr__ = names_of(
     {
         "alignment": "AlignedToken Alignment alignment_of",
         "image_regions": "AttendedRegions attended_regions",
-        "attention_lines": "AttentionLines",
+        "attention_arcs": "AttentionArcs",
         "attention_record": "look run_encoder",
         "beam_tree": "BeamNode BeamTrace BeamTree",
         "compare_attention": "AttentionComparison",

@@ -147,12 +147,12 @@ def alignment_of(task: TaskVerbs, text: str, title: str = "", **options: Any) ->
     forms = [part for part in task.model.modules() if isinstance(part, AttentionFormStep)]
     hooks = [form.register_forward_hook(lambda *given: kept.append(given[2])) for form in forms]
     try:
-        with look(task) as seen:
+        with look(task) as attention:
             task.hypotheses([text], **options)
     finally:
         for hook in hooks:
             hook.remove()
-    panels = seen.heads(kind="cross").panels
+    panels = attention.plot(kind="cross").panels
     if len(panels) != 1:
         raise ConfigError(
             f"An alignment is of a model with one attention to its source, but this one has "

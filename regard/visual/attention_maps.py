@@ -205,7 +205,7 @@ def _recorded(
     part: of the model, whose attention alone is recorded; None: all of it.
     """
     answer = ""
-    with heads_masked_by_kind(task, masked), look(part or task, keep) as record, read_whole():
+    with heads_masked_by_kind(task, masked), look(part or task, keep) as attention, read_whole():
         if isinstance(task, LanguageModeling):
             ids, _ = task.decoding_inputs([text])
             task.read_ids(ids)
@@ -213,9 +213,9 @@ def _recorded(
             answer = task.predict([text])[0]
         else:
             run_encoder(task, [text])
-    if not record.passes:
+    if not attention.passes:
         raise ConfigError("The text is empty: there are no tokens to attend to.")
-    return record.passes[-1], answer
+    return attention.passes[-1], answer
 
 
 def _layers(one: ForwardPass) -> Iterator[tuple[RecordedAttention, int]]:

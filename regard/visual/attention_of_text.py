@@ -30,13 +30,13 @@ def attention_of_text(
             NaN.
     """
     answer = ""
-    with look(task) as record, read_whole():
+    with look(task) as attention, read_whole():
         if task.decodes:
             answer = task.predict([text], **(decoding or {}))[0]
         else:
             run_encoder(task, [text_or_pair(text, 0)])
-    _check_finite(record)
-    return record, answer
+    _check_finite(attention)
+    return attention, answer
 
 
 def mean_weights(
@@ -63,31 +63,31 @@ def mean_weights(
     }
 
 
-def word_weights(
+def token_weights(
     heads: HeadGrid,
-    word: str,
+    token: str,
     kind: str | None = None,
     layer: int | None = None,
     head: int | None = None,
 ) -> tuple[Picture, dict[str, Any]]:
-    """What a word attends to as a picture, and the same as plain values.
+    """What a token attends to as a picture, and the same as plain values.
 
     Args:
-        word: among the queries; or its index from 0, where no query is spelled like this number.
+        token: among the queries; or its index from 0, where no query is spelled like this number.
         kind, layer, head: as for `mean_weights`; without a head in one layer, each of its heads.
 
     Raises:
-        ConfigError: there are no such heads, or the word does not occur once.
+        ConfigError: there are no such heads, or the token does not occur once.
     """
     kind = kind or heads.main_kind
     shown = heads.select(kind, layer)
-    is_index = word.isdecimal() and word not in shown.by_words().panels[0].queries
-    weights = shown.word_weights(int(word) if is_index else word, head)
+    is_index = token.isdecimal() and token not in shown.shown[0].queries
+    weights = shown.token_weights(int(token) if is_index else token, head)
     return weights.picture(), {
         "kind": kind,
         "layers": [panel.layer for panel in shown.panels],
         "head": head,
-        "word": weights.word,
+        "token": weights.token,
         "rows": list(weights.rows),
         "columns": weights.keys,
         "weights": list(weights.rows.values()),

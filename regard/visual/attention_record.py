@@ -1,11 +1,12 @@
-"""`with regard.look(model) as record:` records the attention weights of a model.
+"""`with regard.look(model) as attention:` records the attention weights of a model.
 
 Attention capture selects the explicit computation of attention on the same weights; nothing else
 changes. The weights are kept as tensors on the CPU:
 
-    record.passes                     one for each forward pass of the model
-    one.attentions["decoder.3.cross"] one for each attention: its kind and weights (B, H, T, S)
-    one.source, one.target            the tokens of each row, where they are known
+    attention.plot()             every head of every layer, as an interactive picture
+    attention.passes             one for each forward pass of the model, with its `attentions`
+                                 ("decoder.3.cross": its kind and weights (B, H, T, S)), and the
+                                 tokens of its source and target, where they are known
 """
 
 from __future__ import annotations
@@ -111,10 +112,10 @@ class AttentionRecord:
         self.passes.append(self._next)
         self._next, self._announced = ForwardPass(), False
 
-    def heads(
+    def plot(
         self, kind: str | None = None, layer: int | None = None, example: int | None = None
     ) -> HeadGrid:
-        """Every recorded head, as a picture: `record.heads(layer=5).save("it.png")`.
+        """Every recorded head, as a picture: `attention.plot(layer=5).save("heads.html")`.
 
         kind: "encoder", "decoder", "cross" or "query".  layer: from 1.  example: a row of a batch,
         counted over all passes from 0.
@@ -126,19 +127,19 @@ class AttentionRecord:
 
         return HeadGrid.of(self.passes).select(kind, layer, example)
 
-    def from_word(
+    def for_token(
         self,
-        word: str | int,
+        token: str | int,
         layer: int | None = None,
         head: int | None = None,
         kind: str | None = None,
         example: int | None = None,
     ) -> Picture:
-        """What one word attends to: `record.from_word("it", layer=5).save("it.png")`.
+        """What one token attends to: `attention.for_token("it", layer=5).save("it.png")`.
 
-        See `HeadGrid.from_word`; `kind` and `example` as for `heads`.
+        See `HeadGrid.for_token`; `kind` and `example` as for `plot`.
         """
-        return self.heads(kind, example=example).from_word(word, layer=layer, head=head)
+        return self.plot(kind, example=example).for_token(token, layer=layer, head=head)
 
 
 @contextmanager
@@ -175,7 +176,7 @@ def run_encoder(
 ) -> None:
     """Run an encoder over texts in evaluation mode, so that their attention is recorded.
 
-    with regard.look(model) as record:
+    with regard.look(model) as attention:
         run_encoder(model, ["The animal didn't cross the street because it was too tired."])
 
     Args:

@@ -48,7 +48,7 @@ class AttentionComparison(Picture):
         AttentionComparison.of({"base": record, "tuned": other}, layers=[1, 6]).save("both.html")
 
         Args:
-            models: name -> what `regard.look` recorded, or its `heads()`.
+            models: name -> what `regard.look` recorded, or its `plot()`.
             layers: which, from 1; every model must have them.
             kind: which attention, where a model has several.
             example: which text, from 0, where several were recorded.
@@ -66,7 +66,7 @@ class AttentionComparison(Picture):
         for layer in layers:
             row = []
             for name, record in models.items():
-                grid = record if isinstance(record, HeadGrid) else record.heads()
+                grid = record if isinstance(record, HeadGrid) else record.plot()
                 panels = grid.select(kind, layer, example).panels
                 check_one({(panel.kind, panel.example) for panel in panels}, f"{name}: ")
                 row.append(replace(panels[0], name=name))

@@ -22,7 +22,7 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.visual.attention_lines import AttentionLines, index_of
+from regard.visual.attention_arcs import AttentionArcs, index_of
 from regard.visual.drawing import Drawing, clip, stack, tile, visible
 from regard.visual.forward_pass import ForwardPass, RecordedAttention, Tokens
 from regard.visual.heatmap import Heatmap
@@ -125,7 +125,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class HeadGrid(Picture):
-    """Attention of one or several texts; `select` chooses panels, `head` and `lines` one head.
+    """Attention of one or several texts; `select` chooses panels, `head` and `arcs` one head.
 
     Subwords are shown merged to words; a page can show them one by one, other pictures do so after
     `by_tokens`.
@@ -133,14 +133,14 @@ class HeadGrid(Picture):
 
     panels: tuple[Panel, ...]
     title: str = ""
-    view: str = "matrix"  # what the page shows first: "matrix" or "lines"
+    view: str = "matrix"  # what the page shows first: "matrix" or "arcs"
     tokens: bool = False  # whether subwords are shown, not merged
 
     def __post_init__(self) -> None:
         if not self.panels:
             raise ConfigError(
                 "`panels` must hold at least one layer of attention, but is empty. "
-                "Run the model inside `with regard.look(model) as record:`."
+                "Run the model inside `with regard.look(model) as attention:`."
             )
 
     @classmethod
@@ -192,13 +192,13 @@ class HeadGrid(Picture):
         one = self._one(**which)
         return Heatmap(one.head(number), one.queries, one.keys, f"{one.title}, head {number}")
 
-    def lines(
+    def arcs(
         self, focus: int | str | None = None, head: int | None = None, **which: Any
-    ) -> AttentionLines:
+    ) -> AttentionArcs:
         """What each token attends to, or one token (`focus`: "it"), in one head or their mean."""
         one = self._one(**which)
         title = f"{one.title}, {head_name(head)}"
-        return AttentionLines(
+        return AttentionArcs(
             one.head(head), one.queries, one.keys, title, index_of(focus, one.queries)
         )
 
@@ -215,25 +215,28 @@ class HeadGrid(Picture):
         """The panels as they are shown: between words, or between tokens."""
         return self.panels if self.tokens else self.by_words().panels
 
-    def from_word(self, word: str | int, head: int | None = None, **which: Any) -> Picture:
-        """What one word attends to, as lines and as numbers; see `word_weights`."""
-        return self.word_weights(word, head, **which).picture()
+    def for_token(self, token: str | int, head: int | None = None, **which: Any) -> Picture:
+        """What one token attends to, as arcs and as numbers; see `token_weights`."""
+        return self.token_weights(token, head, **which).picture()
 
-    def word_weights(self, word: str | int, head: int | None = None, **which: Any) -> WordWeights:
-        """The weights with which one word attends to each word.
+    def token_weights(
+        self, token: str | int, head: int | None = None, **which: Any
+    ) -> TokenWeights:
+        """The attention weights of one query token, for every key token.
 
         In one layer: each of its heads and their mean. Without a layer: each layer (the mean of its
-        heads, or one `head`) and the mean of the layers. The subwords of a word count as one.
+        heads, or one `head`) and the mean of the layers. The subwords of a word count as one token,
+        except after `by_tokens`.
 
         Args:
-            word: "it", or its index (from 0).
+            token: "it", or its index (from 0).
             head: from 1.
             which: kind, layer and example, as for `select`.
 
         Raises:
-            ConfigError: the word does not occur once, or several attentions or texts are selected.
+            ConfigError: the token does not occur once, or several attentions or texts are selected.
         """
-        panels = self.by_words().select(**which).panels
+        panels = self.select(**which).shown
         first = panels[0]
         check_one({(panel.kind, panel.example) for panel in panels})
         if len(panels) == 1 and head is None:
@@ -243,8 +246,8 @@ class HeadGrid(Picture):
             matrices = {f"layer {panel.layer}": panel.head(head) for panel in panels}
             title = first.title if len(panels) == 1 else first.attention
             title += f", {head_name(head)}"
-        query = index_of(word, first.queries, "word") or 0
-        return WordWeights(first.queries, first.keys, query, matrices, title)
+        query = index_of(token, first.queries, "token") or 0
+        return TokenWeights(first.queries, first.keys, query, matrices, title)
 
     def _one(self, **which: Any) -> Panel:
         panels = self.select(**which).shown
@@ -322,7 +325,7 @@ class HeadGrid(Picture):
             "unit": "tokens" if self.tokens else "words",
             "head": 0,
             "note": "Weights are shown to four decimals, stored to 0.00001. "
-            "A row without colour has nothing to attend to.",
+            "An empty row attends to no key.",
         }
 
     def text_of(self, example: int) -> str:
@@ -355,11 +358,11 @@ def head_name(head: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class WordWeights:
-    """What one word attends to, in each head of a layer or in each layer.
+class TokenWeights:
+    """What one token attends to, in each head of a layer or in each layer.
 
-    queries, keys: the words, T and S.
-    query: the index of the word.
+    queries, keys: the query and the key tokens, T and S.
+    query: the index of the query token.
     matrices: "head 1" or "layer 1" -> its weights (T, S).
     title: the attention.
     """
@@ -371,8 +374,8 @@ class WordWeights:
     title: str
 
     @property
-    def word(self) -> str:
-        """The word itself."""
+    def token(self) -> str:
+        """The query token itself."""
         return self.queries[self.query]
 
     @cached_property
@@ -391,16 +394,16 @@ class WordWeights:
         return named | {"mean": self.mean[self.query]}
 
     def picture(self) -> Picture:
-        """Lines of the mean, and the rows, where there are several."""
+        """Arcs of the mean, and the rows, where there are several."""
         unit = next(iter(self.matrices)).split()[0]  # "head" or "layer"
         several = len(self.matrices) > 1
         name = f"{self.title}, mean of the {unit}s" if several else self.title
-        lines = AttentionLines(self.mean, self.queries, self.keys, name, self.query)
+        arcs = AttentionArcs(self.mean, self.queries, self.keys, name, self.query)
         if not several:
-            return lines
-        name = f"what “{self.word}” looks at in each {unit}"
+            return arcs
+        name = f"attention weights of “{self.token}” in each {unit}"
         numbers = Heatmap(tuple(self.rows.values()), tuple(self.rows), self.keys, name)
-        return PictureColumn((lines, numbers), self.title)
+        return PictureColumn((arcs, numbers), self.title)
 
 
 def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, list[int]]:

@@ -99,9 +99,9 @@ def attended_regions(
         ConfigError: there is no such attention.
         DataError: the file is no image.
     """
-    with look(task) as record:
+    with look(task) as attention:
         caption = task.generate([image], **options)[0]
-    (one,) = record.passes
+    (one,) = attention.passes
     cross = {name: found for name, found in one.attentions.items() if found.kind == "cross"}
     name = layer or list(cross)[-1]
     if name not in cross:

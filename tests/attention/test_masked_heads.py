@@ -93,11 +93,11 @@ def test_a_head_mask_acts_alike_with_and_without_capture():
     model = bert()
     with torch.no_grad(), regard.heads_masked(model, SOME):
         fast = model.encode(TEXTS)
-        with regard.look(model) as seen:
+        with regard.look(model) as attention:
             explicit = model.encode(TEXTS)
     assert far(fast, explicit) < 1e-5
     assert far(fast, model.encode(TEXTS)) > 0.1
-    sites = list(seen.passes[0].attentions.values())
+    sites = list(attention.passes[0].attentions.values())
     assert not sites[0].weights[:, [0, 2]].any() and sites[0].weights[:, [1, 3]].any()
     assert not sites[2].weights.any()
 

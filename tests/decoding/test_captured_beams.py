@@ -105,8 +105,8 @@ class Following(GeneratorWrapper):
 
 def searched(model):
     """The hypotheses of a search, and the generator that followed it."""
-    with regard.look(model) as record, torch.no_grad():
-        follower = Following(model, record)
+    with regard.look(model) as attention, torch.no_grad():
+        follower = Following(model, attention)
         return Beam(size=4, n_best=3, max_tokens=9).run(
             follower, Sequences.of(SOURCES, 0)
         ), follower
@@ -114,9 +114,9 @@ def searched(model):
 
 def of_one_pass(model, source, target):
     """The weights of every cross-attention in a pass over one sentence alone: (H, T, S) by name."""
-    with regard.look(model) as record, torch.no_grad():
+    with regard.look(model) as attention, torch.no_grad():
         model(Sequences.of([source], 0), Sequences.full(torch.tensor([target])))
-    (one,) = record.passes
+    (one,) = attention.passes
     return {n: a.weights[0] for n, a in one.attentions.items() if a.kind == "cross"}
 
 
@@ -155,4 +155,4 @@ def test_the_steps_of_a_search_are_no_matrix_of_one_sentence():
     (attention,) = record.passes[0].attentions.values()
     assert [part.size(0) for part in attention.parts[:2]] == [1, 3]
     with pytest.raises(ConfigError, match="1 to 3 rows.*another hypothesis at each step"):
-        record.heads()
+        record.plot()

@@ -42,7 +42,7 @@ def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_pa
         page = (folder / "report.html").read_text()
         assert result.update == 2
         assert "eins zwei" in page and "one &lt;b&gt;two" in page and "<b>two" not in page
-        assert ("What it looks at" in page) is looks
+        assert ("What it attends to" in page) is looks
         assert (
             f"{sum(p.numel() for p in runs.load(folder).model.parameters()):,} parameters" in page
         )
@@ -56,7 +56,7 @@ def test_a_run_whose_first_validation_text_is_too_long_has_the_attention_of_the_
     recipe.write_text(RECIPE.format(model="transformer").replace("d_model = 16\n", limits))
     with pytest.warns(UserWarning, match="longer than 9 tokens"):
         folder, _ = runs.train(recipe, out=tmp_path / "run", show="none")
-    assert "What it looks at" in (folder / "report.html").read_text()
+    assert "What it attends to" in (folder / "report.html").read_text()
 
 
 TEXTS = ["a dog runs after a red ball .", "the old cat sleeps on a warm mat ."]
@@ -127,7 +127,7 @@ def test_the_report_of_a_fine_tuned_encoder_has_counts_texts_and_attention(
     assert f"{items.split()[1]} a second" in page
     assert "nats a token" not in page
     assert ("who sleeps ?" if task != "tagging" else "the old cat sleeps") in page
-    seen = page.partition("What it looks at")[2]
+    seen = page.partition("What it attends to")[2]
     assert f'"{looked}"' in seen and '"[SEP]"' in seen
     event = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     assert event[items.split()[1]] == int(items.split()[0])
@@ -139,6 +139,6 @@ def test_the_attention_in_a_report_is_over_a_text_as_the_data_have_it(start, tmp
     rows = [("a dog | runs | after", "1"), ("who | sleeps", "0")]
     options = dict(task="classification", model=start, max_length=60, epochs=1)
     folder = regard.train(train=rows, out=tmp_path / "run", show="none", **options).folder
-    page = (folder / "report.html").read_text().partition("What it looks at")[2]
+    page = (folder / "report.html").read_text().partition("What it attends to")[2]
     (tokens,) = json.loads(re.search(r'"labels":\s*(\[\[.*?\]\])', page)[1])
     assert tokens.count("[SEP]") == 1 and "runs" in tokens

@@ -282,12 +282,12 @@ def test_capture_and_head_masks_use_the_plain_step(use, runs):
     model = prepare(spread(MODELS["gpt2"]()), "bfloat16")
     plain = scores(model, inputs(model), (1, 1, 1))
     assert len(runs) == 4
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         looked = scores(model, inputs(model), (1, 1, 1))
     assert len(runs) == 4  # the explicit path
     assert_close(looked, plain)
-    pieces = [piece for site in seen.passes[0].attentions.values() for piece in site.parts]
-    assert len(seen.passes[0].attentions) == 3 and {piece.size(1) for piece in pieces} == {6}
+    pieces = [piece for site in attention.passes[0].attentions.values() for piece in site.parts]
+    assert len(attention.passes[0].attentions) == 3 and {piece.size(1) for piece in pieces} == {6}
     assert all(torch.allclose(piece.sum(-1), torch.ones(())) for piece in pieces)
     with heads_masked(model, {1: [1, 2]}):
         masked = scores(model, inputs(model), (1, 1, 1))

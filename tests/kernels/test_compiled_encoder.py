@@ -251,11 +251,11 @@ def test_capture_head_masks_and_training_use_the_plain_model(runs):
     runs.clear()
     with heads_masked(model, {1: [2]}):
         masked = encode(model, read)[read.keep]
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         looked_at = encode(model, read)[read.keep]
     model.train()
     encode(model, read)
-    assert not runs and len(seen.passes) == 1
+    assert not runs and len(attention.passes) == 1
     torch.testing.assert_close(looked_at, fast, rtol=0, atol=3e-2)
     assert (masked - fast).abs().max() > 0.1
 

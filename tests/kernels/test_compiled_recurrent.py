@@ -192,9 +192,9 @@ def test_capture_uses_the_plain_step_and_wrong_tokens_raise_an_error(use, steps)
     compiled = generator(model)
     whole, _ = compiled.step(tokens, state.copy())
     steps.clear()
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         looked, _ = compiled.step(tokens, state.copy())
-    assert not steps and seen.passes
+    assert not steps and attention.passes
     assert (looked - whole).abs().max() < 0.05 * whole.abs().max()
     with pytest.raises(IndexError):
         compiled.step(tokens + WORDS, state)

@@ -59,9 +59,9 @@ def test_attention_capture_uses_the_plain_model(use, monkeypatch):
     monkeypatch.setattr(CompiledGenerator, "_cache_agrees", lambda *asked, gives: True)
     encoder(model).encode(texts(5, 8))
     assert compiled == [1]
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         encoder(model).encode(texts(5, 8))
-    assert compiled == [1] and seen
+    assert compiled == [1] and attention
     use(None)
     encoder(model).encode(texts(5, 8))
     assert compiled == [1]

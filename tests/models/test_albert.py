@@ -68,14 +68,14 @@ def tiny(**options) -> Albert:
 
 def test_look_records_every_layer_of_a_shared_one():
     model, texts = tiny(layers=4, groups=2), batch(2)
-    with regard.look(model) as record:
+    with regard.look(model) as attention:
         model.encode(texts)
         model.encode(texts)
         model(texts)
-    assert [len(one.attentions) for one in record.passes] == [4, 4, 4]
-    first = [one.weights for one in record.passes[0].attentions.values()]
+    assert [len(one.attentions) for one in attention.passes] == [4, 4, 4]
+    first = [one.weights for one in attention.passes[0].attentions.values()]
     assert all(not torch.allclose(first[0], other) for other in first[1:])
-    grid = record.heads(layer=3)
+    grid = attention.plot(layer=3)
     assert {panel.layer for panel in grid.panels} == {3}
 
 

@@ -199,10 +199,10 @@ def test_states_and_gradients_equal_dense_attention_under_the_same_mask(dropout)
 
 def test_captured_attention_is_on_the_full_grid():
     ours, batch = ours_of(theirs()), texts(26, 17)
-    with regard.look(ours) as record:
+    with regard.look(ours) as attention:
         looked = ours.encode(batch)
     torch.testing.assert_close(ours.encode(batch)[batch.keep], looked[batch.keep])
-    for layer, one in enumerate(record.passes[0].attentions.values()):
+    for layer, one in enumerate(attention.passes[0].attentions.values()):
         assert one.weights.shape == (2, 3, 26, 26)
         grid = ours.mask(batch, layer).sparse.dense.grid.expand(2, 3, 26, 26)
         assert (one.weights[~grid] == 0).all() and (one.weights[grid] > 0).all()

@@ -251,7 +251,7 @@ def test_every_layer_is_drawn_by_the_pictures_of_attention():
     task = Translation(
         ConvSeq2Seq(ConvSeq2SeqConfig(tokenizer.vocab_size, **sizes, **special)), tokenizer
     )
-    with regard.look(task) as seen:
+    with regard.look(task) as attention:
         task.translate("the cat sat on a mat")
     for layer in (1, 2, 3):
-        assert "cat" in seen.heads(layer=layer, kind="cross").html()
+        assert "cat" in attention.plot(layer=layer, kind="cross").html()

@@ -114,14 +114,14 @@ def test_a_window_as_long_as_the_text_is_gpt2():
 def test_captured_weights_are_those_of_dense_and_of_local_layers_in_turn(kind, length):
     model = model_of(kind)
     texts = Sequences.full(ids(2, length))
-    with torch.no_grad(), regard.look(model) as seen:
+    with torch.no_grad(), regard.look(model) as attention:
         shown = model.encode(texts)
     with torch.no_grad():
         torch.testing.assert_close(shown, model.encode(texts), atol=1e-10, rtol=0)
     rows = torch.arange(length)
     causal = rows <= rows[:, None]
     local = causal & (rows > rows[:, None] - 4)
-    layers = list(seen.passes[-1].attentions.values())
+    layers = list(attention.passes[-1].attentions.values())
     assert len(layers) == 4
     for layer, allowed in zip(layers, (causal, local, causal, local), strict=True):
         (weights,) = layer.parts

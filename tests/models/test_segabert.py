@@ -290,9 +290,9 @@ def test_a_folder_predicts_embeds_and_shows_attention(folder, tmp_path):
     # The boundaries count: the same words in one sentence are another text.
     one, other = model.embed(["she smiled he left", "she smiled. he left"])
     assert not (one == other).all()
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         model.predict(LINES[0])
-    assert seen.heads(layer=1) is not None
+    assert attention.plot(layer=1) is not None
     regard.save(model, tmp_path / "saved")
     assert (regard.load(tmp_path / "saved").embed(LINES) == model.embed(LINES)).all()
     quantized = regard.load(folder, quantize="int8")

@@ -520,7 +520,7 @@ def test_a_prefix_stands_before_each_source_and_is_saved(folder, tmp_path):
 def test_all_three_kinds_of_attention_are_captured(folder):
     task = regard.load(folder)
     plain = task.hypotheses(["the house"], max_tokens=5)
-    with regard.look(task) as seen:
+    with regard.look(task) as attention:
         assert task.hypotheses(["the house"], max_tokens=5) == plain
     model = transformers.T5ForConditionalGeneration.from_pretrained(
         folder, attn_implementation="eager"
@@ -534,7 +534,7 @@ def test_all_three_kinds_of_attention_are_captured(folder):
         "cross": out.cross_attentions,
     }
     for kind, layers in wanted.items():
-        found = [one for one in seen.passes[-1].attentions.values() if one.kind == kind]
+        found = [one for one in attention.passes[-1].attentions.values() if one.kind == kind]
         for one, other in zip(found, layers, strict=True):
             torch.testing.assert_close(torch.cat(one.parts), other, atol=1e-5, rtol=1e-5)
 

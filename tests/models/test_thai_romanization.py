@@ -116,9 +116,9 @@ def test_a_model_outside_of_the_package_is_saved_batched_searched_and_looked_int
     for beams in (1, 3):
         found = again.translate(texts, beams=beams, max_tokens=5)
         assert found == [task.translate(text, beams=beams, max_tokens=5) for text in texts]
-    with regard.look(again) as record:
+    with regard.look(again) as attention:
         (best,) = again.hypotheses(["ค 1ง"], beams=1, max_tokens=5)
     written = [TARGET.index(task.tokenizer.token(id)) for id in best[0].tokens]
     _, wanted = Published(1).decode("ค 1ง", [1, *written][: len(written)])
-    found = torch.as_tensor(record.heads(kind="cross").panels[0].head(None))
+    found = torch.as_tensor(attention.plot(kind="cross").panels[0].head(None))
     torch.testing.assert_close(found[: len(written)].double(), wanted, atol=1e-6, rtol=0)

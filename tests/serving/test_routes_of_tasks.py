@@ -60,7 +60,7 @@ def test_tags_of_texts_and_of_words_equal_those_of_the_task(service):
 def test_attention_is_what_was_captured(service, name):
     record, answer = attention_of_text(task_of(service, name), TEXTS[1])
     chosen = {"layer": 1, "head": 2, "tokens": True}
-    expected = record.heads(record.heads().main_kind, 1).panels[0]
+    expected = record.plot(record.plot().main_kind, 1).panels[0]
     found = result(service, "/look", {"model": name, "texts": TEXTS[1], **chosen})["result"]
     assert found["weights"] == near([list(row) for row in expected.head(2)])
     assert (found["layers"], found["head"], found["answer"]) == ([1], 2, answer)

@@ -175,14 +175,14 @@ def roots(coded):
 
 
 def record_of(task, text):
-    with regard.look(task) as record:
+    with regard.look(task) as attention:
         if task.input_format is not None:
             run_encoder(task, [text])
         elif task.name == "translation":
             task.translate(text)
         else:
             task.read_ids(task.prompt_ids([text]))
-    return record.passes[-1]
+    return attention.passes[-1]
 
 
 @pytest.mark.parametrize("name", ["tagging", "translation", "language-modeling-gpt2"])

@@ -273,6 +273,6 @@ def test_a_trained_model_is_saved_with_how_it_is_evaluated(trained):
     assert "|target:6|memory:20|" in found.signature
     assert task.generate("the cat", max_tokens=30).startswith("the cat")
     assert task.embed(["the cat", "a dog"]).shape == (2, 8)
-    with regard.look(task) as seen:
+    with regard.look(task) as attention:
         task.generate("the cat sat", max_tokens=3)
-    assert seen.heads(layer=2) is not None
+    assert attention.plot(layer=2) is not None

@@ -184,14 +184,14 @@ def test_a_text_that_the_limit_ends_is_captured_as_far_as_it_was_read(kind):
     else:
         task = Translation(model_of(tokenizer, positions=kind, max_length=6), tokenizer)
     never_ends = dict(suppress_tokens=[task.model.config.eos])
-    with regard.look(task) as seen:
+    with regard.look(task) as attention:
         ((found,),) = task.hypotheses(TEXTS[1:2], **never_ends)
     assert len(found.tokens) == 6 and not found.finished
-    (panel,) = {tuple(panel.queries) for panel in seen.heads(kind="cross").panels}
+    (panel,) = {tuple(panel.queries) for panel in attention.plot(kind="cross").panels}
     assert len(panel) == 6
-    with regard.look(task) as seen:
+    with regard.look(task) as attention:
         task.hypotheses(TEXTS[1:2], **never_ends, max_tokens=5)
-    assert len(seen.heads(kind="cross").panels[0].queries) == 6
+    assert len(attention.plot(kind="cross").panels[0].queries) == 6
 
 
 # ---- outputs as long as the model reads ------------------------------------------------------

@@ -138,9 +138,9 @@ def test_attention_is_captured_during_a_search_and_changes_nothing(run, method):
 
 def test_the_attention_of_a_translation_is_recorded_with_its_words(run):
     task = regard.load(run)
-    with regard.look(task) as seen:
+    with regard.look(task) as attention:
         texts = task.generate(["one two three"])
-    (panel,) = seen.heads().panels
+    (panel,) = attention.plot().panels
     assert len(panel.queries) >= len(texts[0].split()) and "one" in panel.keys
 
 

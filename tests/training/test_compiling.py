@@ -91,9 +91,9 @@ def test_compiled_blocks_have_the_same_gradients(anywhere, name):
 def test_capture_and_head_gating_use_the_plain_blocks(anywhere):
     model = MODELS["gpt2"]().train()
     compiled = compiling.compiled_blocks(model, torch.device("cpu"))
-    with regard.look(model) as seen, compiling.compiling(compiled):
+    with regard.look(model) as attention, compiling.compiling(compiled):
         model(texts().ids)
-    assert len(seen.passes[0].attentions) == 3
+    assert len(attention.passes[0].attentions) == 3
     with heads_masked(model, {1: [1]}), compiling.compiling(compiled):
         assert all("forward" not in vars(block) for block in blocks_of(model))
 

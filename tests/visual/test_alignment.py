@@ -40,9 +40,9 @@ def shapes(picture, kind, color=None):
 def test_soft_alignment_is_the_recorded_attention_without_marks():
     task = translator()
     picture = alignment_of(task, TEXT, max_tokens=4)
-    with look(task) as seen:
+    with look(task) as attention:
         task.hypotheses([TEXT], max_tokens=4)
-    (panel,) = seen.heads().panels
+    (panel,) = attention.plot().panels
     assert picture.weights == panel.heads[0] and picture.columns == panel.keys
     assert set(picture.tokens) == {AlignedToken()} and len(picture.tokens) == len(picture.rows)
     assert not shapes(picture, Circle) and not shapes(picture, Rect, "good")

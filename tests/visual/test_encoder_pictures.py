@@ -32,7 +32,7 @@ from regard.visual import (
     run_encoder,
     vocabulary_statistics,
 )
-from regard.visual.attention_of_text import word_weights
+from regard.visual.attention_of_text import token_weights
 from regard.visual.merge_subwords import merged, words_of
 
 IT = "The animal didn't cross the street because it was too tired."
@@ -95,11 +95,11 @@ def test_captured_heads_equal_those_of_transformers(tmp_path, input_format):
             input_ids=batch.ids, attention_mask=batch.keep.long(), token_type_ids=batch.segments,
             output_attentions=True,
         ).attentions  # fmt: skip
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         run_encoder(model, texts, input_format)
     for layer in (1, 2, 3):
         for example, count in enumerate(batch.lengths.tolist()):
-            (panel,) = seen.heads(layer=layer, example=example).panels
+            (panel,) = attention.plot(layer=layer, example=example).panels
             assert panel.kind == "encoder" and panel.queries == panel.keys
             expected = judge[layer - 1][example, :, :count, :count]
             torch.testing.assert_close(torch.tensor(panel.heads), expected, atol=1e-5, rtol=1e-4)
@@ -108,16 +108,16 @@ def test_captured_heads_equal_those_of_transformers(tmp_path, input_format):
 
 def test_padding_is_not_shown_where_no_tokens_are_known():
     model = bert()
-    with regard.look(model) as seen, torch.no_grad():
+    with regard.look(model) as attention, torch.no_grad():
         model.encode(Sequences.of([[5, 6, 7, 8], [9, 4], [3]], 0))
-    sizes = [(len(panel.queries), len(panel.keys)) for panel in seen.heads(layer=2).panels]
+    sizes = [(len(panel.queries), len(panel.keys)) for panel in attention.plot(layer=2).panels]
     assert sizes == [(4, 4), (2, 2), (1, 1)]
 
 
 def test_each_call_of_the_encoder_is_recorded_as_a_pass():
     model = EncoderWithHeads(bert(), {"tags": bert().new_head("tags", 3)})
     texts = Sequences.of([[5, 6, 7]], 0)
-    with regard.look(model) as seen, torch.no_grad():
+    with regard.look(model) as attention, torch.no_grad():
         model(texts)
         model.scores("tags", texts)
         label([["a", "b", "c"]])
@@ -125,7 +125,7 @@ def test_each_call_of_the_encoder_is_recorded_as_a_pass():
         model.encoder.encode(texts)
         label([["d", "e", "f"]])
         model(texts)
-    first = [heads.queries[0] for heads in seen.heads(layer=1).panels]
+    first = [heads.queries[0] for heads in attention.plot(layer=1).panels]
     assert first == ["0", "0", "a", "0", "d"]
 
 
@@ -134,7 +134,7 @@ def test_the_attention_of_causal_models_is_recorded(input_format):
 
     torch.manual_seed(0)
     model = GPT2(GPT2Config(vocab_size=40, d_model=16, heads=4, layers=2, max_length=32)).eval()
-    with regard.look(EncoderWithHeads(model, {})) as seen:
+    with regard.look(EncoderWithHeads(model, {})) as attention:
         run_encoder(
             EncoderWithHeads(model, {}),
             ["It was tired.", "It ran because it was tired."],
@@ -145,23 +145,23 @@ def test_the_attention_of_causal_models_is_recorded(input_format):
             for _ in range(2):
                 _, state = model.step(tokens, state)
             model.encode(Sequences.of([[5, 6, 7]], 0))
-    panels = {panel.example: panel for panel in seen.heads(layer=2).panels}
+    panels = {panel.example: panel for panel in attention.plot(layer=2).panels}
     assert [(len(one.queries), len(one.keys)) for one in panels.values()] == [
         (7, 7), (10, 10), (4, 4), (3, 3)
     ]  # fmt: skip
     assert panels[0].queries[:3] == ("[CLS]", "it", "was")
-    lines, _ = seen.from_word("ran", layer=2, example=1).parts
-    assert lines.weights[lines.focus][3:] == (0.0,) * 6  # what stands behind is not seen
+    arcs, _ = attention.for_token("ran", layer=2, example=1).parts
+    assert arcs.weights[arcs.focus][3:] == (0.0,) * 6  # what stands behind is not seen
 
 
 def test_pruned_heads_keep_their_numbers_on_the_page():
     model = bert()
     regard.prune_heads(model, {1: [1, 3], 2: [1, 2, 3, 4]})
-    with regard.look(model) as seen, torch.no_grad():
+    with regard.look(model) as attention, torch.no_grad():
         model.encode(Sequences.of([[5, 6, 7]], 0))
-    heads = seen.heads()
+    heads = attention.plot()
     assert [(panel.layer, len(panel.heads)) for panel in heads.panels] == [(1, 2), (3, 4)]
-    assert [one.title[-6:] for one in seen.heads(layer=1).heatmaps()] == ["head 2", "head 4"]
+    assert [one.title[-6:] for one in attention.plot(layer=1).heatmaps()] == ["head 2", "head 4"]
     torch.testing.assert_close(
         torch.tensor(heads.head(4, layer=1).weights), torch.tensor(heads.panels[0].heads[1])
     )
@@ -237,62 +237,62 @@ def test_merged_attention_is_the_mean_over_queries_and_the_sum_over_keys():
 
 def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_format, tmp_path):
     model = bert()
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         run_encoder(model, ["The animal was tired because it ran."], input_format)
-    panel = seen.heads(layer=2).by_words().panels[0]
+    panel = attention.plot(layer=2).by_words().panels[0]
     assert panel.queries == ("[CLS]", *"the animal was tired because it ran .".split(), "[SEP]")
-    lines, each = seen.from_word("it", layer=2).parts
+    arcs, each = attention.for_token("it", layer=2).parts
     position = panel.queries.index("it")
     rows = torch.tensor(panel.heads)[:, position]
     torch.testing.assert_close(torch.tensor(each.weights[:-1]), rows)
     torch.testing.assert_close(torch.tensor(each.weights[-1]), rows.mean(0))
-    torch.testing.assert_close(torch.tensor(lines.weights[position]), rows.mean(0))
-    assert each.rows == ("head 1", "head 2", "head 3", "head 4", "mean") and lines.focus == position
-    _, by_layer = seen.from_word("Tired").parts
+    torch.testing.assert_close(torch.tensor(arcs.weights[position]), rows.mean(0))
+    assert each.rows == ("head 1", "head 2", "head 3", "head 4", "mean") and arcs.focus == position
+    _, by_layer = attention.for_token("Tired").parts
     assert by_layer.rows == ("layer 1", "layer 2", "layer 3", "mean")
     assert by_layer.columns == panel.keys
-    one = seen.from_word("it", layer=2, head=3)
+    one = attention.for_token("it", layer=2, head=3)
     torch.testing.assert_close(torch.tensor(one.weights[position]), rows[2])
-    for picture in (one, seen.from_word("it"), seen.from_word(6, layer=1)):
+    for picture in (one, attention.for_token("it"), attention.for_token(6, layer=1)):
         for suffix in ("png", "html", "txt"):
             assert picture.save(tmp_path / f"it.{suffix}").stat().st_size > 200
         assert widest(picture.text(80)) <= 80
     with pytest.raises(ConfigError, match="'cat' occurs nowhere"):
-        seen.from_word("cat", layer=1)
+        attention.for_token("cat", layer=1)
     with pytest.raises(ConfigError, match="`layer` must be one of"):
-        seen.from_word("it", layer=4)
+        attention.for_token("it", layer=4)
     with regard.look(model) as two:
         run_encoder(model, ["It ran.", "It was."], input_format)
     with pytest.raises(ConfigError, match=r"one \(kind, example\) must be chosen of"):
-        two.from_word("it")
+        two.for_token("it")
 
 
 @pytest.mark.parametrize(("layer", "head"), [(2, None), (2, 3), (None, None), (None, 1)])
 def test_the_numbers_of_a_word_are_those_of_the_recorded_weights(layer, head, input_format):
     model = bert()
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         run_encoder(model, ["The animal was tired because it ran."], input_format)
-    heads = seen.heads()
+    heads = attention.plot()
     panels = [one for one in heads.by_words().panels if layer in (None, one.layer)]
     recorded = torch.stack([torch.tensor(one.heads)[:, 6] for one in panels])  # (L, H, S)
     of_one = recorded.mean(1) if head is None else recorded[:, head - 1]
     expected = recorded[0] if (layer, head) == (2, None) else of_one
     if len(expected) > 1:
         expected = torch.cat([expected, expected.mean(0, keepdim=True)])
-    _, numbers = word_weights(heads, "it", layer=layer, head=head)
+    _, numbers = token_weights(heads, "it", layer=layer, head=head)
     torch.testing.assert_close(torch.tensor(numbers["weights"]), expected)
-    assert len(numbers["rows"]) == len(expected) and numbers["word"] == "it"
+    assert len(numbers["rows"]) == len(expected) and numbers["token"] == "it"
     assert numbers["columns"] == panels[0].keys
-    computed = heads.word_weights("it", head, **({} if layer is None else {"layer": layer}))
+    computed = heads.token_weights("it", head, **({} if layer is None else {"layer": layer}))
     assert list(computed.rows.values()) == numbers["weights"]
 
 
 def test_in_a_trained_encoder_it_attends_to_the_animal(minilm):
     model, input_format = minilm
-    with regard.look(model) as seen:
+    with regard.look(model) as attention:
         run_encoder(model, [IT], input_format)
-    lines, _ = seen.from_word("it", layer=5).parts
-    row = dict(zip(lines.keys, lines.weights[lines.focus], strict=True))
+    arcs, _ = attention.for_token("it", layer=5).parts
+    row = dict(zip(arcs.keys, arcs.weights[arcs.focus], strict=True))
     assert max((word for word in row if word != "[CLS]"), key=row.get) == "animal"
     assert row["animal"] > 2 * row["street"]
 
@@ -302,20 +302,20 @@ def test_in_a_trained_encoder_it_attends_to_the_animal(minilm):
 
 def test_a_comparison_shows_each_model_with_its_own_tokens(input_format, tmp_path):
     first, second = bert(), bert(1, heads=2, layers=4)
-    with regard.look(first) as seen:
+    with regard.look(first) as attention:
         run_encoder(first, ["It was tired."], input_format)
     with regard.look(second) as other, torch.no_grad():
         label([["It", "was", "tir", "ed", "<b>"]])
         second.encode(Sequences.of([[5, 6, 7, 8, 9]], 0))
     both = AttentionComparison.of(
-        {"one": seen, "two & more": other.heads()}, [1, 3], title="side by side"
+        {"one": attention, "two & more": other.plot()}, [1, 3], title="side by side"
     )
     page = both.html()
     data = embedded(page)
     assert [(d["panels"][0]["name"], d["panels"][0]["layer"]) for d in data] == [
         ("one", 1), ("two & more", 1), ("one", 3), ("two & more", 3)
     ]  # fmt: skip
-    given = torch.tensor(other.heads(layer=3).panels[0].heads).flatten()
+    given = torch.tensor(other.plot(layer=3).panels[0].heads).flatten()
     assert (torch.tensor(weights(data[3]["panels"][0])) - given).abs().max() < 1e-5
     assert data[1]["labels"][0] == ["It", "was", "tir", "ed", "<b>"]
     assert scripts(page) == 8 and addresses(page) == []
@@ -325,14 +325,14 @@ def test_a_comparison_shows_each_model_with_its_own_tokens(input_format, tmp_pat
     ]  # fmt: skip
     assert maps[0][0].largest == maps[0][1].largest  # one colour scale a layer
     torch.testing.assert_close(
-        torch.tensor(maps[1][1].weights), torch.tensor(other.heads(layer=3).panels[0].heads).mean(0)
+        torch.tensor(maps[1][1].weights), torch.tensor(other.plot(layer=3).panels[0].heads).mean(0)
     )
-    one = AttentionComparison.of({"one": seen, "two": other}, [2], head=2)
-    assert one.heatmaps()[0][0].weights == seen.heads().head(2, layer=2).weights
+    one = AttentionComparison.of({"one": attention, "two": other}, [2], head=2)
+    assert one.heatmaps()[0][0].weights == attention.plot().head(2, layer=2).weights
     for suffix in ("png", "svg", "txt"):
         assert both.save(tmp_path / f"two.{suffix}").stat().st_size > 1000
     with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2, 3\], but is 4"):
-        AttentionComparison.of({"two": other, "one": seen}, [4])
+        AttentionComparison.of({"two": other, "one": attention}, [4])
     with pytest.raises(ConfigError, match="one is empty"):
         AttentionComparison.of({}, [1])
 

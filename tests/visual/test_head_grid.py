@@ -103,8 +103,8 @@ def test_one_head_and_the_mean_of_the_heads_are_pictures():
     given = random_heads(4, 3, 3)
     heads = HeadGrid((Panel.of("encoder", 1, given, SOURCE, SOURCE),))
     torch.testing.assert_close(torch.tensor(heads.head(3).weights), given[2])
-    torch.testing.assert_close(torch.tensor(heads.lines().weights), given.mean(0))
-    assert heads.lines("Tier", head=2).focus == 1
+    torch.testing.assert_close(torch.tensor(heads.arcs().weights), given.mean(0))
+    assert heads.arcs("Tier", head=2).focus == 1
 
 
 def test_all_heads_are_saved_in_every_format(tmp_path):
@@ -129,28 +129,28 @@ def test_recorded_heads_have_the_tokens_as_labels():
     target = torch.tensor([[1, 8, 9], [1, 10, 0]])
     words = [["das", "Tier", "</s>"], ["ja", "</s>"]]
     said = [["<s>", "the", "animal", "</s>"], ["<s>", "yes", "</s>"]]
-    with regard.look(transformer) as seen, torch.no_grad():
+    with regard.look(transformer) as attention, torch.no_grad():
         label(words, said)
         transformer(source, Sequences.full(target))
-    heads = seen.heads()
+    heads = attention.plot()
     assert len(heads.panels) == 2 * (2 + 3 + 3)
     by = {(panel.kind, panel.layer, panel.example): panel for panel in heads.panels}
     short = by["cross", 3, 1]
     assert (short.queries, short.keys) == (("yes", "</s>"), ("ja", "</s>"))
     assert by["decoder", 1, 1].queries == by["decoder", 1, 1].keys == ("<s>", "yes")
     assert by["encoder", 2, 0].queries == ("das", "Tier", "</s>")
-    site = [s for s in seen.passes[0].attentions.values() if s.kind == "cross"][2]
+    site = [s for s in attention.passes[0].attentions.values() if s.kind == "cross"][2]
     torch.testing.assert_close(torch.tensor(short.heads), site.weights[1, :, :2, :2])
     for panel in heads.panels:  # padding cut off, every row is a distribution
         assert torch.tensor(panel.heads).sum(-1).allclose(torch.ones(()), atol=1e-5)
-    assert [p.layer for p in seen.heads(kind="cross", layer=2).panels] == [2, 2]
+    assert [p.layer for p in attention.plot(kind="cross", layer=2).panels] == [2, 2]
 
 
 def test_without_tokens_positions_are_numbered():
     transformer = model()
-    with regard.look(transformer) as seen, torch.no_grad():
+    with regard.look(transformer) as attention, torch.no_grad():
         transformer(Sequences.of([[5, 6, 2]], 0), Sequences.of([[1, 8]], 0))
-    panel = seen.heads(kind="cross", layer=1).panels[0]
+    panel = attention.plot(kind="cross", layer=1).panels[0]
     assert (panel.queries, panel.keys) == (("0", "1"), ("0", "1", "2"))
 
 
@@ -169,7 +169,7 @@ press(0, '[data-value="encoder"]'); press(0, '[data-layer="2"][data-head="1"]');
 where(0); where(1);
 point(0, .17, .5);
 point(1, .9, .9);
-press(1, '[data-value="lines"]');
+press(1, '[data-value="arcs"]');
 said.push(root(1).querySelectorAll("svg path").length);
 document.getElementById("probe").textContent = said.join("\\n");
 </script>"""

@@ -14,7 +14,7 @@ from rich.console import Console
 from visual_pages import SAVAGE, addresses, scripts, widest
 
 from regard.errors import ConfigError, MissingExtra
-from regard.visual import AttentionLines, Heatmap
+from regard.visual import AttentionArcs, Heatmap
 from regard.visual.drawing import Raster, png_bytes
 
 WEIGHTS = [[0.25, 0.5, 0.25], [0.0, 0.0, 0.0], [0.125, 0.0625, 0.8125]]
@@ -218,14 +218,14 @@ def test_png_bytes_are_read_back_by_another_decoder(tmp_path):
 
 
 def test_lines_of_one_query_have_their_weights():
-    picture = AttentionLines.of(WEIGHTS, ROWS, COLUMNS, focus="sat")
+    picture = AttentionArcs.of(WEIGHTS, ROWS, COLUMNS, focus="sat")
     assert re.findall(r">(0\.\d{3})</text>", picture.svg()) == ["0.125", "0.062", "0.812"]
     shown = re.findall(r"^  (\w+) +([\d.]+)", picture.text(), re.M)
     assert shown == [("saß", "0.8125"), ("die", "0.1250"), ("Katze", "0.0625")]
 
 
 def test_lines_fade_with_the_weight():
-    svg = AttentionLines.of([[0.2, 0.4, 0.001]], ["a"], ["x", "y", "z"]).svg()
+    svg = AttentionArcs.of([[0.2, 0.4, 0.001]], ["a"], ["x", "y", "z"]).svg()
     assert [float(x) for x in re.findall(r'stroke-opacity="([\d.]+)"', svg)] == [0.5, 1.0]
 
 
@@ -233,6 +233,6 @@ def test_a_focus_that_occurs_twice_or_nowhere_raises_an_error():
     words = ["it", "is", "it"]
     for word, where in (("it", "at 0, 2"), ("its", "nowhere")):
         with pytest.raises(ConfigError, match=where):
-            AttentionLines.of(WEIGHTS, words, COLUMNS, focus=word)
-    assert AttentionLines.of(WEIGHTS, ["▁it", "Ġis", "the</w>"], COLUMNS, focus="the").focus == 2
-    assert AttentionLines.of(WEIGHTS, words, COLUMNS, focus=-1).focus == 2
+            AttentionArcs.of(WEIGHTS, words, COLUMNS, focus=word)
+    assert AttentionArcs.of(WEIGHTS, ["▁it", "Ġis", "the</w>"], COLUMNS, focus="the").focus == 2
+    assert AttentionArcs.of(WEIGHTS, words, COLUMNS, focus=-1).focus == 2

@@ -13,8 +13,8 @@ from test_run_report import EVENTS, LSTM, TRANSFORMER
 from visual_pages import SAVAGE, addresses, in_browser
 
 from regard.visual import (
+    AttentionArcs,
     AttentionComparison,
-    AttentionLines,
     BeamNode,
     BeamTree,
     ComparedModel,
@@ -87,7 +87,7 @@ def pictures() -> dict[str, PictureColumn | HeadGrid]:
         "heads": heads(title="model: “text”"),
         "heatmap": wide,
         "large heatmap": Heatmap.of(torch.rand(60, 60), title="many cells"),
-        "lines": AttentionLines.of(torch.rand(3, 40), "abc", WORDS, 1, "lines"),
+        "lines": AttentionArcs.of(torch.rand(3, 40), "abc", WORDS, 1, "lines"),
         "tree": BeamTree.of(nodes, "a deep tree"),
         "distribution": Distribution.of([0.5, 0.5], ["a", "b" * 40], title="next"),
         "inputs": inputs,
@@ -223,7 +223,7 @@ def test_drawings_of_attention_are_by_words_unless_tokens_are_asked_for():
         tokens = torch.tensor(by_tokens.weights)
         column = tokens[:, 4:7].sum(1)
         assert by_words.weights[3][3] == pytest.approx(column[4:7].mean().item(), abs=1e-6)
-    assert grid.lines("playing").focus == 1 and grid.by_tokens().lines("the").focus == 3
+    assert grid.arcs("playing").focus == 1 and grid.by_tokens().arcs("the").focus == 3
 
 
 MERGED = """%s<pre id="probe"></pre><script>

@@ -38,9 +38,9 @@ def test_both_streams_are_recorded_with_their_tokens():
     torch.manual_seed(0)
     model = Xlnet(XlnetConfig(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=2, **ids))
     task = LanguageModeling(model.eval(), tokenizer)
-    with regard.look(task) as seen:
+    with regard.look(task) as attention:
         task.generate("the cat sat", max_tokens=1)
-    content, query = (seen.heads(kind, layer=2).panels[0] for kind in ("encoder", "query"))
+    content, query = (attention.plot(kind, layer=2).panels[0] for kind in ("encoder", "query"))
     text = list(content.keys)
     assert text[:3] == ["the", "cat", "sat"] and list(query.keys) == list(content.queries) == text
     assert list(query.queries) == [*text[1:], "…"]

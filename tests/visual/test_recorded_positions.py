@@ -44,10 +44,10 @@ def word(number: int) -> str:
 
 
 def panels_of(model: Any, rows: list[list[int]]) -> list[Panel]:
-    with regard.look(model) as seen, torch.no_grad():
+    with regard.look(model) as attention, torch.no_grad():
         model.label_texts(rows, word)
         model.encode(Sequences.of(rows, 0))
-    return list(seen.heads().panels)
+    return list(attention.plot().panels)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -76,13 +76,13 @@ def test_heads_of_a_batch_are_those_of_each_text_alone(name):
 def test_the_keys_of_a_memory_stand_before_the_tokens(name, known):
     model, state = small(name), None
     parts = TEXTS[0][:4], TEXTS[0][4:]
-    with regard.look(model) as seen, torch.no_grad():
+    with regard.look(model) as attention, torch.no_grad():
         state = model.empty(1, torch.float32)
         for part in parts:
             if known:
                 label(target=[list(map(word, part))])
             state = model(torch.tensor([part]), state).state
-    for panel in seen.heads(example=1).panels:
+    for panel in attention.plot(example=1).panels:
         names = tuple(map(word, parts[1])) if known else ("0", "1")
         before = len(panel.keys) - len(names)
         assert panel.keys == (*(f"[{n - before}]" for n in range(before)), *names)
@@ -99,8 +99,8 @@ def test_a_prompt_that_was_read_before_stands_before_the_tokens():
     model = small("gpt2")
     with torch.no_grad():
         _, state = model.step(torch.tensor([[5, 6, 7]]), model.empty(1, torch.float32))
-        with regard.look(model) as seen:
+        with regard.look(model) as attention:
             for number in (8, 9):
                 _, state = model.step(torch.tensor([[number]]), state)
-    panel = seen.heads().panels[0]
+    panel = attention.plot().panels[0]
     assert panel.queries == ("0", "1") and panel.keys == ("[-3]", "[-2]", "[-1]", "0", "1")

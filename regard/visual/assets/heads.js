@@ -122,9 +122,9 @@
       const kinds = [...new Set(this.panels.map((panel) => panel.kind))];
       this.choices = [
         this.choice(bar, "attention", "kind", kinds.map((kind) => [kind, KINDS[kind] ?? kind])),
-        this.choice(bar, "view", "view", [["matrix", "matrix"], ["lines", "lines"]]),
+        this.choice(bar, "view", "view", [["matrix", "matrix"], ["arcs", "arcs"]]),
         this.choice(bar, "unit", "unit", this.merges ? [["words", "words"], ["tokens", "tokens"]] : []),
-        this.choice(bar, "full colour", "scale", [["own", "head’s largest"], ["one", "1"]]),
+        this.choice(bar, "full colour", "scale", [["own", "largest weight of the head"], ["one", "1"]]),
       ];
       const body = element("div", this.root, { class: "rg-body" });
       this.overview = element("div", body, { class: "rg-overview" });
@@ -241,7 +241,7 @@
       this.stage.setAttribute("aria-label", `${this.where.textContent}; arrow keys read the weights`);
       this.stage.onpointermove = this.stage.onpointerleave = null;
       if (this.view === "matrix") this.matrix();
-      else this.lines();
+      else this.arcs();
       this.idle();
     }
 
@@ -262,7 +262,7 @@
     best(query) {
       const { weights, keys } = this.now, row = weights.subarray(query * keys.length, (query + 1) * keys.length);
       const order = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 4);
-      this.said.append(" looks at ");
+      this.said.append(" attends to ");
       order.forEach((key, i) => {
         if (i) this.said.append(", ");
         element("b", this.said, {}, keys[key]);
@@ -274,7 +274,8 @@
     idle() {
       if (this.pinned !== null && this.pinned < this.now.queries.length) this.say(this.pinned, null);
       else this.said.textContent = this.view === "matrix"
-        ? "Rows look at columns. Point at a cell for its weight." : "Left looks at right. Point at a word; click keeps it.";
+        ? `Rows are query ${this.unit}, columns are key ${this.unit}. Point at a cell for its attention weight.`
+        : `Query ${this.unit} are on the left, key ${this.unit} on the right. Point at one for its weights; a click keeps them.`;
     }
 
     sized(width, height) {
@@ -357,7 +358,7 @@
       };
     }
 
-    lines() {
+    arcs() {
       const { queries, keys } = this.now, most = Math.max(queries.length, keys.length);
       const high = most > 30 ? 17 : 24, size = most > 30 ? 12 : 14;
       const left = this.measure(queries, size) + 10, gap = 220, right = left + gap;
@@ -391,7 +392,7 @@
       const order = [...column.keys()].sort((a, b) => column[b] - column[a]).slice(0, 4);
       this.said.replaceChildren();
       element("b", this.said, {}, keys[key]);
-      this.said.append(" is looked at by ");
+      this.said.append(" is attended to by ");
       order.forEach((query, i) => {
         if (i) this.said.append(", ");
         element("b", this.said, {}, queries[query]);

@@ -1,4 +1,4 @@
-"""Which token attends to which: two columns of tokens with a line for each weight."""
+"""Which token attends to which: two columns of tokens with an arc for each weight."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from regard.visual import characters
 from regard.visual.drawing import Connector, Drawing, Label, Rect, Shape, clip, text_width, visible
 from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
-FAINTEST = 0.01  # of the largest weight: fainter lines are left out of the drawing
+FAINTEST = 0.01  # of the largest weight: fainter arcs are left out of the drawing
 GAP, LINE = 180, 24  # pixels between the columns, and of a token
 LABEL_CELLS = 18
 
 
 @dataclass(frozen=True)
-class AttentionLines(Picture):
+class AttentionArcs(Picture):
     """`weights` (T, S) from `queries` (left) to `keys` (right); make it with `of`.
 
-    With a `focus` (the index of a query) only the lines of this token are drawn.
+    With a `focus` (the index of a query) only the arcs of this token are drawn.
     """
 
     weights: Matrix
@@ -41,10 +41,10 @@ class AttentionLines(Picture):
         focus: int | str | None = None,
         title: str = "",
     ) -> Self:
-        """Lines from each query to the keys that it attends to.
+        """Arcs from each query to the keys that it attends to.
 
         weights: (T, S), a tensor, an array or lists.  queries, keys: T and S labels, by default
-        numbers from 0.  focus: the index or the label of one query; only its lines are drawn, with
+        numbers from 0.  focus: the index or the label of one query; only its arcs are drawn, with
         their weights.
 
         Raises:
@@ -56,13 +56,13 @@ class AttentionLines(Picture):
         return cls(matrix, rows, columns, title, index_of(focus, rows))
 
     def _shown(self) -> Sequence[int]:
-        """The queries whose lines are drawn."""
+        """The queries whose arcs are drawn."""
         return range(len(self.queries)) if self.focus is None else (self.focus,)
 
     def drawing(self) -> Drawing:
         left, top = 16 + _widest(self.queries), 34 if self.title else 8
         right = left + GAP
-        shapes = [*self._lines(left, right, top), *self._title_shapes()]
+        shapes = [*self._arcs(left, right, top), *self._title_shapes()]
         for t, token in enumerate(self.queries):
             ink = "ink" if t in self._shown() else "muted"
             y, bold = top + LINE * (t + 0.5), t == self.focus
@@ -73,7 +73,7 @@ class AttentionLines(Picture):
         height = top + LINE * max(len(self.queries), len(self.keys)) + 8
         return Drawing(width, height, tuple(shapes), self.title or "attention")
 
-    def _lines(self, left: float, right: float, top: float) -> list[Shape]:
+    def _arcs(self, left: float, right: float, top: float) -> list[Shape]:
         pairs = [(t, s) for t in self._shown() for s in range(len(self.keys))]
         peak = max((self.weights[t][s] for t, s in pairs), default=0.0) or 1.0
         shapes: list[Shape] = []
@@ -108,30 +108,30 @@ def _widest(labels: Sequence[str]) -> float:
     return max((text_width(clip(label, LABEL_CELLS), 13) for label in labels), default=10.0)
 
 
-def index_of(word: int | str | None, tokens: Sequence[str], option: str = "focus") -> int | None:
-    """The index of `word` among `tokens`, where a token's space marker is ignored.
+def index_of(token: int | str | None, tokens: Sequence[str], option: str = "focus") -> int | None:
+    """The index of `token` among `tokens`, whose space markers are ignored.
 
-    option: what a message calls the word.
+    option: what a message calls the token.
 
     Case is ignored where no token is spelled in the same way. None, and an index, stay.
 
     Raises:
-        ConfigError: no token or several are this word, or the index is out of range.
+        ConfigError: none or several are spelled so, or the index is out of range.
     """
-    if word is None:
+    if token is None:
         return None
-    if isinstance(word, int):
-        if not -len(tokens) <= word < len(tokens):
-            raise ConfigError(f"`{option}` must be below {len(tokens)}, but is {word}.")
-        return word % len(tokens)
-    bare = [token.strip("▁Ġ ").removesuffix("</w>") for token in tokens]
-    found = [index for index, token in enumerate(bare) if token == word] or [
-        index for index, token in enumerate(bare) if token.casefold() == word.casefold()
+    if isinstance(token, int):
+        if not -len(tokens) <= token < len(tokens):
+            raise ConfigError(f"`{option}` must be below {len(tokens)}, but is {token}.")
+        return token % len(tokens)
+    bare = [each.strip("▁Ġ ").removesuffix("</w>") for each in tokens]
+    indices = [index for index, each in enumerate(bare) if each == token] or [
+        index for index, each in enumerate(bare) if each.casefold() == token.casefold()
     ]
-    if len(found) != 1:
-        where = f"at {', '.join(map(str, found))}" if found else "nowhere"
+    if len(indices) != 1:
+        where = f"at {', '.join(map(str, indices))}" if indices else "nowhere"
         raise ConfigError(
-            f"`{option}` must be a word that occurs once, but {word!r} occurs {where} in "
+            f"`{option}` must be a token that occurs once, but {token!r} occurs {where} in "
             f"{' '.join(tokens)!r}. Give its index instead."
         )
-    return found[0]
+    return indices[0]
