@@ -81,7 +81,7 @@ format = "lines"
 kind = "words"
 vocab_size = 10000
 [model]
-name = "recurrent"
+name = "lstm-lm"
 size = "small"
 [training]
 updates = {updates}

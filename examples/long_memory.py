@@ -31,7 +31,7 @@ XL = SIZES + "target_length = 64\n"
 # With a memory, every token sees 64 slots before its segment of 64.
 MODELS = {
     "transformer": 'name = "gpt2"\nmax_length = 64\nembedding_dropout = 0.1\n' + SIZES,
-    "lstm": 'name = "recurrent"\nd_model = 176\nlayers = 2\ntied = true\ndropout = 0.1\n',
+    "lstm": 'name = "lstm-lm"\nd_model = 176\nlayers = 2\ntied = true\ndropout = 0.1\n',
     "transformer-xl": 'name = "transformer-xl"\nmemory_length = 64\n' + XL,
     "sega-transformer-xl": (
         'name = "sega-transformer-xl"\nmemory_length = 64\nsentence_ends = {stops}\n' + XL

@@ -43,7 +43,7 @@ RECIPE, BERT_RECIPE = ROOT / "recipes/lstm-to-gpt.toml", ROOT / "recipes/bert-sm
 GPT_SIZES = "d_model = 128\nheads = 4\nlayers = 4\ndropout = 0.1\ninit_range = 0.05\n"
 SIZES = GPT_SIZES + "d_ff = 512\n"
 MODELS = {
-    "lstm": 'name = "recurrent"\nd_model = 176\nlayers = 2\ntied = true\ndropout = 0.1\n',
+    "lstm": 'name = "lstm-lm"\nd_model = 176\nlayers = 2\ntied = true\ndropout = 0.1\n',
     "awd-lstm": (
         'name = "awd-lstm"\nd_model = 128\nd_hidden = 256\nlayers = 2\nembedding_dropout = 0.0\n'
         "input_dropout = 0.1\nweight_dropout = 0.1\nhidden_dropout = 0.1\noutput_dropout = 0.1\n"

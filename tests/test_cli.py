@@ -21,8 +21,8 @@ WORDS = "zero one two three four five six seven".split()
 SIZES = {
     "transformer": "name = 'transformer'\nd_model = 16\nd_ff = 32\nheads = 2\n"
     "encoder_layers = 2\ndecoder_layers = 2\nmax_length = 16\ndropout = 0.0",
-    "seq2seq": "name = 'seq2seq'\nsize = 'tiny'\nd_model = 16\ndropout = 0.0",
-    "blind": "name = 'seq2seq'\nsize = 'tiny'\nd_model = 16\nattention = 'none'",
+    "seq2seq": "name = 'lstm-seq2seq'\nsize = 'tiny'\nd_model = 16\ndropout = 0.0",
+    "blind": "name = 'lstm-seq2seq'\nsize = 'tiny'\nd_model = 16\nattention = 'none'",
 }
 
 

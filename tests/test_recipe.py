@@ -192,7 +192,7 @@ def test_a_section_given_whole_replaces_that_of_the_file():
 
 @dataclass(frozen=True)
 class Outer:
-    inside: Mapping[str, Any] = field(default_factory=dict)
+    base_model: Mapping[str, Any] = field(default_factory=dict)
 
 
 class FreeNames(recipe.Recipe):
@@ -201,11 +201,11 @@ class FreeNames(recipe.Recipe):
 
 def test_options_of_a_section_with_free_names_are_given_one_by_one():
     def inside(text: str, *overrides: str) -> Mapping[str, Any]:
-        raw = recipe.parse(text, [f"model.inside.{item}" for item in overrides])
-        return raw.check(FreeNames).model.inside
+        raw = recipe.parse(text, [f"model.base_model.{item}" for item in overrides])
+        return raw.check(FreeNames).model.base_model
 
     head = 'task = "translation"\n'
-    written = f'{head}[model.inside]\nheads = 2\nname = "a"\n'
+    written = f'{head}[model.base_model]\nheads = 2\nname = "a"\n'
     found = inside(written, "heads=4", "kind=own", "rates=[1]")
     assert found == {"heads": 4, "name": "a", "kind": "own", "rates": [1]}
     assert inside(head, "a.b=true") == {"a": {"b": True}}

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS: dict[str, Any] = {
-    "recurrent": "regard.models.recurrent:RecurrentLanguageModel",
+    "lstm-lm": "regard.models.recurrent:RecurrentLanguageModel",
     "awd-lstm": "regard.models.awd_lstm:AwdLstm",
     "rnnsearch": "regard.models.rnnsearch:RNNSearch",
-    "seq2seq": "regard.models.seq2seq:Seq2Seq",
+    "lstm-seq2seq": "regard.models.seq2seq:Seq2Seq",
     "bytenet": "regard.models.bytenet:ByteNet",
     "conv-seq2seq": "regard.models.conv_seq2seq:ConvSeq2Seq",
     "transformer": "regard.models.transformer:Transformer",
@@ -33,7 +33,7 @@ MODELS: dict[str, Any] = {
     "xlnet": "regard.models.xlnet:Xlnet",
     "electra": "regard.models.electra:Electra",
     "albert": "regard.models.albert:Albert",
-    "big_bird": "regard.models.bigbird:BigBird",
+    "bigbird": "regard.models.bigbird:BigBird",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
     "gpt3": "regard.models.gpt3:GPT3",

@@ -118,6 +118,8 @@ def check_sizes(
                 f"{where}: `{names.get(name, name)}` must be at most {largest:,}, the largest "
                 f"dimension of the weights, but is {values[name]:,}."
             )
-    if "inside" in values:  # the configuration of an encoder inside this model
+    if "base_model" in values:  # the configuration of an encoder inside this model
         inner = config.inner()
-        check_sizes(inner, tensors, where, error, {name: f"inside.{name}" for name in vars(inner)})
+        check_sizes(
+            inner, tensors, where, error, {name: f"base_model.{name}" for name in vars(inner)}
+        )

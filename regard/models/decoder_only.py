@@ -30,14 +30,14 @@ from regard.state import State
 
 @dataclass(frozen=True)
 class DecoderOnlyConfig:
-    """decoder: the name of the language model.  inside: its configuration.
+    """decoder: the name of the language model.  base_model: its configuration.
 
     bos: the delimiter between source and target.
     """
 
     vocab_size: Size
     decoder: str = "gpt2"
-    inside: Mapping[str, Any] = field(default_factory=dict)
+    base_model: Mapping[str, Any] = field(default_factory=dict)
     pad: TokenId = 0
     bos: TokenId = 1
     eos: TokenId = 2
@@ -57,20 +57,22 @@ class DecoderOnlyConfig:
         """The configuration of the language model.
 
         Raises:
-            CheckpointError: `inside` is none, or has a field of this configuration; `decoder` names
-                no language model.
+            CheckpointError: `base_model` is none, or has a field of this configuration; `decoder`
+                names no language model.
         """
         kind = _language_model(self.decoder)
         options = asdict(self)
         shared = {name: options[name] for name in ("vocab_size", *SPECIAL_TOKENS)}
         names = {option.name for option in fields(kind.Config)}
         shared = {name: value for name, value in shared.items() if name in names}
-        if twice := [name for name in shared if name in self.inside]:
+        if twice := [name for name in shared if name in self.base_model]:
             raise CheckpointError(
-                f"config.json: `inside.{twice[0]}` would have no effect: it is that of the whole "
-                f"model, {shared[twice[0]]}. Leave it out."
+                f"config.json: `base_model.{twice[0]}` would have no effect: it is that of the "
+                f"whole model, {shared[twice[0]]}. Leave it out."
             )
-        return config_of(kind.Config, {**self.inside, **shared}, "config.json", section="inside")
+        return config_of(
+            kind.Config, {**self.base_model, **shared}, "config.json", section="base_model"
+        )
 
 
 class DecoderOnly(nn.Module, EncoderDecoder[State]):
@@ -89,8 +91,8 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         self.decoder: Any = _language_model(config.decoder)(config.inner())
         if self.decoder.reads_backward:
             raise CheckpointError(
-                "config.json: `inside.backward` would have no effect: source and target are read "
-                "from left to right. Leave it out."
+                "config.json: `base_model.backward` would have no effect: source and target are "
+                "read from left to right. Leave it out."
             )
 
     @classmethod
@@ -100,8 +102,8 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         Raises:
             ConfigError: it has no token that ends a text.
         """
-        inside = asdict(model.config)
-        special = {role: inside.pop(role, None) for role in SPECIAL_TOKENS}
+        base_model = asdict(model.config)
+        special = {role: base_model.pop(role, None) for role in SPECIAL_TOKENS}
         if special["eos"] is None:
             raise ConfigError(
                 f"{type(model).__name__} cannot generate targets: its vocabulary has no token that "
@@ -109,7 +111,9 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
             )
         tokens = {role: number for role, number in special.items() if number is not None}
         tokens = {"pad": 0, "bos": special["eos"], **tokens}
-        encoder_decoder = cls(DecoderOnlyConfig(inside.pop("vocab_size"), name, inside, **tokens))
+        encoder_decoder = cls(
+            DecoderOnlyConfig(base_model.pop("vocab_size"), name, base_model, **tokens)
+        )
         encoder_decoder.decoder.load_state_dict(cast(nn.Module, model).state_dict())
         return encoder_decoder
 

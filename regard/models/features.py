@@ -34,7 +34,7 @@ from regard.models.protocols import Encoder, Output, States
 class FeaturesConfig:
     """The defaults are those of the paper's experiment.
 
-    encoder: the name of its model.  inside: its configuration.
+    encoder: the name of its model.  base_model: its configuration.
     choice: of its layers: "mix", or one of `regard.layers.scalar_mix`.
     d_model: of the biLSTM, both directions together.  lstm_layers: its layers.
     d_words: of a learned vector for each token of the vocabulary, and one for all words outside of
@@ -44,7 +44,7 @@ class FeaturesConfig:
 
     vocab_size: Size
     encoder: str = "bert"
-    inside: Mapping[str, Any] = field(default_factory=dict)
+    base_model: Mapping[str, Any] = field(default_factory=dict)
     choice: str = "concat-last-4"
     d_model: Size = 768
     lstm_layers: Size = 2
@@ -66,16 +66,16 @@ class FeaturesConfig:
         """The configuration of the encoder.
 
         Raises:
-            CheckpointError: `inside` is none, or `encoder` names no encoder.
+            CheckpointError: `base_model` is none, or `encoder` names no encoder.
         """
         from regard.models import encoder_class
 
-        values = {**self.inside, "vocab_size": self.vocab_size, "pad": self.pad}
+        values = {**self.base_model, "vocab_size": self.vocab_size, "pad": self.pad}
         try:
             kind = encoder_class(self.encoder)
         except ConfigError as error:
             raise CheckpointError(f"config.json: `encoder`: {error}") from None
-        return config_of(kind.Config, values, "config.json", section="inside")
+        return config_of(kind.Config, values, "config.json", section="base_model")
 
 
 class NoVectors(nn.Module):
@@ -128,9 +128,11 @@ class Features(nn.Module, Encoder):
         Args:
             options: `choice` and the others of `FeaturesConfig` that are not of the encoder.
         """
-        inside = asdict(encoder.config)
-        own_options = {key: inside.pop(key) for key in ("vocab_size", "pad")}
-        features = cls(FeaturesConfig(encoder=name, inside=inside, **own_options, **options))
+        base_model = asdict(encoder.config)
+        own_options = {key: base_model.pop(key) for key in ("vocab_size", "pad")}
+        features = cls(
+            FeaturesConfig(encoder=name, base_model=base_model, **own_options, **options)
+        )
         features.encoder.load_state_dict(cast(nn.Module, encoder).state_dict())
         return features
 

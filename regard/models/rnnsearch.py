@@ -10,8 +10,8 @@
         t_i = maxout(U_o s_(i-1) + V_o E y + C_o c_i)   p(y_i) = softmax(W_o t_i)
         s_i = GRU([E y; c_i], s_(i-1))
 
-The decoder attends before its recurrent step; Luong's (`seq2seq`) attends after it. Both sides have
-one vocabulary, and each its own embeddings.
+The decoder attends before its recurrent step; Luong's (`lstm-seq2seq`) attends after it. Both sides
+have one vocabulary, and each its own embeddings.
 """
 
 from __future__ import annotations

@@ -305,14 +305,14 @@ def test_verify_of_an_unpublished_architecture_raises_an_error(tmp_path):
     from regard.checkpoints.store import write_tensors
     from regard.models import model_class
 
-    kind = model_class("recurrent")
+    kind = model_class("lstm-lm")
     model = kind(kind.Config(vocab_size=9, d_model=8))
     write_tensors(tmp_path / "model.safetensors", model.state_dict())
     config = {
         "model_type": "regard",
         "vocab_size": 9,
         "d_model": 8,
-        "regard": {"model": "recurrent"},
+        "regard": {"model": "lstm-lm"},
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="no other library has this model .Recurrent"):

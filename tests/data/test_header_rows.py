@@ -162,7 +162,7 @@ def test_words_that_name_columns_are_words_elsewhere(tmp_path):
 
 def test_the_header_of_pairs_to_translate(tmp_path):
     file = table(tmp_path, ("German", "English"), [("eins", "one"), ("zwei", "two")] * 4, "tsv")
-    model = {"name": "seq2seq", "d_model": 4, "layers": 1}
+    model = {"name": "lstm-seq2seq", "d_model": 4, "layers": 1}
     parts = {"train": [str(file)], "valid": [str(file)]}
     with pytest.raises(DataError, match=r'rows.tsv:1: .*write columns = \["German", "English"\]'):
         planned("translation", file, model, **parts)

@@ -19,7 +19,7 @@ VOCAB = 60
 SIZES = {
     "gpt2": dict(bos=1, eos=2, d_model=32, heads=2, layers=2, max_length=400),
     "llama": dict(bos=1, eos=2, d_model=32, heads=4, layers=2, max_length=400),
-    "recurrent": dict(d_model=24, layers=2),
+    "lstm-lm": dict(d_model=24, layers=2),
     "awd-lstm": dict(d_model=16, d_hidden=24, layers=2),
 }
 METHODS = (
@@ -100,7 +100,7 @@ def test_short_prompts_are_read_in_one_call_and_a_long_one_alone():
     assert waiting == [[CHUNK + 40, 3], [CHUNK + 40, 3], [3], []]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "recurrent"])
+@pytest.mark.parametrize("name", ["gpt2", "lstm-lm"])
 def test_quantized_models_continue_as_alone(name):
     model = model_of(name)
     prepare(model, "int8")
@@ -189,7 +189,7 @@ def test_a_chunk_of_a_prompt_is_read_between_two_steps():
 
 
 def test_scores_that_are_no_numbers_end_the_continuation_that_they_are_of():
-    kind = model_class("recurrent")
+    kind = model_class("lstm-lm")
     model = kind(kind.Config(vocab_size=VOCAB, d_model=16, tied=False)).eval()
     model.embedding.weight.data[9] = float("nan")
     batch = ContinuousBatch(model)

@@ -13,11 +13,11 @@ VOCABULARY = 40
 SMALL = {
     "transformer": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2),
     "transformer-prenorm": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2),
-    "seq2seq": dict(d_model=12, layers=2),
+    "lstm-seq2seq": dict(d_model=12, layers=2),
     "rnnsearch": dict(d_model=8, d_embedding=6, d_score=5, d_maxout=7),
     "bytenet": dict(d_model=12, dilations=(1, 2, 4), sets=1),
     "conv-seq2seq": dict(d_model=12, encoder=((3, 12),) * 2, decoder=((3, 12),) * 2),
-    "recurrent": dict(d_model=12, layers=2),
+    "lstm-lm": dict(d_model=12, layers=2),
     "transformer-xl": dict(
         d_model=12, d_ff=16, heads=2, layers=2, memory_length=5, cutoffs=(9,), divisor=2, eos=2
     ),
@@ -89,7 +89,7 @@ def test_greedy_equals_a_beam_of_one(name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["transformer", "seq2seq", "conv-seq2seq", "bytenet"])
+@pytest.mark.parametrize("name", ["transformer", "lstm-seq2seq", "conv-seq2seq", "bytenet"])
 def test_scores_equal_those_of_the_full_pass(name):
     model, rows = build(name), sources(5, VOCABULARY)
     beam = Beam(4, 4, stopping=BeamFinished(), max_tokens=10)

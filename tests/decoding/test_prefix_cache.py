@@ -280,7 +280,7 @@ def test_threads_share_a_cache():
 
 
 def test_models_without_a_key_value_cache_raise_an_error():
-    LSTM, Transformer = model_class("recurrent"), model_class("transformer")
+    LSTM, Transformer = model_class("lstm-lm"), model_class("transformer")
     lstm = LSTM(LSTM.Config(vocab_size=9, d_model=4, layers=1))
     sizes = dict(d_model=4, d_ff=4, heads=1, encoder_layers=1, decoder_layers=1)
     with pytest.raises(ConfigError, match="not for RecurrentLanguageModel .Cells."):

@@ -41,9 +41,9 @@ SMALL = {
     "gpt2": dict(d_model=16, heads=2, layers=2, max_length=48, eos=EOS),
     "transformer": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2),
     "transformer-prenorm": dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1),
-    "recurrent": dict(d_model=16, layers=2),
+    "lstm-lm": dict(d_model=16, layers=2),
 }
-STEPPING = [name for name in SMALL if name != "recurrent"]  # those whose states can forget
+STEPPING = [name for name in SMALL if name != "lstm-lm"]  # those whose states can forget
 
 
 def build(name, seed=0, **changed):
@@ -123,7 +123,7 @@ def test_a_sample_with_a_small_model_does_not_depend_on_the_batch(limit):
 
 
 def test_a_recurrent_draft_may_overwrite_states_that_it_has_read():
-    model, small = build("gpt2", 1), build("recurrent", 1)
+    model, small = build("gpt2", 1), build("lstm-lm", 1)
     rows = batch(sources(4, VOCABULARY, 1))
     plan = Speculative(Sampling(seed=1, max_tokens=12), SmallModel(small), 3)
     expected, step = plan.run(model, rows), small.step
@@ -284,7 +284,7 @@ class Afresh(Generator):
         return torch.cat(found, 1), Read(room, lengths)
 
 
-@pytest.mark.parametrize("name", ["recurrent", "gpt"])
+@pytest.mark.parametrize("name", ["lstm-lm", "gpt"])
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_small_model_drafts_the_same_as_without_its_state(name, sampled):
     one = build(name, 1, **dict(max_length=64) if name == "gpt" else {})
@@ -304,7 +304,7 @@ def test_a_small_model_drafts_the_same_as_without_its_state(name, sampled):
 
 
 def test_an_lstm_drafts_for_a_transformer():
-    kind = model_class("seq2seq")
+    kind = model_class("lstm-seq2seq")
     torch.manual_seed(1)
     small = kind(kind.Config(vocab_size=VOCABULARY, d_model=8, layers=1)).double()
     model, rows = build("transformer", 2), batch(sources(4, VOCABULARY, 1))

@@ -22,7 +22,7 @@ task = "language-modeling"
 train = "train.txt"
 valid = "train.txt"
 [model]
-name = "recurrent"
+name = "lstm-lm"
 d_model = 4
 [training]
 updates = 1

@@ -33,7 +33,7 @@ from regard.training import Interrupted
 TOKENS = 600
 WORDS = "a b c d e f g h".split()
 MODELS = {
-    "lstm": 'name = "seq2seq"\nd_model = 8\nlayers = 1\ndropout = 0.0',
+    "lstm": 'name = "lstm-seq2seq"\nd_model = 8\nlayers = 1\ndropout = 0.0',
     "transformer": 'name = "transformer"\nd_model = 8\nd_ff = 16\nheads = 2\n'
     "encoder_layers = 1\ndecoder_layers = 1",
 }
@@ -334,7 +334,7 @@ def test_a_language_model_is_scored_by_its_perplexity(tmp_path):
     (tmp_path / "lm.toml").write_text(
         'task = "language-modeling"\n[data]\nbatch_size = 4\nsequence_length = 5\n'
         'train = "train.txt"\nvalid = "valid.txt"\ntest = "test.txt"\n'
-        '[model]\nname = "recurrent"\nd_model = 4\n[training]\ntokens = 200\n'
+        '[model]\nname = "lstm-lm"\nd_model = 4\n[training]\ntokens = 200\n'
     )
     measure(tmp_path / "run", str(tmp_path / "lm.toml"), (), "none")
     one = Outcome.read(tmp_path / "run")

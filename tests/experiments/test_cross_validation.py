@@ -118,7 +118,7 @@ def test_folds_by_group_keep_groups_together():
 def test_folds_of_running_text_are_consecutive_lines():
     lines = [f"{text} ." for text in TEXTS * 2]
     found = regard.cross_validate(
-        task="language-modeling", model=dict(name="recurrent", d_model=8, layers=1), train=lines,
+        task="language-modeling", model=dict(name="lstm-lm", d_model=8, layers=1), train=lines,
         folds=4, tokenizer={"kind": "words"}, batch_size=2, sequence_length=5, updates=3,
         show="none",
     )  # fmt: skip

@@ -77,7 +77,7 @@ def on_meta(task, name, vocabulary, **options):
 
 def test_the_flops_of_an_lstm_with_attention_equal_the_formula():
     rows, s, t, d, vocabulary, layers = 4, 7, 5, 8, 50, 2
-    task = on_meta("translation", "seq2seq", vocabulary, d_model=d, layers=layers)
+    task = on_meta("translation", "lstm-seq2seq", vocabulary, d_model=d, layers=layers)
     encoder = layers * s * 2 * (d * 2 * d + d // 2 * 2 * d)  # two ways, half as wide, four gates
     bridge, keys = layers * d * 2 * d, s * d * d
     decoder = t * (d * 4 * d + layers * 2 * d * 4 * d + 2 * d * d + 2 * s * d)
@@ -87,7 +87,7 @@ def test_the_flops_of_an_lstm_with_attention_equal_the_formula():
 
 def test_the_flops_of_a_recurrent_language_model_equal_the_formula():
     rows, t, d, vocabulary = 3, 6, 8, 40
-    task = on_meta("language-modeling", "recurrent", vocabulary, d_model=d, layers=2)
+    task = on_meta("language-modeling", "lstm-lm", vocabulary, d_model=d, layers=2)
     tokens = torch.full((rows, t), 5)
     found = count(task, StreamBatch(tokens, tokens, fresh=True))
     assert found[:2] == (rows * t, 6 * rows * t * (2 * 8 * d * d + d * vocabulary))
@@ -96,8 +96,11 @@ def test_the_flops_of_a_recurrent_language_model_equal_the_formula():
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *(("translation", name) for name in ("seq2seq", "transformer", "conv-seq2seq", "bytenet")),
-        *(("language-modeling", name) for name in ("awd-lstm", "recurrent", "gpt2")),
+        *(
+            ("translation", name)
+            for name in ("lstm-seq2seq", "transformer", "conv-seq2seq", "bytenet")
+        ),
+        *(("language-modeling", name) for name in ("awd-lstm", "lstm-lm", "gpt2")),
     ],
 )
 def test_costs_are_those_that_torch_counts_when_it_checks_every_operation(kind, name, monkeypatch):
@@ -109,7 +112,7 @@ def test_costs_are_those_that_torch_counts_when_it_checks_every_operation(kind, 
     assert quick == count(task, batch) and quick.flops > 0 and quick.stored > 0
 
 
-@pytest.mark.parametrize("name", ["transformer", "seq2seq"])
+@pytest.mark.parametrize("name", ["transformer", "lstm-seq2seq"])
 def test_estimated_activations_are_those_that_a_whole_batch_stores(name):
     model = model_class(name)
     torch.manual_seed(1)

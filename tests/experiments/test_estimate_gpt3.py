@@ -65,7 +65,7 @@ def test_models_without_attention_have_no_such_line():
         "model={name = 'recurrent', d_model = 8}", "data.sequence_length=8", "data.batch_size=2",
         "training.activation_checkpointing=false",
     )  # fmt: skip
-    assert found.model == "recurrent"
+    assert found.model == "lstm-lm"
     assert found.attention_flops == 0 and "of attention" not in found.text()
     assert found.shards is None and "on each device" not in found.text()
 

@@ -377,7 +377,7 @@ batch_size = 2
 [tokenizer]
 kind = "characters"
 [model]
-name = "recurrent"
+name = "lstm-lm"
 d_model = 8
 [training]
 updates = 1

@@ -47,7 +47,7 @@ valid = "valid.a"
 batch_size = 4
 sequence_length = 8
 [model]
-name = "recurrent"
+name = "lstm-lm"
 d_model = 16
 [training]
 updates = 4

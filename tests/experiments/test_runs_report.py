@@ -32,7 +32,7 @@ updates = 2
 def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_path):
     lines = ["one <b>two</b>\teins zwei", "two one\tzwei eins", "one\teins"]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
-    for model, looks in (("transformer", True), ("seq2seq", True)):
+    for model, looks in (("transformer", True), ("lstm-seq2seq", True)):
         recipe = tmp_path / f"{model}.toml"
         more = "heads = 2\nd_ff = 16\n" if model == "transformer" else "layers = 1\n"
         recipe.write_text(

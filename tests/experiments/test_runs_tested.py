@@ -43,7 +43,7 @@ DATA = {
     **dict.fromkeys(PAIRS, [(text, text[::-1]) for text in TEXTS]),
 }
 MODELS = {
-    "language-modeling": dict(name="recurrent", d_model=8, layers=1),
+    "language-modeling": dict(name="lstm-lm", d_model=8, layers=1),
     **dict.fromkeys(ENCODER_DECODERS, TRANSLATOR),
 }
 

@@ -47,7 +47,7 @@ train = "train.txt"
 valid = "valid.txt"
 test = "valid.txt"
 [model]
-name = "recurrent"
+name = "lstm-lm"
 d_model = 4
 [training]
 tokens = 320

@@ -245,7 +245,7 @@ def test_the_seed_of_random_blocks_is_kept_with_the_model(tmp_path):
 def test_long_texts_are_classified_and_half_precision_is_finite(tmp_path):
     rows = [{"text": f"{word} end " * 12, "label": word} for word in ("one", "two")] * 6
     sizes = dict(
-        name="big_bird", d_model=8, d_ff=12, heads=2, layers=2, max_length=64, block_size=2,
+        name="bigbird", d_model=8, d_ff=12, heads=2, layers=2, max_length=64, block_size=2,
         random_blocks=1,
     )  # fmt: skip
     run = regard.train(

@@ -36,7 +36,7 @@ MODELS = {
     "llama": lambda: Llama(
         LlamaConfig(V, d_model=8, d_ff=12, heads=4, key_value_heads=2, layers=2, **SPECIAL)
     ),
-    "recurrent": lambda: RecurrentLanguageModel(RecurrentConfig(V, d_model=8)),
+    "lstm-lm": lambda: RecurrentLanguageModel(RecurrentConfig(V, d_model=8)),
 }
 MEMORY = dict(d_model=8, d_ff=8, heads=2, layers=2, memory_length=3, bos=BOS, eos=EOS)
 WITH_MEMORY = {  # of fewer tokens than the texts have
@@ -110,7 +110,7 @@ def test_targets_are_what_the_language_model_continues(name, options):
 
 def test_half_of_the_context_is_for_the_source():
     assert both("gpt2")[1].config.max_length == 16
-    assert both("recurrent")[1].config.max_length is None
+    assert both("lstm-lm")[1].config.max_length is None
 
 
 def test_a_model_that_does_not_predict_in_order_is_not_taken():
@@ -131,15 +131,15 @@ def test_the_inner_model_must_be_a_language_model(decoder, message):
 
 
 def test_an_inner_model_that_reads_backward_is_an_error():
-    inside = dict(d_model=8, d_hidden=8, layers=2, backward=True)
-    with pytest.raises(CheckpointError, match=r"`inside\.backward` would have no effect"):
-        DecoderOnly(DecoderOnlyConfig(V, "awd-lstm", inside))
+    base_model = dict(d_model=8, d_hidden=8, layers=2, backward=True)
+    with pytest.raises(CheckpointError, match=r"`base_model\.backward` would have no effect"):
+        DecoderOnly(DecoderOnlyConfig(V, "awd-lstm", base_model))
 
 
 @pytest.mark.parametrize("name", ["vocab_size", "pad", "bos", "eos"])
-def test_fields_of_the_whole_model_are_an_error_in_inside(name):
-    with pytest.raises(CheckpointError, match=rf"`inside\.{name}` would have no effect"):
-        DecoderOnly(DecoderOnlyConfig(20, inside={**SIZES, name: 5}))
+def test_fields_of_the_whole_model_are_an_error_in_base_model(name):
+    with pytest.raises(CheckpointError, match=rf"`base_model\.{name}` would have no effect"):
+        DecoderOnly(DecoderOnlyConfig(20, base_model={**SIZES, name: 5}))
 
 
 def test_an_unknown_option_inside_is_named():
@@ -157,7 +157,7 @@ SIZES = dict(d_model=32, heads=4, layers=2, max_length=32)
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return regard.train(
-        task="translation", model={"name": "decoder-only", "inside": SIZES}, train=ROWS,
+        task="translation", model={"name": "decoder-only", "base_model": SIZES}, train=ROWS,
         valid=ROWS, updates=150, learning_rate=1e-2, tokenizer={"kind": "words", "vocab_size": 30},
         out=folder / "run", show="none",
     )  # fmt: skip

@@ -108,7 +108,7 @@ def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch)
     trained = task.model.encoder
     for name, weight in inner.encoder.state_dict().items():
         assert torch.equal(weight, trained.encoder.state_dict()[name]), name
-    assert trained.config.inside["layers"] == 4 and trained.choice.scalars.abs().max() > 0
+    assert trained.config.base_model["layers"] == 4 and trained.choice.scalars.abs().max() > 0
     mixed = task.embed("anna likes rome", layers="first", per="token")
     known = runs.load("start").embed("anna likes rome", layers=trained.choice, per="token")
     torch.testing.assert_close(torch.tensor(mixed), torch.tensor(known))

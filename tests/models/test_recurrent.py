@@ -151,4 +151,4 @@ def test_dropout_is_between_layers_and_not_between_steps():
 
 
 def test_the_recurrent_model_is_registered():
-    assert model_class("recurrent") is RecurrentLanguageModel
+    assert model_class("lstm-lm") is RecurrentLanguageModel

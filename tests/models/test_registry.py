@@ -84,7 +84,7 @@ UNREAD = {
 
 # model -> variants of a tiny configuration
 TINY: dict[str, list[dict]] = {
-    "recurrent": [
+    "lstm-lm": [
         dict(RECURRENT, cell="lstm", tied=True), dict(RECURRENT, cell="gru"),
         dict(RECURRENT, cell="rnn", layers=1),
     ],
@@ -93,7 +93,7 @@ TINY: dict[str, list[dict]] = {
         dict(AWD, d_hidden=6, backward=True),
     ],
     "rnnsearch": [dict(d_model=4, d_embedding=6, d_score=5, d_maxout=7, dropout=0.3)],
-    "seq2seq": [
+    "lstm-seq2seq": [
         dict(SEQ2SEQ, attention=kind) for kind in ("none", "additive", "dot", "general")
     ] + [
         dict(SEQ2SEQ, attention="location", max_length=16),
@@ -192,7 +192,7 @@ TINY: dict[str, list[dict]] = {
         dict(BERT, d_embedding=6), dict(BERT, layers=4, groups=2),
         dict(BERT, layers=6, groups=2, layers_per_group=2),
     ],
-    "big_bird": [
+    "bigbird": [
         dict(BERT, block_size=2, random_blocks=1), dict(BERT, block_size=1, random_blocks=0),
         dict(BERT, attention="full", scaled_embedding=True, projection_bias=False),
     ],
@@ -203,8 +203,8 @@ TINY: dict[str, list[dict]] = {
     ],
     "t5-encoder": [T5_ENCODER, dict(T5_ENCODER, bias_per_layer=True, gated=True)],
     "decoder-only": [
-        dict(inside=dict(GPT, max_length=32)), dict(decoder="llama", inside=LLAMA),
-        dict(decoder="recurrent", inside=dict(RECURRENT, cell="gru", tied=True)),
+        dict(base_model=dict(GPT, max_length=32)), dict(decoder="llama", base_model=LLAMA),
+        dict(decoder="lstm-lm", base_model=dict(RECURRENT, cell="gru", tied=True)),
     ],
     "show-attend-tell": [
         CAPTIONER, dict(CAPTIONER, attention="mean"), dict(CAPTIONER, attention="hard"),
@@ -219,9 +219,9 @@ TINY: dict[str, list[dict]] = {
         dict(KIM, vectors="multichannel"),
     ],
     "features": [
-        dict(inside=BERT, choice="mix", d_model=8, dropout=0.3),
-        dict(inside=ELMO, encoder="elmo", choice="mix", d_model=8, d_words=3, dropout=0.3),
-        dict(inside=GPT, encoder="gpt2", choice="second-to-last", d_model=8, lstm_layers=1,
+        dict(base_model=BERT, choice="mix", d_model=8, dropout=0.3),
+        dict(base_model=ELMO, encoder="elmo", choice="mix", d_model=8, d_words=3, dropout=0.3),
+        dict(base_model=GPT, encoder="gpt2", choice="second-to-last", d_model=8, lstm_layers=1,
              dropout=0.3),
     ],
 }  # fmt: skip
@@ -820,7 +820,7 @@ DIVIDED = {"adaptive-transformer-0", "transformer-xl-0"} | {
     *("compressive-transformer-0", "features-1"),
 }
 # The choices of their hard attention depend on the ids that they read.
-DRAWS_BY_IDS = {"seq2seq-10", "show-attend-tell-3"}
+DRAWS_BY_IDS = {"lstm-seq2seq-10", "show-attend-tell-3"}
 
 
 @pytest.mark.parametrize(

@@ -371,4 +371,4 @@ def test_other_names_of_a_score_give_the_same_model(name, alias):
 
 
 def test_seq2seq_is_registered():
-    assert model_class("seq2seq") is Seq2Seq
+    assert model_class("lstm-seq2seq") is Seq2Seq

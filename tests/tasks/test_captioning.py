@@ -258,7 +258,7 @@ def test_options_that_do_not_fit_are_errors(workdir):
     with pytest.raises(ConfigError, match="must name the image and the caption, but names 1"):
         regard.train("small.toml", ['data.columns=["image"]'], show="none")
     with pytest.raises(ConfigError, match="show-attend-tell, region-transformer"):
-        regard.train("small.toml", ["model.name=seq2seq"], show="none")
+        regard.train("small.toml", ["model.name=lstm-seq2seq"], show="none")
 
 
 def test_patches_are_squares_of_pixels_row_by_row(workdir):

@@ -359,7 +359,7 @@ def test_a_classification_task_gives_vectors_too(tmp_path):
 def test_vectors_of_a_recurrent_model_are_the_mean_of_its_hidden_states_and_n_grams_have_none(
     tasks,
 ):
-    tokenizer, recurrent = tasks["gpt2"].tokenizer, model_class("recurrent")
+    tokenizer, recurrent = tasks["gpt2"].tokenizer, model_class("lstm-lm")
     model = recurrent(recurrent.Config(tokenizer.vocab_size, d_model=8, eos=tokenizer.eos_id))
     vectors = LanguageModeling(model.eval(), tokenizer).embed(TEXTS)
     for text, vector in zip(TEXTS, vectors, strict=True):

@@ -550,9 +550,9 @@ def trained(recipe, out):
     ("model", "data"),
     [
         ("gpt2", {}),
-        ("recurrent", {"format": "text"}),
+        ("lstm-lm", {"format": "text"}),
         ("gpt2", {"valid": 0.2}),
-        ("recurrent", {"valid": {"fold": 1, "of": 3}}),
+        ("lstm-lm", {"valid": {"fold": 1, "of": 3}}),
     ],
 )
 def test_training_from_mapped_files_is_the_same_in_every_bit(tmp_path, model, data):

@@ -148,7 +148,7 @@ def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
         ("distilbert", ""),
         ("albert", ""),
         ("electra", ""),
-        ("big_bird", ""),
+        ("bigbird", ""),
     ],
 )
 def test_every_family_with_a_head_for_masks_learns_without_pairs(here, name, options):

@@ -53,7 +53,8 @@ SMALL = dict(d_model=16, heads=2, layers=2, max_length=32)
 PAIR = dict(d_model=16, heads=2, d_ff=24, encoder_layers=2, decoder_layers=2, max_length=32)
 CONV = dict(d_model=16, encoder=((3, 16),), decoder=((3, 16), (3, 8)), max_length=32)
 BYTENET = dict(d_model=16, dilations=(1, 2), sets=1)
-OWN = ["recurrent", "seq2seq", "conv-seq2seq", "bytenet"]  # written as no other library reads them
+# Written as no other library reads them.
+OWN = ["lstm-lm", "lstm-seq2seq", "conv-seq2seq", "bytenet"]
 LABELS = ["good", "bad", "dull"]
 
 
@@ -68,10 +69,10 @@ def features(words):
 
 
 TASK_OF = {
-    "recurrent": lambda t: LanguageModeling(
+    "lstm-lm": lambda t: LanguageModeling(
         RecurrentLanguageModel(RecurrentConfig(t.vocab_size, d_model=16)), t
     ),
-    "seq2seq": lambda t: Translation(Seq2Seq(Seq2SeqConfig(t.vocab_size, 16, 2)), t),
+    "lstm-seq2seq": lambda t: Translation(Seq2Seq(Seq2SeqConfig(t.vocab_size, 16, 2)), t),
     "conv-seq2seq": lambda t: Translation(ConvSeq2Seq(ConvSeq2SeqConfig(t.vocab_size, **CONV)), t),
     "bytenet": lambda t: Translation(ByteNet(ByteNetConfig(t.vocab_size, **BYTENET)), t),
     "gpt": lambda t: LanguageModeling(GPT(GPTConfig(t.vocab_size, activation="mish", **SMALL)), t),
@@ -287,7 +288,7 @@ def test_weights_that_are_no_finite_numbers_raise_an_error_with_their_index(
 
 
 def test_numbers_that_float32_cannot_hold_raise_an_error(model_folders, damaged):
-    folder = damaged(model_folders / "recurrent")
+    folder = damaged(model_folders / "lstm-lm")
     sound = load_file(folder / "model.safetensors")
     save_file(
         sound | {"head.bias": sound["head.bias"].double() + 1e300}, folder / "model.safetensors"
@@ -297,7 +298,7 @@ def test_numbers_that_float32_cannot_hold_raise_an_error(model_folders, damaged)
 
 
 @pytest.mark.parametrize(
-    "name", ["recurrent", "features", "gpt2", "bert", "transformer", "bert-int8"]
+    "name", ["lstm-lm", "features", "gpt2", "bert", "transformer", "bert-int8"]
 )
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_weights_of_another_type_raise_an_error(model_folders, damaged, name, dtype):
@@ -323,7 +324,7 @@ def changed_bytes(chance, data):
     return bytes(changed)
 
 
-@pytest.mark.parametrize("name", ["recurrent", "gpt2", "embedding-int8"])
+@pytest.mark.parametrize("name", ["lstm-lm", "gpt2", "embedding-int8"])
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
 @pytest.mark.filterwarnings("ignore")
 def test_a_folder_with_changed_bytes_answers_or_the_error_names_it(

@@ -63,13 +63,13 @@ TASKS = {
         ),
         t,
     ),
-    "recurrent": lambda t: LanguageModeling(
+    "lstm-lm": lambda t: LanguageModeling(
         RecurrentLanguageModel(RecurrentConfig(t.vocab_size, d_model=64, layers=2)), t
     ),
     "recurrent, tied": lambda t: LanguageModeling(
         RecurrentLanguageModel(RecurrentConfig(t.vocab_size, "gru", 64, tied=True)), t
     ),
-    "seq2seq": lambda t: Translation(Seq2Seq(Seq2SeqConfig(t.vocab_size, 64, 2)), t),
+    "lstm-seq2seq": lambda t: Translation(Seq2Seq(Seq2SeqConfig(t.vocab_size, 64, 2)), t),
     "transformer": lambda t: Translation(Transformer(TransformerConfig(t.vocab_size, **PAIR)), t),
     "pre-norm": lambda t: Translation(
         PreNormTransformer(TransformerConfig(t.vocab_size, **PAIR)), t
@@ -166,7 +166,7 @@ def test_layers_that_merge_matrices_get_float32_ones(model_folders, monkeypatch)
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-@pytest.mark.parametrize("name", ["gpt2", "recurrent", "transformer", "classification"])
+@pytest.mark.parametrize("name", ["gpt2", "lstm-lm", "transformer", "classification"])
 def test_without_kernels_the_same_quantized_file_is_written_and_read(
     model_folders, tmp_path, name, weights, request
 ):

@@ -25,7 +25,7 @@ VALID = (
     *PRETRAINING,
 )  # cannot do without
 TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
-MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "recurrent"}
+MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "lstm-lm"}
 MODEL["permutation-language-modeling"] = "xlnet"
 MODEL["bidirectional-language-modeling"] = "elmo"
 MODEL["replaced-tokens"] = "electra"

@@ -144,7 +144,7 @@ def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
     regard.register("characters", CharacterModeling)
     path = tmp_path / "recipe.toml"
     path.write_text(
-        'task = "characters"\n[data]\ntrain = "aab"\nvalid = "ab"\n[model]\nname = "recurrent"\n'
+        'task = "characters"\n[data]\ntrain = "aab"\nvalid = "ab"\n[model]\nname = "lstm-lm"\n'
         "[training]\nupdates = 1\n"
     )
     assert read_recipe(path).data.train == "aab"

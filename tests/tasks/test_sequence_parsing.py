@@ -56,7 +56,7 @@ test = ["{tmp_path}/trees.mrg"]
 [tokenizer]
 kind = "words"
 [model]
-name = "seq2seq"
+name = "lstm-seq2seq"
 d_model = 32
 attention = "general"
 dropout = 0.0

@@ -29,7 +29,7 @@ max_tokens_per_batch = 64
 kind = "words"
 vocab_size = 50
 [model]
-name = "seq2seq"
+name = "lstm-seq2seq"
 d_model = 8
 layers = 1
 dropout = 0.1

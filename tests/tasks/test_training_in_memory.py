@@ -274,7 +274,7 @@ def test_every_task_on_an_encoder_trains_from_records_in_memory(start, task):
     assert run.scores and run.model.name == task
 
 
-SMALL = dict(name="recurrent", d_model=8, layers=1)
+SMALL = dict(name="lstm-lm", d_model=8, layers=1)
 
 
 def test_a_language_model_trains_from_texts_in_memory(tmp_path, monkeypatch):

@@ -42,8 +42,8 @@ LOOKING = {
     ("transformer-xl", 1),
     ("compressive-transformer", 0),
     ("adaptive-transformer", 0),
-    ("big_bird", 1),
-    ("seq2seq", 5),
+    ("bigbird", 1),
+    ("lstm-seq2seq", 5),
 }
 
 

@@ -17,7 +17,7 @@ from regard.visual import Panel
 TEXTS = [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14]]
 SIZES = dict(d_model=16, d_ff=16, heads=2, layers=2, encoder_layers=2, decoder_layers=2, pad=0)
 LIMITS = dict(bos=1, eos=2, max_length=64, memory_length=3)
-WITHOUT_ATTENTION = ("recurrent", "awd-lstm", "elmo", "bilstm", "kim-cnn")
+WITHOUT_ATTENTION = ("lstm-lm", "awd-lstm", "elmo", "bilstm", "kim-cnn")
 ENCODERS = [
     name
     for name in MODELS
