@@ -83,7 +83,7 @@ test = "test.a"
 batch_size = 4
 sequence_length = 8
 [model]
-name = "recurrent"
+name = "lstm-lm"
 d_model = 16
 [training]
 updates = 20
