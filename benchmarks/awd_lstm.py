@@ -68,10 +68,10 @@ class Ours:
 
         class Task(Updates):
             def loss(self, batch: Any, carry: Any) -> Any:
-                output = self.model(batch.tokens, None if batch.fresh else carry)
+                output = self.module(batch.tokens, None if batch.fresh else carry)
                 hidden = output.hidden.flatten(0, 1)
-                total, count = self.model.head.loss(hidden, batch.targets.flatten())
-                for one in objective.losses(self.model):
+                total, count = self.module.head.loss(hidden, batch.targets.flatten())
+                for one in objective.losses(self.module):
                     total = total + one.total(output) * count / one.count(batch)
                 return (total, count), output.state.detach()
 

@@ -147,7 +147,7 @@ def _our_greedy(shape: Shape, folder: Path, device: torch.device) -> Turn:
     from regard import decoding
     from regard.data import Sequences
 
-    model = regard.load(folder, device=str(device), quantize="bfloat16").model
+    model = regard.load(folder, device=str(device), quantize="bfloat16").module
     prompts = Sequences.of(shape.prompts(), 0).to(device)
     method = decoding.Greedy(max_tokens=shape.new)
 
@@ -215,7 +215,7 @@ def _our_beams(
     from regard.data import Sequences
     from regard.decoding import Beam, generate
 
-    model = regard.load(folder, device=str(device), quantize="bfloat16").model
+    model = regard.load(folder, device=str(device), quantize="bfloat16").module
     texts = Sequences.of(rows, pad).to(device)
 
     def turn() -> None:
@@ -352,9 +352,9 @@ def _our_updates(
     class Task(Updates):
         def loss(self, batch: StreamBatch, carry: Any) -> Any:
             count, batch = batch.count, batch.to(device)
-            hidden = self.model(batch.tokens, None).hidden
+            hidden = self.module(batch.tokens, None).hidden
             targets = batch.targets.flatten()
-            return self.model.head.loss(hidden.flatten(0, 1), targets, 0.0, count), None
+            return self.module.head.loss(hidden.flatten(0, 1), targets, 0.0, count), None
 
     config = GPT2Config(
         shape.vocab_size, d_model=shape.width, heads=shape.heads, layers=shape.layers,

@@ -95,7 +95,7 @@ class Ours:
 
         class Task(Updates):
             def loss(self, batch: Any, carry: None) -> Any:
-                return text_to_text_loss(self.model, batch), None
+                return text_to_text_loss(self.module, batch), None
 
         texts = sentences(count, sizes["vocab_size"])
         sources = TokenArray.of([[*text, EOS] for text in texts])

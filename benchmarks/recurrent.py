@@ -103,9 +103,9 @@ class OurTraining:
 
         class Task(Updates):
             def loss(self, batch: Any, carry: Any) -> Any:
-                output = self.model(batch.tokens, None if batch.fresh else carry)
+                output = self.module(batch.tokens, None if batch.fresh else carry)
                 hidden = output.hidden.flatten(0, 1)
-                loss = self.model.head.loss(hidden, batch.targets.flatten())
+                loss = self.module.head.loss(hidden, batch.targets.flatten())
                 return loss, output.state.detach()
 
         rule = OptimizerOptions("sgd", RATE, clip=CLIP)

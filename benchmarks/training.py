@@ -131,8 +131,8 @@ class OurMaskedWords:
             def loss(self, batch: Masked, carry: None) -> Any:
                 masked = batch.targets != IGNORE
                 texts = batch.texts.unpadded()
-                hidden = self.model.encoder.encode(texts, texts.layout.subset(masked))[0]
-                return self.model.heads["masked_lm"].loss(hidden, batch.targets[masked]), None
+                hidden = self.module.encoder.encode(texts, texts.layout.subset(masked))[0]
+                return self.module.heads["masked_lm"].loss(hidden, batch.targets[masked]), None
 
         rule = OptimizerOptions(
             "adamw", RATE, (0.9, 0.999), eps=1e-8, weight_decay=DECAY, clip=CLIP

@@ -206,7 +206,7 @@ class Ours:
 
         torch.set_num_threads(threads)
         path = folder if weights == "float32" else _ours(folder, weights)
-        self.model = regard.load(path, device="cpu").model
+        self.model = regard.load(path, device="cpu").module
         self.rows = TokenArray.of(json.loads(Path(rows).read_text()))
         greedy = Greedy(max_tokens=limit)
         self.method = greedy if beams == 1 else Beam(size=beams, max_tokens=limit)

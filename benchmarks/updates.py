@@ -17,7 +17,7 @@ from regard.training.interrupt import Interruption
 from regard.training.loop import Loop
 from regard.training.options import TrainingOptions
 from regard.training.progress import progress
-from regard.training.task import Task
+from regard.training.task import Trainable
 from regard.training.training_state import start_run
 
 
@@ -36,13 +36,13 @@ class Listed:
         return {}
 
 
-class Updates(Task, ABC):
+class Updates(Trainable, ABC):
     """A task as the loop knows it: its model, its batches, and losses from `losses`."""
 
     goal = ("loss", "min")
 
     def __init__(self, model: Any, batches: Sequence[Any], options: TrainingOptions):
-        self.model, self.batches = model, batches
+        self.module, self.batches = model, batches
         self.folder = tempfile.TemporaryDirectory()
         run = RunFolder(Path(self.folder.name))
         self.last = math.nan
@@ -59,15 +59,15 @@ class Updates(Task, ABC):
         return float(self.last)
 
     def train_batches(self) -> EpochSampler:
-        """See `regard.training.task.Task`."""
+        """See `regard.training.task.Trainable`."""
         return EpochSampler(Listed(self.batches))
 
     def counts(self, batch: Any) -> dict[str, int]:
-        """See `regard.training.task.Task`."""
+        """See `regard.training.task.Trainable`."""
         return {"loss": batch.count}
 
     def losses(self, batch: Any, carry: Any) -> tuple[dict[str, Any], Any]:
-        """See `regard.training.task.Task`."""
+        """See `regard.training.task.Trainable`."""
         (loss, count), carry = self.loss(batch, carry)
         self.last = loss.detach() / count
         return {"loss": (loss, count)}, carry

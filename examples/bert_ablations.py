@@ -127,7 +127,7 @@ def models(run: Path) -> dict[int, Path]:
         found[update] = run / f"model-{update}"
         if not (found[update] / "config.json").exists():
             task = regard.load(run)
-            load_weights(task.model, read_folder(checkpoint)[0]["weights"])
+            load_weights(task.module, read_folder(checkpoint)[0]["weights"])
             regard.save(task, found[update])
     return found
 

@@ -130,7 +130,7 @@ def pictures(models: dict[str, Any], words: Table) -> list[tuple[str, Picture]]:
 
 
 def has_attention(task: Any) -> bool:
-    return any(isinstance(module, CapturePoint) for module in task.model.modules())
+    return any(isinstance(module, CapturePoint) for module in task.module.modules())
 
 
 def looked_at(models: dict[str, Any]) -> list[Picture]:
@@ -157,7 +157,7 @@ def next_word(models: dict[str, Any]) -> Picture:
         state, tokens = start(task, source)
         fed = tokens.new_tensor([task.tokenizer.encode(beginning).ids])  # (B=1, T)
         with torch.no_grad():
-            scores, _ = task.model.step(torch.cat([tokens, fed], 1), state)
+            scores, _ = task.module.step(torch.cat([tokens, fed], 1), state)
         words = [task.tokenizer.label(i) for i in range(scores.size(-1))]
         bars.append(Distribution.of(scores[0, -1].float().softmax(-1), words, 8, name))
     return PictureColumn((Note((f"“{source}” is “{beginning} …”:",)), PictureRow(tuple(bars))))
@@ -166,7 +166,7 @@ def next_word(models: dict[str, Any]) -> Picture:
 def beam_tree(task: Any) -> Picture:
     """The search for one translation, with a beam of three."""
     source, trace = SEARCHED, BeamTrace(size=3)
-    best = Beam(size=3).run(task.model, ids_of(task, source), trace)[0][0]
+    best = Beam(size=3).run(task.module, ids_of(task, source), trace)[0][0]
     said = task.tokenizer.decode(best.tokens)
     return trace.tree(task.tokenizer.label, best, f"“{source}” becomes “{said}”")
 
@@ -174,14 +174,14 @@ def beam_tree(task: Any) -> Picture:
 def start(task: Any, source: str) -> tuple[Any, torch.Tensor]:
     """The state of a model that has read a sentence, and the first token to feed."""
     with torch.no_grad():
-        return start_decoding(task.model, ids_of(task, source))
+        return start_decoding(task.module, ids_of(task, source))
 
 
 def ids_of(task: Any, source: str) -> Sequences:
     """A sentence as the model reads it."""
     tokenizer = task.tokenizer
     ids = Sequences.of([[*tokenizer.encode(source).ids, tokenizer.eos_id]], tokenizer.pad_id)
-    return ids.to(device_of(task.model))
+    return ids.to(device_of(task.module))
 
 
 if __name__ == "__main__":

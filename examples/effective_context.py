@@ -29,7 +29,7 @@ def main(runs: str, text: str, *names: str) -> None:
     ids = encode_texts(lines, tokenizer, after=tokenizer.required_ids("eos")).ids.tolist()
     targets = random.Random(0).sample(range(max(CONTEXTS), len(ids)), 3000)
     losses = {
-        name: losses_by_context(task.model, ids, CONTEXTS, sorted(targets))
+        name: losses_by_context(task.module, ids, CONTEXTS, sorted(targets))
         for name, task in tasks.items()
     }
     print(f"{'context':28}", *(f"{one:7}" for one in SHOWN))

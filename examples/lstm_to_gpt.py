@@ -34,7 +34,7 @@ from regard.experiments import runs
 from regard.experiments.compare import compare
 from regard.experiments.estimate import estimate
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.minimal_pairs import minimal_pair_scores
 from regard.text import Tokenizer, train
 
@@ -242,12 +242,12 @@ def variant(name: str, folder: Path) -> Path:
 # --------------------------------------------------------------------------------- models
 
 
-def n_grams(data: Path, tokenizer: Tokenizer, tokens: int) -> LanguageModeling:
+def n_grams(data: Path, tokenizer: Tokenizer, tokens: int) -> TextGenerator:
     """5-grams of the first tokens of the training text."""
     pad, bos, eos = tokenizer.required_ids("pad", "bos", "eos")
     ids = encode_texts(lines(data / "train.txt"), tokenizer, after=[eos]).ids[:tokens]
     model = KneserNey.fit(ids, KneserNeyConfig(tokenizer.vocab_size, 5, pad, bos, eos))
-    return LanguageModeling(model, tokenizer, format="lines", unit="word")
+    return TextGenerator(model, tokenizer, format="lines", unit="word")
 
 
 def trained(recipe: Path, overrides: Sequence[str], run: Path) -> Path:
@@ -274,7 +274,7 @@ def scored(name: str, task: Any, tokens: int, data: Path, pairs: Sequence[Minima
     sets = score.facts()["sets"]
     return Row(
         model=name,
-        parameters=sum(p.numel() for p in task.model.parameters()),
+        parameters=sum(p.numel() for p in task.module.parameters()),
         tokens=tokens,
         perplexity=math.exp(nats / words),
         bits_per_byte=nats / math.log(2) / size,

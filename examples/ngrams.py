@@ -13,7 +13,7 @@ from pathlib import Path
 from regard.checkpoints.formats.arpa import write_arpa
 from regard.data import encode_texts
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.text import train as train_tokenizer
 
 
@@ -24,7 +24,7 @@ def main(train: str, test: str, order: str = "5", arpa: str = "") -> None:
     pad, bos, eos = tokenizer.required_ids("pad", "bos", "eos")
     ids = encode_texts(lines, tokenizer, after=[eos]).ids
     model = KneserNey.fit(ids, KneserNeyConfig(tokenizer.vocab_size, int(order), pad, bos, eos))
-    task = LanguageModeling(model, tokenizer, format="lines", unit="word")
+    task = TextGenerator(model, tokenizer, format="lines", unit="word")
     print(task.evaluate(Path(test).read_text(encoding="utf-8").splitlines()))
     if arpa:
         write_arpa(model, tokenizer, arpa)

@@ -44,7 +44,7 @@ def main(shakespeare: Path, out: Path, overrides: Sequence[str] = ()) -> None:
     draw_best(code, some(library), library["graphlib.py"][:2200], python_properties, out, "python")
     models = {"RNN": rnn, "LSTM": lstm}
     norms = {
-        name: gradient_norms(task.model, task.tokenizer, play[:6464], length=100)
+        name: gradient_norms(task.module, task.tokenizer, play[:6464], length=100)
         for name, task in models.items()
     }
     gradient_curves(norms).save(out / "gradients.png")
@@ -94,12 +94,12 @@ def draw_best(
     task: Any, texts: list[str], shown: str, properties: Any, out: Path, name: str
 ) -> None:
     """The table of cells, and of each property the best cell over a part of the text."""
-    table = find_cells(task.model, task.tokenizer, texts, properties)
+    table = find_cells(task.module, task.tokenizer, texts, properties)
     table.show()
     for named, cells in table.numbers.items():
         for best in cells[:1]:
             cell = {"layer": best.layer, "number": best.number}
-            picture = cell_activation(task.model, task.tokenizer, shown, **cell)
+            picture = cell_activation(task.module, task.tokenizer, shown, **cell)
             picture.save(out / f"{name} {named}.png")
 
 

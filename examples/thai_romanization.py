@@ -44,7 +44,7 @@ from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.layers.softmax import Softmax
 from regard.models.protocols import EncoderDecoder, Output
 from regard.state import State
-from regard.tasks.translation import Translation
+from regard.tasks.translation import Translator
 from regard.text.tokenizer import Tokenizer
 
 LONGEST = 100  # letters that the program writes at most
@@ -155,7 +155,7 @@ def provinces(published: Path) -> list[tuple[str, str]]:
         return [(thai, latin.lower()) for thai, _, latin, _ in csv.reader(file)]
 
 
-def converted(published: Path) -> Translation:
+def converted(published: Path) -> Translator:
     """The task with the weights of `thai2rom`, whose files are in this folder."""
     letters = json.loads((published / "thai2rom_loader_onnx.json").read_text(encoding="utf-8"))
     encoder, decoder = (weights(published / f"thai2rom_{part}.onnx") for part in PARTS)
@@ -178,7 +178,7 @@ def romanization(
     decoder: Mapping[str, Tensor],
     source: Sequence[str],
     target: Sequence[str],
-) -> Translation:
+) -> Translator:
     """The task with these weights.
 
     source, target: the letters of both sides in the order of their ids, `SPECIAL` among them.
@@ -197,7 +197,7 @@ def romanization(
         rows[places] = tensors[name]
         tensors[name] = rows
     model.load_state_dict(tensors)
-    return Translation(model.eval(), tokenizer.with_eos_template())
+    return Translator(model.eval(), tokenizer.with_eos_template())
 
 
 def letter_tokenizer(vocabulary: Sequence[str]) -> Tokenizer:

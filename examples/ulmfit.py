@@ -81,8 +81,8 @@ def accuracy(run: Path) -> float:
 def from_scratch(folder: Path, start: Path) -> Path:
     """The language model with random weights, under the tokenizer of the trained one."""
     task = regard.load(start)
-    model = type(task.model)(task.model.config)
-    task.model.load_state_dict(model.state_dict())
+    model = type(task.module)(task.module.config)
+    task.module.load_state_dict(model.state_dict())
     regard.save(task, folder)
     return folder
 

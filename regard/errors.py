@@ -5,6 +5,7 @@ RegardError
 │   └── TextError     one of several texts that a task is given
 │       └── TextTooLong   it is longer than the model reads
 ├── ConfigError       a recipe, an option, a model's configuration
+│   └── NotSupportedError   a method or command that the task of a model does not have
 ├── CheckpointError   a run folder or a file of weights
 └── MissingExtra      an optional package is needed: names its install line
 """
@@ -79,6 +80,13 @@ class TextTooLong(TextError):
 
 class ConfigError(RegardError):
     """A recipe, an option or a configuration is wrong."""
+
+
+class NotSupportedError(ConfigError, AttributeError):
+    """The task of this model does not have a method or command that other tasks have.
+
+    The message says which ones it has.
+    """
 
 
 def check_at_least(least: int, **options: int | None) -> None:

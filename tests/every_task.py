@@ -233,7 +233,7 @@ def make(folder: Path) -> dict[str, Path]:
         torch.manual_seed(1)
         task = maker()
         with torch.no_grad():
-            for weights in task.model.parameters():
+            for weights in task.module.parameters():
                 weights.add_(torch.randn_like(weights), alpha=0.3)
         runs.save(task, folder / name)
         found[name] = folder / name

@@ -15,7 +15,7 @@ from test_cli import done, refused
 from regard.experiments import runs
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.tasks.fill_mask import FillMask
+from regard.tasks.fill_mask import MaskFiller
 from regard.tasks.folders import load, save
 from regard.text import train
 from regard.text.trees import read_trees
@@ -139,13 +139,13 @@ def test_evaluate_of_a_task_without_scores_is_an_error(workdir, tmp_path):
     assert "Nothing scores the task fill-mask" in said
 
 
-def masked(workdir: Path) -> FillMask:
+def masked(workdir: Path) -> MaskFiller:
     """A random model that fills masks."""
     lines = [line.split("\t")[0] for line in (workdir / "train.tsv").read_text().splitlines()]
     special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = train("wordpiece", lines, 80, special_tokens=special_tokens)
     body = Bert(Bert.Config(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=1))
-    return FillMask(EncoderWithHeads(body, {"masked_lm": body.new_head("masked_lm")}), tokenizer)
+    return MaskFiller(EncoderWithHeads(body, {"masked_lm": body.new_head("masked_lm")}), tokenizer)
 
 
 def test_look_shows_one_word_and_two_models(classifier, tmp_path):

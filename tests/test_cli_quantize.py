@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.tasks import folders
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.text import train
 
 
@@ -28,7 +28,7 @@ def model(tmp_path_factory) -> Path:
     words = train("characters", ["a dog runs"], 30)
     torch.manual_seed(1)
     config = GPT2Config(words.vocab_size, layers=1, d_model=64, heads=2, max_length=32)
-    folders.save(LanguageModeling(GPT2(config), words), path)
+    folders.save(TextGenerator(GPT2(config), words), path)
     return path
 
 

@@ -34,7 +34,7 @@ MODULES = [
 ]
 TABLES = {  # packages whose modules are many: the table, and what its classes have in common
     "regard.models": ("MODELS", ("protocols", "encoder_with_heads")),
-    "regard.tasks": ("TASKS", ("verbs", "folders")),
+    "regard.tasks": ("TASKS", ("task", "folders")),
 }
 
 

@@ -33,7 +33,7 @@ class Ours:
     def opened(self, folder: str, weights: str) -> Any:
         """The model."""
         path = folder if weights == "float32" else _path(folder, weights)
-        return regard.load(path, device="cpu").model
+        return regard.load(path, device="cpu").module
 
     def turn(self) -> list[list[int]]:
         """The new tokens of each sequence."""
@@ -57,7 +57,7 @@ class QuantizedWhileOpening(Ours):
     def opened(self, folder: str, weights: str) -> Any:
         """The model."""
         chosen: Any = weights
-        return regard.load(folder, quantize=chosen, device="cpu").model
+        return regard.load(folder, quantize=chosen, device="cpu").module
 
 
 def _path(folder: str, weights: str) -> Path:

@@ -34,11 +34,11 @@ from regard.suggest import nearest
 Heads = Mapping[int, Iterable[int]]  # layer -> heads, both from 1
 
 
-class HasModel(Protocol):
+class HasModule(Protocol):
     """What is asked of a task."""
 
     @property
-    def model(self) -> nn.Module:
+    def module(self) -> nn.Module:
         """The model that it uses."""
         ...
 
@@ -62,7 +62,7 @@ class Prunable:
 
 
 def attentions(
-    model: nn.Module | HasModel, kind: str | None = None
+    model: nn.Module | HasModule, kind: str | None = None
 ) -> dict[int, MultiHeadAttention]:
     """The attention of each layer (from 1), in a model or a task.
 
@@ -85,7 +85,7 @@ def attentions(
 
 @contextmanager
 def heads_masked(
-    model: nn.Module | HasModel, heads: Heads, kind: str | None = None
+    model: nn.Module | HasModule, heads: Heads, kind: str | None = None
 ) -> Iterator[None]:
     """Mask heads inside the block: {3: [1, 6]} are heads 1 and 6 of layer 3.
 
@@ -107,7 +107,7 @@ def heads_masked(
 
 @contextmanager
 def heads_gated(
-    model: nn.Module | HasModel, gates: Tensor, kind: str | None = None
+    model: nn.Module | HasModule, gates: Tensor, kind: str | None = None
 ) -> Iterator[None]:
     """Multiply each head by a number inside the block: `gates` (L, H); gradients reach them.
 
@@ -138,7 +138,7 @@ def heads_gated(
 
 
 def head_importance(
-    model: nn.Module | HasModel,
+    model: nn.Module | HasModule,
     batches: Iterable[Any],
     losses: Callable[[Any], Tensor],
     kind: str | None = None,
@@ -238,7 +238,7 @@ def _sensitivity(
 # ---------------------------------------------------------------------------- pruning
 
 
-def prune_heads(model: nn.Module | HasModel, heads: Heads, kind: str | None = None) -> None:
+def prune_heads(model: nn.Module | HasModule, heads: Heads, kind: str | None = None) -> None:
     """Take heads away for good, in place: their rows and columns leave the matrices.
 
     The model computes what it computed with these heads masked, with less work; a layer may lose
@@ -263,7 +263,7 @@ def prune_heads(model: nn.Module | HasModel, heads: Heads, kind: str | None = No
         owner.config = replace(owner.config, pruned=pruned_heads(cast(nn.Module, owner)))
 
 
-def _check_cuttable(model: nn.Module | HasModel) -> None:
+def _check_cuttable(model: nn.Module | HasModule) -> None:
     """Check that rows and columns can be taken out of the matrices of a model.
 
     Raises:
@@ -287,7 +287,7 @@ def _check_cuttable(model: nn.Module | HasModel) -> None:
                 )
 
 
-def pruned_heads(model: nn.Module | HasModel) -> Pruned:
+def pruned_heads(model: nn.Module | HasModule) -> Pruned:
     """Which heads are gone: (kind, layer, heads), counted from 1."""
     return tuple(
         (
@@ -421,15 +421,15 @@ def _replace(module: nn.Module, name: str, values: Tensor) -> None:
 # ------------------------------------------------------------------------------ parts
 
 
-def _module(model: nn.Module | HasModel) -> nn.Module:
-    return model if isinstance(model, nn.Module) else model.model
+def _module(model: nn.Module | HasModule) -> nn.Module:
+    return model if isinstance(model, nn.Module) else model.module
 
 
-def _name(model: nn.Module | HasModel) -> str:
+def _name(model: nn.Module | HasModule) -> str:
     return type(_module(model)).__name__
 
 
-def _by_kind(model: nn.Module | HasModel) -> dict[str, dict[int, MultiHeadAttention]]:
+def _by_kind(model: nn.Module | HasModule) -> dict[str, dict[int, MultiHeadAttention]]:
     by_kind: dict[str, dict[int, MultiHeadAttention]] = {}
     counted: Counter[str] = Counter()
     for module in _module(model).modules():

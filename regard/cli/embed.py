@@ -20,7 +20,7 @@ from regard.errors import ConfigError, RegardError, TextError
 if TYPE_CHECKING:
     import numpy as np
 
-    from regard.tasks.embedder import Embedder, EncodedTexts
+    from regard.tasks.embedder import EncodedTexts, VectorBatches
 
     Vectors = np.ndarray | Sequence[np.ndarray]  # one for each text
 
@@ -76,12 +76,12 @@ def embed(
     if columns:
         raise ConfigError("--columns is for the files that --workers reads. Leave it out.")
     task = load_task(model, quantize, device)
-    from regard.tasks.embedder import Embedder
+    from regard.tasks.embedder import VectorBatches
 
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, no_vectors)
     say_hint(hint_at_file(texts))
-    embedder = Embedder.of(
+    embedder = VectorBatches.of(
         task.text_encoder(),
         layers=layers,
         pooling=pooling,
@@ -97,7 +97,7 @@ def embed(
 
 
 def _embed(
-    embedder: Embedder, chunk: Chunk, writer: Writer, counts: Counter[str], too_long: str
+    embedder: VectorBatches, chunk: Chunk, writer: Writer, counts: Counter[str], too_long: str
 ) -> None:
     """Write the vectors of a chunk, some texts at a time.
 
@@ -115,7 +115,7 @@ def _embed(
         counts.update(texts=len(part.texts), truncated=len(long))
 
 
-def _write(embedder: Embedder, part: Chunk, encoded: EncodedTexts, writer: Writer) -> None:
+def _write(embedder: VectorBatches, part: Chunk, encoded: EncodedTexts, writer: Writer) -> None:
     """Write the vectors of texts, or of those before the first whose vector is not finite."""
     try:
         vectors = embedder.vectors(encoded)
@@ -125,7 +125,7 @@ def _write(embedder: Embedder, part: Chunk, encoded: EncodedTexts, writer: Write
     writer.write(part, vectors)
 
 
-def _write_until(embedder: Embedder, part: Chunk, index: int, writer: Writer) -> None:
+def _write_until(embedder: VectorBatches, part: Chunk, index: int, writer: Writer) -> None:
     """Write the vectors of the texts before this one."""
     before = part.until(index)
     if before.texts:

@@ -25,8 +25,8 @@ from regard.cli.zero_shot import ZeroShotOptions
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from regard.tasks.task import Task
     from regard.tasks.text_to_text import TextToText
-    from regard.tasks.verbs import TaskVerbs
 
 Part = Literal["valid", "test"]
 Columns = list[int | str]  # of a table, by number or name
@@ -79,7 +79,7 @@ def evaluate(
     """
     task, files = load_task(model, quantize, device), [*(data or ()), *(more or ())]
     from regard.tasks.batching import watching
-    from regard.tasks.language_modeling import LanguageModeling
+    from regard.tasks.language_modeling import TextGenerator
 
     asked = zero_shot.check(valid=valid, last_word=last_word, columns=columns)
     if files and valid:
@@ -89,7 +89,7 @@ def evaluate(
     if task.decodes and not files and not asked:
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
-    is_perplexity = isinstance(task, LanguageModeling) and not (last_word or asked)
+    is_perplexity = isinstance(task, TextGenerator) and not (last_word or asked)
     if (given := perplexity.given()) and not is_perplexity:
         named = "--" + next(iter(given)).replace("_", "-")
         raise ConfigError(f"{named} is for the perplexity of a language model.")
@@ -98,12 +98,12 @@ def evaluate(
         if asked:
             check_no_decoding(asked, decoding)
             scores = zero_shot.scores(task, files)
-        elif last_word or isinstance(task, LanguageModeling):
+        elif last_word or isinstance(task, TextGenerator):
             check_no_decoding("Perplexity", decoding)
             scores = _likelihood(task, files, chosen, last_word, given)
         elif task.decodes:
             scores, counts = _outputs(task, files, chosen, decoding)
-            say_truncated(counts, task.model.config.max_length)
+            say_truncated(counts, task.module.config.max_length)
             say_unfinished(counts)
         else:
             check_no_decoding(task.name, decoding)
@@ -151,7 +151,7 @@ def _data_of(run: Path, recipe: Any, part: Part) -> tuple[list[Path], Columns]:
 
 
 def _predictions(
-    task: TaskVerbs, model: Path, files: list[Path], columns: Columns, part: Part
+    task: Task, model: Path, files: list[Path], columns: Columns, part: Part
 ) -> tuple[list[Any], list[Path]]:
     """Scores of the predictions of a model's head, and the files that were read."""
     task.require("evaluate", model, f"Nothing scores the task {task.name} here.")
@@ -187,7 +187,7 @@ def _outputs(
 
 
 def _likelihood(
-    task: TaskVerbs,
+    task: Task,
     files: Sequence[Path],
     columns: Columns,
     last_word: bool,
@@ -195,9 +195,9 @@ def _likelihood(
 ) -> list[Any]:
     """Perplexity of texts, or scores of the last words of their lines."""
     from regard.data import read
-    from regard.tasks.language_modeling import LanguageModeling
+    from regard.tasks.language_modeling import TextGenerator
 
-    if not isinstance(task, LanguageModeling):
+    if not isinstance(task, TextGenerator):
         raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
     if columns:
         _no_columns("running text has none")

@@ -77,7 +77,7 @@ def _generate(
 
     task = load_task(model, quantize, device)
     task.require("generate", model, f"{model} answers a text and does not continue one.")
-    streams = task.model.continues and not as_json and decoding.get("samples", 1) == 1
+    streams = task.module.continues and not as_json and decoding.get("samples", 1) == 1
     of_method = {name: value for name, value in decoding.items() if name != "stop"}
     with count_acceptance() as acceptance:
         if streams and isinstance(with_options(task.method, **of_method), IncrementalMethod):

@@ -24,8 +24,8 @@ from regard.errors import ConfigError
 from regard.schema import read_text
 
 if TYPE_CHECKING:
-    from regard.tasks.captioning import Captioning
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.captioning import Captioner
+    from regard.tasks.task import Task
     from regard.text.trees import ConstituencyTree
     from regard.visual import AttentionComparison, Picture
     from regard.visual.attention_record import AttentionRecord
@@ -104,7 +104,7 @@ class OtherPicture:
         return given[0] if given else None
 
     def draw(
-        self, chosen: str, tasks: Mapping[str, TaskVerbs], text: str, decoding: dict[str, Any]
+        self, chosen: str, tasks: Mapping[str, Task], text: str, decoding: dict[str, Any]
     ) -> Drawn:
         """The picture of the option that is chosen, and its numbers.
 
@@ -230,18 +230,18 @@ def _given(options: Selection | OtherPicture) -> list[str]:
     return [f"--{one.name}" for one in ours if getattr(options, one.name) != one.default]
 
 
-def _regions(task: TaskVerbs, image: str, decoding: dict[str, Any]) -> Drawn:
+def _regions(task: Task, image: str, decoding: dict[str, Any]) -> Drawn:
     """The photograph for each word of its caption, and the weights of its regions."""
     from regard.visual import attended_regions
 
     if not task.reads_images:
         raise ConfigError(f"--regions is for models that describe images: {task.name} reads texts.")
-    found = attended_regions(cast("Captioning", task), image, **decoding)
+    found = attended_regions(cast("Captioner", task), image, **decoding)
     numbers = {"words": found.words, "weights": found.weights.tolist()}
     return found, {"answer": found.title, **numbers}
 
 
-def _found_cells(task: TaskVerbs, name: str, kind: str) -> Drawn:
+def _found_cells(task: Task, name: str, kind: str) -> Drawn:
     """The cells that follow properties of the text of a file or of the files of a folder."""
     from regard.visual import find_cells
     from regard.visual.character_properties import KINDS
@@ -254,20 +254,20 @@ def _found_cells(task: TaskVerbs, name: str, kind: str) -> Drawn:
     if not files:
         raise ConfigError(f"{path} has no file that ends in {suffix}.")
     texts = [read_text(one, max_bytes=LARGEST_TEXT, error=ConfigError) for one in files]
-    found = find_cells(task.model, task.tokenizer, texts, properties)
+    found = find_cells(task.module, task.tokenizer, texts, properties)
     cells = {key: [one._asdict() for one in value] for key, value in found.numbers.items()}
     return found, {"cells": cells}
 
 
-def _gradients(tasks: Mapping[str, TaskVerbs], text: str) -> Drawn:
+def _gradients(tasks: Mapping[str, Task], text: str) -> Drawn:
     """The gradient of the last token's loss by the hidden states, step by step."""
     from regard.visual import gradient_curves, gradient_norms
 
-    norms = {name: gradient_norms(one.model, one.tokenizer, text) for name, one in tasks.items()}
+    norms = {name: gradient_norms(one.module, one.tokenizer, text) for name, one in tasks.items()}
     return gradient_curves(norms), {"norms": {name: one.tolist() for name, one in norms.items()}}
 
 
-def _cell(task: TaskVerbs, text: str, cell: str) -> Drawn:
+def _cell(task: Task, text: str, cell: str) -> Drawn:
     """A text coloured by a cell, and the value of each character."""
     from regard.visual import cell_activation
 
@@ -275,7 +275,7 @@ def _cell(task: TaskVerbs, text: str, cell: str) -> Drawn:
     if not (layer.isdecimal() and number.isdecimal()):
         raise ConfigError(f"`--cell` must be LAYER:NUMBER such as 2:17, but is {cell!r}.")
     where = {"layer": int(layer), "number": int(number)}
-    found = cell_activation(task.model, task.tokenizer, text, **where)
+    found = cell_activation(task.module, task.tokenizer, text, **where)
     return found, {**where, "values": found.values}
 
 
@@ -314,7 +314,7 @@ def _numbers_of_models(both: AttentionComparison) -> list[dict[str, Any]]:
     ]
 
 
-def _texts_of(task: TaskVerbs, line: str) -> Any:
+def _texts_of(task: Task, line: str) -> Any:
     """What an encoder reads of a line: a text, or the texts between tabs. Where words are tagged or
     parsed, a tab is white space.
     """
@@ -322,7 +322,7 @@ def _texts_of(task: TaskVerbs, line: str) -> Any:
     return tuple(line.split("\t")) if "\t" in line and not of_words else line
 
 
-def _inputs(task: TaskVerbs, text: str) -> Drawn:
+def _inputs(task: Task, text: str) -> Drawn:
     """What the encoder of a task reads."""
     from regard.visual import Inputs
 
@@ -333,7 +333,7 @@ def _inputs(task: TaskVerbs, text: str) -> Drawn:
     return found, dict(found.rows)
 
 
-def _steps(task: TaskVerbs, text: str, word: str) -> Drawn:
+def _steps(task: Task, text: str, word: str) -> Drawn:
     """The layers of an ELMo at a word and their weighted sum, and the same as numbers."""
     from regard.visual import elmo_steps
 
@@ -341,7 +341,7 @@ def _steps(task: TaskVerbs, text: str, word: str) -> Drawn:
     return found, {"word": word} | {name: one.tolist() for name, one in found.numbers.items()}
 
 
-def _trees(task: TaskVerbs, text: str, count: int) -> Drawn:
+def _trees(task: Task, text: str, count: int) -> Drawn:
     """The best trees of a sentence beside each other, with their scores."""
     from regard.visual import n_best_picture
 
@@ -352,16 +352,14 @@ def _trees(task: TaskVerbs, text: str, count: int) -> Drawn:
     return drawn, {"trees": [{"tree": str(tree), "score": score} for tree, score in found]}
 
 
-def _n_best_trees(
-    task: TaskVerbs, text: str, count: int
-) -> Sequence[tuple[ConstituencyTree, float]]:
-    from regard.tasks.parsing import Parsing
-    from regard.tasks.sequence_parsing import SequenceParsing
+def _n_best_trees(task: Task, text: str, count: int) -> Sequence[tuple[ConstituencyTree, float]]:
+    from regard.tasks.parsing import Parser
+    from regard.tasks.sequence_parsing import SequenceParser
     from regard.text.trees import read_trees
 
-    if isinstance(task, Parsing):
+    if isinstance(task, Parser):
         return task.predictions([text], n_best=count)[0].n_best
-    if not isinstance(task, SequenceParsing):
+    if not isinstance(task, SequenceParser):
         raise ConfigError(f"--trees is for parsers: {task.name} gives no trees.")
     if not text.strip():
         raise ConfigError("--trees needs a sentence, but the text is empty.")
@@ -370,7 +368,7 @@ def _n_best_trees(
     return [(read_trees(b)[0], one.score) for b, one in zip(brackets, found, strict=True)]
 
 
-def _masked_heads(task: TaskVerbs, heads: Sequence[str]) -> AbstractContextManager[Any]:
+def _masked_heads(task: Task, heads: Sequence[str]) -> AbstractContextManager[Any]:
     """The given heads are masked in the block."""
     import regard
 
@@ -407,7 +405,7 @@ def _comparison(
     )
 
 
-def _record(task: TaskVerbs, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
+def _record(task: Task, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
     """The attention while the task processes the text, and its answer where it decodes."""
     from regard.visual.attention_of_text import attention_of_text
 

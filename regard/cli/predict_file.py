@@ -29,7 +29,7 @@ from regard.tasks.predicted_tables import (
 )
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 Predict = Callable[[Chunk], tuple[list[Record], DataError | None]]  # as `LinePredictor.predict`
 ROW_GROUP = 1 << 20  # bytes of the rows that are written to a Parquet file at once
@@ -57,7 +57,7 @@ def _ending(file: Path) -> str:
 
 
 def predict_file(
-    task: TaskVerbs, predict: Predict, path: Path, columns: Sequence[str], out: Path
+    task: Task, predict: Predict, path: Path, columns: Sequence[str], out: Path
 ) -> int:
     """Write the rows of a table with their predictions, all or nothing; returns their number.
 
@@ -77,7 +77,7 @@ def predict_file(
 
 
 def _predicted_rows(
-    task: TaskVerbs, predict: Predict, path: Path, columns: Sequence[str]
+    task: Task, predict: Predict, path: Path, columns: Sequence[str]
 ) -> Iterator[list[Record]]:
     """The rows with their predictions. All of them have the same columns of predictions.
 
@@ -122,7 +122,7 @@ class TableChunk(Chunk):
         return self.lines[index]
 
 
-def chunks_of_table(path: Path, columns: Sequence[str], task: TaskVerbs) -> Iterator[TableChunk]:
+def chunks_of_table(path: Path, columns: Sequence[str], task: Task) -> Iterator[TableChunk]:
     """The rows of a CSV, TSV, JSONL or Parquet file; the texts are tuples of these columns.
 
     columns: names, or numbers from 0 of a table without a header; (): as the names say. A value

@@ -13,8 +13,8 @@ from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.metrics import Score
-    from regard.tasks.language_modeling import LanguageModeling
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.language_modeling import TextGenerator
+    from regard.tasks.task import Task
 
 PAIRS, PROMPTS, SUPER_GLUE = "--minimal-pairs", "--template", "--super-glue"
 # option -> the tests that it belongs to
@@ -74,7 +74,7 @@ class ZeroShotOptions:
             raise ConfigError("--shots and --examples need each other: give both or none.")
         return asked[0] if asked else None
 
-    def scores(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+    def scores(self, task: Task, files: Sequence[Path]) -> list[Score]:
         """The scores of what is asked.
 
         Raises:
@@ -86,14 +86,14 @@ class ZeroShotOptions:
             return self._pairs(task, files)
         return self._super_glue(task, files) if self.super_glue else self._prompts(task, files)
 
-    def _pairs(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+    def _pairs(self, task: Task, files: Sequence[Path]) -> list[Score]:
         from regard.data import read_minimal_pairs
         from regard.tasks.minimal_pairs import minimal_pair_scores
 
         several = (read_minimal_pairs(file, pairs_per_set=self.pairs_per_set) for file in files)
         return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
 
-    def _super_glue(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+    def _super_glue(self, task: Task, files: Sequence[Path]) -> list[Score]:
         from regard.data import read_super_glue
         from regard.tasks.super_glue import super_glue_scores
 
@@ -111,7 +111,7 @@ class ZeroShotOptions:
         seed = 1 if self.examples_seed is None else self.examples_seed
         return {"seed": seed, "too_long": self.too_long or "error"}
 
-    def _prompts(self, task: TaskVerbs, files: Sequence[Path]) -> list[Score]:
+    def _prompts(self, task: Task, files: Sequence[Path]) -> list[Score]:
         from regard.tasks.few_shot import few_shot_scores
         from regard.tasks.prompt_template import PromptTemplate
 
@@ -147,10 +147,10 @@ class ZeroShotOptions:
         return found
 
 
-def _language_model(task: TaskVerbs, flag: str) -> LanguageModeling:
-    from regard.tasks.language_modeling import LanguageModeling
+def _language_model(task: Task, flag: str) -> TextGenerator:
+    from regard.tasks.language_modeling import TextGenerator
 
-    if not isinstance(task, LanguageModeling):
+    if not isinstance(task, TextGenerator):
         raise ConfigError(f"{task.name} continues no prompt: {flag} is for language models.")
     return task
 

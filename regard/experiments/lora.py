@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import Field
 
-from regard.attention.pruning import HasModel
+from regard.attention.pruning import HasModule
 from regard.checkpoints.adapters import AdapterOptions, add_adapters, holds_adapter
 from regard.errors import ConfigError
 from regard.recipe import Options
 from regard.tasks.folders import save_adapter
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 
 ADAPTER = "adapter"  # a folder in a run's folder, beside model/
 
@@ -38,7 +38,7 @@ class LoraSection(Options):
         return AdapterOptions(**self.model_dump())
 
 
-def adapt(task: HasModel, section: LoraSection | None, base: Any) -> None:
+def adapt(task: HasModule, section: LoraSection | None, base: Any) -> None:
     """Add the adapters of a recipe to the model of a task; without the section, do nothing.
 
     base: the model from which the task was made. If the task has added special tokens to its
@@ -49,7 +49,7 @@ def adapt(task: HasModel, section: LoraSection | None, base: Any) -> None:
     """
     if section is None:
         return
-    model: Any = task.model
+    model: Any = task.module
     has_new_tokens = model.config.vocab_size != base.config.vocab_size
     try:
         add_adapters(
@@ -61,7 +61,7 @@ def adapt(task: HasModel, section: LoraSection | None, base: Any) -> None:
         raise ConfigError(f"[model.lora] {error}") from None
 
 
-def write_run_adapter(task: TaskVerbs, section: LoraSection, base: str, folder: Path) -> None:
+def write_run_adapter(task: Task, section: LoraSection, base: str, folder: Path) -> None:
     """Write adapter/ into the folder of a run.
 
     base: the folder, or the name on the hub, of the model that the training started from.

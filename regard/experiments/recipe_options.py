@@ -24,7 +24,7 @@ from regard.recipe import (
 )
 from regard.tasks import TASKS, task_class
 from regard.tasks.sections import DataSection
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 from regard.training import TrainingOptions
 from regard.training.options import without_effect
 
@@ -105,7 +105,7 @@ def _with_sections(recipe: type[Recipe], model: type[Options]) -> type[Recipe]:
     return with_section(with_section(recipe, "model", model), "training", TrainingOptions)
 
 
-def _model_section(raw: RawRecipe, task: TaskVerbs) -> type[Options]:
+def _model_section(raw: RawRecipe, task: Task) -> type[Options]:
     """[model] of a training that starts from random weights: the options of the model's class."""
     model = model_class(raw.choice("model.name", MODELS))
     if not task.trains(model):

@@ -10,11 +10,11 @@ from typing import Any
 from regard.attention.capture import CapturePoint
 from regard.metrics.class_report import ClassReport
 from regard.models import described
-from regard.tasks.classification import Classification
-from regard.tasks.multi_label import MultiLabel
-from regard.tasks.multi_regression import MultiRegression
-from regard.tasks.tagging import Tagging
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.classification import TextClassifier
+from regard.tasks.multi_label import MultiLabelClassifier
+from regard.tasks.multi_regression import MultiRegressor
+from regard.tasks.tagging import Tagger
+from regard.tasks.task import Task
 from regard.training import Result
 from regard.training.metrics_log import read_events
 from regard.visual.attention_record import look, run_encoder
@@ -24,15 +24,15 @@ from regard.visual.report import ReportSample, RunReport
 from regard.visual.table import Table
 
 REPORT = "report.html"
-SCORED_BY_LABEL = (Classification, MultiLabel, MultiRegression, Tagging)
+SCORED_BY_LABEL = (TextClassifier, MultiLabelClassifier, MultiRegressor, Tagger)
 LARGEST_MATRIX = 30  # labels whose confusion matrix can be read
 
 
-def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> Path:
+def write_report(folder: Path, task: Task, recipe: Any, result: Result) -> Path:
     """Write report.html of a finished run; `task` has its final weights."""
     rows = task.samples(recipe)
     report = RunReport(
-        title=f"{recipe.name or folder.name}: {described(task.model)}, {recipe.task}",
+        title=f"{recipe.name or folder.name}: {described(task.module)}, {recipe.task}",
         facts=_facts(task, recipe, result),
         scores={recipe.model.name: _scores(result)},
         events=read_events(folder),
@@ -48,7 +48,7 @@ def report_links(folder: Path, runs: Sequence[str]) -> dict[str, str]:
     return {run: page for run, page in pages.items() if (folder / page).exists()}
 
 
-def _by_label(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
+def _by_label(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
     """Scores of each label, type or number on the validation data; a classifier's confusion."""
     if not isinstance(task, SCORED_BY_LABEL) or recipe.data.valid is None:
         return []
@@ -72,14 +72,14 @@ def _confusion(found: ClassReport) -> Heatmap:
     return Heatmap.of(shares, labels, labels, name, peak=1.0)
 
 
-def _facts(task: TaskVerbs, recipe: Any, result: Result) -> dict[str, str]:
-    parameters = sum(weight.numel() for weight in task.model.parameters())
+def _facts(task: Task, recipe: Any, result: Result) -> dict[str, str]:
+    parameters = sum(weight.numel() for weight in task.module.parameters())
     start = recipe.model.model_dump().get("path")  # of fine-tuning alone
     origin = f", started from {recipe.model.name}" if start else ""
     items = "predicted tokens" if task.items == "tokens" else task.items
     return {
         "task": recipe.task,
-        "model": f"{described(task.model)}{origin}, {parameters:,} parameters",
+        "model": f"{described(task.module)}{origin}, {parameters:,} parameters",
         "tokenizer": f"{task.tokenizer.kind}, {task.tokenizer.vocab_size:,} tokens",
         "data": ", ".join(Path(file).name for file in recipe.data.files()),
         "training": f"{result.update:,} updates, {result.tokens:,} {items}",
@@ -94,11 +94,11 @@ def _scores(result: Result) -> dict[str, float]:
     return {name: n for name, n in result.labelled_scores().items() if n is not None}
 
 
-def _attention(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
+def _attention(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
     """What the model attends to over the first sample that it can read whole, or over an excerpt of
     one; nothing, if it has no attention.
     """
-    if not any(isinstance(module, CapturePoint) for module in task.model.modules()):
+    if not any(isinstance(module, CapturePoint) for module in task.module.modules()):
         return []
     inputs = task.attention_inputs(recipe)
     whole = next((one for one in inputs if not task.over_limit([one])), None)
@@ -114,7 +114,7 @@ def _attention(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
     return [("What it attends to", PictureColumn((Note((heads.text_of(0),)), heads)))]
 
 
-def _excerpt(task: TaskVerbs, recipe: Any) -> tuple[str, ...] | None:
+def _excerpt(task: Task, recipe: Any) -> tuple[str, ...] | None:
     """The part that the model can read of a sample that is too long; None: there is none."""
     found, format = task.attention_excerpt(recipe), task.input_format
     if found is None or format is None or format.too_long(format.encode([found])):

@@ -315,8 +315,8 @@ def _write_card_and_report(
     if (folder / REPORT).exists():
         return
     if finished:
-        made.task.model = merged(made.task.model)
+        made.task.module = merged(made.task.module)
         for name, one in {"model": made.task, **made.task.companions()}.items():
-            load_weights(deployed(one.model), load(folder / name).model.state_dict())
-        made.task.model.eval()
+            load_weights(deployed(one.module), load(folder / name).module.state_dict())
+        made.task.module.eval()
     write_report(folder, made.task, made.recipe, result)

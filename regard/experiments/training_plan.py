@@ -24,7 +24,7 @@ from regard.models import as_encoder, as_encoder_decoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
 from regard.tasks.folders import device_for, save
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 from regard.text import Tokenizer
 from regard.text.sentencepiece import is_m2m_100, is_marian
 
@@ -42,7 +42,7 @@ class TrainingPlan:
     """
 
     recipe: Any
-    task: TaskVerbs
+    task: Task
     recorded: tuple[Any, Mapping[str, str]] | None = None
 
     @cached_property
@@ -134,7 +134,7 @@ def holds_tokenizer(folder: Path) -> bool:
     return holds and (folder / "tokenizer_config.json").exists()
 
 
-def _is_published(task: TaskVerbs, folder: Path) -> bool:
+def _is_published(task: Task, folder: Path) -> bool:
     """Whether a folder holds all files of a task."""
     wanted = ["config.json", "model.safetensors"]
     wanted += ["generation_config.json"] if task.decodes else []

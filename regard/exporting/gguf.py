@@ -23,7 +23,7 @@ from regard.models.bert import Bert
 from regard.models.gpt2 import GPT2
 from regard.models.llama import Llama
 from regard.models.t5 import T5
-from regard.tasks.embedding import Embedding
+from regard.tasks.embedding import Embedder
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -121,12 +121,12 @@ def _describe_gpt2(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -
 def _check_bert(source: ExportSource) -> None:
     source.check_field(NAME, "positions", ("learned",))
     source.check_field(NAME, "activation", ("gelu", "gelu-tanh"))
-    if isinstance(source.task, Embedding) and source.task.pooling.kinds[1:]:
+    if isinstance(source.task, Embedder) and source.task.pooling.kinds[1:]:
         kinds = ", ".join(source.task.pooling.kinds)
         raise source.unsupported(
             NAME, f"pools a text in one way, but the folder in several: {kinds}"
         )
-    if isinstance(source.task, Embedding) and source.task.pooling.kinds[0] not in POOLINGS:
+    if isinstance(source.task, Embedder) and source.task.pooling.kinds[0] not in POOLINGS:
         known = ", ".join(POOLINGS)
         kind = source.task.pooling.kinds[0]
         raise source.unsupported(NAME, f"pools a text by {known}, but the folder by {kind!r}")
@@ -137,7 +137,7 @@ def _describe_bert(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -
     writer.add_causal_attention(False)
     writer.add_token_type_count(source.body.config.segments)
     pooling = "NONE"
-    if isinstance(source.task, Embedding):
+    if isinstance(source.task, Embedder):
         pooling = POOLINGS[source.task.pooling.kinds[0]]
     writer.add_pooling_type(gguf.PoolingType[pooling])
 

@@ -23,8 +23,8 @@ from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import EncoderWithHeads, deployed
 from regard.models.protocols import EncoderDecoder
+from regard.tasks.task import Task
 from regard.tasks.text_to_text import TextToText
-from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 
 WeightsInFile = Literal["int8"]
@@ -86,11 +86,11 @@ class ExportSource:
     """
 
     path: Path
-    task: TaskVerbs
+    task: Task
     model: nn.Module = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", with_all_heads(merged(deployed(self.task.model))))
+        object.__setattr__(self, "model", with_all_heads(merged(deployed(self.task.module))))
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
     from regard.decoding.hypothesis import Hypothesis
     from regard.serving.generation import Continued
-    from regard.tasks.captioning import Captioning
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.captioning import Captioner
+    from regard.tasks.task import Task
     from regard.visual.image_regions import AttendedRegions
 
 _IMAGE_HINT = "Give the bytes of a PNG or JPEG file in base64."
-Call = Callable[["TaskVerbs", list[Any], dict[str, Any]], Sequence[Any]]
+Call = Callable[["Task", list[Any], dict[str, Any]], Sequence[Any]]
 
 
-def predict(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def predict(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The prediction for each item, as `regard predict --json` prints it."""
     found = task.predictions(items, **options)
     return [{"text": str(one), **one.values()} for one in found]
 
 
-def decode(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def decode(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The hypotheses of each text, as `regard predict --json` prints them."""
     return _with_texts(task, items, task.hypotheses(items, **options))
 
 
 def continuations(
-    task: TaskVerbs, items: list[Continued], stop: Sequence[str] | str | None = None
+    task: Task, items: list[Continued], stop: Sequence[str] | str | None = None
 ) -> list[Any]:
     """The same, of prompts that a continuous batch has continued."""
     from regard.decoding.generated_text import checked_stops
@@ -55,7 +55,7 @@ def continuations(
     return _with_texts(task, [one.source for one in items], found)
 
 
-def _with_texts(task: TaskVerbs, items: list[Any], found: list[list[Hypothesis]]) -> list[Any]:
+def _with_texts(task: Task, items: list[Any], found: list[list[Hypothesis]]) -> list[Any]:
     from regard.decoding.hypothesis import values_of
 
     return [
@@ -64,7 +64,7 @@ def _with_texts(task: TaskVerbs, items: list[Any], found: list[list[Hypothesis]]
     ]
 
 
-def embed(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def embed(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The vector of each text, or those of its words or tokens, with their labels."""
     vectors = task.embed(items, **options)
     if options.get("per", "text") == "text":
@@ -72,22 +72,22 @@ def embed(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[An
     return [{"labels": list(one.labels), "vectors": one.tolist()} for one in vectors]
 
 
-def fill(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def fill(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """Each text with its masks filled, and the candidates for each mask."""
     return [one.values() for one in task.fill(items, **options)]
 
 
-def parse(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def parse(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The tree of each sentence."""
     return [{"tree": str(tree)} for tree in task.parse(items, **options)]
 
 
-def score(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def score(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """log p of each text, in nats."""
     return [{"log_likelihood": nats} for nats in task.log_likelihoods(items, **options)]
 
 
-def attention_weights(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def attention_weights(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The attention of each text, as `regard look --json` prints it."""
     found = []
     for index, item in enumerate(items):
@@ -99,7 +99,7 @@ def attention_weights(task: TaskVerbs, items: list[Any], options: dict[str, Any]
 
 
 def _attention(
-    task: TaskVerbs,
+    task: Task,
     item: Any,
     kind: str | None = None,
     layer: int | None = None,
@@ -113,26 +113,24 @@ def _attention(
     return {"source": item, "answer": answer, **mean_weights(heads, kind, layer, head)[1]}
 
 
-def caption(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def caption(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The hypotheses for each image, given as the bytes of a file in base64."""
     with _files(items) as names, _without_names():
         return decode(task, names, options)
 
 
-def regions_of(
-    task: TaskVerbs, items: list[Any], options: dict[str, Any]
-) -> Iterator[AttendedRegions]:
+def regions_of(task: Task, items: list[Any], options: dict[str, Any]) -> Iterator[AttendedRegions]:
     """The caption of each image, and where each of its words looked."""
     from regard.visual.image_regions import attended_regions
 
     with _files(items) as names:
         for index, name in enumerate(names):
             with _without_names(index):
-                found = attended_regions(cast("Captioning", task), name, **options)
+                found = attended_regions(cast("Captioner", task), name, **options)
             yield found
 
 
-def region_weights(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def region_weights(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The same as numbers, as `regard look --regions --json` prints it."""
     return [
         {"answer": one.title, "words": list(one.words), "weights": one.weights.tolist()}

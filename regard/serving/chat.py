@@ -12,7 +12,7 @@ from regard.decoding.steps import eos_tokens
 from regard.serving.openai import decoding_options, stops_of, usage
 from regard.serving.requests import Chat
 from regard.serving.work import Work, most_generated, tokens_of
-from regard.tasks.dialogue import Dialogue
+from regard.tasks.dialogue import DialogueModel
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 def chat(served: ServedModel, request: Chat) -> Work:
     """The reply to the turns of a dialogue, of which the model reads as many as it was trained for;
-    a longer history loses its beginning, as in `Dialogue.reply`.
+    a longer history loses its beginning, as in `DialogueModel.reply`.
 
     Raises:
         ConfigError: options of decoding are wrong.
     """
-    task, options, stops = cast(Dialogue, served.task), decoding_options(request), stops_of(request)
+    task, options, stops = (
+        cast(DialogueModel, served.task),
+        decoding_options(request),
+        stops_of(request),
+    )
     method = decoding.with_options(task.method, **options)
     history = task.history_of([message.content for message in request.messages])
 

@@ -7,17 +7,17 @@ from contextlib import suppress
 from regard.errors import ConfigError
 from regard.serving.counters import RequestCounters
 from regard.serving.models import ServedModel
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 
 
 def served_model(
-    name: str, task: TaskVerbs, counters: RequestCounters, prefix_bytes: int = 0
+    name: str, task: Task, counters: RequestCounters, prefix_bytes: int = 0
 ) -> ServedModel:
     """A task under a name.
 
     prefix_bytes: of cached keys and values of prompt prefixes; 0: none.
     """
-    if not task.has("cache_prefixes") or task.model.reads_backward:
+    if not task.has("cache_prefixes") or task.module.reads_backward:
         return ServedModel(name, task)
     from regard.serving.generation import ServedBatch
 

@@ -13,7 +13,7 @@ from regard.serving.problems import Problem
 
 if TYPE_CHECKING:
     from regard.serving.generation import ServedBatch
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 
 def names_of(folders: Sequence[Path]) -> dict[str, Path]:
@@ -44,7 +44,7 @@ class ServedModel:
     """
 
     name: str
-    task: TaskVerbs
+    task: Task
     batch: ServedBatch | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -21,15 +21,15 @@ from regard.serving.generation import Generation
 from regard.serving.requests import Completion, OpenAIEmbedding, Sampled
 from regard.serving.work import Work, most_generated, tokens_of
 from regard.tasks.batching import decode_in_order
-from regard.tasks.embedder import Embedder, EmbedsTexts
+from regard.tasks.embedder import EmbedsTexts, VectorBatches
 from regard.tasks.inputs import checked_text, too_long_error
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import TokenLogProbs, token_log_probs
 from regard.tasks.prompts import fitted_prompts
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 
 # ------------------------------------------------------------------------------------ completions
@@ -50,7 +50,7 @@ def completion(served: ServedModel, request: Completion) -> Work:
     Raises:
         ConfigError: options are wrong.
     """
-    task = cast(LanguageModeling, served.task)
+    task = cast(TextGenerator, served.task)
     method = decoding.with_options(task.method, **decoding_options(request))
     most, stops = request.max_tokens, stops_of(request)
     try:
@@ -101,9 +101,9 @@ def check_streams(generation: Generation | None, request: Completion) -> None:
         raise ConfigError("`logprobs` are not streamed. Leave out one of both.")
 
 
-def continues_texts(task: TaskVerbs) -> bool:
+def continues_texts(task: Task) -> bool:
     """Whether a task continues texts from left to right."""
-    return isinstance(task, LanguageModeling) and not task.model.reads_backward
+    return isinstance(task, TextGenerator) and not task.module.reads_backward
 
 
 def decoding_options(request: Sampled) -> dict[str, Any]:
@@ -126,14 +126,14 @@ def decoding_options(request: Sampled) -> dict[str, Any]:
     return named | {name: value for name, value in given.items() if value is not None}
 
 
-def _prompt_ids(task: LanguageModeling, request: Completion) -> list[list[int]]:
+def _prompt_ids(task: TextGenerator, request: Completion) -> list[list[int]]:
     """The ids of prompts that are texts, or ids.
 
     Raises:
         TextError: an id is not in the vocabulary.
     """
     given = cast(list[Any], [request.prompt] if request.one else request.prompt)
-    size = task.model.config.vocab_size
+    size = task.module.config.vocab_size
     found = []
     for index, one in enumerate(given):
         if not one and not isinstance(one, str):
@@ -149,7 +149,7 @@ def _prompt_ids(task: LanguageModeling, request: Completion) -> list[list[int]]:
 
 
 def decoded(
-    task: LanguageModeling, prompts: list[list[int]], method: Any, stops: Sequence[str]
+    task: TextGenerator, prompts: list[list[int]], method: Any, stops: Sequence[str]
 ) -> list[tuple[list[int], list[GeneratedText]]]:
     """The prompts with their texts, of a method or a model that needs all prompts at once."""
     found = decode_in_order(task.generator, TokenArray.of(prompts), method)
@@ -161,7 +161,7 @@ def decoded(
 
 
 def scored(
-    task: LanguageModeling,
+    task: TextGenerator,
     done: Sequence[tuple[list[int], list[GeneratedText]]],
     request: Completion,
 ) -> list[Completed]:
@@ -189,7 +189,7 @@ def usage(read: int, written: int) -> dict[str, int]:
 class CompletionBody:
     """What a completion answers: at once, or in chunks."""
 
-    task: LanguageModeling
+    task: TextGenerator
     name: str
     request: Completion
     prompts: Sequence[list[int]]
@@ -260,7 +260,7 @@ def stops_of(request: Sampled) -> list[str]:
     return [stop for stop in given if stop]
 
 
-def text_parts(task: LanguageModeling, ids: Sequence[int]) -> list[str]:
+def text_parts(task: TextGenerator, ids: Sequence[int]) -> list[str]:
     """The text that each token adds to those before; what is left at the end is the last one's."""
     text = GeneratedText(task.tokenizer, [])
     for number in ids:
@@ -270,7 +270,7 @@ def text_parts(task: LanguageModeling, ids: Sequence[int]) -> list[str]:
 
 
 def _log_probs_body(
-    task: LanguageModeling,
+    task: TextGenerator,
     ids: Sequence[int],
     pieces: Sequence[str],
     scored: TokenLogProbs,
@@ -288,7 +288,7 @@ def _log_probs_body(
     }
 
 
-def _name(task: LanguageModeling, id: int) -> str:
+def _name(task: TextGenerator, id: int) -> str:
     """A token; a model may have more of them than its tokenizer."""
     tokenizer = task.tokenizer
     return tokenizer.token(id) if id < tokenizer.vocab_size else tokenizer.label(id)
@@ -301,7 +301,7 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
     """The vectors of texts, pooled as the model's folder says."""
 
     def run(texts: list[str]) -> list[tuple[Any, int]]:
-        embedder = Embedder.of(cast(EmbedsTexts, served.task).text_encoder())
+        embedder = VectorBatches.of(cast(EmbedsTexts, served.task).text_encoder())
         encoded = embedder.encode(texts)
         if long := embedder.input_format.too_long(encoded.inputs):
             count = len(encoded.inputs[long[0]])

@@ -17,15 +17,15 @@ from regard.serving.work import work_maker
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
     from regard.serving.work import Work
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 
-def any_task(task: TaskVerbs) -> bool:
+def any_task(task: Task) -> bool:
     """True."""
     return True
 
 
-def reads_images(task: TaskVerbs) -> bool:
+def reads_images(task: Task) -> bool:
     """Whether a task is on images."""
     return task.reads_images
 
@@ -41,7 +41,7 @@ class Route:
     summary: what it does, in a few words.
     request: the fields of the body.  example: of a body.
     work: what the engine does for a request to a model.
-    method: of `regard.tasks.verbs.METHODS`, which the task of a model must have; "": any task.
+    method: of `regard.tasks.task.METHODS`, which the task of a model must have; "": any task.
     condition: what a task must fulfil besides.
     """
 
@@ -51,9 +51,9 @@ class Route:
     request: type[requests.Request]
     work: Callable[[ServedModel, Any], Work]
     example: dict[str, Any]
-    condition: Callable[[TaskVerbs], bool] = any_task
+    condition: Callable[[Task], bool] = any_task
 
-    def available_for(self, task: TaskVerbs) -> bool:
+    def available_for(self, task: Task) -> bool:
         """Whether a model of this task has the route. Tasks on images read names of files, which
         clients must not give: they have those to which images are sent.
         """

@@ -14,7 +14,7 @@ from regard.serving.routes import ROUTES, Route
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModels
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 Say = Callable[[str], None]
 
@@ -59,6 +59,6 @@ class ServedPage:
         """All routes asked by POST, by their paths."""
         return {**self.routes, **self.routes_without_model}
 
-    def paths_of(self, task: TaskVerbs) -> list[str]:
+    def paths_of(self, task: Task) -> list[str]:
         """The paths of the routes that a task has."""
         return [path for path, route in self.routes.items() if route.available_for(task)]

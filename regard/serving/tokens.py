@@ -10,7 +10,7 @@ from regard.serving.work import Work, work_maker
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
     from regard.serving.requests import Tokenize
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 
 def tokenize(served: ServedModel, request: Tokenize) -> Work:
@@ -32,7 +32,7 @@ def tokenize(served: ServedModel, request: Tokenize) -> Work:
     return replace(work, render=render)
 
 
-def tokens_of_texts(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def tokens_of_texts(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The tokens of each text, without those that a model adds, and where each stands in it."""
     found = []
     for text in items:
@@ -43,7 +43,7 @@ def tokens_of_texts(task: TaskVerbs, items: list[Any], options: dict[str, Any]) 
     return found
 
 
-def tokenizer_info(task: TaskVerbs) -> dict[str, Any]:
+def tokenizer_info(task: Task) -> dict[str, Any]:
     """The kind, the size and the special tokens of a model's tokenizer; some also under the names
     that vLLM's `/tokenizer_info` has for them.
     """
@@ -65,6 +65,6 @@ def tokenizer_info(task: TaskVerbs) -> dict[str, Any]:
         "kind": tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
         "special_tokens": special,
-        "max_length": task.model.config.max_length,
+        "max_length": task.module.config.max_length,
         **named,
     }

@@ -14,8 +14,8 @@ from regard.serving.requests import Decoding, Request
 if TYPE_CHECKING:
     from regard.serving.generation import Generation
     from regard.serving.models import ServedModel
-    from regard.tasks.language_modeling import LanguageModeling
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.language_modeling import TextGenerator
+    from regard.tasks.task import Task
 
 Chunk = Callable[[int, int, str, str | None], Any]
 BYTES_OF_TOKEN = 4  # of UTF-8, about
@@ -85,7 +85,7 @@ def continued(
     from regard.tasks.inputs import checked_texts
     from regard.tasks.prompts import fitted_prompts
 
-    task = cast("LanguageModeling", served.task)
+    task = cast("TextGenerator", served.task)
     named = {name: value for name, value in options.items() if name != "too_long"}
     method = task.decoding_method(**named)
     ids = task.prompt_ids(checked_texts(items))
@@ -93,7 +93,7 @@ def continued(
     return Generation.of(served.batch, task.tokenizer, items, prompts, method)
 
 
-def costs_of(task: TaskVerbs, items: Sequence[Any], options: Mapping[str, Any]) -> list[int]:
+def costs_of(task: Task, items: Sequence[Any], options: Mapping[str, Any]) -> list[int]:
     """About how many tokens are read and generated for each item.
 
     Raises:
@@ -107,7 +107,7 @@ def costs_of(task: TaskVerbs, items: Sequence[Any], options: Mapping[str, Any]) 
     return [count + most_generated(task, method, count) for count in read]
 
 
-def most_generated(task: TaskVerbs, method: Any, read: int) -> int:
+def most_generated(task: Task, method: Any, read: int) -> int:
     """The most tokens that are generated for a source or prompt of so many tokens."""
     from regard.decoding import RelativeLimit, TotalLimit
 
@@ -116,7 +116,7 @@ def most_generated(task: TaskVerbs, method: Any, read: int) -> int:
         most = int(limit.ratio * read) + limit.plus
     else:
         most = limit.count if isinstance(limit, TotalLimit) else limit
-    if (context := task.model.config.max_length) is not None:
+    if (context := task.module.config.max_length) is not None:
         most = min(most, context)
     stored = method.settings()
     return most * max(stored.get("num_beams", 1), stored.get("num_return_sequences", 1))

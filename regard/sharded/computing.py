@@ -14,11 +14,11 @@ from regard.errors import ConfigError, DataError, RegardError, TextError
 from regard.sharded.manifest import ShardedTask
 from regard.sharded.parts import BLANK
 from regard.sharded.rows import InputRow, RowChunk, texts_of
-from regard.tasks.embedder import Embedder, EncodedTexts
+from regard.tasks.embedder import EncodedTexts, VectorBatches
 from regard.tasks.folders import load
 from regard.tasks.line_predictor import LinePredictor, Result
 from regard.tasks.predicted_tables import Record, check_columns, prediction_columns
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 
 T = TypeVar("T")  # the result of a row
 
@@ -94,7 +94,7 @@ class RowComputer(ABC, Generic[T]):
 class VectorComputer(RowComputer[np.ndarray]):
     """Vectors of texts, (D,) each."""
 
-    def __init__(self, embedder: Embedder, too_long: str):
+    def __init__(self, embedder: VectorBatches, too_long: str):
         self.embedder, self.too_long = embedder, too_long
 
     def compute(self, chunk: Chunk) -> tuple[list[np.ndarray | None], dict[int, DataError]]:
@@ -146,21 +146,21 @@ def reason_of(error: DataError) -> str:
 
 
 def open_computer(task: ShardedTask) -> RowComputer[Any]:
-    """Open the model of a task; what computes the task's verb with it.
+    """Open the model of a task; what computes the method with it.
 
     Raises:
         CheckpointError: there is no such model.
-        ConfigError: the model does not support the verb or an option.
+        ConfigError: the model does not support the method or an option.
     """
-    model: TaskVerbs = load(task.model, quantize=task.quantize, device=task.device)  # type: ignore[arg-type]
+    model: Task = load(task.model, quantize=task.quantize, device=task.device)  # type: ignore[arg-type]
     options = dict(task.options or {})
-    if task.verb == "embed":
+    if task.method == "embed":
         problem = f"{task.model} holds a model of {model.name}, which gives no vectors of texts."
         model.require("embed", task.model, problem)
         if len(task.columns) > 1:
             raise ConfigError(f"A vector is of one text, but the columns are {task.columns}.")
-        return VectorComputer(Embedder.of(model.text_encoder(), **options), task.too_long)
-    model.require_method(task.verb, task.model)
+        return VectorComputer(VectorBatches.of(model.text_encoder(), **options), task.too_long)
+    model.require_method(task.method, task.model)
     if model.reads_images:
         raise ConfigError(f"{task.model} is a model of {model.name}, which reads images.")
     if task.columns:

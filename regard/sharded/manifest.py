@@ -38,16 +38,16 @@ class ShardedTask:
     """The model, and what it computes for each row.
 
     model: a folder, or a name on the hub.
-    verb: "embed", "predict", "translate", "generate" or "tag".
+    method: "embed", "predict", "translate", "generate" or "tag".
     format: of the parts, one of `regard.sharded.parts.FORMATS`.
     columns: the columns of the input that hold the texts; (): the lines, or chosen by their names.
     threads: of each worker. The last digits of results depend on it, so its default does not
         depend on the number of workers.
-    options: keyword arguments of the method `verb` of the task.
+    options: keyword arguments of this method.
     """
 
     model: str
-    verb: str
+    method: str
     format: str
     columns: tuple[str, ...] = ()
     too_long: str = "error"

@@ -20,7 +20,7 @@ from regard.sharded.ray_datasets import is_ray_dataset, map_ray_dataset
 from regard.sharded.reading import ShardedResults, read_parts
 from regard.sharded.rows import TEXT
 
-VERBS = ("embed", "predict", "translate", "generate", "tag")
+METHODS = ("embed", "predict", "translate", "generate", "tag")
 
 
 def map(
@@ -74,8 +74,8 @@ def map(
         CheckpointError: there is no such model, or a part cannot be written.
         Interrupted: after Ctrl-C; the same call continues.
     """
-    if task not in VERBS:
-        raise ConfigError(f"`task` must be one of {', '.join(VERBS)}, but is {task!r}.")
+    if task not in METHODS:
+        raise ConfigError(f"`task` must be one of {', '.join(METHODS)}, but is {task!r}.")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     source = str(Path(model).absolute() if Path(model).exists() else model)
     format = format_of(task, format)

@@ -30,15 +30,15 @@ VECTOR = "vector"
 BLANK = {"prediction": ""}  # the result of a row without text
 
 
-def format_of(verb: str, format: str | None) -> str:
+def format_of(method: str, format: str | None) -> str:
     """The format of the parts.
 
     Raises:
-        ConfigError: the results of the verb cannot be written so.
+        ConfigError: the results of the method cannot be written so.
     """
-    known = VECTOR_FORMATS if verb == "embed" else PREDICTION_FORMATS
+    known = VECTOR_FORMATS if method == "embed" else PREDICTION_FORMATS
     if format is not None and format not in known:
-        raise ConfigError(f"{verb} writes no parts as {format!r}. {nearest(format, known)}")
+        raise ConfigError(f"{method} writes no parts as {format!r}. {nearest(format, known)}")
     return format or known[0]
 
 

@@ -45,9 +45,9 @@ class ShardedResults:
         Raises:
             ConfigError: the results are no vectors.
         """
-        verb = self.manifest.task.verb
-        if verb != "embed":
-            raise ConfigError(f"{self.folder} holds the results of {verb}, which are no vectors.")
+        method = self.manifest.task.method
+        if method != "embed":
+            raise ConfigError(f"{self.folder} holds the results of {method}, which are no vectors.")
         for file in self.files:
             yield _rows(file) if file.suffix == ".safetensors" else _vectors(file)
 

@@ -15,35 +15,35 @@ from regard.models import MODELS
 
 # name -> module:Class
 TASKS: dict[str, Any] = {
-    "translation": "regard.tasks.translation:Translation",
-    "summarization": "regard.tasks.summarization:Summarization",
+    "translation": "regard.tasks.translation:Translator",
+    "summarization": "regard.tasks.summarization:Summarizer",
     "text-to-text": "regard.tasks.text_to_text:TextToText",
-    "dialogue": "regard.tasks.dialogue:Dialogue",
-    "captioning": "regard.tasks.captioning:Captioning",
+    "dialogue": "regard.tasks.dialogue:DialogueModel",
+    "captioning": "regard.tasks.captioning:Captioner",
     "span-corruption": "regard.tasks.span_corruption:SpanCorruption",
-    "language-modeling": "regard.tasks.language_modeling:LanguageModeling",
+    "language-modeling": "regard.tasks.language_modeling:TextGenerator",
     "permutation-language-modeling": (
-        "regard.tasks.permutation_language_modeling:PermutationLanguageModeling"
+        "regard.tasks.permutation_language_modeling:PermutationLanguageModel"
     ),
     "bidirectional-language-modeling": (
-        "regard.tasks.bidirectional_language_modeling:BidirectionalLanguageModeling"
+        "regard.tasks.bidirectional_language_modeling:BidirectionalLanguageModel"
     ),
-    "embedding": "regard.tasks.embedding:Embedding",
-    "classification": "regard.tasks.classification:Classification",
-    "multi-label-classification": "regard.tasks.multi_label:MultiLabel",
-    "regression": "regard.tasks.regression:Regression",
-    "multi-regression": "regard.tasks.multi_regression:MultiRegression",
+    "embedding": "regard.tasks.embedding:Embedder",
+    "classification": "regard.tasks.classification:TextClassifier",
+    "multi-label-classification": "regard.tasks.multi_label:MultiLabelClassifier",
+    "regression": "regard.tasks.regression:TextRegressor",
+    "multi-regression": "regard.tasks.multi_regression:MultiRegressor",
     "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
-    "fill-mask": "regard.tasks.fill_mask:FillMask",
-    "masked-language-modeling": "regard.tasks.masked_language_modeling:MaskedLanguageModeling",
-    "replaced-tokens": "regard.tasks.replaced_tokens:ReplacedTokenDetection",
-    "next-sentence": "regard.tasks.next_sentence:NextSentence",
-    "sentence-order": "regard.tasks.sentence_order:SentenceOrder",
-    "tagging": "regard.tasks.tagging:Tagging",
-    "parsing": "regard.tasks.parsing:Parsing",
-    "sequence-parsing": "regard.tasks.sequence_parsing:SequenceParsing",
-    "crf-tagging": "regard.tasks.crf_tagging:CRFTagging",
-    "question-answering": "regard.tasks.question_answering:QuestionAnswering",
+    "fill-mask": "regard.tasks.fill_mask:MaskFiller",
+    "masked-language-modeling": "regard.tasks.masked_language_modeling:MaskedLanguageModel",
+    "replaced-tokens": "regard.tasks.replaced_tokens:ReplacedTokenDetector",
+    "next-sentence": "regard.tasks.next_sentence:NextSentencePredictor",
+    "sentence-order": "regard.tasks.sentence_order:SentenceOrderPredictor",
+    "tagging": "regard.tasks.tagging:Tagger",
+    "parsing": "regard.tasks.parsing:Parser",
+    "sequence-parsing": "regard.tasks.sequence_parsing:SequenceParser",
+    "crf-tagging": "regard.tasks.crf_tagging:CRFTagger",
+    "question-answering": "regard.tasks.question_answering:QuestionAnswerer",
 }
 
 
@@ -65,18 +65,18 @@ def register(name: str, kind: type) -> None:
 
     Args:
         kind: a subclass of `regard.models.protocols.Model` with a dataclass `Config`, or of
-            `TaskVerbs`.
+            `Task`.
 
     Raises:
         ConfigError: the class is neither, or another class has this name.
     """
     from regard.models.protocols import Model
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
-    if not isinstance(kind, type) or not issubclass(kind, Model | TaskVerbs):
+    if not isinstance(kind, type) or not issubclass(kind, Model | Task):
         raise ConfigError(
             f"{kind!r:.80} cannot be registered: it must be a class that inherits Model (or "
-            "LanguageModel, Encoder, EncoderDecoder) or TaskVerbs."
+            "LanguageModel, Encoder, EncoderDecoder) or Task."
         )
     if issubclass(kind, Model) and not dataclasses.is_dataclass(getattr(kind, "Config", None)):
         raise ConfigError(f"{kind.__name__} cannot be registered: its `Config` is no dataclass.")
@@ -84,6 +84,6 @@ def register(name: str, kind: type) -> None:
     before = table.get(name)
     if before is not None and getattr(before, "__qualname__", "") != kind.__qualname__:
         raise ConfigError(f"The name {name!r} is taken: choose another one for {kind.__name__}.")
-    if issubclass(kind, TaskVerbs):
+    if issubclass(kind, Task):
         kind.name = name
     table[name] = kind

@@ -150,29 +150,29 @@ class WordProbabilities(Prediction):
         )
 
 
-class BidirectionalLanguageModeling(EmbedsTexts):
+class BidirectionalLanguageModel(EmbedsTexts):
     """An ELMo and its tokenizer.
 
     state: how the perplexity of a text is measured, as in [evaluation].
     """
 
     name = "bidirectional-language-modeling"
-    verbs = ("predict", "embed", "evaluate", "look")
+    commands = ("predict", "embed", "evaluate", "look")
     prediction_type = WordProbabilities
     decodes = False
     reads_pairs = False
     input_format: InputFormat
     Recipe = BidirectionalRecipe
     goal = ("loss", "min")
-    model: Elmo
+    module: Elmo
 
-    def __init__(self, model: Elmo, tokenizer: Tokenizer, *, state: StateKind = "carried"):
+    def __init__(self, module: Elmo, tokenizer: Tokenizer, *, state: StateKind = "carried"):
         _check_state(state)
-        self.model, self.state = model, state
-        self.tokenizer = model.input_tokenizer(tokenizer)
-        template = self.tokenizer.template or model.template(self.tokenizer)
+        self.module, self.state = module, state
+        self.tokenizer = module.input_tokenizer(tokenizer)
+        template = self.tokenizer.template or module.template(self.tokenizer)
         self.tokenizer = self.tokenizer.with_template(template)
-        self.input_format = InputFormat(self.tokenizer, template, None, model.config.pad)
+        self.input_format = InputFormat(self.tokenizer, template, None, module.config.pad)
         self.data: SentenceStreams | None = None
 
     # ---- from a recipe
@@ -185,7 +185,7 @@ class BidirectionalLanguageModeling(EmbedsTexts):
     @classmethod
     def from_recipe(
         cls, recipe: BidirectionalRecipe, model: Elmo, tokenizer: Tokenizer
-    ) -> BidirectionalLanguageModeling:
+    ) -> BidirectionalLanguageModel:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -225,7 +225,7 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         return text
 
     def _of(self, sentences: Iterable[Sequence[int]]) -> BidirectionalText:
-        config, tokenizer = self.model.config, self.tokenizer
+        config, tokenizer = self.module.config, self.tokenizer
         unknown = config.eos if tokenizer.unk_id is None else tokenizer.unk_id
         return BidirectionalText.of(
             sentences, config.bos, config.eos, tokenizer.vocab_size, unknown
@@ -260,16 +260,16 @@ class BidirectionalLanguageModeling(EmbedsTexts):
 
         carry: the state after the batch before; None at the start of the text.
         """
-        count, tokens = batch.count, self.model.complete(batch.tokens, self.tokenizer)
-        device = device_of(self.model)
+        count, tokens = batch.count, self.module.complete(batch.tokens, self.tokenizer)
+        device = device_of(self.module)
         batch = batch.to(device)
         state = None if batch.fresh else carry
         if state is not None and batch.restarts is not None:
             state = state.cleared(batch.restarts)
-        output = self.model(tokens.to(device), state)
+        output = self.module(tokens.to(device), state)
         sides = zip(output.hidden.chunk(2), batch.targets.chunk(2), strict=True)
         losses = {
-            name: self.model.head.loss(hidden.flatten(0, 1), targets.flatten(), count=count)
+            name: self.module.head.loss(hidden.flatten(0, 1), targets.flatten(), count=count)
             for name, (hidden, targets) in zip(DIRECTIONS, sides, strict=True)
         }
         return losses, output.state.detach()
@@ -287,14 +287,14 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         self, text: BidirectionalText, state: StateKind, rows: int
     ) -> Sequence[BidirectionalBatch]:
         if state == "zeros":
-            return SeparateSentences(text, max_tokens=batch_budget(self.model))
+            return SeparateSentences(text, max_tokens=batch_budget(self.module))
         return BidirectionalStreams(text, batch_size=rows, sequence_length=EVALUATED_STEPS)
 
     @torch.no_grad()
     def _nats(self, batches: Sequence[BidirectionalBatch]) -> dict[str, float]:
         """The sum of the losses of each direction."""
         totals, carry = dict.fromkeys(DIRECTIONS, 0.0), None
-        with evaluating(self.model):
+        with evaluating(self.module):
             for batch in watched(batches):
                 losses, carry = self.losses(batch, carry)
                 for name, (loss, _) in losses.items():
@@ -322,8 +322,8 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         encoded = self.tokenizer.encode_many(checked_texts(as_list(texts)))
         predictions = [WordProbabilities((), (), ())] * len(encoded)
         filled = [number for number, ids in enumerate(encoded) if ids]
-        batches = SeparateSentences(self._of(encoded), max_tokens=batch_budget(self.model))
-        with torch.no_grad(), evaluating(self.model):
+        batches = SeparateSentences(self._of(encoded), max_tokens=batch_budget(self.module))
+        with torch.no_grad(), evaluating(self.module):
             for batch, rows in zip(batches, batches.rows, strict=True):
                 for row, values in zip(rows, self._probabilities(batch), strict=True):
                     number = filled[row]
@@ -336,13 +336,13 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         self, batch: BidirectionalBatch
     ) -> Iterator[tuple[tuple[float, ...], tuple[float, ...]]]:
         """Of the words of each text in its order, from those before and from those behind."""
-        device = device_of(self.model)
-        tokens = self.model.complete(batch.tokens, self.tokenizer).to(device)
-        hidden, targets = self.model(tokens).hidden, batch.targets.to(device)
+        device = device_of(self.module)
+        tokens = self.module.complete(batch.tokens, self.tokenizer).to(device)
+        hidden, targets = self.module(tokens).hidden, batch.targets.to(device)
         for row in range(len(batch)):
             count, sides = int(batch.tokens.lengths[row]) - 1, []  # without the sentence's end
             for side in (row, row + len(batch)):
-                logits = self.model.head.logits(hidden[side, :count])
+                logits = self.module.head.logits(hidden[side, :count])
                 nats = negative_log_likelihood(logits, targets[side, :count])
                 sides.append(nats.neg().exp().tolist())
             yield tuple(sides[0]), tuple(reversed(sides[1]))
@@ -390,7 +390,7 @@ class BidirectionalLanguageModeling(EmbedsTexts):
         return {}
 
     def check_test(self, recipe: BidirectionalRecipe) -> None:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         if recipe.data.test is not None:
             for _ in recipe.data.records("test").texts():
                 pass

@@ -97,7 +97,7 @@ class CaptionedImages:
     notes: list[str]
 
 
-class Captioning(TextToText):
+class Captioner(TextToText):
     """A model that describes an image, with its tokenizer.
 
     regions: what the regions of an image are; see [data] `regions`.
@@ -105,7 +105,7 @@ class Captioning(TextToText):
     """
 
     name = "captioning"
-    verbs = ("predict", "evaluate", "look")
+    commands = ("predict", "evaluate", "look")
     Recipe = CaptioningRecipe
     goal = ("cider", "max")
     metric_names = ("bleu", "cider")
@@ -115,7 +115,7 @@ class Captioning(TextToText):
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        module: EncoderDecoder,
         tokenizer: Tokenizer,
         *,
         regions: str = "efficientnet-lite0",
@@ -123,9 +123,9 @@ class Captioning(TextToText):
         method: Any = None,
         label_smoothing: float = 0.0,
     ):
-        super().__init__(model, tokenizer, method=method, label_smoothing=label_smoothing)
-        self.features = RegionFeatures.of(regions, model.config.d_region)
-        self.doubly_stochastic = doubly_stochastic if ATTENTION_WEIGHTS in model.extras else 0.0
+        super().__init__(module, tokenizer, method=method, label_smoothing=label_smoothing)
+        self.features = RegionFeatures.of(regions, module.config.d_region)
+        self.doubly_stochastic = doubly_stochastic if ATTENTION_WEIGHTS in module.extras else 0.0
 
     # ---- from a recipe
 
@@ -145,7 +145,7 @@ class Captioning(TextToText):
     @classmethod
     def from_recipe(  # type: ignore[override]
         cls, recipe: CaptioningRecipe, model: EncoderDecoder, tokenizer: Tokenizer
-    ) -> Captioning:
+    ) -> Captioner:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -181,7 +181,7 @@ class Captioning(TextToText):
         train = encode(train_rows, self._fields(numbers, table, data.max_length, data.too_long))
         fields = self._fields(numbers, table, data.max_length, "truncate")
         valid = encode(valid_rows, fields, empty="keep")
-        budget, pads = data.max_tokens_per_batch, (0, self.model.config.pad)
+        budget, pads = data.max_tokens_per_batch, (0, self.module.config.pad)
         batches = Buckets(
             train.columns, pads, max_tokens=budget, seed=recipe.seed, make=batch_of(table)
         )
@@ -196,7 +196,7 @@ class Captioning(TextToText):
     def _fields(
         self, rows: Mapping[str, int], table: RegionTable, limit: int, too_long: Any
     ) -> tuple[FieldEncoder, FieldEncoder]:
-        config = self.model.config
+        config = self.module.config
         limit = min(limit, config.max_length or limit)
         start, end = (config.bos,), (config.eos,)
         target = FieldEncoder("caption", self.tokenizer, start, end, limit, too_long)
@@ -238,11 +238,11 @@ class Captioning(TextToText):
         self, batch: PairBatch, carry: RewardMean | None = None
     ) -> tuple[dict[str, tuple[Tensor, int]], RewardMean | None]:
         """See `TextToText.losses`; and the term of equation 14."""
-        here, count = batch.to(device_of(self.model)), batch.count
-        output, targets = text_to_text_output(self.model, here)
-        losses = {"loss": output_loss(self.model, output, targets, self.label_smoothing, count)}
+        here, count = batch.to(device_of(self.module)), batch.count
+        output, targets = text_to_text_output(self.module, here)
+        losses = {"loss": output_loss(self.module, output, targets, self.label_smoothing, count)}
         if self.reinforce is not None:
-            term, carry = self.reinforce.loss(self.model, output, targets, carry)
+            term, carry = self.reinforce.loss(self.module, output, targets, carry)
             losses["reinforce"] = term, count
         if self.doubly_stochastic:
             words = here.target.keep[:, 1:]  # (B, T)
@@ -269,13 +269,13 @@ class Captioning(TextToText):
 
     @torch.no_grad()
     def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
-        pads, total, count = (0, self.model.config.pad), 0.0, 0
+        pads, total, count = (0, self.module.config.pad), 0.0, 0
         make = batch_of(self._images().table)
-        with evaluating(self.model):
+        with evaluating(self.module):
             for batch in sorted_batches(examples.columns, pads, max_tokens=4096, make=make):
-                here = batch.to(device_of(self.model))
-                output, targets = text_to_text_output(self.model, here)
-                loss, tokens = output_loss(self.model, output, targets, 0.0, batch.count)
+                here = batch.to(device_of(self.module))
+                output, targets = text_to_text_output(self.module, here)
+                loss, tokens = output_loss(self.module, output, targets, 0.0, batch.count)
                 total, count = total + float(loss), count + tokens
         return total, count
 
@@ -320,7 +320,7 @@ class Captioning(TextToText):
         for number, ranked in zip(numbers, decoded, strict=True):
             hypotheses[number] = ranked
         best = [ranked[0] for ranked in decoded]
-        warn_of_length_ends([1] * len(best), best, self.model.config.max_length, method)
+        warn_of_length_ends([1] * len(best), best, self.module.config.max_length, method)
         self._capture_captions(table, best)
         return hypotheses
 
@@ -355,7 +355,7 @@ class Captioning(TextToText):
         return ImageRows(read(files[0], tuple(columns) or ("image", "caption")), None)
 
     def check_test(self, recipe: Any) -> None:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         if recipe.data.test:
             grouped(recipe.data.records("test"))
 
@@ -372,28 +372,28 @@ class Captioning(TextToText):
         self, table: RegionTable, rows: Sequence[int], method: Any
     ) -> list[list[Hypothesis]]:
         """The hypotheses of these images, which do not depend on the others."""
-        device = device_of(self.model)
+        device = device_of(self.module)
         width = method.size if isinstance(method, Beam) else 1
         count = max(1, TOKENS_AT_ONCE.get(device.type, ELSEWHERE) // (GRID * GRID * width))
         batches = [rows[start : start + count] for start in range(0, len(rows), count)]
         hypotheses: list[list[Hypothesis]] = []
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), evaluating(self.module):
             for batch in watched(batches):
-                hypotheses += decoding.generate(self.model, table.select(batch).to(device), method)
+                hypotheses += decoding.generate(self.module, table.select(batch).to(device), method)
         return hypotheses
 
     def _capture_captions(self, table: RegionTable, captions: Sequence[Hypothesis]) -> None:
         """One pass over images and captions, where attention capture is on."""
-        config, text_of = self.model.config, self.tokenizer.label
+        config, text_of = self.module.config, self.tokenizer.label
         grid = [[f"{row},{column}" for row in range(GRID) for column in range(GRID)]]
         targets = [[config.bos, *one.tokens, config.eos] for one in captions]
         named = [labels_of(*pair, text_of) for pair in zip(captions, targets, strict=True)]
         if label(grid * len(targets), named):
-            with torch.no_grad(), evaluating(self.model):
-                device = device_of(self.model)
+            with torch.no_grad(), evaluating(self.module):
+                device = device_of(self.module)
                 read_words = Sequences.of([row[:-1] for row in targets], config.pad)
                 source = table.select(range(len(targets)))
-                self.model(source.to(device), read_words.to(device))
+                self.module(source.to(device), read_words.to(device))
 
     def _images(self) -> CaptionedImages:
         if self.images is None:

@@ -76,7 +76,7 @@ class LabelPrediction(Prediction):
     probabilities: dict[str, float]
 
 
-class Classification(EncoderTask):
+class TextClassifier(EncoderTask):
     """One of several classes for a text, or for a pair.
 
     labels: in the order of the head's scores.
@@ -92,7 +92,7 @@ class Classification(EncoderTask):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
@@ -100,7 +100,7 @@ class Classification(EncoderTask):
         metrics: Sequence[str] = (),
         **options: Unpack[TextOptions],
     ):
-        super().__init__(model, tokenizer, **options)
+        super().__init__(module, tokenizer, **options)
         self.labels = tuple(labels)
         self._index = {label: i for i, label in enumerate(self.labels)}
         self.metrics = replace(METRICS, glue=glue, names=tuple(metrics), labels=self.labels)
@@ -113,7 +113,7 @@ class Classification(EncoderTask):
     @classmethod
     def from_recipe(
         cls, recipe: ClassificationRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> Classification:
+    ) -> TextClassifier:
         """The task with its data and a head for its labels, ready to be trained.
 
         Raises:
@@ -137,7 +137,7 @@ class Classification(EncoderTask):
             task.soft_targets = replace(soft, scores=soft.scores[:, order])
         return task
 
-    def _around(self, teacher: Teacher) -> Classification:
+    def _around(self, teacher: Teacher) -> TextClassifier:
         """The teacher as a task of this kind.
 
         Raises:
@@ -149,7 +149,7 @@ class Classification(EncoderTask):
                 f"[teacher] The teacher knows the labels {', '.join(teacher_labels)}, but not "
                 f"{', '.join(missing)}."
             )
-        return Classification(
+        return TextClassifier(
             teacher.model, teacher.tokenizer, labels=teacher_labels, **text_settings(self)
         )
 
@@ -177,7 +177,7 @@ class Classification(EncoderTask):
 
         scores: (B, O).  targets: (N,), of all examples.
         """
-        learning = self.model.training
+        learning = self.module.training
         weights = None if self.class_weights is None or not learning else self.class_weights
         total = F.cross_entropy(
             scores,
@@ -191,7 +191,7 @@ class Classification(EncoderTask):
         return total, len(batch)
 
     def identity(self) -> dict[str, str]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return {} if self.soft_targets is None else self.soft_targets.teacher.identity()
 
     def measured(self, valid: Part) -> dict[str, float]:

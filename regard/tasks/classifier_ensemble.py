@@ -17,7 +17,7 @@ from regard.data import RowReader
 from regard.errors import ConfigError
 from regard.metrics import Score
 from regard.tasks.batching import TooLong
-from regard.tasks.classification import Classification, LabelPrediction
+from regard.tasks.classification import LabelPrediction, TextClassifier
 from regard.tasks.inputs import as_list
 
 
@@ -28,7 +28,7 @@ class ClassifierEnsemble:
         ConfigError: there are none, or their labels differ.
     """
 
-    def __init__(self, tasks: Sequence[Classification]):
+    def __init__(self, tasks: Sequence[TextClassifier]):
         if not tasks:
             raise ConfigError("An ensemble needs at least one classifier.")
         for task in tasks[1:]:

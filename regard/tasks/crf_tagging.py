@@ -15,10 +15,10 @@ from torch import Tensor
 
 from regard.data.batches import IGNORE
 from regard.layers.crf import CRF, CRFHead, Transitions
-from regard.tasks.tagging import Tagging
+from regard.tasks.tagging import Tagger
 
 
-class CRFTagging(Tagging):
+class CRFTagger(Tagger):
     """The most probable tags of the words of a sentence together.
 
     `probabilities` of a prediction are those of each tag at its word, whatever the other tags are.
@@ -30,7 +30,7 @@ class CRFTagging(Tagging):
     @property
     def crf(self) -> CRF:
         """The transitions, under the head."""
-        return cast(CRFHead, self.model.head(self.head)).crf
+        return cast(CRFHead, self.module.head(self.head)).crf
 
     @cached_property
     def allowed(self) -> Transitions | None:
@@ -38,11 +38,11 @@ class CRFTagging(Tagging):
         return Transitions.of_iob2(self.labels) if self.entities else None
 
     def word_loss(self, scores: Tensor, tags: Tensor) -> Tensor:
-        """The sum of -log p(tags | sentence) of the sentences, in nats; see `Tagging`."""
+        """The sum of -log p(tags | sentence) of the sentences, in nats; see `Tagger`."""
         return self.crf.loss(scores.float(), tags, tags != IGNORE)
 
     def best_tags(self, scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Tagging`; the sequence of tags that is best as a whole."""
+        """See `Tagger`; the sequence of tags that is best as a whole."""
         scores = scores.float()
         best = self.crf.best(scores, keep, self.allowed)
         shares = self.crf.probabilities(scores, keep, self.allowed)

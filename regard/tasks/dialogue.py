@@ -53,14 +53,14 @@ class DialogueRecipe(PairsRecipe):
     data: DialogueData
 
 
-class Dialogue(TextToText):
+class DialogueModel(TextToText):
     """A model that replies, with its tokenizer.
 
     history: turns before a reply that it reads; None: all.
     """
 
     name = "dialogue"
-    verbs = ("generate", "predict", "evaluate", "look")
+    commands = ("generate", "predict", "evaluate", "look")
     Recipe = DialogueRecipe
     default_max_tokens: ClassVar[str] = "40"
     metric_names: ClassVar[tuple[str, ...]] = ("chrf",)
@@ -68,14 +68,14 @@ class Dialogue(TextToText):
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        module: EncoderDecoder,
         tokenizer: Tokenizer,
         *,
         method: Any = None,
         history: int | None = None,
         **options: Unpack[TextToTextOptions],
     ):
-        super().__init__(model, tokenizer, method=method, **options)
+        super().__init__(module, tokenizer, method=method, **options)
         self.history = history
 
     @classmethod
@@ -148,7 +148,7 @@ class Dialogue(TextToText):
         ]
 
     def _perplexity(self, name: str, history: str, rows: Sequence[Sequence[str]]) -> Score:
-        limits = {"max_length": self.model.config.max_length, "too_long": "truncate"}
+        limits = {"max_length": self.module.config.max_length, "too_long": "truncate"}
         fields = self.fields(
             self.tokenizer, self._language_tokens(), prefix=self.source_prefix, **limits
         )

@@ -213,7 +213,7 @@ class MaskedTeacher:
         return self.teacher.model.encoder
 
     def identity(self) -> dict[str, str]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return self.teacher.identity()
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:

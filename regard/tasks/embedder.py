@@ -35,7 +35,7 @@ from regard.tasks import inputs
 from regard.tasks.batching import TooLong, check_too_long, device_of, without_padding
 from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 from regard.text.templates import EncoderInput
 from regard.text.word_spans import word_spans
 
@@ -122,7 +122,7 @@ class EmbedOptions(TypedDict, total=False):
     max_tokens_per_batch: int | None
 
 
-class EmbedsTexts(TaskVerbs, ABC):
+class EmbedsTexts(Task, ABC):
     """A task whose model gives vectors of texts."""
 
     @abstractmethod
@@ -149,7 +149,7 @@ class EmbedsTexts(TaskVerbs, ABC):
             RegardError: a text is longer than the model reads and `too_long` is "error".
         """
         inputs.warn_if_file(texts)
-        embedder = Embedder.of(self.text_encoder(), **options)
+        embedder = VectorBatches.of(self.text_encoder(), **options)
         single = isinstance(texts, str)
         chunks = list(embedder.chunks([texts] if single else inputs.as_list(texts), too_long))
         if single:
@@ -162,7 +162,7 @@ class EmbedsTexts(TaskVerbs, ABC):
         self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
     ) -> Iterator[np.ndarray]:
         """The vectors of any number of texts, in order, in constant memory; see `embed`."""
-        embedder = Embedder.of(self.text_encoder(), **options)
+        embedder = VectorBatches.of(self.text_encoder(), **options)
         return chain.from_iterable(embedder.chunks(inputs.iterate(texts), too_long))
 
     def similarity(
@@ -392,7 +392,7 @@ def _kind(pooling: str) -> str:
 
 
 @dataclass(frozen=True)
-class Embedder:
+class VectorBatches:
     """Computes vectors of texts with one choice of options.
 
     budget: tokens of a batch, padding included.

@@ -45,12 +45,12 @@ class VectorPrediction(Prediction):
         return " ".join(f"{number:.7g}" for number in self.vector)
 
 
-class Embedding(EncoderTask):
+class Embedder(EncoderTask):
     """A vector for a text."""
 
     name = "embedding"
     prediction_type = VectorPrediction
-    verbs = ("embed", "predict", "evaluate", "look")
+    commands = ("embed", "predict", "evaluate", "look")
     columns = (0, 1, 2)
     Recipe: ClassVar[type[Recipe] | None] = VectorsRecipe
     goal = ("loss", "min")
@@ -60,14 +60,14 @@ class Embedding(EncoderTask):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         kinds: Sequence[str] = ("mean",),
         normalize: bool = False,
         max_length: int | None = None,
     ):
-        super().__init__(headed(model), tokenizer, max_length=max_length)
+        super().__init__(headed(module), tokenizer, max_length=max_length)
         self.pooling = Pooling(tuple(kinds), normalize, self.input_format.max_length)
 
     def text_encoder(self) -> TextEncoder:
@@ -77,7 +77,7 @@ class Embedding(EncoderTask):
     # ---- training
 
     @classmethod
-    def from_recipe(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Embedding:
+    def from_recipe(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Embedder:
         """The task with its texts and the vectors that the teacher gives them; vectors are pooled
         as the teacher pools its own.
 
@@ -107,7 +107,7 @@ class Embedding(EncoderTask):
             yield "data.test", "has no target here. Use: regard evaluate FOLDER FILE"
 
     def identity(self) -> dict[str, str]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return {} if self.teacher is None else self.teacher.teacher.identity()
 
     def counts(self, batch: Any) -> dict[str, int]:
@@ -125,21 +125,21 @@ class Embedding(EncoderTask):
         here, every = self.completed(batch), self.teacher.section.hidden_weight > 0
         count, targets = int(batch.texts.lengths.sum()), self._parts().train.targets
         vectors_and_states = student_vectors(
-            self.model, self.pooling, here.texts, count, every=every
+            self.module, self.pooling, here.texts, count, every=every
         )
         theirs = self.teacher.encoder.complete(batch.texts, self.tokenizer) if every else here.texts
-        theirs = theirs.to(device_of(self.model))
+        theirs = theirs.to(device_of(self.module))
         return self.teacher.losses(*vectors_and_states, here, theirs, targets, count), None
 
     def measured(self, valid: Part) -> dict[str, float]:
         """The mean squared distance from the teacher's vectors, and the mean cosine with them."""
         inputs, targets, predicted = valid.inputs, valid.targets, torch.zeros_like(valid.targets)
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), evaluating(self.module):
             for batch in watched(inputs.longest_first(self.input_format.pad, max_tokens=8192)):
                 here = self.completed(batch)
                 count = int(batch.texts.lengths.sum())
                 vectors, _ = student_vectors(
-                    self.model, self.pooling, here.texts, count, every=False
+                    self.module, self.pooling, here.texts, count, every=False
                 )
                 predicted[batch.numbers] = vectors.float().cpu()
         return {
@@ -162,7 +162,7 @@ class Embedding(EncoderTask):
         ][:SAMPLES]
 
     def attention_inputs(self, recipe: Any) -> list[str]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return [row[0] for row in recipe.data.samples()]
 
     # ---- predictions

@@ -98,10 +98,10 @@ class EncoderTask(EmbedsTexts):
     measured: the metrics on the validation data; raises NonFiniteScores.  metric_names: its keys.
     """
 
-    model: EncoderWithHeads
+    module: EncoderWithHeads
     input_format: InputFormat
     head: str = ""
-    verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
+    commands: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
     items: ClassVar[str] = "examples"
     decodes: ClassVar[bool] = False
     reads_pairs: ClassVar[bool] = False
@@ -112,15 +112,15 @@ class EncoderTask(EmbedsTexts):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
         both_orders: bool = False,
     ):
-        self.model = model
-        self.input_format = input_format_of(model, tokenizer, max_length, truncation)
+        self.module = module
+        self.input_format = input_format_of(module, tokenizer, max_length, truncation)
         template = self.input_format.template
         self.tokenizer = self.input_format.tokenizer.with_template(template)
         self.order: PairOrder = BothOrders(template) if both_orders else GivenOrder()
@@ -171,28 +171,28 @@ class EncoderTask(EmbedsTexts):
 
     def completed(self, batch: Any) -> Any:
         """A batch as the encoder reads it, on its device."""
-        texts = self.model.encoder.complete(batch.texts, self.tokenizer)
-        return replace(batch, texts=texts).to(device_of(self.model))
+        texts = self.module.encoder.complete(batch.texts, self.tokenizer)
+        return replace(batch, texts=texts).to(device_of(self.module))
 
     @property
     def encoder(self) -> Encoder:
-        """See `TaskVerbs`: the one under the head."""
-        return encoder(self.model.encoder)
+        """See `Task`: the one under the head."""
+        return encoder(self.module.encoder)
 
     def read(self, texts: Sequences) -> Tensor:
         """What the head reads of a batch; see `EncoderWithHeads.read`."""
-        return self.model.read(self.head, texts, self.encoder)
+        return self.module.read(self.head, texts, self.encoder)
 
     def as_read(self, texts: Sequences) -> Sequences:
         """A batch of texts as the encoder reads it: unpadded where that is faster."""
-        return without_padding(self.model.encoder, texts)
+        return without_padding(self.module.encoder, texts)
 
     def scores_of(self, pooled: Tensor, batch: Any) -> Tensor:
         """The head's scores of a batch: (B, O), or (B, T, O) of a head that reads every token.
 
         pooled: what the head reads of each input, as `read` gives it.
         """
-        scores = self.model.scores_from(self.head, self.order.combine(pooled, batch))
+        scores = self.module.scores_from(self.head, self.order.combine(pooled, batch))
         return batch.texts.pad(scores) if scores.dim() == 3 else scores
 
     def passes(
@@ -221,10 +221,10 @@ class EncoderTask(EmbedsTexts):
             device_batch = replace(device_batch, texts=texts)
             return (scores_of or self.scores_of)(self.read(texts), device_batch).float().cpu()
 
-        concurrent = passes_at_once(device_of(self.model))
+        concurrent = passes_at_once(device_of(self.module))
         budget, pad = batch_budget(self.encoder), self.input_format.pad
         batches = even_batches(inputs, pad, budget, concurrent)
-        with evaluating(self.model):
+        with evaluating(self.module):
             all_scores = computed(scores_from, batches, concurrent)
             for batch, scores in zip(watched(batches), all_scores, strict=True):
                 numbers = batch.numbers.tolist()
@@ -239,7 +239,7 @@ class EncoderTask(EmbedsTexts):
 
     def text_scores(self, inputs: EncodedInputs | GroupedInputs) -> Tensor:
         """The scores of a head that reads a text as a whole, (N, O), in the order of the inputs."""
-        text_scores = torch.zeros(len(inputs), self.model.heads[self.head].outputs)  # type: ignore
+        text_scores = torch.zeros(len(inputs), self.module.heads[self.head].outputs)  # type: ignore
         for batch, scores in self.passes(inputs):
             text_scores[batch.numbers] = scores
         return text_scores
@@ -283,7 +283,7 @@ class EncoderTask(EmbedsTexts):
     # ---- training
 
     def start_from_word_vectors(self, recipe: Any) -> None:
-        """See `TaskVerbs`; a remark says how many words have a vector.
+        """See `Task`; a remark says how many words have a vector.
 
         Raises:
             ConfigError, DataError: as `regard.tasks.word_vectors.vectors_for`.
@@ -291,8 +291,8 @@ class EncoderTask(EmbedsTexts):
         data = recipe.data
         if data.word_vectors is None:
             return
-        vectors = vectors_for(data.word_vectors, self.model.encoder, self.tokenizer)
-        for table in self.model.encoder.word_tables:
+        vectors = vectors_for(data.word_vectors, self.module.encoder, self.tokenizer)
+        for table in self.module.encoder.word_tables:
             put(vectors, table)
             if data.freeze_word_vectors:
                 table.requires_grad_(False)
@@ -332,7 +332,7 @@ class EncoderTask(EmbedsTexts):
         examples of similar lengths together.
         """
         parts = self._parts()
-        unpadded = self.model.encoder.unpadded and device_of(self.model).type == "cpu"
+        unpadded = self.module.encoder.unpadded and device_of(self.module).type == "cpu"
         buckets = parts.train.inputs.buckets(
             self.input_format.pad,
             batch_size=parts.data.batch_size,
@@ -353,8 +353,10 @@ class EncoderTask(EmbedsTexts):
         device_batch = self.completed(batch)
         texts = self.as_read(device_batch.texts)
         device_batch = replace(device_batch, texts=texts)
-        hidden = None if self.aux_lm is None else self.model.encoder.encode(texts)
-        pooled = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)
+        hidden = None if self.aux_lm is None else self.module.encoder.encode(texts)
+        pooled = (
+            self.read(texts) if hidden is None else self.module.pooled(self.head, hidden, texts)
+        )
         losses = {"loss": self.loss_of(pooled, device_batch, self._parts().train.targets)}
         if self.aux_lm is not None and hidden is not None:
             # Lengths on the CPU are counted there, so that no device is waited for.
@@ -407,11 +409,11 @@ class EncoderTask(EmbedsTexts):
         return field
 
     def attention_inputs(self, recipe: Any) -> Iterable[Any]:
-        """See `TaskVerbs`: texts, or pairs of them."""
+        """See `Task`: texts, or pairs of them."""
         return [tuple(row[:-1]) for row in recipe.data.samples()]
 
     def check_test(self, recipe: Any) -> None:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         if recipe.data.test is not None:
             self.read_to_evaluate(recipe.data.records("test"))
 
@@ -424,7 +426,7 @@ class EncoderTask(EmbedsTexts):
         return list(rows)
 
     def test(self, recipe: Any) -> Sequence[Score]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return [] if recipe.data.test is None else self.evaluate(recipe.data.records("test"))
 
     def notes(self) -> list[str]:

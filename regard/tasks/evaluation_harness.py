@@ -23,7 +23,7 @@ from regard.errors import ConfigError, RegardError, TextError, check_at_least
 from regard.tasks.batching import watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import ending_log_likelihoods
 
 SAMPLING = ("temperature", "top_k", "top_p")  # named as ours
@@ -43,7 +43,7 @@ class HarnessRequest(Protocol):
     args: tuple[Any, ...]
 
 
-def harness_model(task: LanguageModeling) -> Any:
+def harness_model(task: TextGenerator) -> Any:
     """A model that `lm_eval.simple_evaluate` takes.
 
     Raises:
@@ -66,9 +66,9 @@ class HarnessAnswers:
         ConfigError: the model reads backward.
     """
 
-    def __init__(self, task: LanguageModeling):
+    def __init__(self, task: TextGenerator):
         super().__init__()
-        if task.model.reads_backward:
+        if task.module.reads_backward:
             raise ConfigError("This model reads texts from their end: it continues no context.")
         self.task = task
 

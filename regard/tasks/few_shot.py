@@ -23,7 +23,7 @@ from regard.models.protocols import Generator
 from regard.tasks.batching import TooLong, check_too_long, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import ending_log_likelihoods
 from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, Rows, drawn_examples
 from regard.tasks.prompts import prompt_capacity
@@ -49,7 +49,7 @@ class Fitted:
 
 
 def few_shot_scores(
-    task: LanguageModeling,
+    task: TextGenerator,
     rows: Rows,
     template: PromptTemplate,
     *,
@@ -79,7 +79,7 @@ def few_shot_scores(
     """
     if shots and pool is None:
         raise ConfigError(f"`shots` is {shots}, but there is no pool of examples (`--examples`).")
-    if task.model.reads_backward:
+    if task.module.reads_backward:
         raise ConfigError("This model reads texts from their end: it cannot answer prompts.")
     questions = template.questions(rows)
     examples = template.questions(pool) if shots and pool is not None else []
@@ -96,7 +96,7 @@ def few_shot_scores(
 
 
 def signature(
-    task: LanguageModeling,
+    task: TextGenerator,
     questions: Sequence[PromptQuestion],
     prefixes: Sequence[Sequence[str]],
     fitted: Sequence[Fitted],
@@ -121,7 +121,7 @@ def signature(
 
 
 def few_shot_prompts(
-    task: LanguageModeling,
+    task: TextGenerator,
     questions: Sequence[PromptQuestion],
     prefixes: Sequence[Sequence[str]],
     space: str,
@@ -140,7 +140,7 @@ def few_shot_prompts(
 
 
 def _fitted(
-    task: LanguageModeling,
+    task: TextGenerator,
     question: PromptQuestion,
     solved: Sequence[str],
     space: str,
@@ -174,14 +174,14 @@ def _fitted(
     return Fitted(prompt, rows, counts, dropped, truncated)
 
 
-def _prompt_limit(task: LanguageModeling, question: PromptQuestion) -> int | None:
+def _prompt_limit(task: TextGenerator, question: PromptQuestion) -> int | None:
     """The most tokens of a prompt: with its longest choice, or before a generated answer."""
     if question.choices:
         return None if task.context is None else task.context + 1  # the last one is not read
     return prompt_capacity(task.context, {"max_tokens": _answer_tokens(task)})
 
 
-def _answer_tokens(task: LanguageModeling) -> int:
+def _answer_tokens(task: TextGenerator) -> int:
     """The most tokens of a generated answer."""
     return min(ANSWER_TOKENS, task.context or ANSWER_TOKENS)
 
@@ -217,14 +217,14 @@ def _check_counts(
         raise TextError(number, problem, hint, what="Question")
 
 
-def _count(task: LanguageModeling, prompt: str, ending: str) -> int:
+def _count(task: TextGenerator, prompt: str, ending: str) -> int:
     """How many tokens of a prompt with its ending reach into the ending."""
     offsets = task.tokenizer.encode(prompt + ending).offsets
     return sum(end > len(prompt) for _, end in offsets)
 
 
 def _accuracies(
-    task: LanguageModeling, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
+    task: TextGenerator, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
 ) -> list[Score]:
     likelihoods = choice_log_likelihoods(task.generator, fitted)
     right = dict.fromkeys(("accuracy", "accuracy per token", "accuracy per byte"), 0)
@@ -269,7 +269,7 @@ def _input(ids: list[int]) -> EncoderInput:
 
 
 def _exact_match(
-    task: LanguageModeling, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
+    task: TextGenerator, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
 ) -> Score:
     """The first line of what is generated against the right answer."""
     prompts = [question.prompt for question in fitted]

@@ -25,9 +25,9 @@ from regard.tasks.encoding import EncoderTask
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.log_likelihoods import check_lengths, pseudo_log_likelihoods
-from regard.tasks.next_sentence import NextSentence
+from regard.tasks.next_sentence import NextSentencePredictor
 from regard.tasks.predictions import Prediction
-from regard.tasks.sentence_order import SentenceOrder
+from regard.tasks.sentence_order import SentenceOrderPredictor
 from regard.text import Tokenizer
 
 MASK = "[MASK]"  # accepted beside the tokenizer's own mask token
@@ -55,18 +55,18 @@ class FilledText(Prediction):
     masks: list[list[MaskCandidate]]
 
 
-class FillMask(EncoderTask):
+class MaskFiller(EncoderTask):
     """Fills masks; with a next-sentence head also predicts whether one text follows another."""
 
     name = "fill-mask"
     prediction_type = FilledText
-    verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "look")
+    commands: ClassVar[tuple[str, ...]] = ("predict", "embed", "look")
     head = "masked_lm"
 
     def __init__(
-        self, model: EncoderWithHeads, tokenizer: Tokenizer, *, max_length: int | None = None
+        self, module: EncoderWithHeads, tokenizer: Tokenizer, *, max_length: int | None = None
     ):
-        super().__init__(model, tokenizer, max_length=max_length)
+        super().__init__(module, tokenizer, max_length=max_length)
         if tokenizer.mask_id is None:
             raise ConfigError(
                 "This model fills masks, but its tokenizer has no mask token. Name it in "
@@ -79,7 +79,7 @@ class FillMask(EncoderTask):
         # Whether the mask includes the space before it, so that a word comes with its space.
         added = {token["id"]: token for token in tokenizer.to_json()["added_tokens"]}
         self._takes_space = bool(added.get(tokenizer.mask_id, {}).get("lstrip"))
-        self._in_vocabulary = torch.zeros(model.config.vocab_size, dtype=torch.bool)
+        self._in_vocabulary = torch.zeros(module.config.vocab_size, dtype=torch.bool)
         self._in_vocabulary[list(tokenizer.vocab().values())] = True
 
     # ---- masks
@@ -123,14 +123,14 @@ class FillMask(EncoderTask):
         """
         kinds = [
             task_class
-            for task_class in (NextSentence, SentenceOrder)
-            if task_class.head in self.model.heads
+            for task_class in (NextSentencePredictor, SentenceOrderPredictor)
+            if task_class.head in self.module.heads
         ]
         if not kinds:
             raise ConfigError(
                 "This model fills masks, but has no next-sentence or sentence-order head."
             )
-        task = kinds[0](self.model, self.tokenizer, max_length=self.input_format.max_length)
+        task = kinds[0](self.module, self.tokenizer, max_length=self.input_format.max_length)
         return task.follows(first, second, too_long=too_long)
 
     def log_likelihoods(self, texts: Sequence[str]) -> list[float]:
@@ -197,13 +197,13 @@ class FillMask(EncoderTask):
         """For each mask the index of its text and the probabilities of all words, (V,)."""
         if not len(rows):
             return
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), evaluating(self.module):
             most = batch_budget(self.encoder)
             for batch in watched(rows.longest_first(self.input_format.pad, max_tokens=most)):
                 here = self.completed(batch)
                 masked = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
                 hidden = self.encoder.encode(here.texts)[masked]  # (M, D)
-                scores = self.model.masked_lm.logits(hidden).float()  # (M, V)
+                scores = self.module.masked_lm.logits(hidden).float()  # (M, V)
                 owners = batch.numbers.repeat_interleave(masked.sum(1).cpu()).tolist()
                 check_finite(scores.isfinite().all(-1), owners)
                 yield from zip(owners, scores.softmax(-1).cpu(), strict=True)

@@ -44,11 +44,11 @@ from regard.models.protocols import EncoderDecoder
 from regard.models.quantize import check_dtype, prepare
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
-from regard.tasks.embedding import Embedding
+from regard.tasks.embedding import Embedder
 from regard.tasks.infer_task import check_task, kept_settings, task_of
 from regard.tasks.model_card import CardHistory, adapter_form, write_card
 from regard.tasks.stored_settings import checked_settings
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 
 NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
 
@@ -208,7 +208,7 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
 
 
 def save(
-    task: TaskVerbs,
+    task: Task,
     folder: str | Path,
     *,
     license: str | None = None,
@@ -225,7 +225,7 @@ def save(
     Raises:
         CheckpointError: the weights are quantized; `quantize` writes such folders.
     """
-    folder, model = Path(folder), task.model
+    folder, model = Path(folder), task.module
     if any(isinstance(part, QuantizedMatrix) for part in model.modules()):
         raise CheckpointError(
             f"{folder} was not written: this model has quantized weights, and nothing publishes "
@@ -236,14 +236,12 @@ def save(
         halved = in_half_precision(tensors, dtype)
         tensors = tensors if halved is None else halved
     _write(task, folder, config, tensors, {})
-    if isinstance(task, Embedding) and config["model_type"] != OURS:
+    if isinstance(task, Embedder) and config["model_type"] != OURS:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
     write_card(task, folder, _config_of(task, config, {}), CardHistory(license))
 
 
-def save_adapter(
-    task: TaskVerbs, folder: str | Path, options: AdapterOptions, base: str | Path
-) -> None:
+def save_adapter(task: Task, folder: str | Path, options: AdapterOptions, base: str | Path) -> None:
     """Write the adapters of a task's model as a folder that `peft` opens, and `load`.
 
     Beside the files of `peft` stand the tokenizer and regard.json, from which `load` knows the task
@@ -257,18 +255,18 @@ def save_adapter(
     """
     folder = Path(folder)
     local = folder_of(base).absolute() if Path(base).is_dir() else base
-    write_adapter(folder, task.model, options, str(local))
+    write_adapter(folder, task.module, options, str(local))
     config = config_of_task(task)
     write_text(folder / ADAPTED, json.dumps(config, indent=2) + "\n")
-    task.tokenizer.save(folder, task.model.config.max_length)
+    task.tokenizer.save(folder, task.module.config.max_length)
     if task.decodes:
         _save_method(task, folder)
     write_card(task, folder, config, form=adapter_form(options, base))
 
 
-def config_of_task(task: TaskVerbs) -> dict[str, Any]:
+def config_of_task(task: Task) -> dict[str, Any]:
     """config.json, as `save` writes it."""
-    return _config_of(task, exported(task.model)[0], {})
+    return _config_of(task, exported(task.module)[0], {})
 
 
 def quantize(path: str | Path, out: str | Path, dtype: WeightType = "int8") -> Path:
@@ -294,8 +292,8 @@ def quantize(path: str | Path, out: str | Path, dtype: WeightType = "int8") -> P
         )
     with folder.located():
         task = _task_of(folder, folder.model())
-    config = own_config(task.model)
-    tensors = quantized_tensors(task.model, dtype)
+    config = own_config(task.module)
+    tensors = quantized_tensors(task.module, dtype)
     with creating(out) as temporary:
         _write(task, temporary, config, tensors, {"weights": dtype})
         written = _config_of(task, config, {"weights": dtype})
@@ -304,7 +302,7 @@ def quantize(path: str | Path, out: str | Path, dtype: WeightType = "int8") -> P
 
 
 def _write(
-    task: TaskVerbs,
+    task: Task,
     folder: Path,
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
@@ -312,30 +310,28 @@ def _write(
 ) -> None:
     """The files of a task; `about` the model beside what its task says."""
     config = _config_of(task, config, about)
-    write_model(folder, config, tensors, task.tokenizer, task.model.config.max_length)
+    write_model(folder, config, tensors, task.tokenizer, task.module.config.max_length)
     if task.decodes:
         _save_method(task, folder)
 
 
-def _config_of(
-    task: TaskVerbs, config: Mapping[str, Any], about: Mapping[str, Any]
-) -> dict[str, Any]:
+def _config_of(task: Task, config: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
     """config.json of a task, from that of its model."""
-    model = task.model
+    model = task.module
     section = model_section(model) if config["model_type"] == OURS else {"model": name_of(model)}
     section = {"version": regard.__version__, "task": task.name, **section, **about}
     about = {"regard": {**section, **task.settings()}, **task.published()}
     return {**config, **(_bos_of(task) if config["model_type"] != OURS else {}), **about}
 
 
-def _save_method(task: TaskVerbs, folder: Path) -> None:
-    config = task.model.config
+def _save_method(task: Task, folder: Path) -> None:
+    config = task.module.config
     decoding.save(task.method, folder, _ids_of(task), config.max_length)
 
 
-def _ids_of(task: TaskVerbs) -> dict[str, int]:
+def _ids_of(task: Task) -> dict[str, int]:
     """The special ids, under the names that generation_config.json has for them."""
-    config = task.model.config
+    config = task.module.config
     return {
         "pad_token_id": config.pad,
         "bos_token_id": config.bos,
@@ -345,10 +341,10 @@ def _ids_of(task: TaskVerbs) -> dict[str, int]:
     }
 
 
-def _bos_of(task: TaskVerbs) -> dict[str, int]:
+def _bos_of(task: Task) -> dict[str, int]:
     """`bos_token_id` of an encoder-decoder: the tokenizer's token, with which texts begin.
 
     The decoder starts with another one in BART, mBART, M2M-100 and Marian.
     """
-    bos = task.tokenizer.bos_id if isinstance(task.model, EncoderDecoder) else None
+    bos = task.tokenizer.bos_id if isinstance(task.module, EncoderDecoder) else None
     return {} if bos is None else {"bos_token_id": bos}

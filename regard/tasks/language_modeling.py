@@ -72,7 +72,7 @@ SAMPLES = 6  # lines that a run's report continues
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
 
 
-class LanguageModeling(EmbedsTexts):
+class TextGenerator(EmbedsTexts):
     """A model that continues a text, with its tokenizer.
 
     format: the format of the training text, `lines` or `text` (see [data]); None: the model comes
@@ -82,7 +82,7 @@ class LanguageModeling(EmbedsTexts):
     """
 
     name = "language-modeling"
-    verbs = ("generate", "predict", "embed", "evaluate", "look")
+    commands = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True
     Recipe = LanguageModelingRecipe
     goal = ("loss", "min")
@@ -90,7 +90,7 @@ class LanguageModeling(EmbedsTexts):
 
     def __init__(
         self,
-        model: LanguageModel,
+        module: LanguageModel,
         tokenizer: Tokenizer,
         *,
         method: Any = None,
@@ -101,7 +101,7 @@ class LanguageModeling(EmbedsTexts):
         **state_options: Unpack[StateOptions],
     ):
         check_state_options(state_options)
-        self.model, self.tokenizer = model, tokenizer
+        self.module, self.tokenizer = module, tokenizer
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
         self.unit, self.window, self.stride = unit, window, stride
@@ -112,16 +112,16 @@ class LanguageModeling(EmbedsTexts):
 
     @property
     def generator(self) -> Generator:
-        """See `TaskVerbs`; with a prefix cache where there is one of this model."""
+        """See `Task`; with a prefix cache where there is one of this model."""
         cache = self.prefix_cache
-        if cache is not None and unwrapped(cache) is self.model:
+        if cache is not None and unwrapped(cache) is self.module:
             return cache
         return super().generator
 
     @property
     def context(self) -> int | None:
         """The most tokens that the model reads at a time; None: any number, with a state."""
-        limit: int | None = self.model.config.max_length
+        limit: int | None = self.module.config.max_length
         return limit
 
     usual_length: int | None = None  # of a batch, where they differ in length
@@ -149,7 +149,7 @@ class LanguageModeling(EmbedsTexts):
     @classmethod
     def from_recipe(
         cls, recipe: LanguageModelingRecipe, model: LanguageModel, tokenizer: Tokenizer
-    ) -> LanguageModeling:
+    ) -> TextGenerator:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -222,13 +222,13 @@ class LanguageModeling(EmbedsTexts):
 
         carry: the state after the batch before; None at the start of the text.
         """
-        batch = batch.to(device_of(self.model))
-        model: Any = self.model if self.model.training else self.generator
+        batch = batch.to(device_of(self.module))
+        model: Any = self.module if self.module.training else self.generator
         output = model(batch.tokens, None if batch.fresh else carry)
         hidden, targets = output.hidden.flatten(0, 1), batch.targets.flatten()
-        loss = self.model.head.loss(hidden, targets, count=batch.count)
+        loss = self.module.head.loss(hidden, targets, count=batch.count)
         losses = {"loss": loss}
-        for auxiliary_loss in self.auxiliary_losses if self.model.training else ():
+        for auxiliary_loss in self.auxiliary_losses if self.module.training else ():
             losses[auxiliary_loss.name] = auxiliary_loss.total(output), auxiliary_loss.count(batch)
         return losses, None if output.state is None else output.state.detach()
 
@@ -370,7 +370,7 @@ class LanguageModeling(EmbedsTexts):
         fitted = fitted_prompts([ids], self.context, too_long, options)[0]
         if len(fitted) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
-        source = Sequences.of([fitted], self.model.config.pad).to(device_of(self.model))
+        source = Sequences.of([fitted], self.module.config.pad).to(device_of(self.module))
         steps = Streaming(self.generator, source, method)
         text = GeneratedText(self.tokenizer, ids, checked_stops(stop))
         for _, token in steps:
@@ -395,7 +395,7 @@ class LanguageModeling(EmbedsTexts):
         Raises:
             ConfigError: the model has no key/value cache, or the budget is below one byte.
         """
-        self.prefix_cache = PrefixCache(self.model, budget_bytes)
+        self.prefix_cache = PrefixCache(self.module, budget_bytes)
         return self.prefix_cache
 
     # ---- vectors
@@ -406,13 +406,13 @@ class LanguageModeling(EmbedsTexts):
         Raises:
             ConfigError: it is not an encoder.
         """
-        if not isinstance(self.model, Encoder):
+        if not isinstance(self.module, Encoder):
             raise ConfigError(
-                f"{type(self.model).__name__} has no hidden states, so it gives no vectors of "
+                f"{type(self.module).__name__} has no hidden states, so it gives no vectors of "
                 "texts. Networks do; this model continues texts (generate)."
             )
-        config = self.model.config
-        template = self.tokenizer.template or self.model.template(self.tokenizer)
+        config = self.module.config
+        template = self.tokenizer.template or self.module.template(self.tokenizer)
         return TextEncoder(
             self.encoder, InputFormat(self.tokenizer, template, config.max_length, config.pad)
         )
@@ -497,12 +497,14 @@ class LanguageModeling(EmbedsTexts):
         cache_of(options)
         memory = ("memory_length", "max_distance")
         chosen = {name: value for name, value in given(options).items() if name in memory}
-        return self.model.with_memory(**chosen) if chosen else self.model
+        return self.module.with_memory(**chosen) if chosen else self.module
 
     def log_likelihoods(self, texts: Sequence[str]) -> list[float]:
         """log p of each text, alone, in nats; see `regard.tasks.log_likelihoods`."""
         rows = [self._turned([*a, *b]) for a, b in self.text_ids(checked_texts(texts))]
-        return causal_log_likelihoods(self.generator, rows, self.model.target_length or VALID_STEPS)
+        return causal_log_likelihoods(
+            self.generator, rows, self.module.target_length or VALID_STEPS
+        )
 
     def text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """The ids that precede each text of one line, and those of the text with its line's end."""
@@ -515,7 +517,7 @@ class LanguageModeling(EmbedsTexts):
         return lambada_scores(self.generator, self.tokenizer, checked_texts(passages))
 
     def check_test(self, recipe: LanguageModelingRecipe) -> None:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         if recipe.data.test is not None:
             for _ in recipe.data.records("test").texts():
                 pass
@@ -533,7 +535,7 @@ class LanguageModeling(EmbedsTexts):
         return list(zip(prompts, outputs, strict=True))
 
     def attention_inputs(self, recipe: LanguageModelingRecipe) -> list[str]:
-        """See `TaskVerbs`: the first words of some validation lines."""
+        """See `Task`: the first words of some validation lines."""
         lines = islice(recipe.data.records("valid").texts(), SAMPLES)
         prompts = [" ".join(line.split()[:4]) for line in lines]
         most = None if self.context is None else self.context - self._sample_tokens()
@@ -560,7 +562,7 @@ class LanguageModeling(EmbedsTexts):
     def _total_loss(self, batches: Sequence[StreamBatch]) -> tuple[float, int]:
         """Sum of the losses in nats, and the number of predicted tokens."""
         total, count, carry = 0.0, 0, None
-        with evaluating(self.model):
+        with evaluating(self.module):
             for batch in watched(batches):
                 losses, carry = self.losses(batch, carry)
                 loss, tokens = losses["loss"]
@@ -584,9 +586,9 @@ class LanguageModeling(EmbedsTexts):
         """A text in windows; without a window as `streams` parallel streams."""
         if window is None:
             chosen = self.state_options.get("target_length")
-            length = chosen or self.model.target_length or VALID_STEPS
+            length = chosen or self.module.target_length or VALID_STEPS
             return ParallelStreams(text, batch_size=streams, sequence_length=length)
-        batch_size = max(1, batch_budget(self.model) // window)
+        batch_size = max(1, batch_budget(self.module) // window)
         return SlidingWindows(text, window=window, stride=stride, batch_size=batch_size)
 
     # ---- prompts
@@ -604,10 +606,10 @@ class LanguageModeling(EmbedsTexts):
 
     def _turned(self, ids: list[int]) -> list[int]:
         """A text in the order in which the model reads it, or back."""
-        return ids[::-1] if self.model.reads_backward else ids
+        return ids[::-1] if self.module.reads_backward else ids
 
     def _check_forward(self, what: str) -> None:
-        if self.model.reads_backward:
+        if self.module.reads_backward:
             raise ConfigError(
                 f"This model reads texts from their end: it cannot {what}. `generate` gives what "
                 "comes before a prompt."
@@ -618,13 +620,13 @@ class LanguageModeling(EmbedsTexts):
         texts = [ids[: self.context] for ids in texts]  # the last token may be one too many
         tokens = [[self.tokenizer.label(i) for i in ids] for ids in texts]
         if label(target=tokens):
-            with torch.no_grad(), evaluating(self.model):
-                ids = Sequences.of(texts, self.model.config.pad).ids
-                self.model(ids.to(device_of(self.model)))
+            with torch.no_grad(), evaluating(self.module):
+                ids = Sequences.of(texts, self.module.config.pad).ids
+                self.module(ids.to(device_of(self.module)))
 
     def _in_order(self, text: TokenArray) -> TokenArray:
         """A text in the order in which the model reads it."""
-        return text.reversed() if self.model.reads_backward else text
+        return text.reversed() if self.module.reads_backward else text
 
     def _before(self) -> list[int]:
         """What precedes any text for this model; empty where that is not known."""
@@ -633,7 +635,7 @@ class LanguageModeling(EmbedsTexts):
         line = self.tokenizer.encode("\n").ids
         if self.given_format == "text":
             return line
-        config = self.model.config
+        config = self.module.config
         ids = (self.tokenizer.bos_id, self.tokenizer.eos_id, config.bos, config.eos)
         first_ids = [i for i in ids if i is not None and i < config.vocab_size]
         return first_ids[:1] or line

@@ -10,7 +10,7 @@ from regard.data.text_chunks import Chunk, is_blank
 from regard.errors import DataError, TextError
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 Result = dict[str, Any]  # of a line: its number, source, text, and the fields of the prediction
 EMPTY_HYPOTHESIS = {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
@@ -19,7 +19,7 @@ EMPTY_HYPOTHESIS = {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
 class LinePredictor:
     """Predictions for lines of text, and `counts` of the texts that were truncated or cut off."""
 
-    def __init__(self, task: TaskVerbs, too_long: str, decoding: Mapping[str, Any]):
+    def __init__(self, task: Task, too_long: str, decoding: Mapping[str, Any]):
         self.task, self.too_long, self.decoding = task, too_long, decoding
         self.counts = Counter[str]()
 

@@ -233,12 +233,12 @@ def pseudo_log_likelihoods(task: EncoderTask, inputs: Sequence[EncoderInput]) ->
         TokenArray.of((inputs[owner].segments for owner in owners.tolist()), 256),
         TokenArray.of([number] for number in range(len(owners))),
     )
-    vocab_size, most = task.model.config.vocab_size, batch_budget(task.encoder)
-    with evaluating(task.model):
+    vocab_size, most = task.module.config.vocab_size, batch_budget(task.encoder)
+    with evaluating(task.module):
         for batch in watched(copies.longest_first(task.input_format.pad, max_tokens=most)):
             texts = task.completed(batch).texts
             hidden = task.encoder.encode(texts)[texts.ids == mask]  # (B, D)
-            nats = nats_of(task.model.masked_lm.logits, hidden, targets[batch.numbers], vocab_size)
+            nats = nats_of(task.module.masked_lm.logits, hidden, targets[batch.numbers], vocab_size)
             likelihoods.index_add_(0, torch.from_numpy(owners)[batch.numbers], -nats)
     check_finite(likelihoods.isfinite(), range(len(inputs)), "pseudo-log-likelihood")
     return likelihoods.tolist()

@@ -44,7 +44,7 @@ from regard.tasks.batching import device_of, watched, without_padding
 from regard.tasks.distillation import MaskedTeacher, MaskedTeacherSection
 from regard.tasks.document_data import DocumentData
 from regard.tasks.encoding import headed
-from regard.tasks.fill_mask import FillMask
+from regard.tasks.fill_mask import MaskFiller
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.sections import NewTokenizerRecipe, TokenizerSection
@@ -93,11 +93,11 @@ class MaskedRecipe(NewTokenizerRecipe):
     teacher: MaskedTeacherSection | None = None
 
 
-class MaskedLanguageModeling(FillMask):
+class MaskedLanguageModel(MaskFiller):
     """An encoder in pre-training, and its tokenizer; afterwards it fills masks."""
 
     name = "masked-language-modeling"
-    verbs = ("predict", "embed", "evaluate", "look")
+    commands = ("predict", "embed", "evaluate", "look")
     Recipe: ClassVar[type[Recipe] | None] = MaskedRecipe
     goal = ("loss", "min")
     items: ClassVar[str] = "tokens"
@@ -113,7 +113,7 @@ class MaskedLanguageModeling(FillMask):
     @classmethod
     def from_recipe(
         cls, recipe: MaskedRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> MaskedLanguageModeling:
+    ) -> MaskedLanguageModel:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -124,7 +124,7 @@ class MaskedLanguageModeling(FillMask):
         data, task = recipe.data, cls.without_data(recipe, model, tokenizer)
         if recipe.teacher is not None:
             longest = task.input_format.max_length
-            task.teacher = MaskedTeacher.of(recipe.teacher, task.model, tokenizer, longest)
+            task.teacher = MaskedTeacher.of(recipe.teacher, task.module, tokenizer, longest)
         vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
         corpora = data.corpora(tokenizer, structure=data.sentence_pairs)
         masking, masked_texts = Masking(data.share, data.mask_cycle), {}
@@ -138,7 +138,7 @@ class MaskedLanguageModeling(FillMask):
     @classmethod
     def without_data(
         cls, recipe: MaskedRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> MaskedLanguageModeling:
+    ) -> MaskedLanguageModel:
         """The task before its data are read, the model with the heads that it trains."""
         pairs = {"next_sentence": 2} if recipe.data.sentence_pairs else {}
         with_heads = _with_heads(headed(model), {cls.head: 1, **pairs})
@@ -208,13 +208,13 @@ class MaskedLanguageModeling(FillMask):
     def _texts(
         self, rows: TextRows, vocabulary: MaskVocabulary, masking: Masking, seed: int
     ) -> MaskedTexts:
-        template, pad = self.input_format.template, self.model.config.pad
+        template, pad = self.input_format.template, self.module.config.pad
         return MaskedTexts(rows, template, vocabulary, masking, pad, seed)
 
     # ---- training
 
     def start_from_word_vectors(self, recipe: Any) -> None:
-        """See `TaskVerbs`; this task reads no word vectors."""
+        """See `Task`; this task reads no word vectors."""
 
     def train_batches(self) -> EpochSampler:
         """Masked texts of the corpus, in another order in each epoch."""
@@ -226,7 +226,7 @@ class MaskedLanguageModeling(FillMask):
         """
         if not isinstance(batch, MaskedBatch):
             return super().completed(batch)
-        return self._completed(batch, self.model.encoder)
+        return self._completed(batch, self.module.encoder)
 
     def _completed(self, batch: MaskedBatch, encoder: Encoder) -> MaskedBatch:
         """A batch as an encoder reads it, on the device of the model."""
@@ -234,10 +234,10 @@ class MaskedLanguageModeling(FillMask):
         plain = torch.where(batch.labels != IGNORE, batch.labels, masked)
         texts = encoder.complete(replace(batch.texts, ids=plain), self.tokenizer)
         here = replace(batch, texts=replace(texts, ids=masked))
-        return here.to(device_of(self.model))
+        return here.to(device_of(self.module))
 
     def identity(self) -> dict[str, str]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return {} if self.teacher is None else self.teacher.identity()
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
@@ -253,17 +253,17 @@ class MaskedLanguageModeling(FillMask):
         teacher.
         """
         count, here = batch.count, self.completed(batch)
-        texts = without_padding(self.model.encoder, here.texts)
-        hidden = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
+        texts = without_padding(self.module.encoder, here.texts)
+        hidden = self.module.encoder.encode(texts)  # (B, T, D) or (1, N, D)
         if self.teacher is None:
             labels = here.labels if texts.layout is None else texts.layout.unpad(here.labels)
-            head = self.model.masked_lm
+            head = self.module.masked_lm
             losses = {"loss": head.loss(hidden.flatten(0, 1), labels.flatten(), count=count)}
         else:
             teacher_batch = self._completed(batch, self.teacher.encoder)
             counts = self.counts(batch)
             losses = self.teacher.losses(
-                self.model, texts.pad(hidden), here, teacher_batch.texts, counts
+                self.module, texts.pad(hidden), here, teacher_batch.texts, counts
             )
         if here.follows is not None:
             scores = self._pair_scores(hidden, texts)
@@ -273,8 +273,8 @@ class MaskedLanguageModeling(FillMask):
 
     def _pair_scores(self, hidden: Tensor, texts: Sequences) -> Tensor:
         """The scores of whether the second text of each pair follows, (B, 2) float32."""
-        pooled = self.model.pooled("next_sentence", hidden, texts)
-        return self.model.scores_from("next_sentence", pooled).float()
+        pooled = self.module.pooled("next_sentence", hidden, texts)
+        return self.module.scores_from("next_sentence", pooled).float()
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats per chosen token and how many are found, always of the same masks;
@@ -293,16 +293,16 @@ class MaskedLanguageModeling(FillMask):
     def _sums(self, texts: MaskedTexts) -> dict[str, float]:
         """Nats, right answers and numbers of tokens and of pairs, in the first epoch."""
         sums = dict.fromkeys(("tokens", "nats", "found", "pairs", "pair_nats", "pairs_found"), 0.0)
-        with evaluating(self.model):
+        with evaluating(self.module):
             for batch in watched(texts.epoch(0)):
                 self._add(sums, self.completed(batch))
         return sums
 
     def _add(self, sums: dict[str, float], here: MaskedBatch) -> None:
         """Add what a batch of the validation data gives."""
-        hidden = self.model.encoder.encode(here.texts)
+        hidden = self.module.encoder.encode(here.texts)
         chosen = here.labels != IGNORE
-        scores, labels = self.model.masked_lm.logits(hidden[chosen]).float(), here.labels[chosen]
+        scores, labels = self.module.masked_lm.logits(hidden[chosen]).float(), here.labels[chosen]
         sums["tokens"] += len(labels)
         sums["nats"] += float(F.cross_entropy(scores, labels, reduction="sum"))
         sums["found"] += int((scores.argmax(-1) == labels).sum())
@@ -317,9 +317,9 @@ class MaskedLanguageModeling(FillMask):
         batch = self._masked("valid").epoch(0)[0]
         here = self.completed(batch)
         best, chosen = here.labels.clone(), here.labels != IGNORE
-        with torch.no_grad(), evaluating(self.model):
-            best[chosen] = self.model.masked_lm.logits(
-                self.model.encoder.encode(here.texts)[chosen]
+        with torch.no_grad(), evaluating(self.module):
+            best[chosen] = self.module.masked_lm.logits(
+                self.module.encoder.encode(here.texts)[chosen]
             ).argmax(-1)
 
         def shown(ids: Tensor) -> str:
@@ -350,13 +350,13 @@ class MaskedLanguageModeling(FillMask):
         return [*self.remarks, f"training data: {note} of pairs that do not follow one another"]
 
     def check_test(self, recipe: Any) -> None:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         if recipe.data.test:
             for _ in recipe.data.records("test"):
                 pass
 
     def test(self, recipe: Any) -> list[Score]:
-        """See `TaskVerbs`; single texts, also of a model that learns pairs."""
+        """See `Task`; single texts, also of a model that learns pairs."""
         return self.evaluate(recipe.data.records("test")) if recipe.data.test else []
 
     def _masked(self, part: str) -> MaskedTexts:

@@ -15,7 +15,7 @@ from regard.data.datasets.minimal_pairs import MinimalPair
 from regard.metrics import Score
 from regard.metrics.score import ScoreReport, ScoreTable, check_any
 from regard.models.protocols import LanguageModel
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 
 LogLikelihoods = Callable[[Sequence[str]], list[float]]
 
@@ -65,7 +65,7 @@ class MinimalPairReport(ScoreReport):
 
 
 def minimal_pair_scores(
-    task: TaskVerbs, pairs: Sequence[MinimalPair], pseudo: LogLikelihoods | None = None
+    task: Task, pairs: Sequence[MinimalPair], pseudo: LogLikelihoods | None = None
 ) -> Score:
     """The mean of the accuracies of all sets, and a report with each of them.
 
@@ -74,7 +74,7 @@ def minimal_pair_scores(
             `task.pseudo_log_likelihoods`.
 
     Raises:
-        NoSuchVerb: the task gives no log-likelihoods.
+        NotSupportedError: the task gives no log-likelihoods.
         RegardError: there is no pair.
     """
     check_any(len(pairs), "Minimal-pair accuracy")
@@ -84,7 +84,7 @@ def minimal_pair_scores(
     for pair, good, bad in zip(pairs, likelihoods[::2], likelihoods[1::2], strict=True):
         sets.setdefault(pair.name, SetScore()).add(good, bad)
     tokenizer, ties = task.tokenizer, sum(score.ties for score in sets.values())
-    causal = pseudo is None and isinstance(task.model, LanguageModel)
+    causal = pseudo is None and isinstance(task.module, LanguageModel)
     signature = (
         f"likelihood:{'causal' if causal else 'pseudo'}|tok:{tokenizer.kind}-"
         f"{tokenizer.vocab_size}|sets:{len(sets)}|count:{len(pairs)}|ties:{ties}"

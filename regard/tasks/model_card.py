@@ -25,7 +25,7 @@ from regard.checkpoints.hub import folder_of
 from regard.checkpoints.model_folder import OURS
 from regard.file_writing import write_text
 from regard.recipe import dumps
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 
 CARD = "README.md"
 HISTORY = re.compile(r"^## (Scores|Data|Training)$", re.M)
@@ -86,7 +86,7 @@ class CardHistory:
     results: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
-    def of_training(cls, task: TaskVerbs, training: CardTraining) -> Self:
+    def of_training(cls, task: Task, training: CardTraining) -> Self:
         """Of a training that is known."""
         results = tuple(_result(task, score) for score in training.scores)
         return cls(None, "\n\n".join(_of_training(training)) + "\n", results)
@@ -139,7 +139,7 @@ def adapter_form(options: AdapterOptions, base: str | Path) -> CardForm:
 
 
 def write_card(
-    task: TaskVerbs,
+    task: Task,
     folder: Path,
     config: Mapping[str, Any],
     history: CardHistory = NO_HISTORY,
@@ -181,7 +181,7 @@ def _checksum(text: str) -> str:
 
 
 def _front_matter(
-    task: TaskVerbs,
+    task: Task,
     config: Mapping[str, Any],
     history: CardHistory,
     form: CardForm,
@@ -211,7 +211,7 @@ def _field(text: str, name: str) -> Any:
         return match[1] if re.fullmatch(r"[\w.-]+", match[1]) else None
 
 
-def _result(task: TaskVerbs, score: CardScore) -> dict[str, Any]:
+def _result(task: Task, score: CardScore) -> dict[str, Any]:
     """One score, as the hub's index of models has it."""
     metric = {"type": score.metric.lower().replace(" ", "_"), "value": score.value}
     name = f"{score.metric} {score.signature}".strip()
@@ -222,7 +222,7 @@ def _result(task: TaskVerbs, score: CardScore) -> dict[str, Any]:
     }
 
 
-def _library(task: TaskVerbs, config: Mapping[str, Any]) -> str:
+def _library(task: Task, config: Mapping[str, Any]) -> str:
     if config["model_type"] == OURS:
         return "regard"
     return "sentence-transformers" if task.name == "embedding" else "transformers"
@@ -234,14 +234,14 @@ def _kind(config: Mapping[str, Any]) -> str:
     return about.get("model", OURS) if config["model_type"] == OURS else config["model_type"]
 
 
-def _title(task: TaskVerbs, config: Mapping[str, Any]) -> str:
+def _title(task: Task, config: Mapping[str, Any]) -> str:
     return f"{_kind(config)}, {task.name}"
 
 
 # ----------------------------------------------------------------------------------- text
 
 
-def _saved(task: TaskVerbs, config: Mapping[str, Any]) -> CardForm:
+def _saved(task: Task, config: Mapping[str, Any]) -> CardForm:
     """Of a folder that `regard.save` writes."""
     library = _library(task, config)
     about = '```python\nimport regard\n\nmodel = regard.load("FOLDER")\n```'
@@ -250,12 +250,12 @@ def _saved(task: TaskVerbs, config: Mapping[str, Any]) -> CardForm:
     return CardForm(library, about)
 
 
-def _architecture(task: TaskVerbs, config: Mapping[str, Any]) -> str:
-    return (config.get("architectures") or [type(task.model).__name__])[0]
+def _architecture(task: Task, config: Mapping[str, Any]) -> str:
+    return (config.get("architectures") or [type(task.module).__name__])[0]
 
 
-def _body(task: TaskVerbs, config: Mapping[str, Any], history: CardHistory, form: CardForm) -> str:
-    model: Any = task.model
+def _body(task: Task, config: Mapping[str, Any], history: CardHistory, form: CardForm) -> str:
+    model: Any = task.module
     count = sum(parameter.numel() for parameter in dict.fromkeys(model.parameters()))
     parts = [
         f"# {_title(task, config)}",

@@ -118,7 +118,7 @@ class MultiLabelPrediction(Prediction):
         return ", ".join(self.labels) or "(no label)"
 
 
-class MultiLabel(EncoderTask):
+class MultiLabelClassifier(EncoderTask):
     """Any number of labels for a text, or for a pair.
 
     labels: in the order of the head's scores.  threshold: see `MultiLabelSection`.
@@ -135,7 +135,7 @@ class MultiLabel(EncoderTask):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
@@ -143,7 +143,7 @@ class MultiLabel(EncoderTask):
         separator: str = "",
         **options: Unpack[TextOptions],
     ):
-        super().__init__(model, tokenizer, **options)
+        super().__init__(module, tokenizer, **options)
         self.labels = tuple(labels)
         self._index = {label: i for i, label in enumerate(self.labels)}
         self.threshold, self.separator = threshold, separator
@@ -153,7 +153,7 @@ class MultiLabel(EncoderTask):
     @classmethod
     def from_recipe(
         cls, recipe: MultiLabelRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> MultiLabel:
+    ) -> MultiLabelClassifier:
         """The task with its data and a head for its labels, ready to be trained.
 
         Raises:
@@ -212,7 +212,7 @@ class MultiLabel(EncoderTask):
 
         scores: (B, O).  targets: (N, O), of all examples.
         """
-        weights = self.pos_weight if self.model.training else None
+        weights = self.pos_weight if self.module.training else None
         total = F.binary_cross_entropy_with_logits(
             scores,
             targets_of(batch, targets, scores),
@@ -226,7 +226,7 @@ class MultiLabel(EncoderTask):
         scores = self.text_scores(valid.inputs)
         if self._fitted.used:
             threshold = best_threshold(scores.sigmoid().numpy(), _as_bool(valid.targets))
-            self.threshold = self._fitted.keep(self.model.heads[self.head], threshold)
+            self.threshold = self._fitted.keep(self.module.heads[self.head], threshold)
         loss = float(F.binary_cross_entropy_with_logits(scores, valid.targets))
         return {**self._report(scores, valid.targets).values(), "loss": loss}
 
@@ -275,7 +275,7 @@ class MultiLabel(EncoderTask):
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
         if self._fitted.used:
-            self.threshold = self._fitted.fit(self.model.heads[self.head], self.validate)
+            self.threshold = self._fitted.fit(self.module.heads[self.head], self.validate)
         own = {"threshold": self.threshold, "separator": self.separator}
         return {**text_settings(self), **own, "labels": list(self.labels)}
 

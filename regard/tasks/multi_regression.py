@@ -83,7 +83,7 @@ class MultiRegressionPrediction(Prediction):
         return ", ".join(f"{name} {number:.7g}" for name, number in self.numbers.items())
 
 
-class MultiRegression(EncoderTask):
+class MultiRegressor(EncoderTask):
     """Several numbers for a text, or for a pair.
 
     labels: the names of the numbers, in the order of the head's scores.
@@ -98,20 +98,20 @@ class MultiRegression(EncoderTask):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
         **options: Unpack[TextOptions],
     ):
-        super().__init__(model, tokenizer, **options)
+        super().__init__(module, tokenizer, **options)
         self.labels = tuple(labels)
         self.goal = ("mse", DIRECTIONS["mse"])
 
     @classmethod
     def from_recipe(
         cls, recipe: MultiRegressionRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> MultiRegression:
+    ) -> MultiRegressor:
         """The task with its data and a head for its numbers, ready to be trained.
 
         Raises:

@@ -217,7 +217,7 @@ class MultipleChoice(encoding.EncoderTask):
         context, question = starting[0], starting[1]
         if not context or not question:
             return question, starting[choice]
-        if self.model.encoder.is_causal:
+        if self.module.encoder.is_causal:
             return following[1], starting[choice]
         return [], question + following[choice]
 
@@ -225,17 +225,17 @@ class MultipleChoice(encoding.EncoderTask):
 
     def as_read(self, texts: Sequences) -> Sequences:
         """See `EncoderTask`; prefixes that choices share are found in padded batches."""
-        encoder = self.model.encoder
+        encoder = self.module.encoder
         shares = isinstance(encoder, GPT) and not encoder.training
         return texts if shares else super().as_read(texts)
 
     def read(self, texts: Sequences) -> Tensor:
         """What the head reads; of a causal model the prefix that choices share is read once."""
-        encoder = self.model.encoder
+        encoder = self.module.encoder
         if isinstance(encoder, GPT):
             hidden = encode_with_shared_prefixes(encoder, texts)
             if hidden is not None:
-                return self.model.pooled(self.head, hidden, texts)
+                return self.module.pooled(self.head, hidden, texts)
         return super().read(texts)
 
     def scores_of(self, pooled: Tensor, batch: GroupBatch) -> Tensor:

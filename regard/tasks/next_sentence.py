@@ -28,12 +28,12 @@ class NextSentencePrediction(Prediction):
         return f"{'follows' if self.follows else 'does not follow'} ({self.probability:.4f})"
 
 
-class NextSentence(EncoderTask):
+class NextSentencePredictor(EncoderTask):
     """Predicts whether one text follows another."""
 
     name = "next-sentence"
     prediction_type: ClassVar[type[NextSentencePrediction]] = NextSentencePrediction
-    verbs = ("predict", "embed", "look")
+    commands = ("predict", "embed", "look")
     reads_pairs = True
     head = "next_sentence"
 

@@ -133,7 +133,7 @@ class ParsingTargets:
         return torch.from_numpy(gold)
 
 
-class Parsing(encoding.EncoderTask):
+class Parser(encoding.EncoderTask):
     """The constituency tree of each sentence.
 
     labels: of spans, in the order of the head's scores.  tags: of words, in the order of the scores
@@ -150,7 +150,7 @@ class Parsing(encoding.EncoderTask):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
@@ -158,13 +158,13 @@ class Parsing(encoding.EncoderTask):
         inputs: Literal["words", "tags"] = "words",
         max_length: int | None = None,
     ):
-        super().__init__(model, tokenizer, max_length=max_length)
+        super().__init__(module, tokenizer, max_length=max_length)
         self.labels, self.tags, self.inputs = tuple(labels), tuple(tags), inputs
 
     # ---- from a recipe
 
     @classmethod
-    def from_recipe(cls, recipe: ParsingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Parsing:
+    def from_recipe(cls, recipe: ParsingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Parser:
         """The task with its data and heads for its labels and tags, ready to be trained.
 
         Raises:
@@ -263,7 +263,7 @@ class Parsing(encoding.EncoderTask):
         value = max_margin_loss(self.chart.span_scores(words, spans).float(), gold, spans).sum()
         if targets.tags is not None:
             gold_tags = moved(targets.tags.padded(rows, IGNORE).ids, device)
-            tag_scores = self.model.scores_from("tags", words).float()
+            tag_scores = self.module.scores_from("tags", words).float()
             value = value + F.cross_entropy(
                 tag_scores.flatten(0, 1), gold_tags.flatten(), reduction="sum", ignore_index=IGNORE
             )
@@ -278,7 +278,7 @@ class Parsing(encoding.EncoderTask):
     @property
     def chart(self) -> ChartHead:
         """The head that scores spans."""
-        return cast(ChartHead, self.model.heads["chart"])
+        return cast(ChartHead, self.module.heads["chart"])
 
     # ---- predictions
 
@@ -356,7 +356,7 @@ class Parsing(encoding.EncoderTask):
         """The best trees of each sentence with their scores, best first."""
         hidden = self._hidden(list(map(self._read, sentences)))
         results: list[list[tuple[ConstituencyTree, float]]] = [[] for _ in sentences]
-        with evaluating(self.model):
+        with evaluating(self.module):
             for numbers in _batches(list(map(len, hidden)), n_best):
                 parsed = self._charts(hidden, numbers, n_best)
                 for number, (trees, tags) in zip(numbers, parsed, strict=True):
@@ -374,7 +374,7 @@ class Parsing(encoding.EncoderTask):
         counts = list(map(len, sentences))
         ends = np.array([*accumulate(counts)], np.int64)
         owners = np.searchsorted(ends, windows.positions.offsets[:-1], "right").tolist()
-        states = torch.zeros(sum(counts), self.model.config.d_model)
+        states = torch.zeros(sum(counts), self.module.config.d_model)
         for batch, hidden in self.passes(windows.inputs, owners):
             rows = batch.numbers.numpy()
             words = windows.words.padded(rows, 0)
@@ -391,7 +391,7 @@ class Parsing(encoding.EncoderTask):
         Raises:
             NonFiniteScores: scores of a sentence are infinite or NaN.
         """
-        device, states = device_of(self.model), [hidden[number] for number in numbers]
+        device, states = device_of(self.module), [hidden[number] for number in numbers]
         lengths = torch.tensor(list(map(len, states)), device=device)
         padded = nn.utils.rnn.pad_sequence(states, batch_first=True)
         words = padded.to(device, self.chart.ends.dtype)
@@ -413,7 +413,7 @@ class Parsing(encoding.EncoderTask):
         """The most probable tag of each word, (B, N, D); XX without a head for tags."""
         if not self.tags:
             return [[WORD] * words.size(1)] * len(words)
-        tag_ids = self.model.scores_from("tags", words).argmax(-1).tolist()
+        tag_ids = self.module.scores_from("tags", words).argmax(-1).tolist()
         return [[self.tags[i] for i in row] for row in tag_ids]
 
     # ---- scores
@@ -444,7 +444,7 @@ class Parsing(encoding.EncoderTask):
         ]
 
     def attention_inputs(self, recipe: ParsingRecipe) -> Iterable[Any]:
-        """See `TaskVerbs`: the words of the sentences."""
+        """See `Task`: the words of the sentences."""
         return [list(Sentence.of_tree(tree).words) for tree in recipe.data.samples()]
 
     def rows_to_evaluate(

@@ -25,7 +25,7 @@ from regard.models.xlnet import Xlnet
 from regard.tasks.auxiliary_losses import LMObjective
 from regard.tasks.batching import device_of, watched
 from regard.tasks.inputs import checked_texts
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.language_modeling_recipe import LanguageModelingRecipe, TrainingText
 from regard.tasks.log_likelihoods import query_stream_log_likelihoods
 from regard.tasks.running_text import TextData
@@ -71,12 +71,12 @@ class PermutationRecipe(LanguageModelingRecipe):
     """Where the model is started from a folder: that of the folder."""
 
 
-class PermutationLanguageModeling(LanguageModeling):
+class PermutationLanguageModel(TextGenerator):
     """XLNet and its tokenizer, in pre-training; afterwards as any language model."""
 
     name = "permutation-language-modeling"
     Recipe: ClassVar = PermutationRecipe  # type: ignore[assignment]
-    model: Any  # an `Xlnet`
+    module: Any  # an `Xlnet`
     valid_batches: PermutedStreams
 
     @classmethod
@@ -94,7 +94,7 @@ class PermutationLanguageModeling(LanguageModeling):
     @classmethod
     def from_recipe(  # type: ignore[override]
         cls, recipe: PermutationRecipe, model: Xlnet, tokenizer: Tokenizer
-    ) -> PermutationLanguageModeling:
+    ) -> PermutationLanguageModel:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -133,7 +133,7 @@ class PermutationLanguageModeling(LanguageModeling):
             data.options,
             batch_size=rows,
             sequence_length=data.sequence_length,
-            reuse=self.model.config.reuse_len,
+            reuse=self.module.config.reuse_len,
             seed=0 if validation else recipe.seed,
         )
 
@@ -161,10 +161,10 @@ class PermutationLanguageModeling(LanguageModeling):
         """
         if isinstance(batch, StreamBatch):
             return super().losses(batch, carry)
-        batch = batch.to(device_of(self.model))
-        output = self.model.encode_segment(batch.segments, None if batch.fresh else carry)
+        batch = batch.to(device_of(self.module))
+        output = self.module.encode_segment(batch.segments, None if batch.fresh else carry)
         hidden, labels = output.hidden.flatten(0, 1), batch.labels.flatten()
-        return {"loss": self.model.head.loss(hidden, labels, count=batch.count)}, output.state
+        return {"loss": self.module.head.loss(hidden, labels, count=batch.count)}, output.state
 
     def pseudo_log_likelihoods(self, texts: Sequence[str]) -> list[float]:
         """The pseudo-log-likelihood of each text, alone, in nats: each token from all others, with
@@ -180,13 +180,13 @@ class PermutationLanguageModeling(LanguageModeling):
                 raise TextError(index, "is empty, or has no token.", "Leave it out.")
             rows.append([*before, *ids])
             scored.append(range(len(before), len(before) + len(ids) - end))
-        return query_stream_log_likelihoods(self.model, rows, scored)
+        return query_stream_log_likelihoods(self.module, rows, scored)
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats per target, always of the same targets in the same orders."""
         total, count, carry = 0.0, 0, None
-        with evaluating(self.model):
+        with evaluating(self.module):
             for batch in watched(self.valid_batches.epoch(0)):
                 losses, carry = self.losses(batch, carry)
                 total, count = total + float(losses["loss"][0]), count + losses["loss"][1]

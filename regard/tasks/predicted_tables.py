@@ -11,13 +11,13 @@ from regard.data.readers import Location, field_value, text_of
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 Record = dict[str, Any]  # a row by column
 COMMON_FIELDS = ("number", "source", "text", "truncated")  # fields of the results of all tasks
 
 
-def check_columns(task: TaskVerbs, columns: Sequence[str], path: Path) -> None:
+def check_columns(task: Task, columns: Sequence[str], path: Path) -> None:
     """Check that a task predicts from a table with this number of columns of texts.
 
     Raises:

@@ -94,7 +94,7 @@ class QuestionsRecipe(EncoderRecipe):
     answers: AnswersSection = AnswersSection()
 
 
-class QuestionAnswering(encoding.EncoderTask):
+class QuestionAnswerer(encoding.EncoderTask):
     """The span of a context that answers a question.
 
     threshold: the probability of no answer above which a question gets none; 1: never.
@@ -113,7 +113,7 @@ class QuestionAnswering(encoding.EncoderTask):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         max_length: int | None = 384,
@@ -122,7 +122,7 @@ class QuestionAnswering(encoding.EncoderTask):
         answer_tokens: int = 30,
         threshold: float = ALWAYS,
     ):
-        super().__init__(model, tokenizer, max_length=max_length or 384)
+        super().__init__(module, tokenizer, max_length=max_length or 384)
         self.head = self.answers.kind
         assert self.input_format.max_length is not None
         capacity = self.input_format.max_length - self.input_format.template.special_count(2)
@@ -133,14 +133,14 @@ class QuestionAnswering(encoding.EncoderTask):
     @property
     def answers(self) -> AnswerHead:
         """What finds answers with the head of the model."""
-        return answer_head(self.model)
+        return answer_head(self.module)
 
     # ---- from a recipe
 
     @classmethod
     def from_recipe(
         cls, recipe: QuestionsRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> QuestionAnswering:
+    ) -> QuestionAnswerer:
         """The task with its data and a head for spans, ready to be trained.
 
         Raises:
@@ -241,14 +241,14 @@ class QuestionAnswering(encoding.EncoderTask):
         predictions = list(self._answered(questions, "truncate"))
         if self._fitted.used:
             best = best_threshold(predictions, questions)
-            self.threshold = self._fitted.keep(self.model.heads[self.head], best)
+            self.threshold = self._fitted.keep(self.module.heads[self.head], best)
         score = score_of(predictions, questions, self.threshold)
         return {"f1": score.value, "exact": score.exact}
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
         if self._fitted.used:
-            self.threshold = self._fitted.fit(self.model.heads[self.head], self.validate)
+            self.threshold = self._fitted.fit(self.module.heads[self.head], self.validate)
         return {
             **super().settings(),
             "overlap": self.overlap,

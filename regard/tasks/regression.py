@@ -49,7 +49,7 @@ class NumberPrediction(Prediction):
         return f"{self.value:.7g}"
 
 
-class Regression(EncoderTask):
+class TextRegressor(EncoderTask):
     """A number for a text, or for a pair.
 
     glue, metrics: see `OneTargetData` and `MetricsSection`.
@@ -63,14 +63,14 @@ class Regression(EncoderTask):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         glue: str = "",
         metrics: Sequence[str] = (),
         **options: Unpack[TextOptions],
     ):
-        super().__init__(model, tokenizer, **options)
+        super().__init__(module, tokenizer, **options)
         self.metrics = replace(METRICS, glue=glue, names=tuple(metrics))
         self.metric_names = (*self.metrics.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
@@ -79,7 +79,7 @@ class Regression(EncoderTask):
     @classmethod
     def from_recipe(
         cls, recipe: OneTargetRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> Regression:
+    ) -> TextRegressor:
         """The task with its data and a head for one number, ready to be trained.
 
         Raises:
@@ -94,8 +94,8 @@ class Regression(EncoderTask):
             task.soft_targets = soft_targets(recipe.teacher, task, task._around)
         return task
 
-    def _around(self, teacher: Teacher) -> Regression:
-        return Regression(teacher.model, teacher.tokenizer, **text_settings(self))
+    def _around(self, teacher: Teacher) -> TextRegressor:
+        return TextRegressor(teacher.model, teacher.tokenizer, **text_settings(self))
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
@@ -112,12 +112,12 @@ class Regression(EncoderTask):
         """
         batch_targets = targets_of(batch, targets, scores)
         total = F.mse_loss(scores[:, 0], batch_targets.to(scores), reduction="sum")
-        if self.soft_targets is not None and self.model.training:
+        if self.soft_targets is not None and self.module.training:
             total = self.soft_targets.mixed(total, scores, batch.numbers, classes=False)
         return total, len(batch)
 
     def identity(self) -> dict[str, str]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return {} if self.soft_targets is None else self.soft_targets.teacher.identity()
 
     def measured(self, valid: Part) -> dict[str, float]:
@@ -153,4 +153,4 @@ class Regression(EncoderTask):
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for the kind of the head."""
-        return published_labels(self.model.labels[:1] or ("LABEL_0",), "regression")
+        return published_labels(self.module.labels[:1] or ("LABEL_0",), "regression")

@@ -33,10 +33,10 @@ from regard.recipe import Options, Recipe
 from regard.tasks.batching import TooLong, watched, without_padding
 from regard.tasks.encoding import EncoderTask, headed
 from regard.tasks.inputs import as_list, checked_text
-from regard.tasks.masked_language_modeling import SAMPLES, MaskedLanguageModeling, MaskedRecipe
+from regard.tasks.masked_language_modeling import SAMPLES, MaskedLanguageModel, MaskedRecipe
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import starts_from_folder
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 from regard.text import Tokenizer
 from regard.text.encoding import Encoding
 from regard.text.word_spans import WordSpans
@@ -134,19 +134,19 @@ class Sums:
         }
 
 
-class ReplacedTokenDetection(EncoderTask):
+class ReplacedTokenDetector(EncoderTask):
     """Tells for each token whether it replaces another."""
 
     name = "replaced-tokens"
     prediction_type = ReplacedTokens
-    verbs = ("predict", "embed", "look")
+    commands = ("predict", "embed", "look")
     head = "replaced"
     Recipe: ClassVar[type[Recipe] | None] = ReplacedTokensRecipe
     goal = ("loss", "min")
     score_options = ("objective.weight",)
     items: ClassVar[str] = "tokens"
     objective = ReplacedTokensObjective()
-    masked: MaskedLanguageModeling | None = None
+    masked: MaskedLanguageModel | None = None
 
     # ---- training
 
@@ -174,7 +174,7 @@ class ReplacedTokenDetection(EncoderTask):
     @classmethod
     def from_recipe(
         cls, recipe: ReplacedTokensRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> ReplacedTokenDetection:
+    ) -> ReplacedTokenDetector:
         """The task with its data, ready to be trained, and a generator with random weights.
 
         Raises:
@@ -183,14 +183,14 @@ class ReplacedTokenDetection(EncoderTask):
             DataError: a file cannot be read.
         """
         task = cls.without_data(recipe, model, tokenizer)
-        generator: Any = task.model.generator
-        task.masked = MaskedLanguageModeling.from_recipe(recipe, generator, tokenizer)
+        generator: Any = task.module.generator
+        task.masked = MaskedLanguageModel.from_recipe(recipe, generator, tokenizer)
         return task
 
     @classmethod
     def without_data(
         cls, recipe: ReplacedTokensRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> ReplacedTokenDetection:
+    ) -> ReplacedTokenDetector:
         """The task before its data are read, its model with a generator."""
         objective, discriminator = recipe.objective, headed(model).with_head(cls.head, 1)
         sizes = objective.generator_size, objective.generator_layers
@@ -203,17 +203,17 @@ class ReplacedTokenDetection(EncoderTask):
     @classmethod
     def example(cls, recipe: Any, words: int) -> MaskedBatch:
         """A batch as the recipe asks for, whatever the length of a text: for estimates."""
-        return MaskedLanguageModeling.example(recipe, words)
+        return MaskedLanguageModel.example(recipe, words)
 
     def start_from_word_vectors(self, recipe: Any) -> None:
-        """See `TaskVerbs`; this task reads no word vectors."""
+        """See `Task`; this task reads no word vectors."""
 
     def train_batches(self) -> EpochSampler:
         """Masked texts of the corpus, in another order in each epoch."""
         return EpochSampler(self._masked("train"))
 
-    def companions(self) -> dict[str, TaskVerbs]:
-        """See `TaskVerbs`: in training, the generator."""
+    def companions(self) -> dict[str, Task]:
+        """See `Task`: in training, the generator."""
         return {} if self.masked is None else {"generator": self.masked}
 
     def counts(self, batch: Any) -> dict[str, int]:
@@ -237,7 +237,7 @@ class ReplacedTokenDetection(EncoderTask):
 
         random: None: torch's own generator.
         """
-        model: Any = self.model
+        model: Any = self.module
         count, here = batch.count, self.completed(batch)
         chosen, ids = here.labels != IGNORE, here.texts.ids  # (B, T)
         original = torch.where(chosen, here.labels, ids)
@@ -254,9 +254,9 @@ class ReplacedTokenDetection(EncoderTask):
 
     def _judged(self, corrupted: Corrupted) -> tuple[Tensor, Tensor]:
         """The discriminator's logits, (B, T), and the sum of its losses in nats."""
-        texts = without_padding(self.model.encoder, corrupted.texts)
-        hidden = self.model.encoder.encode(texts)  # (B, T, D) or (1, N, D)
-        logits = texts.pad(self.model.scores_from(self.head, hidden))[..., 0].float()  # (B, T)
+        texts = without_padding(self.module.encoder, corrupted.texts)
+        hidden = self.module.encoder.encode(texts)  # (B, T, D) or (1, N, D)
+        logits = texts.pad(self.module.scores_from(self.head, hidden))[..., 0].float()  # (B, T)
         targets = corrupted.replaced.to(logits.dtype)
         nats = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         return logits, nats.masked_fill(~corrupted.texts.keep, 0.0).sum()
@@ -266,9 +266,9 @@ class ReplacedTokenDetection(EncoderTask):
         """Both losses in nats and their weighted sum, how many of its tokens the generator draws,
         and how good the discriminator is: always of the same masks and the same random numbers.
         """
-        sums, device = Sums(), next(self.model.parameters()).device
+        sums, device = Sums(), next(self.module.parameters()).device
         random = torch.Generator(device).manual_seed(0)
-        with evaluating(self.model):
+        with evaluating(self.module):
             for batch in watched(self._masked("valid").epoch(0)):
                 sums.add(self._measured(batch, random))
         return sums.scores(self.objective.weight)
@@ -294,8 +294,8 @@ class ReplacedTokenDetection(EncoderTask):
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """Validation texts with drawn tokens, those judged to be replaced, and those that are."""
         batch = next(iter(self._masked("valid").epoch(0)))
-        random = torch.Generator(next(self.model.parameters()).device).manual_seed(0)
-        with evaluating(self.model):
+        random = torch.Generator(next(self.module.parameters()).device).manual_seed(0)
+        with evaluating(self.module):
             corrupted = self.corrupted(batch, random)
             judged = (self._judged(corrupted)[0] > 0) & corrupted.texts.keep
         masks, samples = (corrupted.texts.keep, judged, corrupted.replaced), []
@@ -310,10 +310,10 @@ class ReplacedTokenDetection(EncoderTask):
         return ()
 
     def check_test(self, recipe: Any) -> None:
-        """See `TaskVerbs`; there are no test data."""
+        """See `Task`; there are no test data."""
 
     def test(self, recipe: Any) -> list[Score]:
-        """See `TaskVerbs`; there are no test data."""
+        """See `Task`; there are no test data."""
         return []
 
     def notes(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.tasks.next_sentence import NextSentence, NextSentencePrediction
+from regard.tasks.next_sentence import NextSentencePrediction, NextSentencePredictor
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class SentenceOrderPrediction(NextSentencePrediction):
         return f"{'in order' if self.follows else 'swapped'} ({self.probability:.4f})"
 
 
-class SentenceOrder(NextSentence):
+class SentenceOrderPredictor(NextSentencePredictor):
     """Predicts whether of two neighbouring texts the second follows the first."""
 
     name = "sentence-order"

@@ -197,14 +197,14 @@ class TreeTokens:
         return [names[number] for number in ids]
 
 
-class SequenceParsing(TextToText):
+class SequenceParser(TextToText):
     """The constituency tree of a sentence as a sequence.
 
     most_open: brackets that open one after another, at most.
     """
 
     name = "sequence-parsing"
-    verbs = ("predict", "evaluate", "look")
+    commands = ("predict", "evaluate", "look")
     Recipe = SequenceParsingRecipe
     goal = ("f1", "max")
     metric_names = METRIC_NAMES
@@ -212,7 +212,7 @@ class SequenceParsing(TextToText):
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        module: EncoderDecoder,
         tokenizer: Tokenizer,
         *,
         most_open: int = 12,
@@ -220,7 +220,7 @@ class SequenceParsing(TextToText):
         label_smoothing: float = 0.0,
     ):
         options: TextToTextOptions = {"label_smoothing": label_smoothing}
-        super().__init__(model, tokenizer, method=method, **options)
+        super().__init__(module, tokenizer, method=method, **options)
         self.most_open = most_open
 
     @cached_property
@@ -310,7 +310,7 @@ class SequenceParsing(TextToText):
 
     def _warn_if_truncated(self, texts: Sequence[str]) -> None:
         if cut := self.over_limit(texts):
-            limit = self.model.config.max_length
+            limit = self.module.config.max_length
             warn_of_truncation(len(cut), len(texts), "sentences or their trees", limit)
 
     def hypotheses(
@@ -329,14 +329,14 @@ class SequenceParsing(TextToText):
         texts = checked_texts(texts)
         long = self.over_limit(texts)
         if long and too_long == "error":
-            raise too_long_error(*min(long.items()), self.model.config.max_length)
+            raise too_long_error(*min(long.items()), self.module.config.max_length)
         method = self._decoding_method(self._language_tokens(), **options)
         sentences = list(map(self._words_read, self._words(texts)))
         hypotheses = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
         with muted():
             for count, numbers in _by_length(sentences).items():
                 sources = self._sources([sentences[number] for number in numbers])
-                decoded = decode_in_order(self.model, sources, self._constrained(method, count))
+                decoded = decode_in_order(self.module, sources, self._constrained(method, count))
                 for number, ranked in zip(numbers, decoded, strict=True):
                     hypotheses[number] = ranked
         self._capture(self._sources(sentences), [ranked[0] for ranked in hypotheses])
@@ -346,7 +346,7 @@ class SequenceParsing(TextToText):
         """The indices of sentences longer than the model's limit, or whose shortest tree is, and
         the tokens of the longer one of both.
         """
-        limit = self.model.config.max_length
+        limit = self.module.config.max_length
         sentences = self._words(checked_texts(texts))
         lengths = self._sources(sentences).lengths.tolist()
         longer = [max(n, len(s) + LEAST) for n, s in zip(lengths, sentences, strict=True)]
@@ -359,7 +359,7 @@ class SequenceParsing(TextToText):
 
     def _words_read(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """The first words of a sentence, those that the model can read and write."""
-        limit = self.model.config.max_length
+        limit = self.module.config.max_length
         words = words if limit is None else words[: limit - LEAST]
         while limit is not None and len(words) > 1 and len(self._sources([words])[0]) > limit:
             words = words[:-1]

@@ -97,13 +97,13 @@ class SpanCorruption(TextToText):
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        module: EncoderDecoder,
         tokenizer: Tokenizer,
         *,
         method: Any = None,
         label_smoothing: float = 0.0,
     ):
-        super().__init__(model, tokenizer, method=method, label_smoothing=label_smoothing)
+        super().__init__(module, tokenizer, method=method, label_smoothing=label_smoothing)
         self.pairs: dict[str, CorruptedWindows] = {}
 
     @cached_property
@@ -179,28 +179,28 @@ class SpanCorruption(TextToText):
         return EpochSampler(self._windows("train"))
 
     def notes(self) -> list[str]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return []
 
     def validate(self) -> dict[str, float]:
         """The cross-entropy of the targets in nats per token, always of the same spans."""
         total, count = 0.0, 0
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), evaluating(self.module):
             for batch in self._windows("valid").epoch(0):
-                here = batch.to(device_of(self.model))
-                loss, tokens = text_to_text_loss(self.model, here, 0.0)
+                here = batch.to(device_of(self.module))
+                loss, tokens = text_to_text_loss(self.module, here, 0.0)
                 total, count = total + float(loss), count + tokens
         return {"loss": total / count}
 
     def check_test(self, recipe: Any) -> None:
-        """See `TaskVerbs`; there are no test data."""
+        """See `Task`; there are no test data."""
 
     def test(self, recipe: Any) -> list[Score]:
-        """See `TaskVerbs`; there are no test data."""
+        """See `Task`; there are no test data."""
         return []
 
     def test_samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """See `TaskVerbs`; there are no test data."""
+        """See `Task`; there are no test data."""
         return []
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
@@ -213,7 +213,7 @@ class SpanCorruption(TextToText):
         ]
 
     def attention_inputs(self, recipe: Any) -> list[str]:
-        """See `TaskVerbs`: sources with sentinels."""
+        """See `Task`: sources with sentinels."""
         return [source for source, _ in self._validation_pairs()]
 
     def _validation_pairs(self) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from regard.models.config import Count, Probability, Size
 from regard.recipe import Options
 from regard.schema import checked
 from regard.suggest import nearest
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 
 NOT_STORED = ("method",)  # an option that comes from generation_config.json
 # Narrower types for options whose declared types allow too much.
@@ -41,9 +41,7 @@ RANGES: dict[str, Any] = {
 }
 
 
-def checked_settings(
-    task: type[TaskVerbs], given: Mapping[str, Any], where: Path
-) -> dict[str, Any]:
+def checked_settings(task: type[Task], given: Mapping[str, Any], where: Path) -> dict[str, Any]:
     """The settings, checked against the options of the task's class.
 
     where: the file that contains them in its field `regard`.
@@ -63,7 +61,7 @@ def checked_settings(
     return {name: getattr(settings, name) for name in given}
 
 
-def _schema(task: type[TaskVerbs]) -> type[Options]:
+def _schema(task: type[Task]) -> type[Options]:
     """The keyword options of the constructor of a task."""
     hints = get_type_hints(task.__init__, include_extras=True)
     options: dict[str, Any] = {}

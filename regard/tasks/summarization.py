@@ -10,11 +10,11 @@ from regard.metrics import ROUGE, Metric
 from regard.tasks.text_to_text import TextToText
 
 
-class Summarization(TextToText):
+class Summarizer(TextToText):
     """A model that summarizes a text, with its tokenizer."""
 
     name = "summarization"
-    verbs = ("predict", "embed", "evaluate", "look")
+    commands = ("predict", "embed", "evaluate", "look")
     goal = ("rougeL", "max")
     metric_names = ("rouge1", "rouge2", "rougeL")
 

@@ -18,7 +18,7 @@ from regard.metrics import super_glue as metrics
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
 from regard.tasks.few_shot import choice_log_likelihoods, few_shot_prompts, signature
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.prompt_template import PromptQuestion, drawn_examples
 
 SEPARATOR = "\n\n"  # between examples
@@ -91,7 +91,7 @@ PROMPTS = {
 
 
 def super_glue_scores(
-    task: LanguageModeling,
+    task: TextGenerator,
     name: str,
     questions: Iterable[SuperGlueQuestion],
     *,

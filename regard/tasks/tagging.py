@@ -113,7 +113,7 @@ class TagsPrediction(Prediction):
         return " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
 
 
-class Tagging(encoding.EncoderTask):
+class Tagger(encoding.EncoderTask):
     """The tag of each word.
 
     labels: in the order of the head's scores.  entities: whether tags mark entities; None: where
@@ -128,14 +128,14 @@ class Tagging(encoding.EncoderTask):
 
     def __init__(
         self,
-        model: EncoderWithHeads,
+        module: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
         entities: bool | None = None,
         max_length: int | None = None,
     ):
-        super().__init__(model, tokenizer, max_length=max_length)
+        super().__init__(module, tokenizer, max_length=max_length)
         self.labels = tuple(labels)
         self.entities = _are_entity_tags(self.labels) if entities is None else entities
         self.metric_names = ("f1", "precision", "recall") if self.entities else ("accuracy",)
@@ -156,7 +156,7 @@ class Tagging(encoding.EncoderTask):
             )
 
     @classmethod
-    def from_recipe(cls, recipe: TaggingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Tagging:
+    def from_recipe(cls, recipe: TaggingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Tagger:
         """The task with its data and a head for its labels, ready to be trained.
 
         Raises:
@@ -356,7 +356,7 @@ class Tagging(encoding.EncoderTask):
         ]
 
     def attention_inputs(self, recipe: TaggingRecipe) -> Iterable[Any]:
-        """See `TaskVerbs`: the words of the sentences."""
+        """See `Task`: the words of the sentences."""
         return [list(words) for words, _ in recipe.data.samples()]
 
     def rows_to_evaluate(

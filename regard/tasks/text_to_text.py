@@ -209,7 +209,7 @@ class TextToText(EmbedsTexts):
     """
 
     name = "text-to-text"
-    verbs: ClassVar[tuple[str, ...]] = ("generate", "predict", "embed", "evaluate", "look")
+    commands: ClassVar[tuple[str, ...]] = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True
     Recipe: ClassVar[type[Recipe] | None] = TextToTextRecipe
     goal = ("loss", "min")
@@ -219,7 +219,7 @@ class TextToText(EmbedsTexts):
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        module: EncoderDecoder,
         tokenizer: Tokenizer,
         *,
         method: Any = None,
@@ -228,11 +228,11 @@ class TextToText(EmbedsTexts):
         source_language: str | None = None,
         target_language: str | None = None,
     ):
-        self.model, self.tokenizer, self.label_smoothing = model, tokenizer, label_smoothing
+        self.module, self.tokenizer, self.label_smoothing = module, tokenizer, label_smoothing
         self.method = method or decoding.options(max_tokens=self.default_max_tokens)
         self.source_prefix = source_prefix
         self.source_language, self.target_language = source_language, target_language
-        self.reinforce = Reinforce.of(model)
+        self.reinforce = Reinforce.of(module)
         self.data: TrainingPairs | None = None
 
     # ---- from a recipe
@@ -349,7 +349,7 @@ class TextToText(EmbedsTexts):
         Raises:
             ConfigError: the model has none that gives a state for each token.
         """
-        encoder, config = self.model.source_encoder(), self.model.config
+        encoder, config = self.module.source_encoder(), self.module.config
         before, after = self._language_tokens().source
         template = Template.around(before, after, after)
         form = InputFormat(self.tokenizer, template, config.max_length, config.pad)
@@ -376,12 +376,12 @@ class TextToText(EmbedsTexts):
         """The sum of the cross-entropies of the target in nats, with label smoothing, and what a
         model that draws choices needs beside it; carry: the moving average of its reward.
         """
-        here, count = batch.to(device_of(self.model)), batch.count
-        output, targets = text_to_text_output(self.model, here)
-        loss = output_loss(self.model, output, targets, self.label_smoothing, count)
+        here, count = batch.to(device_of(self.module)), batch.count
+        output, targets = text_to_text_output(self.module, here)
+        loss = output_loss(self.module, output, targets, self.label_smoothing, count)
         if self.reinforce is None:
             return {"loss": loss}, None
-        term, carry = self.reinforce.loss(self.model, output, targets, carry)
+        term, carry = self.reinforce.loss(self.module, output, targets, carry)
         return {"loss": loss, "reinforce": (term, count)}, carry
 
     def validate(self) -> dict[str, float]:
@@ -392,7 +392,7 @@ class TextToText(EmbedsTexts):
         data = self._data()
         try:
             method = self._decoding_method(self._language_tokens())
-            decoded = decode_in_order(self.model, data.valid.columns[0], method)
+            decoded = decode_in_order(self.module, data.valid.columns[0], method)
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
         texts = self.tokenizer.decode_many(ranked[0].tokens for ranked in decoded)
@@ -439,13 +439,13 @@ class TextToText(EmbedsTexts):
         texts = checked_texts(texts)
         sources, method = self.decoding_inputs(texts, too_long=too_long, **options)
         with muted():
-            hypotheses = decode_in_order(self.model, sources, method)
+            hypotheses = decode_in_order(self.module, sources, method)
         hypotheses = [
             ranked if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
             for text, ranked in zip(texts, hypotheses, strict=True)
         ]
         best = [ranked[0] for ranked in hypotheses]
-        warn_of_length_ends([1] * len(best), best, self.model.config.max_length, method)
+        warn_of_length_ends([1] * len(best), best, self.module.config.max_length, method)
         self._capture(sources, best)
         return hypotheses
 
@@ -498,7 +498,7 @@ class TextToText(EmbedsTexts):
         chosen = read(as_rows(pairs), checked_columns(columns)) if columns else pairs
         sources, references = fields_of(chosen)
         if cut := self.over_limit(sources):
-            limit = self.model.config.max_length
+            limit = self.module.config.max_length
             warn_of_truncation(len(cut), len(sources), "sources", limit)
         texts = self.generate(sources, too_long="truncate", **options)
         rows = list(zip(sources, references, strict=True))
@@ -516,12 +516,12 @@ class TextToText(EmbedsTexts):
         return pairs_of(files, columns or (0, 1))
 
     def check_test(self, recipe: PairsRecipe) -> None:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         if recipe.data.test:
             fields_of(recipe.data.records("test"))
 
     def test(self, recipe: PairsRecipe) -> list[Score]:
-        """See `TaskVerbs`."""
+        """See `Task`."""
         return self.evaluate(recipe.data.records("test"))[0] if recipe.data.test else []
 
     def test_samples(self, recipe: PairsRecipe) -> list[tuple[str, str, str]]:
@@ -533,7 +533,7 @@ class TextToText(EmbedsTexts):
         return self._outputs(recipe.data.records("valid"))
 
     def attention_inputs(self, recipe: PairsRecipe) -> list[str]:
-        """See `TaskVerbs`: sources."""
+        """See `Task`: sources."""
         return [source for source, _ in islice(recipe.data.records("valid"), SAMPLES)]
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
@@ -551,16 +551,16 @@ class TextToText(EmbedsTexts):
 
     @torch.no_grad()
     def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
-        pad, total, count = self.model.config.pad, 0.0, 0
-        with evaluating(self.model):
+        pad, total, count = self.module.config.pad, 0.0, 0
+        with evaluating(self.module):
             for batch in sorted_batches(examples.columns, (pad, pad), max_tokens=4096):
-                loss, tokens = text_to_text_loss(self.model, batch.to(device_of(self.model)), 0.0)
+                loss, tokens = text_to_text_loss(self.module, batch.to(device_of(self.module)), 0.0)
                 total, count = total + float(loss), count + tokens
         return total, count
 
     def _capture(self, sources: TokenArray, found: Sequence[Hypothesis]) -> None:
         """One pass over sources and generated texts, where attention capture is on."""
-        config, text_of = self.model.config, self.tokenizer.label
+        config, text_of = self.module.config, self.tokenizer.label
         target_text_of = self.tokenizer.for_targets.label
         source = sources.padded(np.arange(len(sources)), config.pad)
         # Of a text that the model's limit ended, the last token was not read, and nothing follows.
@@ -570,7 +570,7 @@ class TextToText(EmbedsTexts):
         source_labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
         pairs = zip(found, target, strict=True)
         target_labels = [labels_of(one, ids, target_text_of) for one, ids in pairs]
-        if self.model.joins_source:  # one text, of which the last token is not read
+        if self.module.joins_source:  # one text, of which the last token is not read
             parts = zip(source_labels, target_labels, decoder_input, strict=True)
             capturing = label(
                 target=[
@@ -580,20 +580,20 @@ class TextToText(EmbedsTexts):
         else:
             capturing = label(source_labels, target_labels)
         if capturing:
-            with torch.no_grad(), evaluating(self.model):
-                device = device_of(self.model)
+            with torch.no_grad(), evaluating(self.module):
+                device = device_of(self.module)
                 target_inputs = Sequences.of(decoder_input, config.pad)
-                self.model(source.to(device), target_inputs.to(device))
+                self.module(source.to(device), target_inputs.to(device))
 
     def _source_encoder(self, tokens: LanguageTokens) -> FieldEncoder:
-        limits: dict[str, Any] = {"max_length": self.model.config.max_length}
+        limits: dict[str, Any] = {"max_length": self.module.config.max_length}
         return self.fields(self.tokenizer, tokens, prefix=self.source_prefix, **limits)[0]
 
     def _language_tokens(
         self, source: str | None = None, target: str | None = None
     ) -> LanguageTokens:
         """The tokens before and after texts in these languages; None: the task's own."""
-        start = self.model.config.bos
+        start = self.module.config.bos
         source, target = source or self.source_language, target or self.target_language
         return language_tokens(self.tokenizer, start, source, target)
 

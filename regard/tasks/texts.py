@@ -314,7 +314,7 @@ def add_data(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> None:
         DataError: a file cannot be read, or a target is not valid.
     """
     data = recipe.data
-    task.aux_lm = AuxiliaryLM.of(task.model, recipe.objective.aux_lm_weight)
+    task.aux_lm = AuxiliaryLM.of(task.module, recipe.objective.aux_lm_weight)
     train = _part(task, data.records("train"), data, target)
     valid = None if data.valid is None else _part(task, data.records("valid"), data, target)
     task.parts = Parts(train, valid, data, recipe.seed)
@@ -349,7 +349,7 @@ def soft_targets(
     Raises:
         ConfigError: the teacher has no such head, or another tokenizer.
     """
-    teacher = Teacher.read(section, task.model)
+    teacher = Teacher.read(section, task.module)
     if task.head not in teacher.model.heads:
         has = ", ".join(teacher.model.heads) or "none"
         raise ConfigError(
@@ -359,7 +359,7 @@ def soft_targets(
     teacher.check_vocabulary(task.tokenizer)
     train, teacher_task = task._parts().train, around(teacher)
     inputs: Any = train.inputs
-    if device_of(task.model).type == "meta":  # nothing is computed there
+    if device_of(task.module).type == "meta":  # nothing is computed there
         scores = torch.zeros(len(inputs), teacher.model.outputs()[task.head])
     else:
         scores = teacher_task.text_scores(inputs)

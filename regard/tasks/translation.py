@@ -30,25 +30,25 @@ class TranslationRecipe(TextToTextRecipe):
     evaluation: TranslationEvaluation = TranslationEvaluation()
 
 
-class Translation(TextToText):
+class Translator(TextToText):
     """A model that translates a text, with its tokenizer."""
 
     name = "translation"
-    verbs = ("predict", "embed", "evaluate", "look")
+    commands = ("predict", "embed", "evaluate", "look")
     Recipe = TranslationRecipe
     goal = ("bleu", "max")
     metric_names = ("bleu",)
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        module: EncoderDecoder,
         tokenizer: Tokenizer,
         *,
         method: Any = None,
         bleu_tokenize: str = "13a",
         **options: Unpack[TextToTextOptions],
     ):
-        super().__init__(model, tokenizer, method=method, **options)
+        super().__init__(module, tokenizer, method=method, **options)
         self.bleu_tokenize = bleu_tokenize
 
     translate = TextToText.generate

@@ -21,7 +21,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.tasks.batching import device_of, without_padding
 from regard.tasks.distillation import Teacher, VectorsTeacherSection, hidden_loss, tokens_of
-from regard.tasks.embedder import Embedder, TextEncoder
+from regard.tasks.embedder import TextEncoder, VectorBatches
 from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
 from regard.tasks.encoding import Part, input_format_of, keep_short
 from regard.text import Tokenizer
@@ -93,7 +93,7 @@ class VectorTeacher:
         """
         model, tokenizer = self.teacher.model, self.teacher.tokenizer
         format = input_format_of(model, tokenizer, _smaller(max_length, self.pooling.max_length))
-        embedder = Embedder.of(TextEncoder(self.encoder, format, self.pooling))
+        embedder = VectorBatches.of(TextEncoder(self.encoder, format, self.pooling))
         if device_of(self.encoder).type == "meta":
             return torch.zeros(len(texts), embedder.width)
         chunks = [torch.as_tensor(chunk) for chunk in embedder.chunks(texts, "truncate")]

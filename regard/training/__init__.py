@@ -15,7 +15,7 @@ __all__, __getattr__ = names_of(
         "TrainingOptions ValidationOptions",
         "result": "Result",
         "run": "resume train",
-        "task": "Task",
+        "task": "Trainable",
         "updates": "NonFiniteError",
     },
 )

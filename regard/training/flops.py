@@ -19,7 +19,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.models.protocols import Generator, Head
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
-from regard.training.task import Task
+from regard.training.task import Trainable
 
 if TYPE_CHECKING:
     from regard.tasks.encoding import EncoderTask
@@ -104,20 +104,20 @@ class BatchCost(NamedTuple):
     attention_flops: int
 
 
-def count(task: Task, batch: Any, *, checkpointing: bool = False) -> BatchCost:
+def count(task: Trainable, batch: Any, *, checkpointing: bool = False) -> BatchCost:
     """What a batch of a task costs, whose model is on the meta device.
 
     checkpointing: whether its blocks use activation checkpointing.
     """
-    blocks = blocks_of(task.model) if checkpointing else []
+    blocks = blocks_of(task.module) if checkpointing else []
     counts, heads = task.counts(batch), _vocabulary_heads(task)
-    task.model.train()
+    task.module.train()
     with ExitStack() as stack:
         for head in heads:
             stack.enter_context(_without_targets(head, list(counts.values())[-1]))
-        products = stack.enter_context(_frozen_products(task.model))
+        products = stack.enter_context(_frozen_products(task.module))
         with FlopCounterMode(display=False) as counter, _QuickShapes():
-            stored = stored_by(task.model, lambda: task.losses(batch, None), blocks)
+            stored = stored_by(task.module, lambda: task.losses(batch, None), blocks)
     # A backward pass costs two forward passes, but one where a matrix is frozen under adapters, and
     # does not go through a frozen encoder.
     frozen = _frozen_flops(task, batch)
@@ -139,13 +139,13 @@ def _attention_flops(counter: FlopCounterMode) -> int:
     )
 
 
-def _vocabulary_heads(task: Task) -> list[Any]:
+def _vocabulary_heads(task: Trainable) -> list[Any]:
     """The heads over the vocabulary that are trained."""
     if task.aux_lm is not None:
         return [task.aux_lm.head]
-    if isinstance(task.model, Generator):
-        return [task.model.head]
-    return [part for part in task.model.modules() if isinstance(part, MaskedLMHead)]
+    if isinstance(task.module, Generator):
+        return [task.module.head]
+    return [part for part in task.module.modules() if isinstance(part, MaskedLMHead)]
 
 
 @contextmanager
@@ -188,9 +188,9 @@ def _frozen_products(model: nn.Module) -> Iterator[list[int]]:
             hook.remove()
 
 
-def _frozen_flops(task: Task, batch: Any) -> FlopCounterMode:
+def _frozen_flops(task: Trainable, batch: Any) -> FlopCounterMode:
     """FLOPs of the forward pass through a frozen encoder."""
-    features = task.model.encoder if isinstance(task.model, EncoderWithHeads) else None
+    features = task.module.encoder if isinstance(task.module, EncoderWithHeads) else None
     with torch.no_grad(), FlopCounterMode(display=False) as counter, _QuickShapes():
         if isinstance(features, Features):
             batch = cast("EncoderTask", task).completed(batch)  # with characters, if it reads them

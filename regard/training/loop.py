@@ -29,7 +29,7 @@ from regard.training.report import Report
 from regard.training.result import Result
 from regard.training.schedules import ScheduleStep, schedule
 from regard.training.stop_conditions import fraction, reason_to_end
-from regard.training.task import Task
+from regard.training.task import Trainable
 from regard.training.updates import NonFiniteError, Updates
 from regard.training.weight_average import WeightAverage
 
@@ -52,7 +52,7 @@ class Loop(Updates):
 
     def __init__(
         self,
-        task: Task,
+        task: Trainable,
         options: TrainingOptions,
         folder: RunFolder,
         identity: dict[str, Any],

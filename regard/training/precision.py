@@ -31,7 +31,7 @@ def resolve(precision: str, losses: TaskLosses, model: nn.Module, batches: Batch
     "auto" is bfloat16 where a forward and backward pass over the first batch is faster. Timing
     changes neither weights nor generators nor the position in the data.
 
-    losses: `Task.losses` with this model.
+    losses: `Trainable.losses` with this model.
     """
     if precision != "auto":
         return precision

@@ -24,7 +24,7 @@ from regard.errors import ConfigError
 from regard.training.options import TrainingOptions
 from regard.training.precision import resolve
 from regard.training.progress import Progress, Status
-from regard.training.task import Task
+from regard.training.task import Trainable
 from regard.training.updates import AppliedUpdate, NonFiniteError, Updates
 
 MIN_UPDATES = 20
@@ -101,7 +101,7 @@ class GrowingRate(Updates):
     """Updates whose rate grows exponentially from `start` to `end`."""
 
     def __init__(
-        self, task: Task, options: TrainingOptions, start: float, end: float, updates: int
+        self, task: Trainable, options: TrainingOptions, start: float, end: float, updates: int
     ):
         super().__init__(task, options)
         self.start, self.end, self.updates = start, end, updates
@@ -131,7 +131,7 @@ def check_range(start: float, end: float, updates: int) -> None:
 
 
 def range_test(
-    task: Task,
+    task: Trainable,
     options: TrainingOptions,
     progress: Progress,
     *,
@@ -140,7 +140,7 @@ def range_test(
     end: float,
     updates: int,
 ) -> RangeTest:
-    """Train `task.model` while the learning rate grows; nothing is written.
+    """Train `task.module` while the learning rate grows; nothing is written.
 
     Args:
         options: the options of the training; the learning rate, the schedule and the limits of the

@@ -26,7 +26,7 @@ from regard.training.loop import Loop, Test, no_test
 from regard.training.options import TrainingOptions
 from regard.training.progress import Progress, progress
 from regard.training.result import Result, read_result
-from regard.training.task import Task
+from regard.training.task import Trainable
 from regard.training.training_state import checkpointer, restore, restore_average, start_run
 
 Publish = Callable[[Any, Path], None]
@@ -38,7 +38,7 @@ def save_weights(model: nn.Module, folder: Path) -> None:
 
 
 def train(
-    task: Task,
+    task: Trainable,
     options: TrainingOptions,
     folder: str | Path,
     *,
@@ -50,7 +50,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     pause_at: float | None = None,
 ) -> Result:
-    """Train `task.model` in a new run folder; afterwards it holds the published weights.
+    """Train `task.module` in a new run folder; afterwards it holds the published weights.
 
     identity: what must be the same when the run is resumed (recipe, checksums of data, tokenizer),
         as nested tables of plain values. The options and the seed are always part of it.
@@ -79,7 +79,7 @@ def train(
 
 
 def resume(
-    task: Task,
+    task: Trainable,
     options: TrainingOptions,
     folder: str | Path,
     *,

@@ -13,16 +13,16 @@ from regard.data.batches import Batches
 Losses = dict[str, tuple[Tensor, int]]
 
 
-class Task(Protocol):
+class Trainable(Protocol):
     """What a training asks of a task; tasks of one's own inherit it.
 
-    model: an `nn.Module`, whose parameters with `requires_grad` are trained.
+    module: an `nn.Module`, whose parameters with `requires_grad` are trained.
     items: what its first loss counts: "tokens", "examples".
     usual: how many items of a loss a batch has on average, where the objective divides by that.
     aux_lm: a second objective, the prediction of the next token, where the task has it.
     """
 
-    model: Any
+    module: Any
     items: str = "tokens"
     usual: Mapping[str, float] = MappingProxyType({})
     aux_lm: Any = None

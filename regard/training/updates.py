@@ -34,7 +34,7 @@ from regard.training.optimizers import clip, gradients, optimizer, set_rate
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 from regard.training.stop_conditions import epochs_done
-from regard.training.task import Task
+from regard.training.task import Trainable
 
 
 class NonFiniteError(RegardError):
@@ -58,17 +58,17 @@ class Updates(ABC):
     """A model, its optimizer and its batches, and the update that changes them.
 
     precision: that of matrix products; it is set before the first update.
-    carry: what `Task.losses` returned with the last batch, and is given with the next one.
+    carry: what `Trainable.losses` returned with the last batch, and is given with the next one.
     norm: the norm of the last gradient before clipping.
     """
 
     precision: str
 
-    def __init__(self, task: Task, options: TrainingOptions):
+    def __init__(self, task: Trainable, options: TrainingOptions):
         if options.threads:
             torch.set_num_threads(options.threads)
         self.task, self.options, self.processes = task, options, processes()
-        self.model: nn.Module = task.model
+        self.model: nn.Module = task.module
         self.sharded = shard(task, self.processes)
         self.optimizer = optimizer(self.model, options.optimizer, self.sharded.trained)
         self.unfreezing = options.unfreeze_epochs

@@ -22,7 +22,7 @@ from regard.data.batches import Sequences
 from regard.layers.linear import linear_no_grad
 from regard.training.counters_and_rng import isolated_rng
 from regard.training.flops import count, twin
-from regard.training.task import Task
+from regard.training.task import Trainable
 
 PRODUCT = (1024, 1024, 2048)  # rows of x; columns and rows of the weight: to measure a rate
 PRODUCTS = {"cuda": (8192, 4096, 8192)}  # half a TFLOP
@@ -61,7 +61,7 @@ class Utilization:
     has no share.
     """
 
-    def __init__(self, task: Task, device: torch.device, precision: str, devices: int = 1):
+    def __init__(self, task: Trainable, device: torch.device, precision: str, devices: int = 1):
         self.task, self.device, self.precision = task, device, precision
         self.devices = devices
         self.tokens, self.batch = 0, None
@@ -100,7 +100,7 @@ class Utilization:
         task = copy(self.task)
         try:
             with isolated_rng():
-                self._model = task.model = self._model or twin(self.task.model, "meta")
+                self._model = task.module = self._model or twin(self.task.module, "meta")
                 return count(task, self.batch)[1]
         except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
             return None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.attention.form_step import AttentionFormLoop, AttentionFormStep
 from regard.errors import ConfigError
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 from regard.visual import characters
 from regard.visual.attention_record import look
 from regard.visual.drawing import Circle, Label, Polyline, Rect, Shape, clip, text_width
@@ -132,7 +132,7 @@ def _gaussian(
     return Polyline(tuple(points), "good", 1.2, 0.9)
 
 
-def alignment_of(task: TaskVerbs, text: str, title: str = "", **options: Any) -> Alignment:
+def alignment_of(task: Task, text: str, title: str = "", **options: Any) -> Alignment:
     """The alignment of what a task generates for a text.
 
     Args:
@@ -144,7 +144,7 @@ def alignment_of(task: TaskVerbs, text: str, title: str = "", **options: Any) ->
         ConfigError: the model has no attention to its source.
     """
     kept: list[AttentionFormLoop] = []
-    forms = [part for part in task.model.modules() if isinstance(part, AttentionFormStep)]
+    forms = [part for part in task.module.modules() if isinstance(part, AttentionFormStep)]
     hooks = [form.register_forward_hook(lambda *given: kept.append(given[2])) for form in forms]
     try:
         with look(task) as attention:

@@ -21,12 +21,12 @@ from regard.attention.multihead import MultiHeadAttention
 from regard.attention.pruning import heads_masked
 from regard.errors import ConfigError
 from regard.tasks.inputs import read_whole
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.visual.attention_record import Keep, look, run_encoder
 from regard.visual.forward_pass import ForwardPass, RecordedAttention
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 CELLS = 128  # rows and columns of a small map at most
 MaskedHeads = Mapping[str, Mapping[int, Sequence[int]]]  # kind -> layer -> heads, from 1
@@ -111,15 +111,15 @@ def reduced(weights: Tensor) -> Tensor:
     return adaptive_max_pool2d(weights.float(), (min(rows, CELLS), min(columns, CELLS)))
 
 
-def has_attention(task: TaskVerbs) -> bool:
+def has_attention(task: Task) -> bool:
     """Whether the attention of the task's model for a text can be drawn."""
     reads = task.input_format is not None or (task.decodes and not task.has("parse"))
-    points = (part for part in task.model.modules() if isinstance(part, CapturePoint))
+    points = (part for part in task.module.modules() if isinstance(part, CapturePoint))
     return reads and not task.reads_images and any(points)
 
 
 def attention_maps(
-    task: TaskVerbs, text: str | Sequence[str], masked: MaskedHeads | None = None
+    task: Task, text: str | Sequence[str], masked: MaskedHeads | None = None
 ) -> AttentionMaps:
     """Every head of a task's model while it reads a text, or a pair of texts.
 
@@ -141,7 +141,7 @@ def attention_maps(
 
 
 def head_map(
-    task: TaskVerbs,
+    task: Task,
     text: str | Sequence[str],
     kind: str,
     layer: int,
@@ -172,7 +172,7 @@ def head_map(
 
 
 @contextmanager
-def heads_masked_by_kind(task: TaskVerbs, masked: MaskedHeads | None) -> Iterator[None]:
+def heads_masked_by_kind(task: Task, masked: MaskedHeads | None) -> Iterator[None]:
     """The heads of each kind are masked in the block: see `regard.heads_masked`."""
     with ExitStack() as stack:
         for kind, heads in (masked or {}).items():
@@ -180,11 +180,11 @@ def heads_masked_by_kind(task: TaskVerbs, masked: MaskedHeads | None) -> Iterato
         yield
 
 
-def _layer_alone(task: TaskVerbs, kind: str, layer: int) -> nn.Module | None:
+def _layer_alone(task: Task, kind: str, layer: int) -> nn.Module | None:
     """The attention of one layer: only there the weights are computed one by one, and the others
     run their fused kernels. None where it cannot be told from the modules.
     """
-    parts = list(task.model.modules())
+    parts = list(task.module.modules())
     points = [one for one in parts if isinstance(one, CapturePoint) and one.kind == kind]
     layers = [
         one for one in parts if isinstance(one, MultiHeadAttention) and one.capture.kind == kind
@@ -194,7 +194,7 @@ def _layer_alone(task: TaskVerbs, kind: str, layer: int) -> nn.Module | None:
 
 
 def _recorded(
-    task: TaskVerbs,
+    task: Task,
     text: Any,
     keep: Keep,
     masked: MaskedHeads | None,
@@ -206,7 +206,7 @@ def _recorded(
     """
     answer = ""
     with heads_masked_by_kind(task, masked), look(part or task, keep) as attention, read_whole():
-        if isinstance(task, LanguageModeling):
+        if isinstance(task, TextGenerator):
             ids, _ = task.decoding_inputs([text])
             task.read_ids(ids)
         elif task.decodes:

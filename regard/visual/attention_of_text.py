@@ -11,13 +11,13 @@ from regard.visual.attention_record import AttentionRecord, look, run_encoder
 from regard.visual.picture import Picture
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
     from regard.visual.head_grid import HeadGrid
     from regard.visual.heatmap import Heatmap
 
 
 def attention_of_text(
-    task: TaskVerbs, text: str | Sequence[str], decoding: Mapping[str, Any] | None = None
+    task: Task, text: str | Sequence[str], decoding: Mapping[str, Any] | None = None
 ) -> tuple[AttentionRecord, str]:
     """The attention weights while a task processes a text, and its answer where it decodes.
 

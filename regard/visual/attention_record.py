@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class TaskWithModel(Protocol):
     """What pictures ask of a task: its model, and how its texts become inputs of an encoder."""
 
-    model: Any
+    module: Any
     input_format: Any
 
 
@@ -241,4 +241,4 @@ def as_encoder(
 
 
 def _module_of(model: nn.Module | TaskWithModel) -> nn.Module:
-    return model if isinstance(model, nn.Module) else cast("TaskWithModel", model).model
+    return model if isinstance(model, nn.Module) else cast("TaskWithModel", model).module

@@ -1,6 +1,6 @@
 """Which cells follow a property of the text: quotes, position in the line, `if` statements.
 
-    table = find_cells(task.model, task.tokenizer, [text])
+    table = find_cells(task.module, task.tokenizer, [text])
     table.numbers["quotes"][0]     the best: layer, number, correlation, correlation held out
 
 Each cell is correlated with each property over the first half of the text, and the best ones are

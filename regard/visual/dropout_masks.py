@@ -1,7 +1,7 @@
 """The five dropouts of AWD-LSTM (Merity et al. 2018, section 4), before and after, on one pass.
 
 task = regard.load("runs/ptb-awd-lstm")
-dropouts(task.model, task.tokenizer, ["I love cats", "I love dogs"]).save("dropouts.png")
+dropouts(task.module, task.tokenizer, ["I love cats", "I love dogs"]).save("dropouts.png")
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How far the gradient of a loss reaches back through time: an RNN beside an LSTM.
 
-    norms = {name: gradient_norms(task.model, task.tokenizer, text, length=100)
+    norms = {name: gradient_norms(task.module, task.tokenizer, text, length=100)
              for name, task in {"RNN": rnn, "LSTM": lstm}.items()}
     gradient_curves(norms).save("gradients.png")
 

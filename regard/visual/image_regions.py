@@ -23,7 +23,7 @@ from regard.visual.drawing import Drawing, Label, Pixels, Shape, clip
 from regard.visual.picture import Picture
 
 if TYPE_CHECKING:
-    from regard.tasks.captioning import Captioning
+    from regard.tasks.captioning import Captioner
 
 SIDE, GAP, ROW = 112, 10, 6  # pixels of a photograph, between two, and photographs in a row
 DARKEST = 0.15  # of the brightness, where the weight is 0
@@ -87,7 +87,7 @@ class AttendedRegions(Picture):
 
 
 def attended_regions(
-    task: Captioning, image: str | Path, *, layer: str | None = None, **options: Any
+    task: Captioner, image: str | Path, *, layer: str | None = None, **options: Any
 ) -> AttendedRegions:
     """Where each word of the caption of an image looked; the mean of all heads.
 

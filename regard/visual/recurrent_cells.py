@@ -1,7 +1,7 @@
 """The cells of recurrent models while they read a text (Karpathy et al. 2015, section 4.2).
 
     task = regard.load("runs/shakespeare-char-lstm")
-    cell_activation(task.model, task.tokenizer, "To be, or not to be", layer=2, number=17).show()
+    cell_activation(task.module, task.tokenizer, "To be, or not to be", layer=2, number=17).show()
 
 A cell shows tanh(c), which its output gate reads, or in a layer without cells the hidden state, so
 that every value lies in [-1, 1]. A text begins with a state of zeros and is read one token at a

@@ -159,7 +159,7 @@ def check_saved(found: Found, task: Any, theirs: Any, out: Path, draw: Random) -
     assert config["architectures"] == [found.kind]
     stored = {tensor.dtype for tensor in load_file(out / "model.safetensors").values()}
     assert stored - {torch.int64} == {next(iter(found.tensors.values())).dtype}
-    check_answers(found, opened(out).model, theirs, draw)
+    check_answers(found, opened(out).module, theirs, draw)
     again = their_model(found, out)
     for ids in drawn_ids(found, draw)[:2]:
         wanted = their_answers(found, theirs, ids)
@@ -201,7 +201,7 @@ def one_folder(seed: int, folder: Path) -> bool:
         check_error(found, error, source)
         return False
     theirs = their_model(found, source)
-    check_answers(found, task.model, theirs, draw)
+    check_answers(found, task.module, theirs, draw)
     tokenizer = their_tokenizer(found, source)
     if tokenizer is not None:
         check_texts(found, task, theirs, tokenizer, draw)
@@ -257,7 +257,7 @@ def test_several_ends_of_config_json_end_a_text_as_in_transformers(tmp_path):
     free = [
         best[0].tokens
         for best in generate(
-            opened(tmp_path).model, Sequences.of(prompts, pad=0), max_tokens=12, eos=0
+            opened(tmp_path).module, Sequences.of(prompts, pad=0), max_tokens=12, eos=0
         )
     ]
     ends = [free[0][4], free[1][7]]  # tokens that the texts reach
@@ -269,7 +269,7 @@ def test_several_ends_of_config_json_end_a_text_as_in_transformers(tmp_path):
         given = torch.tensor([prompt])
         wanted = theirs.generate(given, max_new_tokens=12, do_sample=False, pad_token_id=0)
         method = with_options(task.method, max_tokens=12)
-        ours = method.run(task.model, Sequences.of([prompt], pad=0))[0][0]
+        ours = method.run(task.module, Sequences.of([prompt], pad=0))[0][0]
         tokens = wanted[0, len(prompt) :].tolist()
         stopped += tokens[-1] in ends
         assert [*ours.tokens, *tokens[len(ours.tokens) :]] == tokens

@@ -41,7 +41,7 @@ from regard.models import model_class
 from regard.models.quantize import prepare
 from regard.models.wrappers import generator
 from regard.tasks.folders import load, quantize, save
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.text import train
 
 NONE = ()
@@ -284,7 +284,7 @@ def folder(tmp_path_factory):
     kind, tokenizer = model_class("gpt2"), train("bpe", ["a dog and a cat"], 300)
     sizes = dict(d_model=16, heads=2, layers=1, max_length=32, eos=tokenizer.eos_id)
     model = kind(kind.Config(vocab_size=tokenizer.vocab_size, **sizes))
-    save(LanguageModeling(model, tokenizer, method=Greedy(max_tokens=4, eos=(3, 5))), path)
+    save(TextGenerator(model, tokenizer, method=Greedy(max_tokens=4, eos=(3, 5))), path)
     return path
 
 

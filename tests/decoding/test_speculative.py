@@ -514,7 +514,9 @@ updates = 2
     large = trained("large", 8, f'draft = "{small}"\ndraft_tokens = 3')
     task = runs.load(large)
     assert task.method == Speculative(Greedy(max_tokens=20), SmallModel(str(small)), 3)
-    wanted = type(task)(task.model, task.tokenizer, method=Greedy(max_tokens=20)).predict("the cat")
+    wanted = type(task)(task.module, task.tokenizer, method=Greedy(max_tokens=20)).predict(
+        "the cat"
+    )
     assert task.predict("the cat") == "".join(["the cat", *task.stream("the cat")]) == wanted
     for flags in ([], ["--draft", "ngram", "--draft-tokens", "5"]):
         run = CliRunner().invoke(cli.app, ["generate", str(large), "the cat", *flags])

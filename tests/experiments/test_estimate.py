@@ -118,10 +118,10 @@ def test_estimated_activations_are_those_that_a_whole_batch_stores(name):
     torch.manual_seed(1)
     config = model.Config(vocab_size=300, d_model=32, dropout=0.1)
     task = task_class("translation")(model(config), None)
-    task.model.train()
+    task.module.train()
     options = TrainingOptions(updates=1)
     batch = pairs(24, 9, 9)
-    whole = stored_by(task.model, lambda: task.losses(batch, None))
+    whole = stored_by(task.module, lambda: task.losses(batch, None))
     assert activations_of(task, batch, options, 12) == pytest.approx(whole, rel=0.05)
     assert activations_of(task, batch, options, 24) == whole
     meta = on_meta("translation", name, 300, d_model=32, dropout=0.1)

@@ -96,7 +96,7 @@ def test_both_folders_of_a_run_give_the_same_answers(place):
         *("tokenizer.json", "tokenizer_config.json"),
     ]
     whole, adapter = runs.load("run"), runs.load("run/adapter")
-    assert not adapted_layers(whole.model) and not adapted_layers(adapter.model)
+    assert not adapted_layers(whole.module) and not adapted_layers(adapter.module)
     assert adapter.labels == ("no", "yes") and adapter.name == "classification"
     same_answers(whole, adapter)
     before, after = tensors("base/model", "model"), tensors("run/model", "model")
@@ -249,7 +249,7 @@ def test_a_finished_run_gets_a_missing_adapter_and_report_again(place):
 def test_only_adapters_and_head_are_in_the_optimizer(place):
     base()
     made = runs.plan(runs.read_recipe("lora.toml"))
-    trained = {name for name, p in made.task.model.named_parameters() if p.requires_grad}
+    trained = {name for name, p in made.task.module.named_parameters() if p.requires_grad}
     assert trained == {
         f"encoder.blocks.{layer}.attention.query_key_value.updates.{name}.{factor}"
         for layer in range(2) for name in ("query", "value") for factor in "AB"
@@ -316,7 +316,7 @@ learning_rate = 1e-1
     runs.train("lora.toml", out="run", show="none")
     whole, adapter = runs.load("run"), runs.load("run/adapter")
     assert whole.translate("a good") == adapter.translate("a good")
-    for one, other in zip(whole.model.parameters(), adapter.model.parameters(), strict=True):
+    for one, other in zip(whole.module.parameters(), adapter.module.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 
 

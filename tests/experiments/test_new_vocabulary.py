@@ -53,7 +53,7 @@ def test_vectors_and_biases_are_matched_by_the_word(start):
     with pytest.warns(UserWarning, match=r"6 of 14 words are not in the vocabulary of start"):
         made = for_vocabulary(read_model(start), start, tokenizer)
     words, new_words = ([one.token(n) for n in range(one.vocab_size)] for one in (own, tokenizer))
-    before = regard.load(start).model.state_dict()
+    before = regard.load(start).module.state_dict()
     for name, found in made.state_dict().items():
         old = before[name]
         if old.size(0) == own.vocab_size:
@@ -69,8 +69,8 @@ def test_the_same_vocabulary_changes_nothing(start):
     same, told = train("old.txt", start, "same")
     plain, _ = train("old.txt", start, "plain", tokenizer=None)
     assert not told
-    ours = same.model.model.state_dict()
-    for name, value in plain.model.model.state_dict().items():
+    ours = same.model.module.state_dict()
+    for name, value in plain.model.module.state_dict().items():
         assert torch.equal(ours[name], value)
 
 
@@ -94,8 +94,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(start):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         regard.resume("killed", show="none")
-    ours = regard.load("killed").model.state_dict()
-    for name, value in regard.load(whole).model.state_dict().items():
+    ours = regard.load("killed").module.state_dict()
+    for name, value in regard.load(whole).module.state_dict().items():
         assert torch.equal(ours[name], value)
 
 

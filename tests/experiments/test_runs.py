@@ -233,7 +233,7 @@ def test_transformers_translates_equally_with_a_saved_folder(workdir):
     target = torch.tensor([[1, 5, 6]] * 3)
     with torch.no_grad():
         theirs = model(**read, decoder_input_ids=target).logits
-        mine = task.model.head.logits(task.model(source, Sequences.full(target)).hidden)
+        mine = task.module.head.logits(task.module(source, Sequences.full(target)).hidden)
     assert torch.allclose(theirs, mine, atol=1e-5)
     found = tokenizer.batch_decode(model.generate(**read), skip_special_tokens=True)
     assert found == task.translate(texts)

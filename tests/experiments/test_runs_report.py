@@ -44,7 +44,7 @@ def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_pa
         assert "eins zwei" in page and "one &lt;b&gt;two" in page and "<b>two" not in page
         assert ("What it attends to" in page) is looks
         assert (
-            f"{sum(p.numel() for p in runs.load(folder).model.parameters()):,} parameters" in page
+            f"{sum(p.numel() for p in runs.load(folder).module.parameters()):,} parameters" in page
         )
         assert f"{result.scores['loss']:.4g}" in page
 
@@ -120,7 +120,7 @@ def test_the_report_of_a_fine_tuned_encoder_has_counts_texts_and_attention(
     )
     folder, _ = runs.train(recipe, out=tmp_path / "run", show="none")
     page = (folder / "report.html").read_text()
-    model = runs.load(folder).model
+    model = runs.load(folder).module
     parameters = sum(weights.numel() for weights in model.parameters())
     assert f"bert, 2 layers of 16, started from small, {parameters:,} parameters" in page
     assert items in page and "tokens a second" not in page and "predicted tokens" not in page

@@ -16,7 +16,7 @@ from regard.cli import app
 from regard.errors import DataError, RegardError
 from regard.experiments.runs import read_recipe
 from regard.metrics.score import Score
-from regard.tasks.classification import Classification
+from regard.tasks.classification import TextClassifier
 from regard.tasks.infer_task import ENCODER_DECODERS
 from regard.training import Callback, Interrupted
 from regard.training.metrics_log import read_events
@@ -107,14 +107,14 @@ def test_test_data_change_no_weights_and_no_validation_score():
 def test_a_run_stopped_while_it_is_tested_is_completed_by_resume(monkeypatch):
     options = options_of("classification") | {"test": DATA["classification"]}
     whole = regard.train(**options, out="whole")
-    evaluate = Classification.test
+    evaluate = TextClassifier.test
 
     def interrupted(self, recipe):
         os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(self, recipe)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "test", interrupted)
+        patch.setattr(TextClassifier, "test", interrupted)
         with pytest.raises(Interrupted, match="regard resume stopped"):
             regard.train(**options, out="stopped")
     assert not Path("stopped/result.json").exists()
@@ -150,7 +150,7 @@ def test_a_test_that_fails_leaves_a_finished_run_and_a_warning(monkeypatch, caps
     def fails(self, recipe):
         raise RegardError("scores are NaN")
 
-    monkeypatch.setattr(Classification, "test", fails)
+    monkeypatch.setattr(TextClassifier, "test", fails)
     options = options_of("classification") | {"show": "lines"}
     run = regard.train(**options, test=DATA["classification"])
     assert run.test_scores == {} and run.scores
@@ -160,7 +160,7 @@ def test_a_test_that_fails_leaves_a_finished_run_and_a_warning(monkeypatch, caps
 
 def test_a_test_score_that_is_not_finite_is_none(monkeypatch):
     score = Score("accuracy", float("nan"), "count:1", 1)
-    monkeypatch.setattr(Classification, "test", lambda self, recipe: [score])
+    monkeypatch.setattr(TextClassifier, "test", lambda self, recipe: [score])
     run = regard.train(**options_of("classification"), test=DATA["classification"])
     assert run.test_scores == {"accuracy": None}
     assert "test accuracy" in run._repr_html_()

@@ -18,10 +18,10 @@ from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.tasks import folders
-from regard.tasks.embedding import Embedding
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.embedding import Embedder
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.text_to_text import TextToText
-from regard.tasks.translation import Translation
+from regard.tasks.translation import Translator
 from regard.text import Tokenizer, train
 
 TEXTS = ["The animal didn't cross the street because it was too tired.", "a dog runs, 12.5 km"] * 3
@@ -57,7 +57,7 @@ def gpt2(
     sizes = {"d_model": 60, "d_ff": 52, "heads": 3, "layers": 2, "max_length": 40}
     ids = {"bos": words.bos_id, "eos": words.eos_id, "vocab_size": words.vocab_size}
     config = GPT2Config(**(sizes | ids | options))
-    return saved(LanguageModeling(drawn(GPT2(config)), words), path)
+    return saved(TextGenerator(drawn(GPT2(config)), words), path)
 
 
 def llama(path: Path, kind: str = "byte-bpe", **options: Any) -> Path:
@@ -66,7 +66,7 @@ def llama(path: Path, kind: str = "byte-bpe", **options: Any) -> Path:
     sizes = {"d_model": 64, "d_ff": 96, "heads": 4, "key_value_heads": 2, "layers": 2}
     ids = {"bos": words.bos_id, "eos": words.eos_id, "vocab_size": words.vocab_size}
     config = LlamaConfig(**({"max_length": 40} | sizes | ids | options))
-    return saved(LanguageModeling(drawn(Llama(config)), words), path)
+    return saved(TextGenerator(drawn(Llama(config)), words), path)
 
 
 def bert(
@@ -78,7 +78,7 @@ def bert(
     sizes = {"d_model": 60, "d_ff": 52, "heads": 3, "layers": 2, "max_length": 40, "segments": 3}
     config = BertConfig(words.vocab_size, **(sizes | {"pad": words.pad_id} | options))
     model = drawn(assembled(Bert(config), heads or {}))
-    return saved(Embedding(model, words), path)
+    return saved(Embedder(model, words), path)
 
 
 def encoder(path: Path, name: str, **options: Any) -> Path:
@@ -90,7 +90,7 @@ def encoder(path: Path, name: str, **options: Any) -> Path:
     known = {field.name for field in fields(kind.Config)}
     sizes = {name: size for name, size in sizes.items() if name in known}
     model = kind(kind.Config(words.vocab_size, **(sizes | {"pad": words.pad_id} | options)))
-    return saved(Embedding(drawn(assembled(model, {})), words), path)
+    return saved(Embedder(drawn(assembled(model, {})), words), path)
 
 
 def transformer(path: Path, prenorm: bool = False, **options: Any) -> Path:
@@ -100,14 +100,14 @@ def transformer(path: Path, prenorm: bool = False, **options: Any) -> Path:
     ids = {"pad": words.pad_id, "bos": words.bos_id, "eos": words.eos_id}
     config = TransformerConfig(words.vocab_size, **(sizes | SIDES | ids | options))
     model = (PreNormTransformer if prenorm else Transformer)(config)
-    return saved(Translation(drawn(model), words), path)
+    return saved(Translator(drawn(model), words), path)
 
 
 def recurrent(path: Path) -> Path:
     """An LSTM language model."""
     words = tokenizer("words")
     config = RecurrentConfig(words.vocab_size, d_model=8, layers=1)
-    return saved(LanguageModeling(RecurrentLanguageModel(config), words), path)
+    return saved(TextGenerator(RecurrentLanguageModel(config), words), path)
 
 
 def t5(path: Path, **options: Any) -> Path:

@@ -89,7 +89,7 @@ def test_texts_of_any_length_that_an_encoder_reads_have_its_states(name, options
     longest = {"max_length": 150} | options
     folder = small.encoder(tmp_path / "model", name, **longest)
     made = regard.export(folder, "onnx")
-    body = regard.load(folder, device="cpu").model.encoder
+    body = regard.load(folder, device="cpu").module.encoder
     session, drawn = onnx.Session(made.path / "model.onnx"), torch.Generator().manual_seed(1)
     for length in (1, longest["max_length"] // 2, longest["max_length"]):
         ids = torch.randint(5, body.config.vocab_size, (2, length), generator=drawn)

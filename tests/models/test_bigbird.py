@@ -257,5 +257,5 @@ def test_long_texts_are_classified_and_half_precision_is_finite(tmp_path):
     for text in (rows[0]["text"], "one"):  # as sparse as the model it was made of
         vectors = [torch.as_tensor(one.embed(text, pooling="mean")) for one in (small, whole)]
         torch.testing.assert_close(*vectors, atol=0.02, rtol=0)
-    encoder = run.model.model.encoder.to(torch.bfloat16)
+    encoder = run.model.module.encoder.to(torch.bfloat16)
     assert encoder.encode(Sequences.full(torch.randint(3, 8, (2, 40)))).isfinite().all()

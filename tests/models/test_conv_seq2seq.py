@@ -12,7 +12,7 @@ from regard.decoding import Beam
 from regard.errors import ConfigError
 from regard.models.conv_seq2seq import SIZES, ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.quantize import prepare
-from regard.tasks.translation import Translation
+from regard.tasks.translation import Translator
 from regard.text import train
 
 WORDS = 17
@@ -248,7 +248,7 @@ def test_every_layer_is_drawn_by_the_pictures_of_attention():
     tokenizer = train("words", lines * 3, 30)
     special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     sizes = dict(d_model=8, encoder=((3, 8),), decoder=((3, 8),) * 3)
-    task = Translation(
+    task = Translator(
         ConvSeq2Seq(ConvSeq2SeqConfig(tokenizer.vocab_size, **sizes, **special)), tokenizer
     )
     with regard.look(task) as attention:

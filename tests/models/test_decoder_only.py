@@ -196,5 +196,5 @@ def test_a_language_model_of_a_folder_learns_from_pairs(tmp_path):
         task="summarization", model=tmp_path / "folder", train=ROWS, valid=ROWS, updates=2,
         out=tmp_path / "run", show="none",
     )  # fmt: skip
-    assert isinstance(run.model.model, DecoderOnly)
+    assert isinstance(run.model.module, DecoderOnly)
     assert run.model.generate(["a b", ""])[1] == ""

@@ -17,7 +17,7 @@ from regard.layers.scalar_mix import choice_of
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
-from regard.tasks.embedding import Embedding
+from regard.tasks.embedding import Embedder
 from regard.text import Tokenizer
 
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=4, max_length=24)
@@ -93,7 +93,7 @@ def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab.txt").write_text("\n".join([*special, *dict.fromkeys(words)]))
     inner = EncoderWithHeads(Bert(Bert.Config(len(special) + len(set(words)), **SIZES)), {})
-    runs.save(Embedding(inner, Tokenizer.load(tmp_path)), "start")
+    runs.save(Embedder(inner, Tokenizer.load(tmp_path)), "start")
     (tmp_path / "r.toml").write_text(
         'task = "tagging"\n[model]\npath = "start"\n[model.features]\nlayers = "mix"\n'
         'd_model = 16\nlstm_layers = 1\ndropout = 0.0\n[data]\ntrain = "train"\nvalid = "train"\n'
@@ -105,7 +105,7 @@ def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch)
     task = runs.load(folder)
     assert result.scores["f1"] == 1
     assert task.predict([["anna", "likes", "jim"]]) == [["B-PER", "O", "B-PER"]]
-    trained = task.model.encoder
+    trained = task.module.encoder
     for name, weight in inner.encoder.state_dict().items():
         assert torch.equal(weight, trained.encoder.state_dict()[name]), name
     assert trained.config.base_model["layers"] == 4 and trained.choice.scalars.abs().max() > 0

@@ -13,7 +13,7 @@ import torch
 from regard.checkpoints.formats.arpa import read_arpa, write_arpa
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.text import train as train_tokenizer
 
 EOS, V = 2, 400
@@ -140,7 +140,7 @@ def test_a_task_evaluates_and_generates_with_it():
             tokenizer.vocab_size, 3, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
         )
         model = KneserNey.fit(ids, config)
-    task = LanguageModeling(model, tokenizer, format="lines", unit="word")
+    task = TextGenerator(model, tokenizer, format="lines", unit="word")
     score = task.evaluate(["the cat sat down", "a dog sat"])
     text = torch.tensor(
         [

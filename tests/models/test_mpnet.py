@@ -52,7 +52,7 @@ def test_a_model_with_another_padding_id_is_saved_and_loaded_in_our_own_format(t
         task="classification", train=rows, model=sizes, out=tmp_path / "run", show="none",
         tokenizer=dict(kind="words", vocab_size=20), updates=2,
     )  # fmt: skip
-    assert run.model.model.config.pad == 0 and len(run.predict(["one 1", "two"])) == 2
+    assert run.model.module.config.pad == 0 and len(run.predict(["one 1", "two"])) == 2
 
 
 def test_a_number_of_segments_is_an_error(tmp_path):

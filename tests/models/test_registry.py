@@ -658,7 +658,7 @@ def test_an_encoder_embeds_the_same_from_its_folder(encoder, tmp_path):
     task = task_class("embedding")(EncoderWithHeads(encoder, {}), tokenizer)
     save(task, tmp_path / "model")
     loaded = load(tmp_path / "model")
-    assert models_name(loaded.model.encoder) == models_name(encoder)
+    assert models_name(loaded.module.encoder) == models_name(encoder)
     for before, after in zip(task.embed(lines), loaded.embed(lines), strict=True):
         torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-6)
 
@@ -685,9 +685,9 @@ def test_a_trained_language_model_is_fine_tuned_as_classifier_and_tagger(name, t
         tuned = plan(read_recipe(tmp_path / "recipe.toml")).task
         total, count = tuned.losses(next(tuned.train_batches()))[0]["loss"]
         total.backward()
-        learning = [p.grad for p in tuned.model.parameters() if p.grad is not None]
+        learning = [p.grad for p in tuned.module.parameters() if p.grad is not None]
         assert count and learning and all(one.isfinite().all() for one in learning)
-        assert any(p.grad is not None and p.grad.any() for p in tuned.model.encoder.parameters())
+        assert any(p.grad is not None and p.grad.any() for p in tuned.module.encoder.parameters())
         save(tuned, tmp_path / task)
         loaded = load(tmp_path / task)
         texts = lines if task == "classification" else [line.split() for line in lines]

@@ -512,7 +512,7 @@ def test_the_prefix_is_that_of_the_only_task_in_config_json():
 def test_a_prefix_stands_before_each_source_and_is_saved(folder, tmp_path):
     one = {"summarization": {"prefix": "summarize: "}}
     task = regard.load(configured(folder, tmp_path / "one", task_specific_params=one))
-    wanted = TextToText(task.model, task.tokenizer).hypotheses(["summarize: a"], max_tokens=4)
+    wanted = TextToText(task.module, task.tokenizer).hypotheses(["summarize: a"], max_tokens=4)
     assert task.hypotheses(["a"], max_tokens=4) == wanted
     assert task.settings()["source_prefix"] == "summarize: "
 

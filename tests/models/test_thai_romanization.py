@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import regard
 from regard.data.batches import Sequences
 from regard.models import MODELS
-from regard.tasks.translation import Translation
+from regard.tasks.translation import Translator
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import thai_romanization as example
@@ -57,7 +57,7 @@ class Published:
         )
         self.score, self.output = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, len(TARGET))
 
-    def task(self) -> Translation:
+    def task(self) -> Translator:
         encoder = {"character_embedding.weight": self.source}
         decoder = {"character_embedding.weight": self.target}
         decoder |= {
@@ -98,7 +98,7 @@ def test_converted_weights_give_the_log_probabilities_of_the_program(seed):
         source = Sequences.full(torch.tensor([[*task.tokenizer.encode(text).ids, 3]]))
         given = letters[target][None]
         with torch.no_grad():
-            logits = task.model.head.logits(task.model(source, Sequences.full(given)).hidden)[0]
+            logits = task.module.head.logits(task.module(source, Sequences.full(given)).hidden)[0]
         found = logits.log_softmax(-1)
         assert found[:, [4, 5, 6, 7]].max() < -1000  # letters of the source are not written
         wanted, _ = Published(seed).decode(text, target)

@@ -15,7 +15,7 @@ from regard.models.gpt2 import GPT2, GPT2Config
 from regard.serving.loading import served_model
 from regard.serving.models import ServedModels
 from regard.tasks.evaluation_harness import HarnessAnswers, harness_model
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.text import train
 
 TEXTS = ["the old cat sat on a warm mat", "who was sleeping in the sun ?"] * 4
@@ -30,7 +30,7 @@ class Request:
     args: tuple[Any, ...]
 
 
-def small_task(eos: int | None = None) -> LanguageModeling:
+def small_task(eos: int | None = None) -> TextGenerator:
     """A GPT-2 that has more tokens than its tokenizer."""
     tokenizer = train("byte-bpe", TEXTS, 270)
     ids = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id if eos is None else eos}
@@ -41,7 +41,7 @@ def small_task(eos: int | None = None) -> LanguageModeling:
     model = GPT2(config).eval()
     with torch.no_grad():
         model.embedding.weight.mul_(20)
-    return LanguageModeling(model, tokenizer)
+    return TextGenerator(model, tokenizer)
 
 
 @pytest.fixture(params=["ends by its length", "ends by its end-of-text token"])
@@ -51,7 +51,7 @@ def served(request):
     if "token" in request.param:
         ids = task.prompt_ids([REQUESTS[0][0] + REQUESTS[0][1]])
         with torch.no_grad():
-            best = task.model.head.logits(task.model(torch.tensor(ids)).hidden)[0, -1].argmax()
+            best = task.module.head.logits(task.module(torch.tensor(ids)).hidden)[0, -1].argmax()
         task = small_task(int(best))
     service = service_of({})
     made = served_model("gpt", task, service.counters)

@@ -14,7 +14,7 @@ from served import ask, ask_together, near
 
 from regard.serving.openapi import openapi
 from regard.serving.routes import GETS, ROUTES
-from regard.tasks.verbs import METHODS
+from regard.tasks.task import METHODS
 from regard.visual.attention_of_text import attention_of_text
 from regard.visual.image_regions import attended_regions
 

@@ -309,7 +309,7 @@ def test_the_next_tokens_have_the_filtered_probabilities(studio, name, options):
 
 def scores_after(task, text, chosen):
     """The scores of the full pass, float64."""
-    model = task.model
+    model = task.module
     with torch.no_grad():
         if model.continues:
             ids = torch.tensor([task.prompt_ids([text])[0] + chosen])

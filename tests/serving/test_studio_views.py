@@ -177,10 +177,10 @@ def test_one_cell_over_a_text_equals_that_of_python(studio):
     task = task_of(studio, "language-modeling")
     fields = {"model": "language-modeling", "texts": QUOTED, "layer": 1, "number": 2}
     found = answer(studio, "/studio/cell", **fields)["result"]
-    expected = cell_activation(task.model, task.tokenizer, QUOTED, layer=1, number=2)
+    expected = cell_activation(task.module, task.tokenizer, QUOTED, layer=1, number=2)
     assert found["picture"] == near(plain_picture(expected))
     assert "".join(text for text, _ in found["picture"]["pieces"]) == QUOTED
-    widths = [layer.d_model for layer in task.model.recurrent_layers]
+    widths = [layer.d_model for layer in task.module.recurrent_layers]
     assert [one["cells"] for one in found["layers"]] == widths
     wrong = ask(studio, "/studio/cell", {**fields, "layer": 9})
     assert wrong.status == 400 and "`layer` must be from 1 to" in wrong.message
@@ -190,7 +190,7 @@ def test_cells_are_found_as_in_python(studio):
     task = task_of(studio, "language-modeling")
     fields = {"model": "language-modeling", "texts": QUOTED, "best": 2}
     found = answer(studio, "/studio/cells", **fields)["result"]
-    expected = find_cells(task.model, task.tokenizer, [QUOTED], best=2).numbers
+    expected = find_cells(task.module, task.tokenizer, [QUOTED], best=2).numbers
     plain = {name: [one._asdict() for one in cells] for name, cells in expected.items()}
     assert found["cells"] == near(plain) and "Correlations over" in found["lines"][0]
     for texts, said in (("the cat", "a search needs"), ("", "a search needs")):
@@ -279,7 +279,7 @@ def test_one_text_is_a_map_and_none_is_an_error(folders, tmp_path):
 def test_a_model_whose_vectors_are_not_finite_has_no_map(folders, texts):
     sources, said = StudioSources(maps=TextMaps(texts, "kind")), []
     service = service_of({"embedding": folders["embedding"]}, page=studio_page(sources))
-    for parameter in service.models.all["embedding"].task.model.parameters():
+    for parameter in service.models.all["embedding"].task.module.parameters():
         parameter.data.fill_(float("nan"))
     sources.prepare(service.models, said.append)
     assert said[-1].startswith("no map by embedding: ") and "NaN" in said[-1]

@@ -17,7 +17,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.tasks.auxiliary_losses import LMObjective
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.training import Interrupted
 from regard.training.interrupt import Stopped
 from regard.training.loop import Loop
@@ -61,7 +61,7 @@ def test_the_objective_is_the_published_one_and_its_gradient_too():
     """Cross-entropy + alpha mean(dropped^2) + beta mean((h_t - h_t+1)^2), in float64."""
     torch.manual_seed(1)
     model = AwdLstm(AwdLstmConfig(vocab_size=9, d_model=4, d_hidden=6, layers=2)).double().train()
-    task = LanguageModeling(model, None)  # no tokenizer is read
+    task = TextGenerator(model, None)  # no tokenizer is read
     options = {"activation_regularization": 2.0, "temporal_activation_regularization": 1.0}
     task.auxiliary_losses = LMObjective(**options).losses(model)
     ids = torch.randint(9, (3, 8))
@@ -170,7 +170,7 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
     assert losses[1] < losses[0] - 0.2, losses  # half of its words follow from the one after them
     told = task.generate("w1w2", max_tokens=1)
     ids = torch.tensor([task.tokenizer.encode("w1w2").ids])
-    best = task.model.head.logits(task.model(ids).hidden)[0, -1].argmax()
+    best = task.module.head.logits(task.module(ids).hidden)[0, -1].argmax()
     assert told == f"{task.tokenizer.decode([int(best)])} w1w2"
     for call in (lambda: list(task.stream("w1")), lambda: task.lambada(["w1 w1w2"])):
         with pytest.raises(ConfigError, match="reads texts from their end"):

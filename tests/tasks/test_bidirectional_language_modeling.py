@@ -14,7 +14,7 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments.runs import read_recipe, resume, train
 from regard.models.elmo import Elmo, ElmoConfig
-from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModeling
+from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModel
 from regard.text import train as train_tokenizer
 from regard.training.callbacks import Callback
 
@@ -55,18 +55,18 @@ def recipe(tmp_path, monkeypatch) -> Path:
     return tmp_path / "recipe.toml"
 
 
-def tiny(**options) -> BidirectionalLanguageModeling:
+def tiny(**options) -> BidirectionalLanguageModel:
     tokenizer = train_tokenizer("words", LINES, 16)
     torch.manual_seed(2)
     sizes = dict(d_model=8, d_cell=6, filters=((1, 3), (2, 4)), d_character=4)
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     config = ElmoConfig(tokenizer.vocab_size, **{**sizes, **options}, **ids)
-    return BidirectionalLanguageModeling(Elmo(config).eval(), tokenizer)
+    return BidirectionalLanguageModel(Elmo(config).eval(), tokenizer)
 
 
 def naive_nats(task, sentence: str) -> tuple[float, float]:
     """-log p of a sentence in both directions, each word by itself, in float64."""
-    model, tokenizer = task.model.double(), task.tokenizer
+    model, tokenizer = task.module.double(), task.tokenizer
     ids = [tokenizer.bos_id, *tokenizer.encode(sentence).ids, tokenizer.eos_id]
     found = []
     for order, layers in ((ids, model.ahead), (ids[::-1], model.back)):
@@ -136,7 +136,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one_to_the_last_bit(recipe, 
     with pytest.raises(Stopped):
         train(recipe, show="none", out=tmp_path / "parts", callbacks=[Fails()])
     parts = resume(tmp_path / "parts", show="none")
-    one, other = (regard.load(tmp_path / name).model.state_dict() for name in ("whole", "parts"))
+    one, other = (regard.load(tmp_path / name).module.state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.scores == parts.scores
 
@@ -162,9 +162,9 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     tuned = train(tmp_path / "tune.toml", show="none", out=tmp_path / "tuned")
     task = regard.load(tmp_path / "tuned")
     assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
-    start = regard.load(tmp_path / "lm").model
-    assert not torch.equal(tuned.model.encoder.mix.scalars, start.mix.scalars)
-    assert not torch.equal(tuned.model.encoder.embedding.weight, start.embedding.weight)
+    start = regard.load(tmp_path / "lm").module
+    assert not torch.equal(tuned.module.encoder.mix.scalars, start.mix.scalars)
+    assert not torch.equal(tuned.module.encoder.embedding.weight, start.embedding.weight)
     features = text.replace(
         "[training]\n",
         '[model.features]\n    layers = "mix"\n    d_model = 16\n    lstm_layers = 1\n'
@@ -172,8 +172,8 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     )
     (tmp_path / "features.toml").write_text(features)
     frozen = train(tmp_path / "features.toml", show="none", out=tmp_path / "frozen")
-    assert torch.equal(frozen.model.encoder.encoder.embedding.weight, start.embedding.weight)
-    assert not torch.equal(frozen.model.encoder.choice.scalars, start.mix.scalars)
+    assert torch.equal(frozen.module.encoder.encoder.embedding.weight, start.embedding.weight)
+    assert not torch.equal(frozen.module.encoder.choice.scalars, start.mix.scalars)
     task = regard.load(tmp_path / "frozen")
     assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
     assert task.predict("unseen dog") == task.predict(["unseen dog"])[0]

@@ -78,7 +78,7 @@ def stopping_after(updates):
 
 
 def weights(run):
-    model = regard.load(run).model
+    model = regard.load(run).module
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
@@ -193,12 +193,12 @@ def test_the_term_of_equation_14_is_the_formula(workdir):
     recipe = runs.read_recipe("small.toml")
     task = regard.load(run)
     task.images = task._captioned(recipe)
-    task.model.train()
+    task.module.train()
     torch.manual_seed(3)
     batch = next(task.train_batches())
     losses, _ = task.losses(batch)
     torch.manual_seed(3)
-    output, _ = text_to_text_output(task.model, batch)
+    output, _ = text_to_text_output(task.module, batch)
     term = doubly_stochastic(output.extras[ATTENTION_WEIGHTS], batch.target.keep[:, 1:])
     torch.testing.assert_close(losses["doubly_stochastic"][0], 0.1 * term)
     assert losses["doubly_stochastic"][1] == losses["loss"][1] == batch.count

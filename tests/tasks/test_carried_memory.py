@@ -21,7 +21,7 @@ from regard.experiments import runs
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.neural_cache import CacheState, NeuralCache, mixed_nats
 from regard.tasks.stateful_perplexity import sequential_likelihood
 from regard.text import train
@@ -40,14 +40,14 @@ def tokenizer():
     return train("words", lines(40), 30)
 
 
-def xl(tokenizer, **options) -> LanguageModeling:
+def xl(tokenizer, **options) -> TextGenerator:
     torch.manual_seed(2)
     options = {"memory_length": 9, "target_length": 5, "eos": tokenizer.eos_id, **SIZES, **options}
     model = TransformerXL(TransformerXLConfig(tokenizer.vocab_size, **options))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    return LanguageModeling(model.eval(), tokenizer, format="lines")
+    return TextGenerator(model.eval(), tokenizer, format="lines")
 
 
 @torch.no_grad()
@@ -74,19 +74,19 @@ def test_transformer_xl_is_evaluated_with_a_target_length_a_memory_and_a_clamp(t
     for line in text:
         ids += [*tokenizer.encode(line).ids, tokenizer.eos_id]
     memory, clamp = reading.get("memory_length"), reading.get("max_distance")
-    model = task.model.with_memory(memory, clamp)
+    model = task.module.with_memory(memory, clamp)
     target = reading.get("target_length", 5)
     assert found.nats == pytest.approx(plain(model, ids, target), rel=1e-6)
     assert found.count == len(ids) - 1
     expected = f"target:{target}|memory:{9 if memory is None else memory}"
     expected += f"|max_distance:{clamp}" if clamp else ""
     assert f"|window:carried|{expected}|count" in found.signature
-    assert task.model.config.memory_length == 9 and not task.model.training
+    assert task.module.config.memory_length == 9 and not task.module.training
 
 
 def test_options_of_a_memory_are_rejected_by_models_that_have_none(tokenizer):
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8))
-    task = LanguageModeling(model, tokenizer, format="lines")
+    task = TextGenerator(model, tokenizer, format="lines")
     with pytest.raises(ConfigError, match="RecurrentLanguageModel has no memory whose length"):
         task.evaluate(lines(3), memory_length=5)
     with pytest.raises(
@@ -94,7 +94,7 @@ def test_options_of_a_memory_are_rejected_by_models_that_have_none(tokenizer):
     ):
         task.evaluate(lines(3), neural_cache_theta=0.5)
     config = GPT2.Config(tokenizer.vocab_size, d_model=8, heads=2, layers=1, max_length=8)
-    task = LanguageModeling(GPT2(config), tokenizer, format="lines")
+    task = TextGenerator(GPT2(config), tokenizer, format="lines")
     with pytest.raises(ConfigError, match="`neural_cache` is for a model that carries a state"):
         task.evaluate(lines(3), neural_cache=5)
 

@@ -128,9 +128,9 @@ def test_a_head_with_other_labels_is_replaced_with_a_warning(workdir):
     with pytest.warns(UserWarning, match="own head answers 'red', 'green', 'yes', but not 'maybe'"):
         task, _ = train("training.optimizer.learning_rate=1e-9", quiet=False)
     assert task.labels == ("maybe", "no", "yes")
-    kept = runs.load("start").model.heads["classes"]
-    assert torch.allclose(task.model.heads["classes"].inner.dense.weight, kept.inner.dense.weight)
-    assert not torch.allclose(task.model.heads["classes"].output.weight, kept.output.weight)
+    kept = runs.load("start").module.heads["classes"]
+    assert torch.allclose(task.module.heads["classes"].inner.dense.weight, kept.inner.dense.weight)
+    assert not torch.allclose(task.module.heads["classes"].output.weight, kept.output.weight)
 
 
 def test_labels_without_examples_are_kept_with_a_warning(workdir):
@@ -279,14 +279,14 @@ def test_the_loss_equals_cross_entropy(workdir, smoothing):
     folder(workdir / "start", "bert", "Model", **NO_DROPOUT)
     recipe = runs.read_recipe("small.toml", [f"objective.label_smoothing={smoothing}"])
     task = runs.plan(recipe).task
-    task.model.train()
+    task.module.train()
     batch: InputBatch = next(task.train_batches())
     total, count = task.losses(batch)[0]["loss"]
-    scores = task.model.scores("classes", batch.texts)
+    scores = task.module.scores("classes", batch.texts)
     wanted = torch.tensor([("maybe", "no", "yes").index(ROWS[i][2]) for i in batch.numbers])
     kept = F.cross_entropy(scores, wanted, reduction="sum", label_smoothing=smoothing)
     assert count == len(ROWS) and total.item() == pytest.approx(kept.item(), rel=1e-5)
-    task.model.eval()
+    task.module.eval()
     plain = F.cross_entropy(task.text_scores(task.parts.valid.inputs), task.parts.valid.targets)
     assert task.validate()["loss"] == pytest.approx(float(plain), rel=1e-5)
 
@@ -304,7 +304,7 @@ def test_nan_weights_give_nan_scores_and_raise_errors_when_predicting(workdir):
     folder(workdir / "start", "bert", "Model")
     task = runs.plan(runs.read_recipe("small.toml")).task
     with torch.no_grad():
-        task.model.heads["classes"].output.weight.fill_(math.nan)
+        task.module.heads["classes"].output.weight.fill_(math.nan)
     found = task.validate()
     assert set(found) == {"accuracy", "loss"} and all(map(math.isnan, found.values()))
     for verb in (lambda: task.predict("a"), lambda: task.evaluate(ROWS)):
@@ -400,7 +400,7 @@ def test_gpt_texts_have_the_special_tokens_of_the_paper(workdir, family):
     folder(workdir / "start", family, "LMHeadModel")
     start = runs.load("start")
     task = runs.plan(runs.read_recipe("small.toml")).task
-    size = start.model.config.vocab_size
+    size = start.module.config.vocab_size
     pieces = task.tokenizer.token
     row = task.input_format.encode([("a dog", "a cat")])[0]
     shown = [pieces(i) if i >= size else "." for i in row.ids]
@@ -409,9 +409,9 @@ def test_gpt_texts_have_the_special_tokens_of_the_paper(workdir, family):
     assert [i for i in row.ids if i < size] == [
         i for text in ("a dog", "a cat") for i in start.tokenizer.encode(text).ids
     ]
-    embedding = task.model.encoder.embedding.weight
+    embedding = task.module.encoder.embedding.weight
     assert len(embedding) == task.tokenizer.vocab_size == size + 4
-    assert torch.equal(embedding[:size], start.model.embedding.weight)
+    assert torch.equal(embedding[:size], start.module.embedding.weight)
     new = embedding[size:]
     assert 0.5 < new.std().item() / 0.3 < 1.5 and not torch.equal(new[0], new[1])
 
@@ -423,7 +423,7 @@ def test_a_tokenizer_with_special_tokens_is_not_changed(workdir):
     first = runs.load("first")
     assert task.tokenizer.fingerprint() == first.tokenizer.fingerprint()
     assert task.tokenizer.template == first.tokenizer.template
-    assert task.model.config.vocab_size == first.model.config.vocab_size
+    assert task.module.config.vocab_size == first.module.config.vocab_size
 
 
 def test_a_classifier_of_transformers_keeps_its_input_format(workdir):
@@ -439,11 +439,11 @@ def test_both_orders_sums_the_hidden_states_of_both_orders(workdir, family):
     assert isinstance(runs.load("run").order, BothOrders)
     found = task.predictions([("a dog", "a red ball"), ("a red ball", "a dog")])
     assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
-    head, hidden = task.model.heads["classes"], 0
+    head, hidden = task.module.heads["classes"], 0
     for pair in (("a dog", "a red ball"), ("a red ball", "a dog")):
         texts = task.input_format.batch(task.input_format.encode([pair]))
         at = 0 if family == "bert" else -1
-        hidden = hidden + task.model.encoder.encode(texts)[:, at]
+        hidden = hidden + task.module.encoder.encode(texts)[:, at]
     kept = head.scores(hidden).softmax(-1)[0]
     assert list(found[0].probabilities.values()) == pytest.approx(kept.tolist(), abs=1e-5)
     assert task.predict("one text") in task.labels
@@ -494,8 +494,8 @@ def test_a_resumed_run_with_added_tokens_ends_with_the_same_bits(workdir):
         shutil.rmtree(step)
     runs.resume("part", show="none")
     again = runs.load("part")
-    for name, weights in whole.model.state_dict().items():
-        assert torch.equal(weights, again.model.state_dict()[name]), name
+    for name, weights in whole.module.state_dict().items():
+        assert torch.equal(weights, again.module.state_dict()[name]), name
 
 
 # ---- class weights -----------------------------------------------------------------------------
@@ -535,7 +535,7 @@ def test_class_weights_weigh_the_training_loss_alone(workdir):
     wanted = targets[batch.numbers]
     weights = class_weights("balanced", task.labels, targets).double()
     for learning, weight in ((True, weights), (False, None)):
-        task.model.train(learning)
+        task.module.train(learning)
         task.class_weights = weights
         total, count = task.loss(scores, batch, targets)
         expected = F.cross_entropy(scores, wanted, weight=weight, reduction="sum")

@@ -31,7 +31,7 @@ def two(tmp_path_factory):
 
 def test_probabilities_are_the_mean_of_both(two):
     forward, backward = two
-    assert backward.model.encoder.config.backward and not forward.model.encoder.config.backward
+    assert backward.module.encoder.config.backward and not forward.module.encoder.config.backward
     texts = [text for text, _ in ROWS]
     both = ClassifierEnsemble(two)
     found = both.predictions(texts)
@@ -64,7 +64,7 @@ def load_copy(task):
     made = copy.deepcopy(task)
     made.labels = task.labels[::-1]
     with torch.no_grad():
-        for parameter in made.model.heads["classes"].output.parameters():
+        for parameter in made.module.heads["classes"].output.parameters():
             parameter.copy_(parameter.flip(0).clone())
     return made
 

@@ -115,7 +115,7 @@ def scores_in(one: Any) -> list[float]:
 
 def test_captured_attention_is_computed_batch_by_batch(two_threads, threads):
     task = every_task.MAKERS["classification"]()
-    with look(task.model) as maps:
+    with look(task.module) as maps:
         task.predict(drawn(60, every_task.WORDS, 3))
     assert not threads and maps.passes
 

@@ -24,7 +24,7 @@ def task():
     torch.manual_seed(1)
     made = every_task.encoder("crf-tagging")
     with torch.no_grad():
-        made.model.head("crf").output.weight.mul_(20)  # many of the best tags would be ill-formed
+        made.module.head("crf").output.weight.mul_(20)  # many of the best tags would be ill-formed
         for parameter in made.crf.parameters():
             parameter.normal_()
     return made

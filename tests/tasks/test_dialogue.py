@@ -14,7 +14,7 @@ from regard.errors import ConfigError, DataError
 from regard.models.decoder_only import DecoderOnly
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.dialogue import Dialogue
+from regard.tasks.dialogue import DialogueModel
 from regard.text import train
 
 TURNS = [
@@ -98,13 +98,13 @@ def task_of(kind: str, **options):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    return Dialogue(model.eval(), tokenizer, **options)
+    return DialogueModel(model.eval(), tokenizer, **options)
 
 
-def naive(task: Dialogue, rows) -> tuple[float, int]:
+def naive(task: DialogueModel, rows) -> tuple[float, int]:
     """Minus the log-probability of the replies, one by one, in float64."""
-    config, encode = task.model.config, task.tokenizer.encode
-    model, total, count = task.model.double(), 0.0, 0
+    config, encode = task.module.config, task.tokenizer.encode
+    model, total, count = task.module.double(), 0.0, 0
     from regard.data.batches import Sequences
 
     with torch.no_grad():
@@ -135,7 +135,7 @@ def test_perplexities_are_those_of_each_reply_alone(kind, history):
 
 def test_a_long_history_loses_its_beginning():
     task = task_of("decoder-only")
-    limit = task.model.config.max_length
+    limit = task.module.config.max_length
     words = " ".join(["a b c"] * limit)
     kept = " ".join((["a", "b", "c"] * limit)[-(limit - 1) :])
     one, other = (task.reference_scores([(text, "W: hi")])[0] for text in (words, kept))

@@ -25,7 +25,7 @@ from regard.models.keep_layers import keep_layers
 from regard.models.segabert import SegaBert, SegaBertConfig
 from regard.tasks import vector_distillation
 from regard.tasks.distillation import Teacher, matched_layers, soft_loss
-from regard.tasks.embedding import Embedding
+from regard.tasks.embedding import Embedder
 from regard.tasks.encoding import headed
 from regard.training.callbacks import Callback
 
@@ -173,7 +173,7 @@ def test_the_three_losses_of_distilbert_are_those_of_transformers(here, training
         folder(here / name, "bert", "ForMaskedLM", num_hidden_layers=layers, **NO_DROPOUT)
     same_tokenizer(here)
     task = planned(here, MASKED)
-    task.model.train(training)
+    task.module.train(training)
     theirs = [
         transformers.BertForMaskedLM.from_pretrained(here / name).eval()
         for name in ("student", "teacher")
@@ -205,7 +205,7 @@ def test_the_three_losses_of_distilbert_are_those_of_transformers(here, training
         nats / int(chosen.sum()) + 6.3 * kl / int(chosen.sum()) + 0.2 * cosine / len(states[0])
     ).backward()
     torch.testing.assert_close(
-        task.model.encoder.blocks[0].feed.inner.weight.grad,
+        task.module.encoder.blocks[0].feed.inner.weight.grad,
         theirs[0].bert.encoder.layer[0].intermediate.dense.weight.grad,
         rtol=1e-3, atol=1e-5,
     )  # fmt: skip
@@ -217,7 +217,7 @@ def test_the_three_losses_of_distilbert_are_those_of_transformers(here, training
 def test_losses_of_vectors_are_those_of_transformers(here, hidden_weight, training):
     folder(here / "teacher", "bert", "Model", num_hidden_layers=2, **NO_DROPOUT)
     task = planned(here, VECTORS.format(options=f"hidden_weight = {hidden_weight}"))
-    task.model.train(training)
+    task.module.train(training)
     theirs = transformers.BertModel.from_pretrained(here / "teacher").eval()
     batch = next(iter(task.train_batches()))
     keep = batch.texts.keep
@@ -266,7 +266,7 @@ def test_the_states_that_a_student_is_compared_with_are_those_behind_the_vectors
     tokenizer = regard.load("bert").tokenizer
     sizes = dict(d_model=16, d_ff=24, heads=2, layers=2, max_length=64)
     teacher = EncoderWithHeads(SegaBert(SegaBertConfig(tokenizer.vocab_size, **sizes)), {})
-    regard.save(Embedding(teacher, tokenizer), here / "teacher")
+    regard.save(Embedder(teacher, tokenizer), here / "teacher")
     task = planned(here, of_a_new_student(VECTORS.format(options="hidden_weight = 1.0")))
     compared = []
 
@@ -306,7 +306,7 @@ def test_the_loss_of_a_classifier_mixes_targets_and_the_scores_of_its_teacher(he
     shares = [F.log_softmax(one / 2, -1) for one in (student, teacher)]
     soft = 4 * F.kl_div(*shares, reduction="sum", log_target=True)
     for training, wanted in ((True, 0.7 * hard + 0.3 * soft), (False, hard)):
-        task.model.train(training)
+        task.module.train(training)
         [(total, count)] = task.losses(batch)[0].values()
         torch.testing.assert_close(total, wanted, rtol=1e-4, atol=1e-4)
         assert count == len(batch)
@@ -317,7 +317,7 @@ def test_the_loss_of_a_regression_mixes_targets_and_the_numbers_of_its_teacher(h
     lines = (here / "labelled.tsv").read_text().replace("good", "1.5").replace("bad", "-1")
     (here / "labelled.tsv").write_text(lines)
     task = planned(here, CLASSES.replace("classification", "regression"))
-    task.model.train()
+    task.module.train()
     batch = next(iter(task.train_batches()))
     theirs = transformers.BertForSequenceClassification.from_pretrained(here / "teacher").eval()
     teacher = theirs(batch.texts.ids, attention_mask=batch.texts.keep.long()).logits
@@ -334,7 +334,7 @@ def test_the_loss_of_a_regression_mixes_targets_and_the_numbers_of_its_teacher(h
 def test_a_model_with_chosen_layers_is_that_of_transformers_without_the_others(here, family):
     deep = {"n_layers" if family == "distilbert" else "num_hidden_layers": 3}
     folder(here / "m", family, "ForMaskedLM", **deep)
-    model = runs.load(here / "m").model
+    model = runs.load(here / "m").module
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(here / "m").eval()
     body = theirs.base_model.transformer if family == "distilbert" else theirs.base_model.encoder
     body.layer = torch.nn.ModuleList([body.layer[2], body.layer[0]])
@@ -367,7 +367,7 @@ def test_relative_positions_belong_to_their_layers(positions):
 def test_layers_that_the_folder_does_not_have_raise_an_error(here, layers, message):
     folder(here / "m", "bert", "ForMaskedLM")
     with pytest.raises(ConfigError, match=message):
-        keep_layers(runs.load(here / "m").model, layers)
+        keep_layers(runs.load(here / "m").module, layers)
 
 
 def test_a_student_of_vectors_learns_and_a_resumed_run_is_the_same(here):
@@ -381,8 +381,8 @@ def test_a_student_of_vectors_learns_and_a_resumed_run_is_the_same(here):
     assert [*weights[0]] == [*weights[1]]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     student, teacher = regard.load("whole"), regard.load("teacher")
-    assert student.name == "embedding" and len(student.model.encoder.blocks) == 1
-    untrained = type(student)(keep_layers(teacher.model, [1]), teacher.tokenizer, max_length=12)
+    assert student.name == "embedding" and len(student.module.encoder.blocks) == 1
+    untrained = type(student)(keep_layers(teacher.module, [1]), teacher.tokenizer, max_length=12)
     texts = (here / "texts.txt").read_text().splitlines()
     before, after, wanted = (
         one.embed(texts, too_long="truncate") for one in (untrained, student, teacher)
@@ -453,7 +453,7 @@ def test_a_run_with_another_teacher_is_not_resumed(here):
     before = made.identity()["teacher"]
     weights = runs.load(here / "teacher")
     with torch.no_grad():
-        weights.model.encoder.norm.bias += 1
+        weights.module.encoder.norm.bias += 1
     runs.save(weights, here / "teacher")
     assert runs.plan(runs.read_recipe(here / "r.toml")).identity()["teacher"] != before
 
@@ -462,7 +462,7 @@ def test_a_run_with_another_teacher_is_not_resumed(here):
 def test_a_teacher_of_any_kind_is_known_by_the_bytes_of_its_weights(name):
     task = every_task.MAKERS[name]()
     try:
-        model = headed(task.model)
+        model = headed(task.module)
     except ConfigError:
         return  # no encoder
     teacher, wanted = Teacher(model, task.tokenizer), hashlib.sha256()

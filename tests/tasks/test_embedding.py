@@ -21,8 +21,8 @@ from regard.layers.pooling import Pooling
 from regard.layers.scalar_mix import ScalarMix
 from regard.models import model_class
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
-from regard.tasks.embedding import Embedding
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.embedding import Embedder
+from regard.tasks.language_modeling import TextGenerator
 
 TEXTS = ["a dog runs", "who sleeps in the very old park ?", "", "ball", "the cat sleeps on a mat"]
 WORDS = [["the", "dog"], [], ["goodness", "cheaply", "park"]]
@@ -107,7 +107,7 @@ def test_pooled_vectors_equal_those_of_sentence_transformers(folders, tmp_path, 
     write_sentence_transformers(path, Pooling(kinds, normalize, max_length=8), 16)
     task = runs.load(path)
     wanted = theirs.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
-    assert isinstance(task, Embedding) and task.input_format.max_length == 8
+    assert isinstance(task, Embedder) and task.input_format.max_length == 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = task.embed(TEXTS, too_long="truncate")
@@ -210,9 +210,9 @@ def test_an_empty_list_of_texts_has_no_vectors(tasks):
 def test_embed_keeps_the_training_mode_and_uses_no_dropout(folders):
     task = runs.load(folders["bert"])
     known = task.embed(TEXTS)
-    task.model.train()
+    task.module.train()
     np.testing.assert_array_equal(task.embed(TEXTS), known)
-    assert task.model.training and task.model.encoder.training
+    assert task.module.training and task.module.encoder.training
 
 
 def test_vectors_computed_in_bfloat16_are_close_and_of_type_float32(tasks):
@@ -361,7 +361,7 @@ def test_vectors_of_a_recurrent_model_are_the_mean_of_its_hidden_states_and_n_gr
 ):
     tokenizer, recurrent = tasks["gpt2"].tokenizer, model_class("lstm-lm")
     model = recurrent(recurrent.Config(tokenizer.vocab_size, d_model=8, eos=tokenizer.eos_id))
-    vectors = LanguageModeling(model.eval(), tokenizer).embed(TEXTS)
+    vectors = TextGenerator(model.eval(), tokenizer).embed(TEXTS)
     for text, vector in zip(TEXTS, vectors, strict=True):
         ids = [tokenizer.eos_id, *tokenizer.encode(text).ids, tokenizer.eos_id]
         hidden = model(torch.tensor([ids])).hidden[0].detach()
@@ -370,7 +370,7 @@ def test_vectors_of_a_recurrent_model_are_the_mean_of_its_hidden_states_and_n_gr
     with pytest.warns(UserWarning, match="The n-grams of 2 tokens are too few"):
         counted = KneserNey.fit(np.array([3, 4, 5] * 9), counts)
     with pytest.raises(ConfigError, match="KneserNey has no hidden states, so it gives no vectors"):
-        LanguageModeling(counted, tokenizer).embed(TEXTS)
+        TextGenerator(counted, tokenizer).embed(TEXTS)
 
 
 def test_a_recipe_without_a_teacher_raises_an_error(folders, tmp_path):

@@ -24,9 +24,9 @@ from regard.layers.task_heads import ClassificationHead, every_token, mean_of_to
 from regard.models.bert import BertBlock, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder, States
-from regard.tasks.classification import Classification
+from regard.tasks.classification import TextClassifier
 from regard.tasks.encoding import Part, Parts
-from regard.tasks.tagging import Tagging
+from regard.tasks.tagging import Tagger
 from regard.text import Tokenizer
 from regard.text.templates import Template
 
@@ -110,16 +110,16 @@ class PermutationEncoder(Small):
             yield hidden
 
 
-def classification(encoder: Small) -> Classification:
+def classification(encoder: Small) -> TextClassifier:
     model = EncoderWithHeads(encoder, {"classes": encoder.new_head("classes", 2)})
-    task = Classification(model, tokenizer(), labels=("cat", "dog"))
+    task = TextClassifier(model, tokenizer(), labels=("cat", "dog"))
     rows = EncodedInputs.of(task.input_format.encode([(text,) for text in TEXTS]))
     targets = torch.tensor([int("dog" in text) for text in TEXTS])
     task.parts = Parts(Part(rows, targets, ReadReport(("texts",))), None, None, 0)
     return task
 
 
-def batch_of(task: Classification) -> InputBatch:
+def batch_of(task: TextClassifier) -> InputBatch:
     inputs = task.input_format.encode([(text,) for text in TEXTS])
     return InputBatch(task.input_format.batch(inputs), torch.arange(len(TEXTS)))
 
@@ -127,8 +127,8 @@ def batch_of(task: Classification) -> InputBatch:
 @pytest.mark.parametrize("kind", [CharacterEncoder, PermutationEncoder])
 def test_an_encoder_with_extras_learns_a_task_and_predicts(kind):
     task = classification(kind())
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=0.05)
-    task.model.train()
+    optimizer = torch.optim.Adam(task.module.parameters(), lr=0.05)
+    task.module.train()
     for _ in range(60):
         optimizer.zero_grad()
         total, count = task.losses(batch_of(task))[0]["loss"]
@@ -188,6 +188,6 @@ def test_targets_of_a_permutation_batch_are_predicted():
 def test_a_tagging_task_reads_characters_too():
     encoder = CharacterEncoder()
     model = EncoderWithHeads(encoder, {"tags": encoder.new_head("tags", 2)})
-    task = Tagging(model, tokenizer(), labels=("O", "NOUN"))
+    task = Tagger(model, tokenizer(), labels=("O", "NOUN"))
     (found,) = task.predictions(["the cat sleeps"])
     assert len(found.tags) == 3

@@ -27,7 +27,7 @@ from regard.tasks.evaluation_harness import (
 )
 from regard.tasks.few_shot import few_shot_scores
 from regard.tasks.finite_checks import NonFiniteScores
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.minimal_pairs import minimal_pair_scores
 from regard.tasks.prompt_template import PromptTemplate
 from regard.text import train
@@ -164,7 +164,7 @@ def test_requests_are_generated_in_their_order_whatever_their_options_are(model)
 def test_weights_that_diverged_are_an_error(model):
     task = regard.load(model)
     with torch.no_grad():
-        task.model.norm.weight.fill_(torch.nan)
+        task.module.norm.weight.fill_(torch.nan)
     answers = HarnessAnswers(task)
     with pytest.raises(NonFiniteScores, match="log-probabilities that are infinite or NaN"):
         answers.loglikelihood([Request(one) for one in CONTEXTS])
@@ -196,7 +196,7 @@ def test_models_with_a_state_answer_and_backward_ones_say_no():
     tokenizer = train("words", ["the cat sat on the mat a dog ran"] * 2, 40)
     torch.manual_seed(0)
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-    task = LanguageModeling(model, tokenizer, format="lines")
+    task = TextGenerator(model, tokenizer, format="lines")
     answers = HarnessAnswers(task)
     (found,) = answers.loglikelihood_rolling([Request(("the cat sat on a mat",))])
     assert found == pytest.approx(task.log_likelihoods(["the cat sat on a mat"])[0])
@@ -207,7 +207,7 @@ def test_models_with_a_state_answer_and_backward_ones_say_no():
     assert pair[0] == pytest.approx(float(log_probs[1, ids[2]] + log_probs[2, ids[3]]), rel=1e-5)
     config = AwdLstmConfig(tokenizer.vocab_size, d_model=6, d_hidden=8, backward=True)
     with pytest.raises(ConfigError, match="from their end"):
-        HarnessAnswers(LanguageModeling(AwdLstm(config), tokenizer, format="lines"))
+        HarnessAnswers(TextGenerator(AwdLstm(config), tokenizer, format="lines"))
 
 
 @pytest.mark.parametrize("format", ["lines", "text", None])
@@ -218,10 +218,10 @@ def test_long_texts_of_models_with_a_memory_are_read_in_segments(format):
     config = TransformerXLConfig(
         tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=2, memory_length=3, target_length=4
     )
-    task = LanguageModeling(
+    task = TextGenerator(
         TransformerXL(config).eval().requires_grad_(False), tokenizer, format=format
     )
-    for weight in task.model.parameters():
+    for weight in task.module.parameters():
         weight.mul_(8)  # so that it matters what a token sees
     texts = ["the cat sat on a mat " * 4, "a dog", ""]
     found = HarnessAnswers(task).loglikelihood_rolling([Request((text,)) for text in texts])
@@ -229,8 +229,8 @@ def test_long_texts_of_models_with_a_memory_are_read_in_segments(format):
         ((begin, rest),) = task.text_ids([text])
         ids, state, wanted = torch.tensor([[*begin, *rest]]), None, 0.0
         for start in range(0, ids.size(1) - 1, 4):
-            output = task.model(ids[:, start : min(start + 4, ids.size(1) - 1)], state)
-            log_probs = task.model.head.logits(output.hidden)[0].log_softmax(-1)
+            output = task.module(ids[:, start : min(start + 4, ids.size(1) - 1)], state)
+            log_probs = task.module.head.logits(output.hidden)[0].log_softmax(-1)
             targets = ids[0, start + 1 : start + 5, None]
             state, wanted = output.state, wanted + log_probs.gather(1, targets).sum().item()
         assert nats == pytest.approx(wanted, rel=1e-5)

@@ -200,7 +200,7 @@ def test_a_verb_that_a_task_lacks_raises_an_error_with_the_right_one(quick, fold
         task = loaded[name]
         for verb in ("generate", "embed", "evaluate"):
             words = (verb, folder, *(["the cat"] if verb != "evaluate" else []))
-            if verb not in task.verbs:
+            if verb not in task.commands:
                 said = run(*words).stderr
                 assert "Use: regard" in said, (name, verb, said)
         for verb in ("fill", "generate", "embed", "translate", "summarize", "predictions"):
@@ -336,7 +336,7 @@ def test_models_in_other_types_of_numbers_predict(folders, name):
     results = {}
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         task = regard.load(folders[name])
-        task.model.to(dtype)
+        task.module.to(dtype)
         found = task.predict([text], **({"max_tokens": 3} if task.decodes else {}))
         vectors = np.zeros(0) if task.decodes else task.embed(["the cat", "a"])
         results[dtype] = found, vectors
@@ -384,7 +384,7 @@ def test_outputs_that_are_not_finite_raise_an_error(folders, name):
     for how in ("nan", "steep", "large", "large-int8"):
         quantized = "int8" if how.endswith("int8") else None
         task = regard.load(folders[name], quantize=quantized)
-        parts = [*task.model.parameters(), *task.model.buffers()]
+        parts = [*task.module.parameters(), *task.module.buffers()]
         with torch.no_grad():
             for x in parts:
                 if x.is_floating_point():
@@ -408,7 +408,7 @@ def test_outputs_that_are_not_finite_raise_an_error(folders, name):
 def test_the_error_of_nan_scores_has_the_number_of_the_text(folders, monkeypatch):
     for name in ("classification", *every_task.TAGGING, "embedding", "language-modeling"):
         task = regard.load(folders[name])
-        body = task.model if task.decodes else task.model.encoder
+        body = task.module if task.decodes else task.module.encoder
         number = task.tokenizer.encode("sun").ids[0]
         weight = body.embedding.weight
         with torch.no_grad():

@@ -21,7 +21,7 @@ from regard.errors import ConfigError, DataError, TextError
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.few_shot import few_shot_scores
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import ending_log_likelihoods
 from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, drawn_examples
 from regard.text import train
@@ -164,7 +164,7 @@ def test_choices_behind_a_common_prompt_may_fill_the_context(model, width):
             log_probs = theirs(ids[None, :-1]).logits[0].log_softmax(-1)
         wanted.append(float(log_probs.gather(1, ids[1:, None])[-count:].sum()))
     texts = Sequences.of([ids.tolist() for ids in rows], 0)
-    with evaluating(task.model):
+    with evaluating(task.module):
         found, _ = ending_log_likelihoods(task.generator, texts, counts)
     assert found.tolist() == pytest.approx(wanted, rel=1e-5)
 
@@ -209,7 +209,7 @@ def test_models_with_a_state_answer_too():
     tokenizer = train("words", ["the ball is red it was bad good and cheap who sleeps"] * 2, 40)
     torch.manual_seed(0)
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-    task = LanguageModeling(model, tokenizer)
+    task = TextGenerator(model, tokenizer)
     found = few_shot_scores(task, ROWS[:2], LABELS, shots=1, pool=POOL)
     assert all(0 <= one.value <= 1 for one in found)
 
@@ -219,7 +219,7 @@ def test_contexts_around_the_length_of_an_answer_are_errors_or_truncate(limit):
     tokenizer = train("byte-bpe", [str(row) for row in ROWS], 300)
     torch.manual_seed(0)
     config = GPT2.Config(tokenizer.vocab_size, d_model=8, heads=2, layers=1, max_length=limit)
-    task = LanguageModeling(GPT2(config).eval(), tokenizer)
+    task = TextGenerator(GPT2(config).eval(), tokenizer)
     rows = [{"text": "the", "answer": "a"}, {"text": "the ball is red", "answer": "b"}]
     read, fit = list(map(len, task.prompt_ids([row["text"] for row in rows]))), max(1, limit - 31)
     template = PromptTemplate("{text}", answer="answer")
@@ -296,7 +296,7 @@ def test_an_answer_is_not_the_number_of_one_choice_and_the_text_of_another(answe
 def test_a_choice_without_tokens_is_an_error():
     tokenizer = train("wordpiece", [str(row) for row in ROWS], 120)  # drops marks without width
     config = RecurrentConfig(tokenizer.vocab_size, d_model=8, layers=1)
-    task = LanguageModeling(RecurrentLanguageModel(config), tokenizer)
+    task = TextGenerator(RecurrentLanguageModel(config), tokenizer)
     row = {"text": "the ball is", "label": 1, "options": ["red", "\u200b"]}
     with pytest.raises(TextError, match=r"Question 2 has the choice '\\u200b', of which"):
         few_shot_scores(task, [ROWS[0], row], LISTED)
@@ -305,7 +305,7 @@ def test_a_choice_without_tokens_is_an_error():
 def test_choices_of_the_same_tokens_are_counted_and_the_first_wins():
     tokenizer = train("words", ["the cat sat on the mat a dog ran"] * 2, 40)
     config = RecurrentConfig(tokenizer.vocab_size, d_model=8)
-    task = LanguageModeling(RecurrentLanguageModel(config).eval(), tokenizer, format="lines")
+    task = TextGenerator(RecurrentLanguageModel(config).eval(), tokenizer, format="lines")
     unknown = {"text": "the cat sat on", "options": ["zebra", "giraffe"]}
     rows = [{**unknown, "label": 0}, {**unknown, "label": 0}, {**unknown, "label": 1}]
     first, *_ = few_shot_scores(task, rows, LISTED)

@@ -49,7 +49,7 @@ def train(model: dict, **options):
 
 def tables(task) -> dict[str, list[torch.Tensor]]:
     """The vectors of each word."""
-    found = [table.weight.detach() for table in task.model.encoder.word_tables]
+    found = [table.weight.detach() for table in task.module.encoder.word_tables]
     words = [task.tokenizer.token(n) for n in range(task.tokenizer.vocab_size)]
     return {word: [one[n] for one in found] for n, word in enumerate(words)}
 
@@ -102,7 +102,7 @@ def test_vectors_stand_beside_the_features_of_a_frozen_encoder():
     run, _ = train(
         features, tokenizer=None, word_vectors="vectors.txt", freeze_word_vectors=True, out="over"
     )
-    words = run.model.model.encoder.words.weight
+    words = run.model.module.encoder.words.weight
     id = run.model.tokenizer.encode("good").ids
     assert VECTORS["good"] in words[id].tolist()
     del features["features"]["d_words"]
@@ -131,8 +131,8 @@ def test_a_killed_run_goes_on_to_the_same_weights_where_the_files_are_now():
         for name in ("vectors.txt", "rows.tsv"):
             Path(f"moved/{name}").rename(name)
         assert result.update == 12
-        ours = regard.load(folder).model.state_dict()
-        for key, value in regard.load(whole).model.state_dict().items():
+        ours = regard.load(folder).module.state_dict()
+        for key, value in regard.load(whole).module.state_dict().items():
             assert torch.equal(ours[key], value), key
 
 

@@ -25,7 +25,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.running_text import lost_text
 from regard.text import Tokenizer, train
 from regard.text.templates import Template
@@ -40,24 +40,24 @@ def tokenizer() -> Tokenizer:
     return train("byte-bpe", [TEXT], 290)
 
 
-def made(tokenizer, **options) -> LanguageModeling:
+def made(tokenizer, **options) -> TextGenerator:
     """Random weights, large enough that greedy answers differ."""
     torch.manual_seed(1)
     options = TINY | options
     options = {"init_range": 0.3, "bos": 1, "eos": 2} | options
     config = GPT2.Config(vocab_size=tokenizer.vocab_size, **options)
-    return LanguageModeling(GPT2(config).eval(), tokenizer)
+    return TextGenerator(GPT2(config).eval(), tokenizer)
 
 
 @pytest.fixture(scope="module")
-def task(tokenizer) -> LanguageModeling:
+def task(tokenizer) -> TextGenerator:
     return made(tokenizer)
 
 
 @pytest.fixture(scope="module")
 def theirs(task):
     transformers = pytest.importorskip("transformers")
-    config, weights = to_published(task.model)
+    config, weights = to_published(task.module)
     found = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config))
     found.load_state_dict(weights, strict=False)
     return found.eval()
@@ -116,7 +116,7 @@ def test_the_stride_changes_the_perplexity(task, text):
 def test_a_recurrent_model_evaluates_with_a_carried_state_or_in_windows(tokenizer, text):
     torch.manual_seed(0)
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-    task = LanguageModeling(model, tokenizer, format="text")
+    task = TextGenerator(model, tokenizer, format="text")
     rows = read(text, format="text")
     whole, windows = task.evaluate(rows), task.evaluate(rows, window=5)
     assert "window:carried" in whole.signature and "window:5|stride:5" in windows.signature
@@ -126,7 +126,7 @@ def test_a_recurrent_model_evaluates_with_a_carried_state_or_in_windows(tokenize
 def test_the_signature_says_that_a_text_was_read_in_segments(tokenizer, tmp_path):
     torch.manual_seed(0)
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-    task = LanguageModeling(model, tokenizer, format="text")
+    task = TextGenerator(model, tokenizer, format="text")
     (tmp_path / "long.txt").write_text("the cat sat on the mat and the dog ran to the sea\n" * 300)
     found = task.evaluate(read(tmp_path / "long.txt", format="text"))
     assert re.search(r"\|window:carried\|segments:\d+\|overlap:64\|", found.signature)
@@ -136,7 +136,7 @@ def test_perplexity_counts_the_words_characters_and_bytes_of_the_text(task, text
     rows, written = read(text, format="text"), text.read_text()
     counts = {}
     for unit in ("token", "word", "character", "byte"):
-        one = LanguageModeling(task.model, task.tokenizer, unit=unit)
+        one = TextGenerator(task.module, task.tokenizer, unit=unit)
         counts[unit] = one.evaluate(rows).count
     assert counts["word"] == len(written.split())
     assert counts["character"] == counts["byte"] == len(written)
@@ -172,12 +172,12 @@ def test_max_tokens_beyond_the_context_raises_an_error(task, tokenizer):
         list(task.stream(prompt, max_tokens=5))
 
 
-def endless(task) -> LanguageModeling:
+def endless(task) -> TextGenerator:
     """The same without an end token, so that only the length of the context ends a text."""
-    config = type(task.model.config)(**{**vars(task.model.config), "eos": None})
+    config = type(task.module.config)(**{**vars(task.module.config), "eos": None})
     model = GPT2(config).eval()
-    model.load_state_dict(task.model.state_dict())
-    return LanguageModeling(model, task.tokenizer)
+    model.load_state_dict(task.module.state_dict())
+    return TextGenerator(model, task.tokenizer)
 
 
 def test_a_text_that_reaches_the_context_stops_with_a_warning(task):
@@ -210,14 +210,14 @@ def test_an_empty_prompt_starts_as_texts_of_the_format_do(task, tokenizer):
         begins = {None: [tokenizer.bos_id], "lines": [tokenizer.eos_id]}
         begins["text"] = tokenizer.encode("\n").ids
         for format, ids in begins.items():
-            one = LanguageModeling(task.model, tokenizer, format=format)
-            found = generate(task.model, Sequences.of([ids], None), max_tokens=9)
+            one = TextGenerator(task.module, tokenizer, format=format)
+            found = generate(task.module, Sequences.of([ids], None), max_tokens=9)
             assert one.hypotheses([""], max_tokens=9)[0][0].tokens == found[0][0].tokens
 
 
 def test_a_prompt_starts_with_the_special_token_of_the_template(task, tokenizer):
     begun = tokenizer.with_template(Template.around((1,), (1,), ()))
-    other = LanguageModeling(task.model, begun)
+    other = TextGenerator(task.module, begun)
     (hypothesis,) = other.hypotheses(["the"], max_tokens=3)[0][:1]
     plain = task.hypotheses(["the"], max_tokens=3)[0][0]
     assert hypothesis.log_prob != plain.log_prob
@@ -247,13 +247,13 @@ def test_prompts_with_a_common_beginning_compute_it_once(tokenizer):
     assert [*task.stream(prompts[1], max_tokens=4)] == streamed
     assert cache.reused > reused and cache.prompts == 4
     other = copy.copy(task)
-    other.model = GPT2(task.model.config).eval()  # the cache is of another model
-    assert other.generator is other.model
+    other.module = GPT2(task.module.config).eval()  # the cache is of another model
+    assert other.generator is other.module
     task.prefix_cache = None
-    assert task.generator is task.model
+    assert task.generator is task.module
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
     with pytest.raises(ConfigError, match="not for RecurrentLanguageModel"):
-        LanguageModeling(model, tokenizer).cache_prefixes()
+        TextGenerator(model, tokenizer).cache_prefixes()
 
 
 # ---- last words ---------------------------------------------------------------------------------
@@ -289,10 +289,10 @@ def test_lambada_scores_equal_those_of_a_plain_loop_with_transformers(task, thei
 def test_lambada_accuracy_counts_passages_with_the_right_last_word(tokenizer):
     task = made(tokenizer, init_range=0.02)
     ids = torch.tensor([tokenizer.encode("the cat sat").ids])
-    optimizer = torch.optim.Adam(task.model.parameters(), 0.01)
+    optimizer = torch.optim.Adam(task.module.parameters(), 0.01)
     for _ in range(60):
         optimizer.zero_grad()
-        task.model.head.loss(task.model(ids[:, :-1]).hidden[0], ids[0, 1:])[0].backward()
+        task.module.head.loss(task.module(ids[:, :-1]).hidden[0], ids[0, 1:])[0].backward()
         optimizer.step()
     accuracy, perplexity = task.lambada(["the cat sat", "the cat house"])
     assert accuracy.value == 0.5
@@ -313,7 +313,7 @@ def test_lambada_scores_of_characters_and_words_equal_a_plain_loop():
         tokenizer = train(kind, [TEXT], 40)
         torch.manual_seed(0)
         model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-        accuracy, perplexity = LanguageModeling(model, tokenizer).lambada(["the cat sat"])
+        accuracy, perplexity = TextGenerator(model, tokenizer).lambada(["the cat sat"])
         ids = tokenizer.encode("the cat sat").ids
         last = 3 if kind == "characters" else 1
         log_probs = model.head.logits(model(torch.tensor([ids])).hidden)[0].log_softmax(-1)
@@ -375,23 +375,23 @@ def run(out: str, *overrides: str):
 
 def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypatch):
     whole, result = run("whole")
-    losses, calls = LanguageModeling.losses, []
+    losses, calls = TextGenerator.losses, []
 
     def breaking(task, batch, carry):
         calls.append(batch)
-        if task.model.training and len(calls) > 13:
+        if task.module.training and len(calls) > 13:
             raise RuntimeError("the power went")
         return losses(task, batch, carry)
 
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="the power went"):
-        patched.setattr(LanguageModeling, "losses", breaking)
+        patched.setattr(TextGenerator, "losses", breaking)
         run("parts")
     assert 0 < len(list(Path("parts/checkpoints").iterdir()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         again = runs.resume("parts", show="none")
     assert again.scores == result.scores
-    one, other = (runs.load(name).model.state_dict() for name in ("whole", "parts"))
+    one, other = (runs.load(name).module.state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -435,7 +435,7 @@ def test_a_vocabulary_without_padding_token_is_trained_and_evaluated(shared, wor
     small = ("model.d_model=4", "training.updates=1")
     run("run", f'tokenizer.path="{folder}"', *small, 'data.format="lines"')
     task = runs.load("run")
-    assert task.model.config.pad is None and task.model.config.eos == 50256
+    assert task.module.config.pad is None and task.module.config.eos == 50256
     assert task.evaluate(read("valid.txt")).count > 0
 
 

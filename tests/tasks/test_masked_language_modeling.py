@@ -25,7 +25,7 @@ from regard.experiments import runs
 from regard.experiments.build_model import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import batching
-from regard.tasks.masked_language_modeling import MaskedData, MaskedLanguageModeling
+from regard.tasks.masked_language_modeling import MaskedData, MaskedLanguageModel
 from regard.training.callbacks import Callback
 
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
@@ -89,7 +89,7 @@ def test_losses_and_gradients_are_those_of_transformers(here, monkeypatch, train
     runs.save(task, here / "saved")
     other = BertForPreTraining.from_pretrained(here / "saved", attn_implementation="eager")
     other.train(training)
-    task.model.train(training)
+    task.module.train(training)
     batches = iter(task.train_batches())
     for _ in range(3):
         batch = next(batches)
@@ -105,11 +105,11 @@ def test_losses_and_gradients_are_those_of_transformers(here, monkeypatch, train
             next_sentence_label=batch.follows,
         ).loss
         torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-5)
-        task.model.zero_grad()
+        task.module.zero_grad()
         other.zero_grad()
         loss.backward()
         wanted.backward()
-        ours = task.model.encoder.word_tables[0].weight.grad
+        ours = task.module.encoder.word_tables[0].weight.grad
         theirs = other.bert.embeddings.word_embeddings.weight.grad
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -121,7 +121,7 @@ def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
     both = result.scores["masked_lm"] + result.scores["next_sentence"]
     assert result.scores["loss"] == pytest.approx(both)
     task = regard.load(folder)
-    assert isinstance(task, MaskedLanguageModeling) and [*task.model.heads] == [
+    assert isinstance(task, MaskedLanguageModel) and [*task.module.heads] == [
         "masked_lm",
         "next_sentence",
     ]
@@ -159,7 +159,7 @@ def test_every_family_with_a_head_for_masks_learns_without_pairs(here, name, opt
     assert batch.follows is None and batch.count == int((batch.labels != IGNORE).sum())
     found, _ = task.losses(batch)
     found["loss"][0].backward()
-    assert all(w.grad is not None for n, w in task.model.named_parameters() if "head" in n)
+    assert all(w.grad is not None for n, w in task.module.named_parameters() if "head" in n)
 
 
 def test_a_model_without_a_head_for_this_is_an_error(here):
@@ -188,7 +188,7 @@ def test_training_is_resumed_to_the_last_bit(here):
     with pytest.raises(KeyboardInterrupt):
         regard.train(path, out="parts", show="none", callbacks=[Stop()])
     regard.resume("parts", show="none")
-    ours, again = (regard.load(folder).model.state_dict() for folder in (whole, "parts"))
+    ours, again = (regard.load(folder).module.state_dict() for folder in (whole, "parts"))
     assert all(torch.equal(ours[name], again[name]) for name in ours)
 
 
@@ -228,9 +228,9 @@ def test_an_encoder_goes_on_from_its_folder_with_its_heads(here):
     changed = RECIPE[: section[0]] + f'[model]\npath = "{folder}/model"\n' + RECIPE[section[1] :]
     (here / "more.toml").write_text(changed)
     task = runs.plan(runs.read_recipe(here / "more.toml")).task
-    assert isinstance(task.model, EncoderWithHeads)
-    before = regard.load(folder).model.state_dict()
-    assert all(torch.equal(before[name], now) for name, now in task.model.state_dict().items())
+    assert isinstance(task.module, EncoderWithHeads)
+    before = regard.load(folder).module.state_dict()
+    assert all(torch.equal(before[name], now) for name, now in task.module.state_dict().items())
 
 
 def test_evaluation_is_over_the_same_masks_and_names_them(here):
@@ -279,7 +279,7 @@ def test_validation_data_are_evaluated_or_refused(here, valid):
 
 def test_the_report_shows_masked_texts_and_what_is_found(here):
     plan = planned(here / "bert.toml")
-    for weights in plan.task.model.parameters():
+    for weights in plan.task.module.parameters():
         torch.nn.init.normal_(weights, std=0.5)
     samples, batch = plan.task.samples(plan.recipe), plan.task._masked("valid").epoch(0)[0]
     label = plan.task.tokenizer.label
@@ -290,7 +290,7 @@ def test_the_report_shows_masked_texts_and_what_is_found(here):
         chosen = (labels != IGNORE).nonzero()[:, 0].tolist()
         assert wanted == " ".join(label(int(labels[at])) for at in chosen)
         with torch.no_grad():
-            scores = plan.task.model.eval().scores("masked_lm", batch.texts)[number, chosen]
+            scores = plan.task.module.eval().scores("masked_lm", batch.texts)[number, chosen]
         assert found == " ".join(map(label, scores.argmax(-1).tolist()))
 
 
@@ -306,7 +306,7 @@ def test_segabert_finds_its_sentences_in_the_text_without_masks(here, pairs):
     for batch in task.train_batches().data.epoch(0):
         plain = torch.where(batch.labels != IGNORE, batch.labels, batch.texts.ids)
         masked += int(((batch.labels == dot) & (batch.texts.ids != dot)).sum())
-        wanted = task.model.encoder.complete(replace(batch.texts, ids=plain), task.tokenizer)
+        wanted = task.module.encoder.complete(replace(batch.texts, ids=plain), task.tokenizer)
         found = task.completed(batch)
         assert torch.equal(found.texts.ids, batch.texts.ids)
         for name, indices in wanted.extras.items():

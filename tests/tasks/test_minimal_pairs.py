@@ -13,15 +13,14 @@ from tiny_folders import ENCODERS, folder
 
 import regard
 from regard.data import MinimalPair, read_minimal_pairs
-from regard.errors import ConfigError, DataError, RegardError, TextError
+from regard.errors import ConfigError, DataError, NotSupportedError, RegardError, TextError
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.models.xlnet import Xlnet, XlnetConfig
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.minimal_pairs import minimal_pair_scores
-from regard.tasks.verbs import NoSuchVerb
 from regard.text import train
 
 TEXTS = [
@@ -81,7 +80,7 @@ def test_pseudo_log_likelihoods_mask_one_token_after_the_other(tmp_path, family)
 
 def of_lines(make, **options):
     tokenizer = train("words", ["the cat sat on the mat", "a dog ran to the sea"] * 3, 40)
-    return LanguageModeling(make(tokenizer), tokenizer, format="lines", **options)
+    return TextGenerator(make(tokenizer), tokenizer, format="lines", **options)
 
 
 def recurrent(tokenizer):
@@ -133,8 +132,8 @@ def test_texts_of_any_length_are_read_with_all_that_is_before(make):
     text = " ".join(["the cat sat on a mat to the dog"] * 40)  # 360 words
     ids = [task.tokenizer.eos_id, *task.tokenizer.encode(text).ids, task.tokenizer.eos_id]
     with torch.no_grad():
-        hidden = task.model(torch.tensor([ids[:-1]])).hidden[0]
-        log_probs = task.model.head.logits(hidden).double().log_softmax(-1)
+        hidden = task.module(torch.tensor([ids[:-1]])).hidden[0]
+        log_probs = task.module.head.logits(hidden).double().log_softmax(-1)
     wanted = float(log_probs.gather(1, torch.tensor(ids[1:])[:, None]).sum())
     assert len(ids) > 360
     assert task.log_likelihoods([text, "a dog"])[0] == pytest.approx(wanted, rel=1e-5)
@@ -195,7 +194,7 @@ def test_pairs_are_scored_from_the_command_line(tmp_path, family, ending):
 
 def test_a_classifier_gives_no_likelihood_and_says_so(tmp_path):
     task = regard.load(folder(tmp_path, "bert", "ForSequenceClassification"))
-    with pytest.raises(NoSuchVerb, match="gives the log-likelihoods of texts, but this is a model"):
+    with pytest.raises(NotSupportedError, match="gives the log-likelihoods of texts, but"):
         minimal_pair_scores(task, PAIRS)
 
 

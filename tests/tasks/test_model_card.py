@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 
 import regard
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.model_card import is_generated
 from regard.text import train
 
@@ -52,7 +52,7 @@ def test_the_card_of_a_run_has_its_data_recipe_and_scores_with_their_signatures(
 
 def test_a_card_that_a_person_has_written_or_changed_is_not_overwritten(tmp_path):
     words = train("characters", ["a dog"], 20)
-    task = LanguageModeling(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
+    task = TextGenerator(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
     (tmp_path / "README.md").write_text("# Mine\n")
     regard.save(task, tmp_path)
     assert (tmp_path / "README.md").read_text() == "# Mine\n"
@@ -93,7 +93,7 @@ def test_adapters_have_a_card_that_names_their_model(run, tmp_path):
 
 def test_a_quantized_folder_takes_the_licence_of_a_card_but_not_its_text(tmp_path):
     words = train("characters", ["a dog"], 20)
-    task = LanguageModeling(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
+    task = TextGenerator(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
     for text, license in (
         ("---\nlicense: mit\n---\n## Scores\nmine\n", "mit"),
         ("license: mit", None),
@@ -110,7 +110,7 @@ def test_a_quantized_folder_takes_the_licence_of_a_card_but_not_its_text(tmp_pat
 
 def test_a_folder_that_is_loaded_and_saved_has_the_same_card(tmp_path):
     words = train("characters", ["a dog"], 20)
-    task = LanguageModeling(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
+    task = TextGenerator(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
     regard.save(task, tmp_path / "a")
     regard.save(regard.load(tmp_path / "a"), tmp_path / "b")
     regard.quantize(tmp_path / "a", tmp_path / "small")

@@ -234,11 +234,11 @@ def test_target_columns_without_columns_in_a_recipe_are_an_error(start):
 @pytest.mark.parametrize("weights", ["", "balanced", {"good": 3.0, "slow": 0.0}])
 def test_the_loss_is_the_naive_binary_cross_entropy(start, weights):
     task = planned(train(pos_weight=weights)).task
-    task.model.train()
+    task.module.train()
     batch = next(task.train_batches())
     total, count = task.losses(batch)[0]["loss"]
     total = total.detach()
-    logits = task.model.scores("classes", batch.texts).double()
+    logits = task.module.scores("classes", batch.texts).double()
     targets = task.parts.train.targets
     counts = targets.sum(0).tolist()
     expected = 0.0
@@ -261,7 +261,7 @@ def test_the_loss_is_that_of_transformers(start):
     runs.save(task, "saved")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained("saved").eval()
     batch = next(task.train_batches())
-    task.model.eval()
+    task.module.eval()
     with torch.no_grad():
         total, count = task.losses(batch)[0]["loss"]
         loss = theirs(
@@ -381,7 +381,7 @@ def test_a_table_with_columns_of_some_labels_only_is_an_error_on_the_command_lin
 def test_nan_weights_give_nan_scores_and_raise_errors_when_predicting(start):
     task = planned(train(threshold="fitted")).task
     with torch.no_grad():
-        task.model.heads["classes"].output.weight.fill_(math.nan)
+        task.module.heads["classes"].output.weight.fill_(math.nan)
     found = task.validate()
     assert set(found) == {*task.metric_names} and all(map(math.isnan, found.values()))
     assert task.settings()["threshold"] == 0.5

@@ -146,13 +146,13 @@ def test_a_missing_number_in_a_file_is_an_error_with_its_line(start):
 def test_the_loss_is_the_mean_squared_error_and_that_of_transformers(start):
     task = planned(train()).task
     runs.save(task, "saved")
-    task.model.eval()
+    task.module.eval()
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained("saved").eval()
     batch = next(task.train_batches())
     targets = task.parts.train.targets[batch.numbers]
     with torch.no_grad():
         total, count = task.losses(batch)[0]["loss"]
-        scores = task.model.scores("classes", batch.texts).double()
+        scores = task.module.scores("classes", batch.texts).double()
         keep = batch.texts.keep.long()
         loss = theirs(input_ids=batch.texts.ids, attention_mask=keep, labels=targets).loss
     assert float(total) / count == pytest.approx(float(loss), rel=1e-5)
@@ -224,7 +224,7 @@ def test_a_resumed_run_ends_with_the_same_bits(start):
 def test_nan_weights_give_nan_scores_and_raise_errors_when_predicting(start):
     task = planned(train()).task
     with torch.no_grad():
-        task.model.heads["classes"].output.weight.fill_(math.nan)
+        task.module.heads["classes"].output.weight.fill_(math.nan)
     found = task.validate()
     assert set(found) == {*task.metric_names} and all(map(math.isnan, found.values()))
     for verb in (lambda: task.predict("a"), lambda: task.evaluate(LISTS)):

@@ -133,7 +133,7 @@ def test_the_choices_of_a_question_are_in_one_batch_and_are_learned(workdir):
         counts = [len(QUESTIONS[i].choices) for i in batch.numbers]
         assert batch.sizes.tolist() == counts and len(batch.texts) == sum(counts)
         total, count = task.losses(batch)[0]["loss"]
-        scores = task.model.scores("multiple_choice", batch.texts)[:, 0].split(counts)
+        scores = task.module.scores("multiple_choice", batch.texts)[:, 0].split(counts)
         kept = sum(
             F.cross_entropy(row, torch.tensor(QUESTIONS[i].answer))
             for row, i in zip(scores, batch.numbers.tolist(), strict=True)

@@ -39,12 +39,12 @@ from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks import TASKS, folders, task_class
-from regard.tasks.classification import Classification
-from regard.tasks.embedding import Embedding
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.classification import TextClassifier
+from regard.tasks.embedding import Embedder
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.stored_settings import checked_settings
-from regard.tasks.tagging import Tagging
-from regard.tasks.translation import Translation
+from regard.tasks.tagging import Tagger
+from regard.tasks.translation import Translator
 from regard.text import train
 
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]"]
@@ -69,19 +69,19 @@ def features(words):
 
 
 TASK_OF = {
-    "lstm-lm": lambda t: LanguageModeling(
+    "lstm-lm": lambda t: TextGenerator(
         RecurrentLanguageModel(RecurrentConfig(t.vocab_size, d_model=16)), t
     ),
-    "lstm-seq2seq": lambda t: Translation(Seq2Seq(Seq2SeqConfig(t.vocab_size, 16, 2)), t),
-    "conv-seq2seq": lambda t: Translation(ConvSeq2Seq(ConvSeq2SeqConfig(t.vocab_size, **CONV)), t),
-    "bytenet": lambda t: Translation(ByteNet(ByteNetConfig(t.vocab_size, **BYTENET)), t),
-    "gpt": lambda t: LanguageModeling(GPT(GPTConfig(t.vocab_size, activation="mish", **SMALL)), t),
-    "features": lambda t: Tagging(features(t.vocab_size), t, labels=["O", "B-X", "I-X"]),
+    "lstm-seq2seq": lambda t: Translator(Seq2Seq(Seq2SeqConfig(t.vocab_size, 16, 2)), t),
+    "conv-seq2seq": lambda t: Translator(ConvSeq2Seq(ConvSeq2SeqConfig(t.vocab_size, **CONV)), t),
+    "bytenet": lambda t: Translator(ByteNet(ByteNetConfig(t.vocab_size, **BYTENET)), t),
+    "gpt": lambda t: TextGenerator(GPT(GPTConfig(t.vocab_size, activation="mish", **SMALL)), t),
+    "features": lambda t: Tagger(features(t.vocab_size), t, labels=["O", "B-X", "I-X"]),
     # These are written as other libraries read them.
-    "transformer": lambda t: Translation(Transformer(TransformerConfig(t.vocab_size, **PAIR)), t),
-    "gpt2": lambda t: LanguageModeling(GPT2(GPT2Config(t.vocab_size, **SMALL)), t),
-    "bert": lambda t: Classification(bert(t.vocab_size, "classes"), t, labels=LABELS),
-    "embedding": lambda t: Embedding(bert(t.vocab_size), t, normalize=True),
+    "transformer": lambda t: Translator(Transformer(TransformerConfig(t.vocab_size, **PAIR)), t),
+    "gpt2": lambda t: TextGenerator(GPT2(GPT2Config(t.vocab_size, **SMALL)), t),
+    "bert": lambda t: TextClassifier(bert(t.vocab_size, "classes"), t, labels=LABELS),
+    "embedding": lambda t: Embedder(bert(t.vocab_size), t, normalize=True),
 }
 QUANTIZED = ["gpt2", "bert", "embedding"]
 

@@ -52,9 +52,9 @@ def task_named(name: str) -> Any:
     torch.manual_seed(1)
     task = every_task.MAKERS[name]()
     with torch.no_grad():
-        for weights in task.model.parameters():
+        for weights in task.module.parameters():
             weights.add_(torch.randn_like(weights), alpha=0.3)
-    task.model.eval()
+    task.module.eval()
     return task
 
 
@@ -164,7 +164,7 @@ def test_windows_share_at_most_half_of_their_tokens(overlap):
     pairs = [("who", "the old cat sat on a warm mat " * count) for count in (1, 4, 9)]
     sizes = dict(max_length=every_task.LIMIT, question_tokens=6)
     found, wanted = (
-        type(task)(task.model, task.tokenizer, overlap=one, **sizes).predictions(pairs)
+        type(task)(task.module, task.tokenizer, overlap=one, **sizes).predictions(pairs)
         for one in (overlap, every_task.LIMIT // 2)
     )
     assert found == wanted
@@ -178,7 +178,7 @@ def test_windows_share_at_most_half_of_their_tokens(overlap):
 def test_labels_that_are_numbers_are_no_columns(name, first, tmp_path):
     plain = task_named(name)
     labels = [str(first + i) for i in range(len(plain.labels))]
-    task = type(plain)(plain.model, plain.tokenizer, labels=labels)
+    task = type(plain)(plain.module, plain.tokenizer, labels=labels)
     lists = [[0.5, 2.0], [1.0, 3.0]] if name == "multi-regression" else [labels[:1], labels[1:]]
     rows = list(zip(["the cat", "a mat"], lists, strict=True))
     wanted = [score.value for score in task.evaluate(rows)]
@@ -192,13 +192,13 @@ def test_labels_that_are_numbers_are_no_columns(name, first, tmp_path):
 
 def test_numbered_columns_of_labels_are_still_read(tmp_path):
     plain = task_named("multi-label-classification")
-    task = type(plain)(plain.model, plain.tokenizer, labels=["1", "2", "3"])
+    task = type(plain)(plain.module, plain.tokenizer, labels=["1", "2", "3"])
     file = tmp_path / "rows.tsv"
     file.write_text("the cat\t1\t0\t1\na mat\t0\t1\t0\n")
     found = task.evaluate(task.rows_to_evaluate([file], [0, 1, 2, 3]))
     wanted = task.evaluate([("the cat", ["1", "3"]), ("a mat", ["2"])])
     assert [score.value for score in found] == [score.value for score in wanted]
-    named = type(plain)(plain.model, plain.tokenizer, labels=["a", "b", "c"])
+    named = type(plain)(plain.module, plain.tokenizer, labels=["a", "b", "c"])
     with pytest.raises(ConfigError, match="but none that holds a text"):
         named.rows_to_evaluate([file], ["a", "b", "c"])
 
@@ -226,7 +226,7 @@ def test_unknown_tokens_are_counted_whatever_their_id_is(position):
 
 def harness_answer(method: Any, **options: Any) -> str:
     task = every_task.MAKERS["language-modeling-gpt2"]()
-    task.model, task.method = task_named("language-modeling-gpt2").model, method
+    task.module, task.method = task_named("language-modeling-gpt2").module, method
     request = SimpleNamespace(args=("the cat", {"max_gen_toks": 6, **options}))
     return HarnessAnswers(task).generate_until([request])[0]
 

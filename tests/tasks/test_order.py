@@ -88,7 +88,7 @@ def test_examples_of_similar_length_are_batched_where_padding_is_computed(workdi
     folder(workdir / "start", "bert", "Model")
     made = planned(task)
     assert pool_of(made) is None
-    made.model.to("meta")
+    made.module.to("meta")
     assert pool_of(made) == ROWS * BATCHES_PER_POOL
     numbers = [one.numbers for one in islice(made.train_batches(), len(SIZES) // ROWS)]
     assert np.mean([np.ptp(SIZES[one]) for one in numbers]) < 6
@@ -97,7 +97,7 @@ def test_examples_of_similar_length_are_batched_where_padding_is_computed(workdi
 def test_a_bilstm_over_features_has_batches_of_similar_length(workdir):
     folder(workdir / "start", "bert", "Model")
     made = planned("tagging", "model.features.d_model=6")
-    assert isinstance(made.model.encoder, Features)
+    assert isinstance(made.module.encoder, Features)
     assert pool_of(made) == ROWS * BATCHES_PER_POOL
 
 

@@ -18,7 +18,7 @@ from regard.metrics import BracketF1
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.tasks import parsing
-from regard.tasks.parsing import Parsing
+from regard.tasks.parsing import Parser
 from regard.tasks.trees import KnownLabels, Sentence, treebank_words
 from regard.text import train
 from regard.text.trees import read_trees, tree_of
@@ -80,7 +80,7 @@ def trained(tmp_path_factory):
     return regard.train(recipe(tmp_path, tmp_path / "trees.mrg"), show="none", out=tmp_path / "run")
 
 
-def tiny(labels=("NP", "S", "S VP"), tags=("D", "N"), **options) -> Parsing:
+def tiny(labels=("NP", "S", "S VP"), tags=("D", "N"), **options) -> Parser:
     """A task with random weights."""
     torch.manual_seed(2)
     tokenizer = train("words", ["a b c d e f g h"], 40)
@@ -92,7 +92,7 @@ def tiny(labels=("NP", "S", "S VP"), tags=("D", "N"), **options) -> Parsing:
     with torch.no_grad():
         for weight in [*encoder.parameters(), *(w for h in heads.values() for w in h.parameters())]:
             weight.add_(torch.randn_like(weight), alpha=0.5)
-    return Parsing(EncoderWithHeads(encoder, heads), tokenizer, labels=labels, tags=tags)
+    return Parser(EncoderWithHeads(encoder, heads), tokenizer, labels=labels, tags=tags)
 
 
 def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):
@@ -128,7 +128,7 @@ def test_a_model_that_reads_tags_gives_the_words_of_the_trees(tmp_path, files):
         recipe(tmp_path, files, data='inputs = "tags"'), show="none", out=tmp_path / "run"
     )
     task = regard.load(folder)
-    assert "tags" not in task.model.heads and task.inputs == "tags"
+    assert "tags" not in task.module.heads and task.inputs == "tags"
     tree = str(next(iter(read_treebank(files))))
     assert task.predict(tree) == tree  # of a tree its words and tags
     by_tags = task.predict("DT NN VBD IN DT NN .")
@@ -160,13 +160,13 @@ def test_more_trees_than_there_is_memory_for_are_an_error_and_batches_do_not_add
     texts = ["a b c d", "a", "b a", "c c c d", "d"] * 2
     together = task.predictions(texts, n_best=5)
     sizes = []
-    charts = Parsing._charts
+    charts = Parser._charts
 
     def counted(self, hidden, numbers, n_best):
         sizes.append(sum(len(hidden[number]) * n_best for number in numbers))
         return charts(self, hidden, numbers, n_best)
 
-    monkeypatch.setattr(Parsing, "_charts", counted)
+    monkeypatch.setattr(Parser, "_charts", counted)
     monkeypatch.setattr(parsing, "MOST_RANKED", 20)
     for one, wanted in zip(task.predictions(texts, n_best=5), together, strict=True):
         assert [str(tree) for tree, _ in one.n_best] == [str(tree) for tree, _ in wanted.n_best]

@@ -23,7 +23,7 @@ from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, TextError
 from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.minimal_pairs import minimal_pair_scores
-from regard.tasks.permutation_language_modeling import PermutationLanguageModeling, memory_notes
+from regard.tasks.permutation_language_modeling import PermutationLanguageModel, memory_notes
 from regard.text import train
 
 TEXT = TokenArray.of([list(range(1000))])
@@ -176,7 +176,7 @@ def test_losses_over_remembered_segments_equal_those_of_transformers(reuse):
     theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**config | {"bi_data": True}))
     theirs.load_state_dict(tensors, strict=False)
     theirs.tie_weights()
-    task = PermutationLanguageModeling(ours, None)
+    task = PermutationLanguageModel(ours, None)
     epoch, carry, mems = streams(reuse=reuse).epoch(0), None, None
     for batch in (epoch[index] for index in range(3)):
         losses, carry = task.losses(batch, carry)
@@ -209,7 +209,7 @@ def test_pseudo_log_likelihoods_equal_those_of_transformers_token_by_token(layou
     theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**config)).eval()
     theirs.load_state_dict(tensors, strict=False)
     theirs.tie_weights()
-    task = PermutationLanguageModeling(ours, tokenizer, format=layout)
+    task = PermutationLanguageModel(ours, tokenizer, format=layout)
     texts = ["the cat sat on the mat .", "a dog", "the mat was red and old . " * 9]
     texts += ["old"] * (layout == "lines")  # which stands between ends of lines there
     found = task.pseudo_log_likelihoods(texts)
@@ -234,7 +234,7 @@ def test_minimal_pairs_by_pseudo_log_likelihoods_say_so():
     torch.manual_seed(1)
     tokenizer = word_tokenizer()
     model = Xlnet(XlnetConfig(tokenizer.vocab_size, d_model=12, d_ff=16, heads=3, layers=2))
-    task = PermutationLanguageModeling(model, tokenizer, format="lines")
+    task = PermutationLanguageModel(model, tokenizer, format="lines")
     pairs = [MinimalPair("the cat sat", "cat the sat", "order"), MinimalPair("old", "old", "equal")]
     likelihoods = task.pseudo_log_likelihoods(["the cat sat", "cat the sat"])
     score = minimal_pair_scores(task, pairs, task.pseudo_log_likelihoods)
@@ -271,7 +271,7 @@ def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
     assert run.scores["loss"] < 2.9  # a uniform guess of 20 words has 3.0
     assert len(regard.load(tmp_path / "run").generate("the cat", max_tokens=3).split()) == 5
     loaded = regard.load(tmp_path / "run")
-    assert isinstance(loaded.model, Xlnet) and loaded.embed(["the cat"]).shape == (1, 16)
+    assert isinstance(loaded.module, Xlnet) and loaded.embed(["the cat"]).shape == (1, 16)
     rows = [{"text": text, "label": str(i % 2)} for i, text in enumerate(SENTENCES * 4)]
     classifier = regard.train(
         task="classification", train=rows, model=str(tmp_path / "run"), out=tmp_path / "fine",
@@ -293,7 +293,7 @@ def test_perplexity_is_that_of_the_text_in_its_order_read_in_windows(tmp_path):
     for start in range(0, len(ids) - 1, length):
         window = torch.tensor([ids[start : start + length + 1]])
         with torch.no_grad():
-            scores = task.model.head.logits(task.model(window[:, :-1]).hidden)[0].double()
+            scores = task.module.head.logits(task.module(window[:, :-1]).hidden)[0].double()
         nats -= float(scores.log_softmax(-1).gather(1, window[0, 1:, None]).sum())
     assert score.nats == pytest.approx(nats, rel=1e-5)
     assert task.evaluate(lines, window=7).value != score.value

@@ -23,10 +23,10 @@ from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.tasks import folders
-from regard.tasks.classification import Classification
-from regard.tasks.embedding import Embedding
-from regard.tasks.language_modeling import LanguageModeling
-from regard.tasks.translation import Translation
+from regard.tasks.classification import TextClassifier
+from regard.tasks.embedding import Embedder
+from regard.tasks.language_modeling import TextGenerator
+from regard.tasks.translation import Translator
 from regard.text import train
 
 TEXTS = ["a dog runs after a red ball in the park", "the old cat sleeps on a warm mat"]
@@ -52,10 +52,10 @@ def classifier(words):
 
 PAIR = dict(d_ff=80, encoder_layers=2, decoder_layers=2, max_length=32, **WIDE)
 TASKS = {
-    "gpt2": lambda t: LanguageModeling(
+    "gpt2": lambda t: TextGenerator(
         GPT2(GPT2Config(t.vocab_size, layers=2, max_length=32, **WIDE)), t
     ),
-    "gpt2, pruned": lambda t: LanguageModeling(
+    "gpt2, pruned": lambda t: TextGenerator(
         GPT2(
             GPT2Config(
                 t.vocab_size, layers=2, max_length=32, pruned=(("decoder", 1, (2, 3)),), **WIDE
@@ -63,19 +63,19 @@ TASKS = {
         ),
         t,
     ),
-    "lstm-lm": lambda t: LanguageModeling(
+    "lstm-lm": lambda t: TextGenerator(
         RecurrentLanguageModel(RecurrentConfig(t.vocab_size, d_model=64, layers=2)), t
     ),
-    "recurrent, tied": lambda t: LanguageModeling(
+    "recurrent, tied": lambda t: TextGenerator(
         RecurrentLanguageModel(RecurrentConfig(t.vocab_size, "gru", 64, tied=True)), t
     ),
-    "lstm-seq2seq": lambda t: Translation(Seq2Seq(Seq2SeqConfig(t.vocab_size, 64, 2)), t),
-    "transformer": lambda t: Translation(Transformer(TransformerConfig(t.vocab_size, **PAIR)), t),
-    "pre-norm": lambda t: Translation(
+    "lstm-seq2seq": lambda t: Translator(Seq2Seq(Seq2SeqConfig(t.vocab_size, 64, 2)), t),
+    "transformer": lambda t: Translator(Transformer(TransformerConfig(t.vocab_size, **PAIR)), t),
+    "pre-norm": lambda t: Translator(
         PreNormTransformer(TransformerConfig(t.vocab_size, **PAIR)), t
     ),
-    "embedding": lambda t: Embedding(EncoderWithHeads(bert(t.vocab_size), {}), t, normalize=True),
-    "classification": lambda t: Classification(
+    "embedding": lambda t: Embedder(EncoderWithHeads(bert(t.vocab_size), {}), t, normalize=True),
+    "classification": lambda t: TextClassifier(
         classifier(t.vocab_size), t, labels=["good", "bad", "dull"]
     ),
 }
@@ -88,7 +88,7 @@ def model_folders(tmp_path_factory):
     for name, task in TASKS.items():
         torch.manual_seed(1)
         made = task(pieces)
-        for parameter in made.model.parameters():
+        for parameter in made.module.parameters():
             parameter.data.add_(torch.randn_like(parameter) * 0.1)
         folders.save(made, top / name)
         for weights in ("int8", "bfloat16"):
@@ -108,11 +108,11 @@ def assert_same_weights(one, other):
 def test_a_quantized_folder_equals_quantizing_while_loading(model_folders, name, weights):
     quantized = regard.load(model_folders / f"{name}-{weights}")
     wanted = regard.load(model_folders / name, quantize=weights)
-    assert_same_weights(quantized.model, wanted.model)
+    assert_same_weights(quantized.module, wanted.module)
     assert type(quantized) is type(wanted) and quantized.settings() == wanted.settings()
-    assert not any(p.requires_grad for p in quantized.model.parameters())
+    assert not any(p.requires_grad for p in quantized.module.parameters())
     again = regard.load(model_folders / f"{name}-{weights}", quantize=weights)
-    assert_same_weights(again.model, wanted.model)
+    assert_same_weights(again.module, wanted.module)
     if quantized.decodes:
         texts = ["a dog"] if hasattr(quantized, "stream") else TEXTS
         assert quantized.predict(texts, max_tokens=5) == wanted.predict(texts, max_tokens=5)
@@ -129,7 +129,7 @@ def test_quantized_folders_have_a_quarter_or_half_of_the_size(tmp_path):
     words = train("characters", ["abc"], 10)
     torch.manual_seed(1)
     model = GPT2(GPT2Config(words.vocab_size, layers=2, d_model=256, heads=4, max_length=8))
-    folders.save(LanguageModeling(model, words), tmp_path / "wide")
+    folders.save(TextGenerator(model, words), tmp_path / "wide")
     for weights, share in (("int8", 0.26), ("bfloat16", 0.51)):
         made = regard.quantize(tmp_path / "wide", tmp_path / weights, weights)
         assert size(made) < share * size(tmp_path / "wide")
@@ -160,7 +160,7 @@ def test_layers_that_merge_matrices_get_float32_ones(model_folders, monkeypatch)
     monkeypatch.setattr(stored, "prepare", forgetful)
     found = regard.load(model_folders / "gpt2-int8")
     for (name, one), other in zip(
-        found.model.state_dict().items(), wanted.model.state_dict().values(), strict=True
+        found.module.state_dict().items(), wanted.module.state_dict().values(), strict=True
     ):
         assert torch.allclose(one.float(), other.float(), rtol=1e-6), name
 
@@ -177,9 +177,9 @@ def test_without_kernels_the_same_quantized_file_is_written_and_read(
     assert (tmp_path / name / "model.safetensors").read_bytes() == file.read_bytes()
     with pytest.warns(UserWarning, match="no compiled kernels: .* slower than float32"):
         found = regard.load(tmp_path / name)
-    assert_same_weights(found.model, expected.model)
+    assert_same_weights(found.module, expected.module)
     loaded = regard.load(model_folders / name, quantize=weights)
-    assert_same_weights(loaded.model, expected.model)
+    assert_same_weights(loaded.module, expected.module)
 
 
 def test_verify_compares_a_quantized_folder_as_float32(model_folders):
@@ -219,13 +219,13 @@ def test_a_model_is_loaded_on_the_given_device(model_folders, monkeypatch):
     plain, stored = model_folders / "gpt2", model_folders / "gpt2-bfloat16"
 
     def weight(folder, **asked):
-        return next(regard.load(folder, **asked).model.parameters(), None)
+        return next(regard.load(folder, **asked).module.parameters(), None)
 
     assert weight(plain).is_meta and weight(plain).dtype == torch.float32
     assert weight(plain, device="cpu").device.type == "cpu"
     for found in (weight(plain, quantize="bfloat16"), weight(stored)):
         assert found.is_meta and found.dtype == torch.bfloat16
-    quantized = regard.load(plain, quantize="int8").model
+    quantized = regard.load(plain, quantize="int8").module
     assert {t.device.type for t in quantized.state_dict().values()} == {"cpu"}
     with pytest.raises(ConfigError, match="int8 weights are for the CPU, but `device` is 'meta'"):
         regard.load(plain, quantize="int8", device="meta")
@@ -260,7 +260,7 @@ def test_a_failed_quantization_leaves_no_folder(model_folders, tmp_path, monkeyp
 
 
 def test_weights_are_memory_mapped_and_writing_does_not_change_the_file(model_folders):
-    model = regard.load(model_folders / "gpt2").model
+    model = regard.load(model_folders / "gpt2").module
     if sys.platform == "linux":
         lines = Path("/proc/self/maps").read_text().splitlines()
         spans = [line.split()[0].split("-") for line in lines if "gpt2/model" in line]
@@ -269,4 +269,4 @@ def test_weights_are_memory_mapped_and_writing_does_not_change_the_file(model_fo
     assert model.head.weight is model.embedding.weight
     with torch.no_grad():
         model.embedding.weight.zero_()  # a copy of the page, not the file
-    assert regard.load(model_folders / "gpt2").model.embedding.weight.any()
+    assert regard.load(model_folders / "gpt2").module.embedding.weight.any()

@@ -50,7 +50,7 @@ def roberta(tmp_path_factory):
 def both(folder):
     """Our task, and transformers' tokenizer and model."""
     loaded = regard.load(folder)
-    task = type(loaded)(loaded.model, loaded.tokenizer, **OPTIONS)
+    task = type(loaded)(loaded.module, loaded.tokenizer, **OPTIONS)
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()
     return task, transformers.AutoTokenizer.from_pretrained(folder), theirs
 
@@ -170,7 +170,7 @@ def test_targets_and_loss_equal_those_of_transformers(folder, tmp_path):
     asked = [("who?", LONG, word, LONG.index(word)) for word in words]
     asked.append(("why?", LONG, "", None))
     task = started(folder, written(tmp_path, asked)).task
-    task.model.eval()
+    task.module.eval()
     part, model = task.parts.train, both(folder)[2]
     targets, ours, theirs = [], 0.0, 0.0
     for question, context, text, start in asked:
@@ -231,8 +231,8 @@ def test_best_spans_equal_a_brute_force_search(data):
 
 def test_answers_of_equal_score_are_ranked_by_position(folder):
     task = both(folder)[0]
-    task = type(task)(regard.load(folder).model, task.tokenizer, **OPTIONS)
-    for weight in task.model.heads["span"].parameters():
+    task = type(task)(regard.load(folder).module, task.tokenizer, **OPTIONS)
+    for weight in task.module.heads["span"].parameters():
         torch.nn.init.zeros_(weight)
     answer = task.predictions([("who?", LONG)], n_best=3)[0]
     assert [passage.text for passage in answer.best] == ["the", "the c", "the ca"]
@@ -375,7 +375,7 @@ def test_the_threshold_is_tuned_on_validation_data(folder, tmp_path):
     assert scores["f1"] == max(tries) and task.settings()["threshold"] == task.threshold
     # Other weights have another threshold, and the settings are those of the present ones.
     with torch.no_grad():
-        task.model.heads["span"].output.weight.mul_(-1)
+        task.module.heads["span"].output.weight.mul_(-1)
     task.settings()
     assert len(task._fitted._found) == 2
 

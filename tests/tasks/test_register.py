@@ -21,8 +21,8 @@ from regard.models.recurrent import RecurrentLanguageModel
 from regard.recipe import Options
 from regard.state import Cells
 from regard.tasks import TASKS
-from regard.tasks.classification import Classification
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.classification import TextClassifier
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.language_modeling_recipe import LanguageModelingRecipe
 
 TEXTS = ["the cat sleeps .", "the dog runs after the cat .", "a dog sleeps ."] * 12
@@ -89,7 +89,7 @@ def test_a_registered_model_is_trained_saved_and_opened(tables, tmp_path, monkey
         batch_size=2, sequence_length=6, epochs=2,
     )  # fmt: skip
     model = regard.load(run.folder)
-    assert type(model.model) is Bigram and model.generate("the", max_tokens=2)
+    assert type(model.module) is Bigram and model.generate("the", max_tokens=2)
     assert json.loads((run.folder / "model/config.json").read_text())["regard"]["model"] == "bigram"
     assert "bigram" in repr(model) and "language-modeling" in repr(model)
 
@@ -115,11 +115,11 @@ def test_registering_a_class_again_replaces_it(tables):
 
 
 def test_a_task_of_ones_own_has_its_name(tables):
-    class Stars(Classification):
+    class Stars(TextClassifier):
         """Classes with another name."""
 
     regard.register("stars", Stars)
-    assert TASKS["stars"] is Stars and Stars.name == "stars" and Classification.name != "stars"
+    assert TASKS["stars"] is Stars and Stars.name == "stars" and TextClassifier.name != "stars"
 
 
 def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
@@ -133,7 +133,7 @@ def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
     class CharactersRecipe(LanguageModelingRecipe):
         data: Characters
 
-    class CharacterModeling(LanguageModeling):
+    class CharacterModeling(TextGenerator):
         Recipe = CharactersRecipe
 
         @classmethod

@@ -113,7 +113,7 @@ def test_constant_predictions_have_nan_correlation(workdir):
     folder(workdir / "start", "bert", "Model")
     task = runs.plan(runs.read_recipe("small.toml")).task
     with torch.no_grad():
-        task.model.heads["classes"].output.weight.zero_()
+        task.module.heads["classes"].output.weight.zero_()
     scores = task.validate()
     assert scores["pearson"] != scores["pearson"] and scores["loss"] > 0
 

@@ -14,8 +14,8 @@ from regard.data.batches import IGNORE
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.estimate import estimate
-from regard.tasks.masked_language_modeling import MaskedLanguageModeling
-from regard.tasks.replaced_tokens import ReplacedTokenDetection
+from regard.tasks.masked_language_modeling import MaskedLanguageModel
+from regard.tasks.replaced_tokens import ReplacedTokenDetector
 from regard.training.callbacks import Callback
 
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
@@ -88,7 +88,7 @@ def published(task, folder: Path):
 def test_losses_and_gradients_are_those_of_transformers(here, training):
     task = planned(here / "electra.toml", DROPOUT).task
     other, generator = published(task, here / "saved")
-    for model in (task.model, other, generator):
+    for model in (task.module, other, generator):
         model.train(training)
     batches = iter(task.train_batches())
     for seed in range(4):
@@ -106,14 +106,14 @@ def test_losses_and_gradients_are_those_of_transformers(here, training):
         wanted = generated + 50 * judged
         loss = sum(total / count for total, count in found.values())
         torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-4)
-        for model in (task.model, other, generator):
+        for model in (task.module, other, generator):
             model.zero_grad()
         loss.backward()
         wanted.backward()
-        ours = task.model.encoder.embedding.weight.grad
+        ours = task.module.encoder.embedding.weight.grad
         theirs = other.electra.embeddings.word_embeddings.weight.grad
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
-        ours = task.model.generator.encoder.project.weight.grad
+        ours = task.module.generator.encoder.project.weight.grad
         theirs = generator.electra.embeddings_project.weight.grad
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
@@ -121,10 +121,10 @@ def test_losses_and_gradients_are_those_of_transformers(here, training):
 def test_only_chosen_tokens_change_and_a_drawn_original_is_not_replaced(here):
     task, drawn, kept = planned(here / "electra.toml").task, 0, 0
     with torch.no_grad():  # the generator becomes good enough to draw originals
-        head = task.model.generator.heads["masked_lm"].softmax
+        head = task.module.generator.heads["masked_lm"].softmax
         head.bias[torch.tensor(task.tokenizer.encode("the").ids)] = 6.0
     read = []
-    task.model.generator.encoder.register_forward_pre_hook(lambda *given: read.append(given))
+    task.module.generator.encoder.register_forward_pre_hook(lambda *given: read.append(given))
     for batch in (next(iter(task.train_batches())) for _ in range(5)):
         made = task.corrupted(batch)
         chosen = batch.labels != IGNORE
@@ -136,7 +136,7 @@ def test_only_chosen_tokens_change_and_a_drawn_original_is_not_replaced(here):
 
 
 def test_tokens_are_drawn_by_the_probabilities_of_the_generator(here):
-    model = planned(here / "electra.toml").task.model.eval()
+    model = planned(here / "electra.toml").task.module.eval()
     states = torch.randn(3, model.generator.config.d_model) * 3
     with torch.no_grad():
         head = model.generator.heads["masked_lm"]
@@ -154,13 +154,13 @@ def test_scores_of_validation_are_those_of_the_definition(here):
     task = planned(here / "electra.toml").task
     scores = task.validate()
     assert scores == task.validate()
-    task.model.eval()
+    task.module.eval()
     random, rows = torch.Generator().manual_seed(0), []
     with torch.no_grad():
         for batch in task._masked("valid").epoch(0):
             made = task.corrupted(batch, random)
-            hidden = task.model.encoder.encode(made.texts)
-            logits = task.model.scores_from("replaced", hidden)[..., 0].double()
+            hidden = task.module.encoder.encode(made.texts)
+            logits = task.module.scores_from("replaced", hidden)[..., 0].double()
             keep = made.texts.keep
             rows += zip(logits[keep].tolist(), made.replaced[keep].tolist(), strict=True)
     logits, targets = map(torch.tensor, zip(*rows, strict=True))
@@ -177,13 +177,11 @@ def test_scores_of_validation_are_those_of_the_definition(here):
 def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
     folder, _ = regard.train("electra.toml", show="none")
     task, generator = (regard.load(Path(folder) / name) for name in ("model", "generator"))
-    assert isinstance(task, ReplacedTokenDetection) and isinstance(
-        generator, MaskedLanguageModeling
-    )
+    assert isinstance(task, ReplacedTokenDetector) and isinstance(generator, MaskedLanguageModel)
     assert "[MASK]" not in generator.fill("the old [MASK] sat.").text
     for name in ("embedding", "positions", "segments", "norm"):
-        ours = getattr(task.model.encoder, name).state_dict()
-        theirs = getattr(generator.model.encoder, name).state_dict()
+        ours = getattr(task.module.encoder, name).state_dict()
+        theirs = getattr(generator.module.encoder, name).state_dict()
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
     assert task.predictions(["the cat sat"])[0].words == ("the", "cat", "sat")
     assert task.companions() == {}
@@ -221,7 +219,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(here):
     resumed = regard.resume("cut", show="none")
     assert resumed.scores == result.scores
     for name in ("model", "generator"):
-        ours, theirs = (regard.load(Path(run) / name).model.state_dict() for run in (whole, "cut"))
+        ours, theirs = (regard.load(Path(run) / name).module.state_dict() for run in (whole, "cut"))
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 

@@ -60,7 +60,7 @@ def opened(folder: Path) -> tuple[Any, Any, Any]:
     """Our task, and their tokenizer and model."""
     loaded = regard.load(folder)
     options = dict(max_length=LIMIT, overlap=OVERLAP, answer_tokens=LONGEST)
-    task = type(loaded)(loaded.model, loaded.tokenizer, **options)
+    task = type(loaded)(loaded.module, loaded.tokenizer, **options)
     theirs = transformers.XLNetForQuestionAnswering.from_pretrained(folder).eval()
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     return task, tokenizer, theirs
@@ -153,7 +153,7 @@ def test_the_loss_of_training_equals_that_of_transformers(folder, tmp_path):
     data = questions(tmp_path / "asked.jsonl")
     file = recipe(f'path = "{folder}"', data, tmp_path / "r.toml")
     task = plan(read_recipe(file)).task
-    task.model.eval()
+    task.module.eval()
     _, tokenizer, model = opened(folder)
     ours = theirs = 0.0
     for line in map(json.loads, data.read_text().splitlines()):

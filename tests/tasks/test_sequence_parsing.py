@@ -13,7 +13,7 @@ from regard.data import read_treebank
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
-from regard.tasks.sequence_parsing import SequenceParsing, TreeTokens
+from regard.tasks.sequence_parsing import SequenceParser, TreeTokens
 from regard.text import train
 from regard.text.trees import linearized, read_trees
 
@@ -29,7 +29,7 @@ TREES = """
 BRACKETS = ["(XX)", "(S", ")S", "(SBAR", ")SBAR", "(NP", ")NP", "(X", ")X"]
 
 
-def tiny(kind=Transformer, **options) -> SequenceParsing:
+def tiny(kind=Transformer, **options) -> SequenceParser:
     """A task with random weights."""
     torch.manual_seed(4)
     tokenizer = train("words", ["a b c d e f XX EXXON -LRB- -RRB-"], 40)
@@ -39,7 +39,7 @@ def tiny(kind=Transformer, **options) -> SequenceParsing:
     sizes = {name: value for name, value in (sizes | options).items() if name in known}
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     model = kind(kind.Config(tokenizer.vocab_size, d_model=16, **sizes, **ids)).eval()
-    return SequenceParsing(model, tokenizer, most_open=5)
+    return SequenceParser(model, tokenizer, most_open=5)
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def test_vectors_are_those_of_the_encoder_in_transformers(kind, tmp_path):
     model, tokenizer = write(tmp_path, kind)
     task = regard.load(tmp_path, device="cpu")
     # Marian's dimensions have another order in ours: sines and cosines side by side.
-    layout = layout_for(task.model)
+    layout = layout_for(task.module)
     given = [text for text in TEXTS if text]
     states = [their_states(model, tokenizer, text) for text in given]
     for options, wanted in (
@@ -101,7 +101,7 @@ def test_quantized_encoders_of_sources_give_nearly_the_same_vectors(kind, tmp_pa
 
 def test_gradients_reach_the_weights_of_the_model_itself(tmp_path):
     write(tmp_path, "bart")
-    model = regard.load(tmp_path, device="cpu").model
+    model = regard.load(tmp_path, device="cpu").module
     batch = Sequences.of([[0, 9, 8, 2], [0, 2]], model.config.pad)
     model.source_encoder().encode(batch).square().sum().backward()
     assert float(model.encoder[0].feed.inner.weight.grad.abs().sum()) > 0

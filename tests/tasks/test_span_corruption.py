@@ -56,7 +56,7 @@ def test_a_run_trains_and_its_folder_finds_spans(here):
     folder, result = regard.train("spans.toml", show="none")
     assert result.scores.keys() == {"loss"} and result.scores["loss"] > 0
     task = regard.load(folder)
-    assert isinstance(task, SpanCorruption) and isinstance(task.model, T5)
+    assert isinstance(task, SpanCorruption) and isinstance(task.module, T5)
     first = task.tokenizer.vocab_size - 1
     assert task.sentinels == list(range(first, first - 8, -1))
     source = "the old <extra_id_0> on a warm <extra_id_1>"
@@ -82,7 +82,7 @@ def test_validation_is_the_mean_loss_of_the_same_spans_each_time(here):
             source = batch.source.ids[row : row + 1, : batch.source.lengths[row]]
             target = batch.target.ids[row : row + 1, : batch.target.lengths[row]]
             with torch.no_grad():
-                model = task.model.eval()
+                model = task.module.eval()
                 hidden = model(Sequences.full(source), Sequences.full(target[:, :-1])).hidden
                 logits = model.head.logits(hidden)[0]
             total += float(F.cross_entropy(logits, target[0, 1:], reduction="sum"))

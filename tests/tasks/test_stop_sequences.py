@@ -20,8 +20,8 @@ from regard.decoding.generated_text import StopSequences
 from regard.errors import ConfigError
 from regard.models.gpt2 import GPT2
 from regard.models.transformer import Transformer
-from regard.tasks.language_modeling import LanguageModeling
-from regard.tasks.translation import Translation
+from regard.tasks.language_modeling import TextGenerator
+from regard.tasks.translation import Translator
 from regard.text import Tokenizer, train
 
 TEXT = "the cat sat on the mat. and the dog ran to the old house, by the sea!\n" * 6
@@ -35,12 +35,12 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def task(tokenizer) -> LanguageModeling:
+def task(tokenizer) -> TextGenerator:
     """Random weights, large enough that the texts differ."""
     torch.manual_seed(1)
     shape = {"d_model": 16, "heads": 2, "layers": 2, "max_length": 80}
     config = GPT2.Config(tokenizer.vocab_size, bos=1, eos=2, init_range=0.3, **shape)
-    return LanguageModeling(GPT2(config).eval(), tokenizer)
+    return TextGenerator(GPT2(config).eval(), tokenizer)
 
 
 def stops_in(texts: list[str]) -> list[list[str]]:
@@ -63,7 +63,7 @@ def cut(text: str, stops: list[str]) -> str:
     return text[: min(ends[0] - len(one) for one in stops if text[: ends[0]].endswith(one))]
 
 
-def continuations(task: LanguageModeling, options: dict) -> list[list[str]]:
+def continuations(task: TextGenerator, options: dict) -> list[list[str]]:
     found = task.spelled(PROMPTS, task.hypotheses(PROMPTS, max_tokens=30, **options))
     return [
         [text[len(prompt) :] for text in texts]
@@ -82,7 +82,7 @@ def test_a_text_is_the_one_without_a_stop_cut_before_it(task, options):
 
 def test_texts_and_tokens_are_those_of_transformers(task, tokenizer):
     transformers = pytest.importorskip("transformers")
-    config, weights = to_published(task.model)
+    config, weights = to_published(task.module)
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).eval()
     theirs.load_state_dict(weights, strict=False)
     fast = transformers.PreTrainedTokenizerFast(
@@ -124,8 +124,8 @@ def test_streamed_parts_never_show_a_stop(task, options):
 
 
 def test_nothing_is_generated_after_a_stop(task, monkeypatch):
-    steps, step = [], task.model.step
-    monkeypatch.setattr(task.model, "step", lambda *args: steps.append(1) or step(*args))
+    steps, step = [], task.module.step
+    monkeypatch.setattr(task.module, "step", lambda *args: steps.append(1) or step(*args))
     first = task.hypotheses(PROMPTS[:1], max_tokens=30, stop=" ")[0][0]
     assert first.finished and len(first.tokens) < 20
     assert len(steps) <= len(first.tokens) + 1  # and one that reads the prompt
@@ -150,7 +150,7 @@ def test_wrong_stops_are_errors(task, tokenizer):
     size = tokenizer.vocab_size
     config = Transformer.Config(size, d_model=16, heads=2, encoder_layers=1, d_ff=16)
     with pytest.raises(ConfigError, match="`stop` is an option of `generate` of language"):
-        Translation(Transformer(config).eval(), tokenizer).translate(["the cat"], stop="a")
+        Translator(Transformer(config).eval(), tokenizer).translate(["the cat"], stop="a")
     method = Greedy(ends=(StopSequences(tokenizer, ("a",)),))
     with pytest.raises(ConfigError, match="cannot be stored"):
         save(method, "generation_config.json")

@@ -98,7 +98,7 @@ def test_the_loss_equals_that_of_transformers(folder, tmp_path):
     file.write_text("".join(lines))
     task = started(folder, file, **{"data.entities": "false"}).task
     batch = next(task.train_batches())
-    task.model.eval()
+    task.module.eval()
     loss, count = task.losses(batch)[0]["loss"]
     encoded = tokenizer([SENTENCES[1]], is_split_into_words=True, return_tensors="pt")
     word_ids = encoded.word_ids(0)

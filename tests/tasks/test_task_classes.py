@@ -7,7 +7,7 @@ import pytest
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedder import EmbedsTexts
 from regard.tasks.encoding import EncoderTask
-from regard.tasks.verbs import METHODS, TaskVerbs
+from regard.tasks.task import METHODS, Task
 
 OF_ALL = ("predict", "settings", "over_limit", "notes", "published", "attention_inputs")
 TRAINED = (
@@ -22,13 +22,13 @@ def levels(kind: type) -> list[type]:
     """The classes of regard.tasks that a task inherits from, itself included; not what all tasks
     have, nor the methods that make vectors of what its `text_encoder` gives."""
     own = [one for one in kind.__mro__ if one.__module__.startswith("regard.tasks.")]
-    return [one for one in own if one not in (TaskVerbs, EmbedsTexts)]
+    return [one for one in own if one not in (Task, EmbedsTexts)]
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_class_has_at_most_two_levels_and_a_task_with_another_head_one_more(name):
     kind = task_class(name)
-    assert kind.name == name and issubclass(kind, TaskVerbs)
+    assert kind.name == name and issubclass(kind, Task)
     own = levels(kind)
     inherits_task = own[1:2] and own[1] in map(task_class, TASKS)
     assert len(own) <= (3 if inherits_task and not kind.decodes else 2), own
@@ -40,7 +40,7 @@ def test_a_task_has_the_methods_of_its_kind(name):
     kind = task_class(name)
     wanted = [*OF_ALL, *(DECODING if kind.decodes else ON_ENCODERS)]
     if kind.Recipe is not None:
-        evaluated = kind.decodes or "evaluate" in kind.verbs
+        evaluated = kind.decodes or "evaluate" in kind.commands
         wanted += [one for one in TRAINED if evaluated or one != "evaluate"]
         own = [one for one in levels(kind) if one is not EncoderTask]
         if kind.losses is EncoderTask.losses:

@@ -9,15 +9,14 @@ import pytest
 
 import regard
 from regard.data.token_arrays import encode
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, NotSupportedError
 from regard.experiments import runs
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.summarization import Summarization
+from regard.tasks.summarization import Summarizer
 from regard.tasks.text_to_text import TextToText
-from regard.tasks.translation import Translation
-from regard.tasks.verbs import NoSuchVerb
+from regard.tasks.translation import Translator
 from regard.text import train
 from regard.text.languages import language_tokens
 from regard.text.templates import Template
@@ -35,7 +34,7 @@ def test_a_prefix_stands_before_each_source_and_is_stored(tmp_path):
     tokenizer = train("words", ["summarize:", *TEXTS], 40)
     model = model_of(tokenizer)
     plain = TextToText(model, tokenizer)
-    task = Summarization(model, tokenizer, source_prefix="summarize: ")
+    task = Summarizer(model, tokenizer, source_prefix="summarize: ")
     with_prefix = [f"summarize: {text}" for text in TEXTS]
     wanted = plain.hypotheses(with_prefix, max_tokens=5)
     assert task.hypotheses(TEXTS, max_tokens=5) == wanted
@@ -64,11 +63,11 @@ def test_training_reads_the_prefix():
 
 def test_a_published_folder_without_a_task_is_opened_by_its_type(tmp_path):
     tokenizer = train("words", TEXTS, 40)
-    runs.save(Translation(model_of(tokenizer, pad=0, bos=0, eos=2), tokenizer), tmp_path)
+    runs.save(Translator(model_of(tokenizer, pad=0, bos=0, eos=2), tokenizer), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     about = config.pop("regard")
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert isinstance(regard.load(tmp_path), Translation)
+    assert isinstance(regard.load(tmp_path), Translator)
     for name in ("summarization", "text-to-text", "translation"):
         about = {"version": about["version"], "task": name}
         (tmp_path / "config.json").write_text(json.dumps({**config, "regard": about}))
@@ -78,11 +77,11 @@ def test_a_published_folder_without_a_task_is_opened_by_its_type(tmp_path):
 def test_each_task_names_its_verb():
     tokenizer = train("words", TEXTS, 40)
     model = model_of(tokenizer)
-    for kind, verb in ((Translation, "translate"), (Summarization, "summarize")):
+    for kind, verb in ((Translator, "translate"), (Summarizer, "summarize")):
         task = kind(model, tokenizer)
         assert getattr(task, verb)("a cat", max_tokens=3) == task.predict("a cat", max_tokens=3)
-    with pytest.raises(NoSuchVerb, match="summarizes a text"):
-        Translation(model, tokenizer).summarize("a cat")
+    with pytest.raises(NotSupportedError, match="summarizes a text"):
+        Translator(model, tokenizer).summarize("a cat")
 
 
 # ---- languages -----------------------------------------------------------------------------------
@@ -132,7 +131,7 @@ def test_tokens_of_languages_stand_where_each_family_has_them(kind):
 @pytest.mark.parametrize("kind", sorted(LANGUAGES.keys() - {"mbart"}))
 def test_targets_begin_with_the_language_that_is_asked_for(kind, tmp_path):
     tokenizer = multilingual(kind)
-    task = Translation(model_of(tokenizer), tokenizer)
+    task = Translator(model_of(tokenizer), tokenizer)
     with pytest.raises(ConfigError, match="Give `target_language`, one of: de"):
         task.translate(TEXTS, max_tokens=4)
     with pytest.raises(ConfigError, match="does not have that language. It has: de"):
@@ -144,14 +143,14 @@ def test_targets_begin_with_the_language_that_is_asked_for(kind, tmp_path):
         assert found == task.hypotheses(texts, max_tokens=4)
     else:
         assert all(one[0].tokens[0] == token for one in found)
-    stored = Translation(task.model, tokenizer, target_language=NAMES[kind])
+    stored = Translator(task.module, tokenizer, target_language=NAMES[kind])
     runs.save(stored, tmp_path)
     assert regard.load(tmp_path).hypotheses(TEXTS, max_tokens=4) == found
 
 
 def test_languages_of_a_model_without_any_are_an_error():
     tokenizer = train("words", TEXTS, 40)
-    task = Translation(model_of(tokenizer), tokenizer)
+    task = Translator(model_of(tokenizer), tokenizer)
     with pytest.raises(ConfigError, match="no tokens of languages. Leave it out"):
         task.translate(TEXTS, target_language="de")
     tokenizer = multilingual("mbart")
@@ -180,10 +179,10 @@ def test_a_text_that_the_limit_ends_is_captured_as_far_as_it_was_read(kind):
     if kind == "conv":
         layers = dict(encoder=((3, 8),), decoder=((3, 8),))
         config = ConvSeq2SeqConfig(tokenizer.vocab_size, 8, **layers, max_length=6)
-        task = Translation(ConvSeq2Seq(config).eval(), tokenizer)
+        task = Translator(ConvSeq2Seq(config).eval(), tokenizer)
     else:
-        task = Translation(model_of(tokenizer, positions=kind, max_length=6), tokenizer)
-    never_ends = dict(suppress_tokens=[task.model.config.eos])
+        task = Translator(model_of(tokenizer, positions=kind, max_length=6), tokenizer)
+    never_ends = dict(suppress_tokens=[task.module.config.eos])
     with regard.look(task) as attention:
         ((found,),) = task.hypotheses(TEXTS[1:2], **never_ends)
     assert len(found.tokens) == 6 and not found.finished
@@ -204,7 +203,7 @@ def test_a_text_that_reaches_the_limit_of_the_model_stops_with_a_warning():
         model_of(tokenizer, max_length=12),
         DecoderOnly(DecoderOnlyConfig(tokenizer.vocab_size, "gpt2", gpt2)).eval(),
     ):
-        task = Translation(model, tokenizer)
+        task = Translator(model, tokenizer)
         with pytest.warns(UserWarning, match="2 of 2 texts stop at this model's limit of 12 token"):
             found = task.hypotheses(TEXTS[:2], min_tokens=50)
         assert [len(ranked[0].tokens) for ranked in found] == [12, 12]

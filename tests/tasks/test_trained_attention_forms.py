@@ -113,14 +113,14 @@ def test_loading_and_saving_changes_nothing(run, tmp_path):
     task = regard.load(run)
     save(task, tmp_path / "copy")
     again = regard.load(tmp_path / "copy")
-    assert again.model.config == task.model.config
+    assert again.module.config == task.module.config
     assert again.generate(TEXTS) == task.generate(TEXTS)
 
 
 @pytest.mark.parametrize("method", [Greedy(max_tokens=5), Beam(size=3, max_tokens=5), Sampling()])
 def test_attention_is_captured_during_a_search_and_changes_nothing(run, method):
     task = regard.load(run)
-    model, source = task.model, Sequences.of([[5, 6, 7, 2], [8, 2]], pad=0)
+    model, source = task.module, Sequences.of([[5, 6, 7, 2], [8, 2]], pad=0)
     expected = method.run(generator(model), source)
     with regard.look(task) as seen:
         found = method.run(generator(model), source)
@@ -149,7 +149,7 @@ def test_a_hard_choice_of_a_search_is_that_of_the_full_pass(data):
     out = data / "hard-again"
     runs.train(recipe(data, "hard-drawn"), out=out, show="none")
     task = regard.load(out)
-    model = task.model
+    model = task.module
     source, target = Sequences.of([[5, 6, 7, 2], [8, 2]], 0), torch.tensor([[1, 5, 6], [1, 7, 9]])
     with torch.no_grad():
         whole = model.head.logits(model(source, Sequences.full(target)).hidden)

@@ -337,8 +337,8 @@ def test_pretraining_on_texts_in_memory_equals_that_on_files(task, tmp_path, mon
     first = runs[0]
     for run in runs[1:]:
         assert run.scores == first.scores
-        for name, tensor in run.model.model.state_dict().items():
-            assert torch.equal(tensor, first.model.model.state_dict()[name]), name
+        for name, tensor in run.model.module.state_dict().items():
+            assert torch.equal(tensor, first.model.module.state_dict()[name]), name
     again = regard.train(
         first.folder / "recipe.toml", ["training.updates=5"], out="again", show="none"
     )

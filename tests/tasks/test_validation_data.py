@@ -54,5 +54,5 @@ def test_equal_weights_have_equal_scores_whatever_the_seed(kind, tmp_path, monke
         tasks.append(runs.plan(runs.read_recipe(tmp_path / "one.toml")).task)
     first, second = tasks
     assert first.validate() != second.validate()
-    second.model.load_state_dict(first.model.state_dict())
+    second.module.load_state_dict(first.module.state_dict())
     assert first.validate() == pytest.approx(second.validate(), rel=1e-6)

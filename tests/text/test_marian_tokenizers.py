@@ -130,10 +130,10 @@ def test_a_folder_with_two_vocabularies_translates_and_is_written_as_it_was(tied
         tmp_path / "opus", target_vocab_file=str(tmp_path / "opus" / TARGET_VOCAB)
     )
     task = regard.load(tmp_path / "opus", device="cpu")
-    config = task.model.config
+    config = task.module.config
     assert config.source_vocab_size == model.config.vocab_size
     assert config.vocab_size == model.config.decoder_vocab_size != config.source_vocab_size
-    assert (task.model.head.weight is task.model.embedding.weight) == tied
+    assert (task.module.head.weight is task.module.embedding.weight) == tied
     texts = [f"{code} {text}" for text in ENGLISH for code in CODES]
     rows = theirs(texts, return_tensors="pt", padding=True)
     wanted = model.generate(**rows).tolist()

@@ -29,7 +29,7 @@ from regard.training.distributed.processes import processes
 from regard.training.distributed.sharded_model import WholeModel
 from regard.training.distributed.torchrun import connected
 from regard.training.optimizers import trained
-from regard.training.task import Task
+from regard.training.task import Trainable
 
 KILLED = 40  # the batch in which a process dies: after 22 updates, of which 20 are saved
 STOP = 17  # the update after which runs are stopped by a signal
@@ -40,12 +40,12 @@ class Exact(Toy):
 
     def __init__(self):
         super().__init__(dropout=0.0)
-        self.model.scale = nn.Parameter(torch.ones(()))
-        self.model.double()
+        self.module.scale = nn.Parameter(torch.ones(()))
+        self.module.double()
 
     def losses(self, batch, carry):
-        logits, cells = self.model(batch.tokens, None if batch.fresh else carry)
-        flat = self.model.scale * logits.flatten(0, 1)  # (B, T, V) -> (B T, V)
+        logits, cells = self.module(batch.tokens, None if batch.fresh else carry)
+        flat = self.module.scale * logits.flatten(0, 1)  # (B, T, V) -> (B T, V)
         loss = nn.functional.cross_entropy(flat, batch.targets.flatten(), reduction="sum")
         return {"loss": (loss, batch.count)}, cells.detach()
 
@@ -142,27 +142,27 @@ log_every = 1
 """
 
 
-class Tiny(Task):
+class Tiny(Trainable):
     """A tiny model of the registry, and the loss of a batch of four rows."""
 
     def __init__(self, registry, kind, case):
         model, self.registry = registry.build(case), registry
         if kind == "encoder":
             model = EncoderWithHeads(model, {"classes": model.new_head("classes", 3)}).eval()
-        self.kind, self.model = kind, model
+        self.kind, self.module = kind, model
 
     def batch(self):
         registry = self.registry
         source = registry.source_of(registry.ids(4, 5, seed=2), torch.tensor([5, 1, 3, 4]))
         target = registry.ids(4, 8)
         if self.kind == "encoder":
-            return registry.read_by(self.model.encoder, source)
+            return registry.read_by(self.module.encoder, source)
         if self.kind == "translator":
             return PairBatch(source, Sequences.full(target))
         return StreamBatch(target[:, :-1], target[:, 1:], fresh=True)
 
     def losses(self, batch, carry):
-        model = self.model
+        model = self.module
         if self.kind == "encoder":
             scores = model.scores("classes", batch)
             return {"loss": (scores.float().square().sum(), len(scores))}, None

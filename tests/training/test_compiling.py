@@ -22,7 +22,7 @@ from regard.models.transformer import TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import CheckpointOptions, TrainingOptions, compiling, resume, train
 from regard.training.activation_checkpointing import blocks_of
-from regard.training.task import Task
+from regard.training.task import Trainable
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 from test_registry import build, ids, reads_source, source  # noqa: E402
@@ -101,14 +101,14 @@ def test_capture_and_head_gating_use_the_plain_blocks(anywhere):
 SMALL = dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1)
 
 
-class Translating(Task):
+class Translating(Trainable):
     """Batches of one text, which is the same in every epoch; dropout is not."""
 
     goal = ("loss", "min")
 
     def __init__(self):
         torch.manual_seed(1)
-        self.model = PreNormTransformer(TransformerConfig(31, **SMALL))
+        self.module = PreNormTransformer(TransformerConfig(31, **SMALL))
 
     def train_batches(self):
         return EpochSampler(self)
@@ -124,8 +124,8 @@ class Translating(Task):
 
     def losses(self, batch, carry):
         target = Sequences.full(batch.target.ids[:, :-1])
-        hidden = self.model(batch.source, target).hidden.flatten(0, 1)
-        return {"loss": self.model.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
+        hidden = self.module(batch.source, target).hidden.flatten(0, 1)
+        return {"loss": self.module.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
 
     def validate(self):
         return {}
@@ -135,14 +135,14 @@ def trained(folder, updates, begin=train, **changes):
     chosen = TrainingOptions(updates=updates, log_every=1, **changes)
     task = Translating()
     begin(task, chosen, folder, show="none")
-    return task.model.state_dict()
+    return task.module.state_dict()
 
 
 def test_a_run_with_compiled_blocks_resumes_in_every_bit(anywhere, tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "BACKEND", "eager")
     kept = CheckpointOptions(every=2, seconds=0, keep=9)
     whole = trained(tmp_path / "a", 4, compile=True, checkpoints=kept)
-    assert whole.keys() == Translating().model.state_dict().keys()
+    assert whole.keys() == Translating().module.state_dict().keys()
     assert not any("_orig_mod" in name for name in whole)
     for path in (tmp_path / "a" / "checkpoints").iterdir():
         if path.name > "step-000002":

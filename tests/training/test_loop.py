@@ -24,7 +24,7 @@ from regard.training import (
     average,
     train,
 )
-from regard.training.task import Task
+from regard.training.task import Trainable
 
 
 def events(folder) -> list[dict]:
@@ -34,14 +34,14 @@ def events(folder) -> list[dict]:
 # ---- what an update is ------------------------------------------------------------------------
 
 
-class Ragged(Task):
+class Ragged(Trainable):
     """Rows of very different lengths, handed out `rows` at a time; two losses of unlike counts."""
 
     goal = ("none", "min")
 
     def __init__(self, rows: int):
         torch.manual_seed(0)
-        self.model = torch.nn.Sequential(torch.nn.Embedding(V, D), torch.nn.Linear(D, V))
+        self.module = torch.nn.Sequential(torch.nn.Embedding(V, D), torch.nn.Linear(D, V))
         lists = [[i % V] * (1 + i * i % 9) for i in range(1, 25)]
         self.parts = [Sequences.of(lists[i : i + rows], 0) for i in range(0, 24, rows)]
 
@@ -58,7 +58,7 @@ class Ragged(Task):
         return {"words": int(batch.target.lengths.sum()), "rows": len(batch)}
 
     def losses(self, batch, carry):
-        logits = self.model(batch.source.ids)
+        logits = self.module(batch.source.ids)
         keep = batch.target.keep
         words = torch.nn.functional.cross_entropy(
             logits[keep], batch.target.ids[keep], reduction="sum"
@@ -84,17 +84,17 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
             tmp_path / f"{size}",
             show="none",
         )
-        results.append(task.model.state_dict())
+        results.append(task.module.state_dict())
     for name in results[0]:
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-5, atol=1e-6)
 
 
 def moved(task, folder) -> torch.Tensor:
     """How far an epoch of small steps takes the weights."""
-    before = torch.cat([p.detach().flatten().clone() for p in task.model.parameters()])
+    before = torch.cat([p.detach().flatten().clone() for p in task.module.parameters()])
     small = OptimizerOptions("sgd", 1e-4, clip=1e9)
     train(task, TrainingOptions(epochs=1, optimizer=small), folder, show="none")
-    return torch.cat([p.detach().flatten() for p in task.model.parameters()]) - before
+    return torch.cat([p.detach().flatten() for p in task.module.parameters()]) - before
 
 
 def test_losses_divided_by_the_usual_count_weigh_every_item_equally(tmp_path):
@@ -196,7 +196,7 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
     for name, value in published.items():
         expected = sum(one[name].astype(np.float64) for one in loaded) / 3
         np.testing.assert_array_equal(value, expected.astype(np.float32))
-        assert torch.equal(task.model.state_dict()[name], torch.from_numpy(value))
+        assert torch.equal(task.module.state_dict()[name], torch.from_numpy(value))
     with pytest.raises(CheckpointError, match="at least one"):
         average([])
 
@@ -215,7 +215,7 @@ def test_weights_stay_float32_in_every_precision(tmp_path, precision):
     task, judge = Toy(dropout=0.0), Toy(dropout=0.0)
     train(task, options(precision=precision), tmp_path / "a", show="none")
     train(judge, options(), tmp_path / "b", show="none")
-    assert {p.dtype for p in task.model.parameters()} == {torch.float32}
+    assert {p.dtype for p in task.module.parameters()} == {torch.float32}
     first, second = (events(tmp_path / name)[0]["train/loss"] for name in "ab")
     assert first == pytest.approx(second, rel=0.02)
 
@@ -226,7 +226,7 @@ def test_automatic_precision_that_chooses_float32_gives_the_same_bits(tmp_path, 
     first, second = Toy(), Toy()
     train(first, options(precision="auto"), tmp_path / "a", show="none")
     train(second, options(), tmp_path / "b", show="none")
-    states = first.model.state_dict().values(), second.model.state_dict().values()
+    states = first.module.state_dict().values(), second.module.state_dict().values()
     assert all(map(torch.equal, *states))
 
 
@@ -243,9 +243,9 @@ class Poisoned(Toy):
     def losses(self, batch, carry):
         losses, carry = super().losses(batch, carry)
         loss, count = losses["loss"]
-        self.calls["losses"] += self.model.training
+        self.calls["losses"] += self.module.training
         if self.calls["losses"] == 19:
-            self.before = {k: v.clone() for k, v in self.model.state_dict().items()}
+            self.before = {k: v.clone() for k, v in self.module.state_dict().items()}
             loss = loss * self.value
         return {"loss": (loss, count)}, carry
 
@@ -258,7 +258,7 @@ def test_a_loss_that_is_not_finite_raises_an_error_before_the_update(tmp_path, v
     message = str(stopped.value)
     assert f"update 11: the loss `loss` is {value} at batch 5 of epoch 3" in message
     assert f"{tmp_path / 'checkpoints' / 'step-000010'}" in message
-    now = task.model.state_dict()
+    now = task.module.state_dict()
     assert all(torch.equal(value, now[name]) for name, value in task.before.items())
     assert [e["update"] for e in events(tmp_path)] == [4, 6, 8]
 

@@ -21,7 +21,7 @@ from regard.training import TrainingOptions, train, utilization
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.flops import count, stored_by, twin
 from regard.training.progress import Status
-from regard.training.task import Task
+from regard.training.task import Trainable
 from regard.training.utilization import Utilization, published_rate, rate_of
 
 WORDS, ROWS, LENGTH, WIDTH, LAYERS = 31, 3, 17, 24, 3
@@ -112,20 +112,20 @@ def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
 # ---- the share of the device's rate
 
 
-class Translating(Task):
+class Translating(Trainable):
     """A task as the loop knows it, which counts the words of its batch."""
 
     def __init__(self):
-        self.model = MODELS["transformer"]()
+        self.module = MODELS["transformer"]()
 
     def counts(self, batch):
         return {"loss": batch.count}
 
     def losses(self, batch, carry):
-        batch = batch.to(self.model.head.weight.device)
+        batch = batch.to(self.module.head.weight.device)
         target = Sequences.full(batch.target.ids[:, :-1])
-        hidden = self.model(batch.source, target).hidden.flatten(0, 1)
-        return {"loss": self.model.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
+        hidden = self.module(batch.source, target).hidden.flatten(0, 1)
+        return {"loss": self.module.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
 
 
 def test_mfu_is_flops_per_second_over_the_rate(monkeypatch):
@@ -137,7 +137,7 @@ def test_mfu_is_flops_per_second_over_the_rate(monkeypatch):
     state = torch.get_rng_state()
     work.add([batch, batch])
     share = work.share(work.tokens, 0.5)
-    task.model = twin(task.model, "meta")
+    task.module = twin(task.module, "meta")
     filled = int(texts().lengths.sum()) / (ROWS * LENGTH)
     assert filled < 1 and work.tokens == 4 * filled * ROWS * LENGTH
     assert share == pytest.approx(2 * filled * count(task, batch)[1] / 0.5 / 1e9)

@@ -25,7 +25,7 @@ from regard.training.optimizers import gradients as gradients_of
 
 def test_only_matrices_that_are_not_embeddings_decay():
     """The tied output is an embedding too."""
-    model = Toy().model
+    model = Toy().module
     assert sorted(decayed(model)) == [f"lstm.weight_{w}_l{i}" for w in ("hh", "ih") for i in (0, 1)]
     assert "embedding.weight" in undecayed(model)
     assert "norm.weight" in undecayed(model)
@@ -58,7 +58,7 @@ def numpy_update(name, weight, grads, o):
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_three_updates_equal_the_published_rule(name):
-    model = Toy().model
+    model = Toy().module
     options = OptimizerOptions(name, 0.01, weight_decay=0.1, momentum=0.9 if name == "sgd" else 0)
     chosen = dict(model.named_parameters())["lstm.weight_ih_l0"]
     start, seen = chosen.detach().double().numpy().copy(), []
@@ -77,7 +77,7 @@ def test_three_updates_equal_the_published_rule(name):
 def test_clipping_equals_torch(limit, name, kernels, request):
     if not kernels:
         request.getfixturevalue("no_kernels")
-    model, theirs = Toy().model, Toy().model
+    model, theirs = Toy().module, Toy().module
     theirs.load_state_dict(model.state_dict())
     options = OptimizerOptions(name, 0.01, weight_decay=0.1)
     mine, other = optimizer(model, options), torch_s(theirs, options)
@@ -106,7 +106,7 @@ def torch_s(model, o):
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_low_precision_copies_follow_their_weights(name):
     """Torch's fused updates leave no trace in a parameter's version: they would be missed."""
-    model = Toy().model
+    model = Toy().module
     rule = optimizer(model, OptimizerOptions(name, 0.1))
     weight = dict(model.named_parameters())["lstm.weight_ih_l0"]
     with weight_copies(WeightCopies()):
@@ -120,7 +120,7 @@ def test_low_precision_copies_follow_their_weights(name):
 
 def test_the_state_of_adam_has_the_names_of_torch():
     """A checkpoint of torch's optimizer goes on in ours, and the other way round."""
-    model, theirs = Toy().model, Toy().model
+    model, theirs = Toy().module, Toy().module
     theirs.load_state_dict(model.state_dict())
     options = OptimizerOptions("adamw", 0.01)
     mine, other = optimizer(model, options), torch_s(theirs, options)
@@ -136,7 +136,7 @@ def test_the_state_of_adam_has_the_names_of_torch():
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_the_optimizer_state_is_restored_by_name(name):
     options = OptimizerOptions(name, 0.01, weight_decay=0.1, momentum=0.9)
-    model, other = Toy().model, Toy(seed=2).model
+    model, other = Toy().module, Toy(seed=2).module
     first, second = optimizer(model, options), optimizer(other, options)
     gradients(model, 0)
     first.step()
@@ -151,6 +151,6 @@ def test_the_optimizer_state_is_restored_by_name(name):
 
 def test_a_model_without_trainable_parameters_is_an_error():
     with pytest.raises(ConfigError, match="no parameter to train"):
-        optimizer(Toy().model.requires_grad_(False), OptimizerOptions())
+        optimizer(Toy().module.requires_grad_(False), OptimizerOptions())
     with pytest.raises(ConfigError, match="must be adam, adamw or sgd, but is 'lion'"):
-        optimizer(Toy().model, OptimizerOptions("lion"))
+        optimizer(Toy().module, OptimizerOptions("lion"))

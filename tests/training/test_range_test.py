@@ -12,7 +12,7 @@ from toy import Toy, options
 
 from regard.errors import ConfigError
 from regard.progress import Silent
-from regard.training import OptimizerOptions, ScheduleOptions, Task, train
+from regard.training import OptimizerOptions, ScheduleOptions, Trainable, train
 from regard.training.metrics_log import read_events
 from regard.training.range_test import RangeTest, range_test, smoothed
 
@@ -40,14 +40,14 @@ def test_the_losses_are_those_of_a_training_with_these_rates(tmp_path, monkeypat
     assert found.rates == tuple(event["lr"] for event in events)
 
 
-class Line(Task):
+class Line(Trainable):
     """The mean square of one number, 3 at the start."""
 
     goal = ("loss", "min")
 
     def __init__(self):
-        self.model = nn.Linear(1, 1, bias=False)
-        nn.init.constant_(self.model.weight, 3.0)
+        self.module = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(self.module.weight, 3.0)
 
     def train_batches(self):
         from regard.data import EpochSampler
@@ -64,7 +64,7 @@ class Line(Task):
         return {"loss": len(batch)}
 
     def losses(self, batch, carry):
-        return {"loss": (self.model(batch).square().sum(), len(batch))}, carry
+        return {"loss": (self.module(batch).square().sum(), len(batch))}, carry
 
     def validate(self):
         return {}

@@ -225,7 +225,7 @@ def halfway(tmp_path):
 
     class Late(Sleepy):
         def losses(self, batch, carry):
-            if self.model.training and self.batches_seen == 38:
+            if self.module.training and self.batches_seen == 38:
                 self.rest()
             return super().losses(batch, carry)
 
@@ -288,7 +288,7 @@ def test_every_changed_option_is_named(tmp_path):
 
 def test_another_model_is_an_error(halfway):
     task = Toy()
-    task.model.head = torch.nn.Linear(8, 14)
+    task.module.head = torch.nn.Linear(8, 14)
     with pytest.raises(CheckpointError, match=r"head\.bias must be \(14,\), but is \(13,\)"):
         resume(task, options(), halfway, show="none")
 

@@ -28,7 +28,7 @@ class Naive:
         self.task, self.rate, self.clip = Toy(dropout=0.0), rate, clip
         self.every, self.interval = every, interval
         self.batches, self.carry = self.task.train_batches(), None
-        self.weights = list(self.task.model.parameters())
+        self.weights = list(self.task.module.parameters())
         self.logs: list[float] = []
         self.sums: list[torch.Tensor] | None = None
         self.count, self.begun_at, self.best = 0, None, (float("inf"), None)
@@ -105,7 +105,7 @@ def test_the_training_goes_on_with_the_raw_weights_and_the_mean_is_published(com
     checkpoint = sorted((folder / "checkpoints").iterdir())[-1]
     raw = read_tensors(checkpoint / "weights.safetensors")
     mean = read_tensors(checkpoint / "averaged.safetensors")
-    names = [name for name, _ in naive.task.model.named_parameters()]
+    names = [name for name, _ in naive.task.module.named_parameters()]
     for name, weight, expected in zip(names, naive.weights, naive.mean(), strict=True):
         torch.testing.assert_close(raw[name], weight.detach(), atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(mean[name], expected, atol=1e-5, rtol=1e-4)
@@ -116,18 +116,18 @@ def test_the_training_goes_on_with_the_raw_weights_and_the_mean_is_published(com
     for name, expected in zip(names, naive.best[1], strict=True):
         torch.testing.assert_close(published[name], expected, atol=1e-5, rtol=1e-4)
     again = Toy(dropout=0.0)
-    again.model.load_state_dict(published, strict=False)  # the tied output is stored once
+    again.module.load_state_dict(published, strict=False)  # the tied output is stored once
     with torch.no_grad():
         assert again.validate()["loss"] == pytest.approx(best, abs=1e-6)
 
 
 def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path):
     task, seen = Toy(dropout=0.0), []
-    first = copy.deepcopy(list(task.model.parameters()))
+    first = copy.deepcopy(list(task.module.parameters()))
 
     class Keep(Callback):
         def on_update(self, update):
-            seen.append([w.detach().double().clone() for w in task.model.parameters()])
+            seen.append([w.detach().double().clone() for w in task.module.parameters()])
 
     chosen = options(
         updates=9, accumulate=1, checkpoints=CheckpointOptions(every=9, seconds=0),
@@ -137,7 +137,7 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
     train(task, chosen, tmp_path / "run", show="none", callbacks=[Keep()])
     published = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
     assert len(first) == len(seen[0])
-    for n, (name, _) in enumerate(task.model.named_parameters()):
+    for n, (name, _) in enumerate(task.module.named_parameters()):
         expected = torch.stack([one[n] for one in seen[3:]]).mean(0)
         torch.testing.assert_close(published[name].double(), expected, atol=1e-6, rtol=1e-5)
 

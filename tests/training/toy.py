@@ -32,7 +32,7 @@ from regard.training import (
     resume,
 )
 from regard.training.optimizers import optimizer
-from regard.training.task import Task
+from regard.training.task import Trainable
 
 V, D, B, T = 13, 8, 4, 5  # vocabulary, width, rows, window
 
@@ -74,12 +74,12 @@ class Windows:
         return {"windows": self.windows}
 
 
-class Toy(Task):
+class Toy(Trainable):
     goal = ("loss", "min")
 
     def __init__(self, seed: int = 1, dropout: float = 0.3, tick=lambda: None):
         torch.manual_seed(seed)
-        self.model = Model(dropout)
+        self.module = Model(dropout)
         self.tick, self.data = tick, Windows()
 
     def train_batches(self):
@@ -90,7 +90,7 @@ class Toy(Task):
 
     def losses(self, batch, carry):
         self.tick()
-        logits, cells = self.model(batch.tokens, None if batch.fresh else carry)
+        logits, cells = self.module(batch.tokens, None if batch.fresh else carry)
         flat = logits.reshape(-1, V).float()  # (B, T, V) -> (B T, V)
         loss = nn.functional.cross_entropy(flat, batch.targets.reshape(-1), reduction="sum")
         return {"loss": (loss, batch.count)}, cells.detach()
@@ -198,7 +198,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     os.fsync = lambda file: None  # a kill is no power cut: what was written stays written
     optimizer(
-        Toy().model, OptimizerOptions()
+        Toy().module, OptimizerOptions()
     )  # what torch imports late, it imports before the fork
     for kind in KINDS:  # in one process: its imports take longer than the trainings
         kill_and_resume(kind, int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3], kind))

@@ -11,7 +11,7 @@ import torch
 from regard.errors import ConfigError
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.translation import Translation
+from regard.tasks.translation import Translator
 from regard.text import train
 from regard.visual import AlignedToken, Alignment, alignment_of
 from regard.visual.attention_record import look
@@ -29,7 +29,7 @@ def translator(**form):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2.0)
-    return Translation(model, tokenizer.with_eos_template())
+    return Translator(model, tokenizer.with_eos_template())
 
 
 def shapes(picture, kind, color=None):
@@ -104,4 +104,4 @@ def test_models_without_one_attention_to_the_source_raise_an_error():
     sizes = dict(d_model=8, d_ff=8, heads=2, encoder_layers=2, decoder_layers=2)
     other = Transformer(TransformerConfig(task.tokenizer.vocab_size, **sizes)).eval()
     with pytest.raises(ConfigError, match="this one has 2"):
-        alignment_of(Translation(other, task.tokenizer), TEXT, max_tokens=3)
+        alignment_of(Translator(other, task.tokenizer), TEXT, max_tokens=3)

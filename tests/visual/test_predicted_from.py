@@ -8,7 +8,7 @@ import torch
 import regard
 from regard.errors import ConfigError
 from regard.models.xlnet import Xlnet, XlnetConfig
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import TextGenerator
 from regard.text import train
 from regard.visual import prediction_contexts
 
@@ -37,7 +37,7 @@ def test_both_streams_are_recorded_with_their_tokens():
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     torch.manual_seed(0)
     model = Xlnet(XlnetConfig(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=2, **ids))
-    task = LanguageModeling(model.eval(), tokenizer)
+    task = TextGenerator(model.eval(), tokenizer)
     with regard.look(task) as attention:
         task.generate("the cat sat", max_tokens=1)
     content, query = (attention.plot(kind, layer=2).panels[0] for kind in ("encoder", "query"))

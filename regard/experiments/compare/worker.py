@@ -26,7 +26,7 @@ from regard.experiments.runs import load, resume, train
 from regard.file_writing import locked, write_text
 from regard.progress import Show, clock
 from regard.schema import read_json
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.task import Task
 from regard.training import Result
 from regard.training.checkpointing import Facts, RunFolder
 from regard.training.metrics_log import read_events
@@ -93,7 +93,7 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Prog
     return outcome
 
 
-def _test_scores(task: TaskVerbs, recipe: Any, result: Result) -> list[dict[str, Any]]:
+def _test_scores(task: Task, recipe: Any, result: Result) -> list[dict[str, Any]]:
     """Those of the training; they are measured where it ended without them."""
     if result.test_scores:
         return [

@@ -176,11 +176,11 @@ def estimate(
     if measure:
         found = measured(recipe, sample, found)
     return Estimate(
-        model=_description(given.model, task.model),
+        model=_description(given.model, task.module),
         vocabulary=sample.vocabulary,
         batch=sample.how,
-        parameters=parameters_of(task.model),
-        memory=memory_of(task.model, options, found.activations),
+        parameters=parameters_of(task.module),
+        memory=memory_of(task.module, options, found.activations),
         items=task.items,
         count=items,
         flops=flops,
@@ -188,13 +188,13 @@ def estimate(
         updates=updates_of(options, sample.batches_per_epoch, items),
         seconds=found.seconds,
         measured=found.how,
-        published=published(task.model),
+        published=published(task.module),
         attention_flops=attention,
         devices=devices or 1,
         shards=None
         if devices is None
         else sharded_memory(
-            task.model, options, found.activations, len(sample.batches[0]), devices
+            task.module, options, found.activations, len(sample.batches[0]), devices
         ),
     )
 

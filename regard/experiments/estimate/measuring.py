@@ -13,7 +13,7 @@ import torch
 
 from regard.data.grouped_inputs import GroupBatch
 from regard.experiments.estimate.samples import TaskSample, first_rows
-from regard.training import Task
+from regard.training import Trainable
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.flops import bytes_of, stored_by, twin
 from regard.training.optimizers import optimizer
@@ -44,20 +44,20 @@ def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
     """
     options: TrainingOptions = recipe.training
     batch = sample.batches[0]
-    needed = 5 * bytes_of(sample.task.model)
+    needed = 5 * bytes_of(sample.task.module)
     if needed > free_memory():
         return replace(counted, how=f"nothing: {needed / 1e9:.1f} GB of memory would be needed")
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(recipe.seed)
     task = with_new_weights(sample.task)
-    task.model.train()
+    task.module.train()
     clock = Clock()
     seconds, rows = time_of_batch(
         lambda n: clock.time(lambda: _losses(task, first_rows(batch, n), options).backward()),
         len(batch),
     )
-    step = optimizer(task.model, options.optimizer).step
+    step = optimizer(task.module, options.optimizer).step
     step()  # allocates the tables
     whole = options.accumulate * seconds + clock.time(step).own
     threads = torch.get_num_threads()
@@ -73,12 +73,12 @@ def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
     return Measured(whole, activations_of(task, batch, options, max(rows, 2)), how)
 
 
-def with_new_weights(task: Task) -> Task:
+def with_new_weights(task: Trainable) -> Trainable:
     """The same task with a model with new weights on the CPU."""
     made = copy(task)
-    made.model = twin(task.model, "cpu")
+    made.module = twin(task.module, "cpu")
     if task.aux_lm is not None:
-        made.aux_lm = replace(task.aux_lm, head=made.model.encoder.head)
+        made.aux_lm = replace(task.aux_lm, head=made.module.encoder.head)
     return made
 
 
@@ -129,14 +129,14 @@ def time_of_batch(timed: Callable[[int], Seconds], most: int) -> tuple[float, in
     return taken.own + of_row * (most - rows), rows
 
 
-def activations_of(task: Task, batch: Any, options: TrainingOptions, rows: int) -> int:
+def activations_of(task: Trainable, batch: Any, options: TrainingOptions, rows: int) -> int:
     """Bytes of the activations of a batch, from those of its first `rows` and of half of them."""
 
     def kept(rows: int) -> int:
-        blocks = blocks_of(task.model) if options.activation_checkpointing else []
+        blocks = blocks_of(task.module) if options.activation_checkpointing else []
         kept_alone = replace(options, activation_checkpointing=False)
         return stored_by(
-            task.model, lambda: _losses(task, first_rows(batch, rows), kept_alone), blocks
+            task.module, lambda: _losses(task, first_rows(batch, rows), kept_alone), blocks
         )
 
     if len(batch) == 1:
@@ -146,8 +146,8 @@ def activations_of(task: Task, batch: Any, options: TrainingOptions, rows: int) 
     return second + (second - first) * (len(batch) - rows) // (rows - half)
 
 
-def _losses(task: Task, batch: Any, options: TrainingOptions) -> Any:
-    blocks = blocks_of(task.model) if options.activation_checkpointing else []
+def _losses(task: Trainable, batch: Any, options: TrainingOptions) -> Any:
+    blocks = blocks_of(task.module) if options.activation_checkpointing else []
     with casting(options.precision, torch.device("cpu")), activation_checkpointing(blocks):
         losses, _ = task.losses(batch, None)
     return sum(value for value, _ in losses.values())

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from regard.attention.pruning import HasModel
+from regard.attention.pruning import HasModule
 from regard.checkpoints.filling import on_meta
 from regard.checkpoints.hub import resolve
 from regard.data.bidirectional_streams import BidirectionalBatch
@@ -32,7 +32,7 @@ from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import device_of
 from regard.tasks.encoding import EncoderTask, headed
 from regard.text import Tokenizer
-from regard.training import Task
+from regard.training import Trainable
 from regard.training.flops import twin
 from regard.training.utilization import grids_of
 
@@ -47,7 +47,7 @@ ASSUMED_OUTPUTS = {  # of a new head
 MAX_BYTES = 64 << 20  # of data that is read for an estimate
 BATCHES = 4  # real batches that are counted
 
-HasModelT = TypeVar("HasModelT", bound=HasModel)
+HasModuleT = TypeVar("HasModuleT", bound=HasModule)
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class TaskSample:
     described in words.
     """
 
-    task: Task
+    task: Trainable
     batches: Sequence[Any]
     batches_per_epoch: int | None
     vocabulary: str
     how: str
 
 
-class HeadOnly(Task):
+class HeadOnly(Trainable):
     """Stands for a task whose data is missing: its passes through encoder and head cost the same.
 
     head: the kind of the head; "" for a task without one.
@@ -132,7 +132,7 @@ def read_sample(recipe: Any) -> TaskSample:
     return TaskSample(task, batches, batches_per_epoch, vocabulary, how)
 
 
-def _with_adapters(recipe: Any, task: HasModelT, model: nn.Module) -> HasModelT:
+def _with_adapters(recipe: Any, task: HasModuleT, model: nn.Module) -> HasModuleT:
     """The task, its model with the adapters that the recipe asks for; `model` is without a head."""
     if isinstance(recipe.model, FineTuneSection):
         adapt(task, recipe.model.lora, model)
@@ -187,7 +187,7 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     task = HeadOnly(body, tokenizer, kind.head, kind.items)
     _with_adapters(recipe, task, model)
     weight = getattr(getattr(recipe, "objective", None), "aux_lm_weight", 0.0)
-    task.aux_lm = AuxiliaryLM.of(task.model, weight)
+    task.aux_lm = AuxiliaryLM.of(task.module, weight)
     batch = kind.example(_with_rows_within(recipe, model.config.max_length), ASSUMED_TOKENS)
     head = f"a head of {outputs:,} output{'s' * (outputs > 1)}" if kind.head else "no head"
     rows = f"rows of {batch.texts.ids.size(1)} tokens"

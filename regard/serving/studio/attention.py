@@ -17,17 +17,17 @@ from regard.tasks.inputs import read_whole
 from regard.visual.attention_maps import MaskedHeads, attention_maps, head_map, heads_masked_by_kind
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 MOST_TOKENS = 40  # generated for a comparison
 
 
-def small_maps(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def small_maps(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """Small maps of all heads for each text."""
     return [_maps(task, item, _masked(options)) for item in items]
 
 
-def _maps(task: TaskVerbs, item: Any, masked: MaskedHeads) -> dict[str, Any]:
+def _maps(task: Task, item: Any, masked: MaskedHeads) -> dict[str, Any]:
     found = attention_maps(task, item, masked)
     layers = [
         {
@@ -47,7 +47,7 @@ def _maps(task: TaskVerbs, item: Any, masked: MaskedHeads) -> dict[str, Any]:
     return {"layers": layers, "labels": labels, "answer": found.answer}
 
 
-def one_head(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def one_head(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """One head in full, or the mean of the heads of a layer, for each text."""
     which = options["kind"], options["layer"], options.get("head")
     found = [head_map(task, item, *which, _masked(options)) for item in items]
@@ -61,9 +61,7 @@ def one_head(task: TaskVerbs, items: list[Any], options: dict[str, Any]) -> list
     ]
 
 
-def answers_with_masked_heads(
-    task: TaskVerbs, items: list[Any], options: dict[str, Any]
-) -> list[Any]:
+def answers_with_masked_heads(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The answer to each text, with all heads and without the masked ones."""
     before = [_answer(task, item) for item in items]
     with heads_masked_by_kind(task, _masked(options)):
@@ -71,7 +69,7 @@ def answers_with_masked_heads(
     return [_difference(one, other) for one, other in zip(before, after, strict=True)]
 
 
-def _answer(task: TaskVerbs, item: Any) -> dict[str, Any]:
+def _answer(task: Task, item: Any) -> dict[str, Any]:
     """The answer of a task to a text."""
     with read_whole():
         if task.decodes:
@@ -82,10 +80,10 @@ def _answer(task: TaskVerbs, item: Any) -> dict[str, Any]:
         return {"vector": task.embed([item])[0].tolist()}
 
 
-def _room(task: TaskVerbs, text: str) -> int:
+def _room(task: Task, text: str) -> int:
     """How many tokens are generated: as many as fit behind a prompt, up to `MOST_TOKENS`."""
-    context = task.model.config.max_length
-    if context is None or not task.model.continues:
+    context = task.module.config.max_length
+    if context is None or not task.module.continues:
         return MOST_TOKENS
     read = len(task.decoding_inputs([text])[0][0])
     return max(1, min(MOST_TOKENS, context + 1 - read))

@@ -12,33 +12,33 @@ from regard.visual.character_properties import KINDS
 from regard.visual.recurrent_cells import cell_activation, reader_of
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 
-def has_cells(task: TaskVerbs) -> bool:
+def has_cells(task: Task) -> bool:
     """Whether the model of a task has cells that can be shown."""
     with suppress(ConfigError):
-        return bool(reader_of(task.model).widths)
+        return bool(reader_of(task.module).widths)
     return False
 
 
-def one_cell(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+def one_cell(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
     """Each text coloured by a cell, with the model's layers."""
-    reader = reader_of(task.model)
+    reader = reader_of(task.module)
     layers = [
         {"name": reader.name(number), "cells": width}
         for number, width in enumerate(reader.widths, 1)
     ]
-    pictures = [cell_activation(task.model, task.tokenizer, text, **options) for text in items]
+    pictures = [cell_activation(task.module, task.tokenizer, text, **options) for text in items]
     return [{"picture": plain_picture(one), "layers": layers} for one in pictures]
 
 
-def found_cells(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+def found_cells(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
     """For each text the cells that follow its properties most closely."""
     properties, _ = KINDS[options["properties"]]
     results = []
     for text in items:
-        found = find_cells(task.model, task.tokenizer, [text], properties, best=options["best"])
+        found = find_cells(task.module, task.tokenizer, [text], properties, best=options["best"])
         numbers = {name: [one._asdict() for one in cells] for name, cells in found.numbers.items()}
         results.append({"cells": numbers, "lines": plain_picture(found.parts[0])["lines"]})
     return results

@@ -28,27 +28,27 @@ from regard.tasks.inputs import checked_text, read_whole
 from regard.visual.beam_tree import BeamTrace
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 SHOWN = 20  # tokens of a distribution, where a request names no number
 
 
-def decodes_texts(task: TaskVerbs) -> bool:
+def decodes_texts(task: Task) -> bool:
     """Whether the task decodes from a text, token by token."""
     return task.decodes and not task.reads_images and not task.has("parse")
 
 
-def next_tokens(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+def next_tokens(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
     """What comes next after each text and the tokens that were chosen behind it."""
     return [_next(task, text, dict(options)) for text in items]
 
 
 @torch.no_grad()
-def _next(task: TaskVerbs, text: str, options: dict[str, Any]) -> dict[str, Any]:
+def _next(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
     chosen, most = options.pop("chosen", []), options.pop("most", SHOWN)
     source, own = _source(task, text)
     method = _sampling(own, options)
-    model, eos = task.model, eos_tokens(own.eos, task.model)
+    model, eos = task.module, eos_tokens(own.eos, task.module)
     with evaluating(model):
         state, read = start_decoding(model, source)
         _check_chosen(task, chosen, source.ids.size(1))
@@ -95,13 +95,13 @@ def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[dic
     ]
 
 
-def _source(task: TaskVerbs, text: str, **options: Any) -> tuple[Sequences, Any]:
+def _source(task: Task, text: str, **options: Any) -> tuple[Sequences, Any]:
     """The ids that the model reads or continues, and how the task decodes."""
     with read_whole():
         rows, method = task.decoding_inputs([checked_text(text, 0)], **options)
     ids = [int(number) for number in np.asarray(rows[0])]
-    device = next(task.model.parameters()).device
-    return Sequences.of([ids], task.model.config.pad).to(device), method
+    device = next(task.module.parameters()).device
+    return Sequences.of([ids], task.module.config.pad).to(device), method
 
 
 def _sampling(own: Any, options: dict[str, Any]) -> Sampling:
@@ -112,19 +112,19 @@ def _sampling(own: Any, options: dict[str, Any]) -> Sampling:
     return replace(method, filters=(*kept, *method.filters), eos=own.eos)
 
 
-def _check_chosen(task: TaskVerbs, chosen: Sequence[int], read: int) -> None:
+def _check_chosen(task: Task, chosen: Sequence[int], read: int) -> None:
     """Check the tokens that a request has chosen.
 
     Raises:
         ConfigError: the vocabulary or the context of the model has no room for them.
     """
-    config = task.model.config
+    config = task.module.config
     if wrong := [token for token in chosen if token >= config.vocab_size]:
         raise ConfigError(
             f"`chosen` must be tokens of the model, 0 to {config.vocab_size - 1:,}, but one is "
             f"{wrong[0]:,}."
         )
-    used = len(chosen) + (read if task.model.continues else 1)
+    used = len(chosen) + (read if task.module.continues else 1)
     if config.max_length is not None and used > config.max_length:
         raise ConfigError(
             f"The model's context is {config.max_length:,} tokens, but {used:,} are to be read. "
@@ -132,17 +132,17 @@ def _check_chosen(task: TaskVerbs, chosen: Sequence[int], read: int) -> None:
         )
 
 
-def beam_searches(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+def beam_searches(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
     """The beam search from each text: every token that was tried, and the hypotheses."""
     return [_search(task, text, options) for text in items]
 
 
-def _search(task: TaskVerbs, text: str, options: dict[str, Any]) -> dict[str, Any]:
+def _search(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
     source, method = _source(task, text, **options)
     if not isinstance(method, Beam):
         raise ConfigError("`beams` must be at least 2: with one beam nothing is a tree.")
     trace = BeamTrace(method.size)
-    found = replace(method, n_best=method.size).run(task.model, source, trace)[0]
+    found = replace(method, n_best=method.size).run(task.module, source, trace)[0]
     tree = trace.tree(task.tokenizer.for_targets.label, found[0])
     nodes = [
         {"token": one.token, "log_prob": one.log_prob, "parent": one.parent, "state": one.state}

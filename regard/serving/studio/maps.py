@@ -15,13 +15,13 @@ from regard.visual.text_map import TextMap
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModels
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 MOST_TEXTS = 5000  # more points cannot be told apart
 SHOWN = 400  # characters of a text that a page gets
 
 
-def gives_vectors(task: TaskVerbs) -> bool:
+def gives_vectors(task: Task) -> bool:
     """Whether the model of a task gives vectors of texts."""
     if not isinstance(task, EmbedsTexts) or task.reads_images:
         return False

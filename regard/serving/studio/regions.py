@@ -8,9 +8,9 @@ from regard.serving.calls import regions_of
 from regard.serving.studio.pictures import plain_picture
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 
-def pictures_of_regions(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+def pictures_of_regions(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
     """Each image once for each word of its description, bright where the word looked."""
     return [{"picture": plain_picture(one)} for one in regions_of(task, items, options)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from regard.text.explain import LookedUpWord, MatchedWord, MergedWord, SegmentedWord, encoding
 
 if TYPE_CHECKING:
-    from regard.tasks.verbs import TaskVerbs
+    from regard.tasks.task import Task
 
 ALGORITHMS: dict[type, str] = {
     MergedWord: "merges",
@@ -18,7 +18,7 @@ ALGORITHMS: dict[type, str] = {
 }
 
 
-def tokenization_steps(task: TaskVerbs, items: list[str], options: dict[str, Any]) -> list[Any]:
+def tokenization_steps(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
     """The words of each text, with the steps in which each becomes tokens."""
     return [
         {

@@ -25,10 +25,10 @@ from regard.training.distributed.sharded_model import (
     WholeModel,
 )
 from regard.training.optimizers import trained
-from regard.training.task import Losses, Task
+from regard.training.task import Losses, Trainable
 
 
-def shard(task: Task, processes: Processes) -> ShardedModel:
+def shard(task: Trainable, processes: Processes) -> ShardedModel:
     """The model of a task, divided among the processes where there are several."""
     return FSDPModel(task, processes) if processes.size > 1 else WholeModel(task)
 
@@ -38,9 +38,9 @@ class Root(nn.Module):
     and these are gathered during the whole computation.
     """
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Trainable):
         super().__init__()
-        self.model, self.task = task.model, task
+        self.model, self.task = task.module, task
 
     def forward(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
         return self.task.losses(batch, carry)
@@ -54,8 +54,8 @@ class FSDPModel(ShardedModel):
     shards: this process's shard of each, as a parameter in the same memory.
     """
 
-    def __init__(self, task: Task, here: Processes):
-        self.task, self.model, self.here = task, task.model, here
+    def __init__(self, task: Trainable, here: Processes):
+        self.task, self.model, self.here = task, task.module, here
         self.device = next(self.model.parameters()).device
         with torch.no_grad():
             for tensor in (*self.model.parameters(), *self.model.buffers()):

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard import ops
 from regard.checkpoints.filling import load_weights
 from regard.training.optimizers import trained
-from regard.training.task import Losses, Task
+from regard.training.task import Losses, Trainable
 
 Value = TypeVar("Value")
 LossesOfBatches = list[dict[str, Tensor]]  # of an update: one entry for each batch
@@ -27,7 +27,7 @@ class ShardedModel(ABC):
 
     @abstractmethod
     def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
-        """`Task.losses` of this process's rows of the batch."""
+        """`Trainable.losses` of this process's rows of the batch."""
 
     @abstractmethod
     def reduced(
@@ -69,9 +69,9 @@ class ShardedModel(ABC):
 class WholeModel(ShardedModel):
     """The unsharded model, of a training in one process."""
 
-    def __init__(self, task: Task):
-        self.task, self.model = task, task.model
-        self.trained = {**trained(task.model)}
+    def __init__(self, task: Trainable):
+        self.task, self.model = task, task.module
+        self.trained = {**trained(task.module)}
 
     def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
         return self.task.losses(batch, carry)

@@ -44,7 +44,7 @@ def changed(folder: Path, change) -> None:
 
 def test_the_language_model_computes_what_fastai_computes(folder, expected):
     task = load(folder)
-    model, ids = task.model, expected["ids"]
+    model, ids = task.module, expected["ids"]
     first = model(ids[:, :4])
     second = model(ids[:, 4:], first.state)
     hidden = torch.cat([first.hidden, second.hidden], 1)
@@ -56,7 +56,7 @@ def test_the_language_model_computes_what_fastai_computes(folder, expected):
 
 def test_the_classifier_computes_what_fastai_computes(folder, expected):
     """Its own order of parts and concat pooling, over rows of different lengths."""
-    encoder = load(folder).model
+    encoder = load(folder).module
     head = encoder.new_head("classes", 2)
     parts = {"0.0": head.inner.norm_in, "1.0": head.inner.norm_out}
     parts |= {"0.2": head.inner.dense, "1.2": head.output}
@@ -72,7 +72,7 @@ def test_the_classifier_computes_what_fastai_computes(folder, expected):
 def test_written_files_equal_those_of_fastai(folder, tmp_path):
     task = load(folder)
     words = [task.tokenizer.token(i) for i in range(task.tokenizer.vocab_size)]
-    files = fastai.write(task.model, words, tmp_path / "again", "tiny")
+    files = fastai.write(task.module, words, tmp_path / "again", "tiny")
     theirs = torch.load(MADE / "lstm_tiny.pth", weights_only=True)
     ours = torch.load(files.weights, weights_only=True)
     assert list(ours) == list(theirs)  # fastai fills a model in this order, whatever the names
@@ -80,8 +80,8 @@ def test_written_files_equal_those_of_fastai(folder, tmp_path):
     assert pickle.loads(files.words.read_bytes()) == pickle.loads(
         (MADE / "itos_tiny.pkl").read_bytes()
     )
-    again = load(tmp_path / "again").model
-    for name, tensor in task.model.state_dict().items():
+    again = load(tmp_path / "again").module
+    for name, tensor in task.module.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor)
 
 
@@ -112,14 +112,14 @@ def test_other_versions_of_the_file_are_read(folder, expected, change):
     (folder / "itos_tiny.pkl").unlink()
     words = pickle.loads((MADE / "itos_tiny.pkl").read_bytes())
     (folder / "itos.json").write_text(json.dumps(words))
-    model = load(folder).model
+    model = load(folder).module
     found = model.head.logits(model(expected["ids"]).hidden)
     torch.testing.assert_close(found, expected["logits"], atol=1e-6, rtol=1e-5)
 
 
 def test_an_output_of_its_own_is_kept(folder, expected):
     changed(folder, lambda tensors: tensors | {"1.decoder.weight": tensors["1.decoder.weight"] * 2})
-    model = load(folder).model
+    model = load(folder).module
     assert not model.config.tied
     bias = model.head.bias
     found = model.head.logits(model(expected["ids"]).hidden) - bias

@@ -11,7 +11,7 @@ from regard.data.bidirectional_streams import SeparateSentences
 from regard.models.elmo import Elmo
 from regard.serving.studio.lessons import attention, decoding, layers, texts
 from regard.serving.studio.lessons.lesson import Control, Lesson, Link
-from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModeling
+from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModel
 from regard.text import train
 from regard.visual import contextual_vectors, vocabulary_statistics
 from regard.visual.picture import Illustration, Note, Picture
@@ -69,7 +69,7 @@ def contextual_words(updates: int = 60, seed: int = 0) -> Picture:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Elmo(Elmo.Config(tokenizer.vocab_size, **sizes))
-        task = BidirectionalLanguageModeling(model, tokenizer)
+        task = BidirectionalLanguageModel(model, tokenizer)
         loss = _trained(task, sentences, updates)
     picture = contextual_vectors(task, GREEN, "green")
     said = (
@@ -78,10 +78,10 @@ def contextual_words(updates: int = 60, seed: int = 0) -> Picture:
     return Illustration((Note((said,)), *picture.parts), "“green” in three sentences")
 
 
-def _trained(task: BidirectionalLanguageModeling, sentences: list[str], updates: int) -> float:
+def _trained(task: BidirectionalLanguageModel, sentences: list[str], updates: int) -> float:
     """Train with all sentences in each update; the loss after the last of them, in nats."""
     (batch,) = SeparateSentences(task.text(sentences), max_tokens=10**6)
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(task.module.parameters(), lr=0.01)
     for update in range(updates + 1):
         losses, _ = task.losses(batch, None)
         loss = torch.stack([total / count for total, count in losses.values()]).mean()
@@ -89,7 +89,7 @@ def _trained(task: BidirectionalLanguageModeling, sentences: list[str], updates:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    task.model.eval()
+    task.module.eval()
     return loss.item()
 
 

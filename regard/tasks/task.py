@@ -1,10 +1,8 @@
-"""The methods and commands of tasks, and the errors for those that a task does not have.
+"""The base class of tasks: their methods and commands, and what training and folders ask of them.
 
-    model = regard.load("bert-base-uncased")
-    model.generate("The man")       NoSuchVerb: `generate` continues a text, but this is a model of
-                                    fill-mask, which does not. It has ...
-
-`TaskVerbs` lists them all.
+model = regard.load("bert-base-uncased")
+model.generate("The man")       NotSupportedError: `generate` continues a text, but this is a
+                                model of fill-mask, which does not. It has ...
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, NotSupportedError
 from regard.models import described
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import encoder, generator
@@ -61,18 +59,14 @@ METHODS = {
 }
 
 
-class NoSuchVerb(ConfigError, AttributeError):
-    """The task of this model does not have a method or command that other tasks have."""
-
-
-class TaskVerbs:
+class Task:
     """Base of tasks: all that the command line, training, pictures and folders ask of a task.
 
     A method or attribute without a value here belongs to some tasks alone: those that decode, those
     that are trained, those on an encoder. Calling one of `METHODS` that a task lacks raises
-    NoSuchVerb.
+    NotSupportedError.
 
-    verbs: the commands of `regard` that the task supports, its own first.
+    commands: the commands of `regard` that the task supports, its own first.
     decodes: whether it generates texts; the others have `predictions`.
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
@@ -91,7 +85,7 @@ class TaskVerbs:
     """
 
     name: ClassVar[str]
-    verbs: ClassVar[tuple[str, ...]]
+    commands: ClassVar[tuple[str, ...]]
     decodes: ClassVar[bool]
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
@@ -103,7 +97,7 @@ class TaskVerbs:
     aux_lm: Any = None
     input_format: InputFormat | None = None
     half_precision: torch.dtype | None = None
-    model: Any
+    module: Any
     tokenizer: Tokenizer
     goal: tuple[str, str]
     method: Any
@@ -114,7 +108,7 @@ class TaskVerbs:
     over_limit: Callable[..., dict[int, int]]
     evaluate: Callable[..., Any]
     # of tasks that are trained
-    from_recipe: Callable[[Any, Any, Tokenizer], TaskVerbs]
+    from_recipe: Callable[[Any, Any, Tokenizer], Task]
     example: Callable[[Any, int], Any]
     train_batches: Callable[[], Batches]
     counts: Callable[[Any], dict[str, int]]
@@ -142,20 +136,20 @@ class TaskVerbs:
     @property
     def generator(self) -> Generator:
         """What decodes: the model, or something faster around it."""
-        return generator(self.model)
+        return generator(self.module)
 
     @property
     def encoder(self) -> Encoder:
         """What encodes: the model, or something faster around it."""
-        return encoder(self.model)
+        return encoder(self.module)
 
     def __repr__(self) -> str:
-        parameters = sum(weight.numel() for weight in self.model.parameters())
+        parameters = sum(weight.numel() for weight in self.module.parameters())
         size = f", {parameters:,} parameters" if parameters else ""
         tokenizer = f"{self.tokenizer.kind}, {self.tokenizer.vocab_size:,} tokens"
         return (
-            f"<{self.name}: {described(self.model)}{size}; tokenizer: {tokenizer}; "
-            f"commands: {', '.join(self.verbs)}>"
+            f"<{self.name}: {described(self.module)}{size}; tokenizer: {tokenizer}; "
+            f"commands: {', '.join(self.commands)}>"
         )
 
     @classmethod
@@ -190,7 +184,7 @@ class TaskVerbs:
         """
         if self.input_format is not None:
             return self.input_format.max_length
-        limit: int | None = self.model.config.max_length
+        limit: int | None = self.module.config.max_length
         return limit
 
     def start_from_word_vectors(self, recipe: Any) -> None:
@@ -215,7 +209,7 @@ class TaskVerbs:
         """The first rows of a recipe's test data: (source, output, reference); of some tasks."""
         return []
 
-    def companions(self) -> dict[str, TaskVerbs]:
+    def companions(self) -> dict[str, Task]:
         """Other models that are trained with this one, by the name of their folder in a run."""
         return {}
 
@@ -237,7 +231,7 @@ class TaskVerbs:
         """The beginning of a sample that is too large as a whole; None: there is none."""
         return None
 
-    def require(self, verb: str, model: str | Path, problem: str = "") -> None:
+    def require(self, command: str, model: str | Path, problem: str = "") -> None:
         """Check that the task supports a command of `regard`.
 
         model: the folder that holds it.  problem: replaces the first sentence of the message.
@@ -245,9 +239,9 @@ class TaskVerbs:
         Raises:
             ConfigError: the task does not support it; the message names a command that it supports.
         """
-        if verb not in self.verbs:
+        if command not in self.commands:
             message = (
-                problem or f"{model} is a model of {self.name}, which does not support {verb}."
+                problem or f"{model} is a model of {self.name}, which does not support {command}."
             )
             raise ConfigError(f"{message} {self.instead(model)}")
 
@@ -267,7 +261,7 @@ class TaskVerbs:
 
     def instead(self, model: str | Path) -> str:
         """A sentence that names the command to use instead."""
-        return f"Use: regard {self.verbs[0]} {model} TEXT"
+        return f"Use: regard {self.commands[0]} {model} TEXT"
 
     @classmethod
     def trains(cls, model: type) -> bool:
@@ -288,8 +282,8 @@ class TaskVerbs:
             kind = type(self)
             if name not in METHODS:
                 raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-            verbs = [f"`{verb}`" for verb in METHODS if kind.has(verb)]
-            raise NoSuchVerb(
+            methods = [f"`{method}`" for method in METHODS if kind.has(method)]
+            raise NotSupportedError(
                 f"`{name}` {METHODS[name]}, but this is a model of {self.name}, which does not. "
-                f"It has {joined_with_or(verbs).replace(' or ', ' and ')}."
+                f"It has {joined_with_or(methods).replace(' or ', ' and ')}."
             )
