@@ -72,7 +72,7 @@ def compared(overrides: Sequence[str], out: Path, seed: int) -> dict[str, object
         by="successive-halving",
         seeds=[seed],
         out=out,
-        on="here",
+        executor="here",
         show="lines",
     )
     scores, spent = {}, 0

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import app
+from regard.executors import ExecutorOptions
 
 WORDS = "zero one two three four five six seven".split()
 SIZES = {
@@ -701,7 +702,7 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
         "overrides": ["training.updates=3"],
         "seeds": [1, 2],
         "out": tmp_path,
-        "on": "local",
+        "executor": ExecutorOptions(),
         "workers": 2,
         "gpus": 0,
         "show": "none",

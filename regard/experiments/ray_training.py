@@ -41,7 +41,7 @@ def train_on_ray(
     overrides: Sequence[str] = (),
     *,
     out: str | Path | None = None,
-    on: str = "ray",
+    ray_address: str = "",
     workers: int = 1,
     device: str | None = None,
     show: Show = "auto",
@@ -49,7 +49,7 @@ def train_on_ray(
     """`regard.train` by `workers` processes of a cluster.
 
     Args:
-        on: "ray" or "ray://ADDRESS", see `regard.executors.ray.connected`.
+        ray_address: of the cluster, see `regard.executors.ray.connected`.
         device: "cpu" or "cuda"; None: a GPU for each process where the cluster has some.
 
     Raises:
@@ -61,16 +61,16 @@ def train_on_ray(
     folder = Path("runs") / runs.name_of_run(recipe, checked.name) if out is None else Path(out)
     if (folder / "recipe.toml").exists():
         raise ConfigError(
-            f"{folder} holds a run already. Go on with it (regard resume {folder} --on {on}), or "
-            "choose another folder (`out`, --out)."
+            f"{folder} holds a run already. Go on with it (regard resume {folder} "
+            "--executor ray), or choose another folder (`out`, --out)."
         )
-    return _run(folder, [str(recipe), list(overrides)], on, workers, device, show)
+    return _run(folder, [str(recipe), list(overrides)], ray_address, workers, device, show)
 
 
 def resume_on_ray(
     folder: str | Path,
     *,
-    on: str = "ray",
+    ray_address: str = "",
     workers: int = 1,
     device: str | None = None,
     show: Show = "auto",
@@ -82,28 +82,17 @@ def resume_on_ray(
         Others as `train_on_ray`.
     """
     runs.check_run(Path(folder))
-    return _run(Path(folder), None, on, workers, device, show)
+    return _run(Path(folder), None, ray_address, workers, device, show)
 
 
-def _address(on: str) -> str:
-    """The address in "ray" or "ray://ADDRESS"."""
-    name, _, address = on.partition("://")
-    if name != "ray":
-        raise ConfigError(
-            f"`--on` of a training must be `ray` or `ray://ADDRESS`, but is {on!r}. On one "
-            "machine, and under Slurm, start several processes with torchrun: torchrun "
-            "--nproc-per-node 4 -m regard train RECIPE"
-        )
-    return address
-
-
-def _run(folder: Path, begin: Json, on: str, workers: int, device: str | None, show: Show) -> Run:
+def _run(
+    folder: Path, begin: Json, address: str, workers: int, device: str | None, show: Show
+) -> Run:
     """Start all processes, and again where some were lost.
 
     begin: a recipe and its overrides; None: the folder holds a run.
     """
     check_at_least(1, workers=workers)
-    address = _address(on)
     resources = ClusterResources.of(connected(address), workers)
     gpus = 1 if device != "cpu" and resources.gpus else 0
     given: dict[str, Json] = {"folder": str(folder.absolute()), "device": device, "size": workers}

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, JobResult, executor
+from regard.executors import Job, JobResult, make_executor
+from regard.executors.protocol import ExecutorOptions
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
 from regard.experiments.compare.results import (
     COMPARISON,
@@ -63,7 +64,7 @@ def compare(
     *,
     seeds: Sequence[int] = (1,),
     out: str | Path = "runs/compare",
-    on: str = "local",
+    executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,
     show: Show = "auto",
@@ -75,7 +76,7 @@ def compare(
         overrides: `dotted.name=value`, for every recipe.
         seeds: each is a run of every recipe; the spread over them is shown.
         out: the folder; finished runs in it are not repeated.
-        on: where runs are processes: "local", or an executor of `regard.executors`.
+        executor: where runs are processes: "local", "slurm", "ray", or one with its options.
         workers: how many runs at once. Where the recipe leaves `training.threads` open, they share
             the machine's cores; other numbers of threads give other last bits.
         gpus: how many GPUs of its own each run has; 0: it finds those that there are.
@@ -87,7 +88,7 @@ def compare(
         RegardError: a run has failed; the others are kept.
         Interrupted: after Ctrl-C; the runs in progress are saved.
     """
-    runs_on = executor(on, workers)
+    runs_on = make_executor(executor, workers)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
     out = Path(out)

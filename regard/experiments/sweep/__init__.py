@@ -27,8 +27,8 @@ from typing import Any
 
 from regard.checkpoints.filling import on_meta
 from regard.errors import RegardError
-from regard.executors import Job, executor
-from regard.executors.protocol import Executor
+from regard.executors import Job, make_executor
+from regard.executors.protocol import Executor, ExecutorOptions
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
 from regard.experiments.compare.results import OUTCOME, Outcome, run_name
@@ -58,7 +58,7 @@ def sweep(
     seeds: Sequence[int] = (1,),
     draw_seed: int = 1,
     out: str | Path | None = None,
-    on: str = "local",
+    executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,
     show: Show = "auto",
@@ -89,7 +89,7 @@ def sweep(
         Interrupted: after Ctrl-C; the runs in progress are saved.
         RegardError: every trial has failed.
     """
-    runs_on = executor(on, workers)  # before Ray Tune imports Ray
+    runs_on = make_executor(executor, workers)  # before Ray Tune imports Ray
     settings = checked_settings(
         recipe, overrides, over, by, trials, rungs, seeds, draw_seed, workers, out
     )
