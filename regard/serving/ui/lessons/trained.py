@@ -9,8 +9,8 @@ import torch
 
 from regard.data.bidirectional_streams import SeparateSentences
 from regard.models.elmo import Elmo
-from regard.serving.studio.lessons import attention, decoding, layers, texts
-from regard.serving.studio.lessons.lesson import Control, Lesson, Link
+from regard.serving.ui.lessons import attention, decoding, layers, texts
+from regard.serving.ui.lessons.lesson import Control, Lesson, Link
 from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModel
 from regard.text import train
 from regard.visual import contextual_vectors, vocabulary_statistics
@@ -157,7 +157,7 @@ LESSONS = (
             "Increase the number until the vocabulary stops growing. At which size, and why?",
             "Why does a vocabulary need tokens of one character?",
         ),
-        (Link("tokens", "How a model's tokenizer splits words", "/studio/tokens"),),
+        (Link("tokens", "How a model's tokenizer splits words", "/ui/tokens"),),
     ),
     Lesson(
         "ablations",
@@ -181,6 +181,6 @@ LESSONS = (
             "Which task loses most when the model reads left to right, and why this one?",
             "Which tasks lose most without NSP, and what do they have in common?",
         ),
-        (Link("attention", "The heads of a model", "/studio/attention"),),
+        (Link("attention", "The heads of a model", "/ui/attention"),),
     ),
 )
