@@ -62,7 +62,7 @@ def small_model(folder: Path) -> Path:
         train=[(text, str(len(text) % 2)) for text in rows],
         updates=1,
         out=folder,
-        show="none",
+        progress=False,
     )
     return Path(run.folder)
 

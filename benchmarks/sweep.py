@@ -73,13 +73,13 @@ def compared(overrides: Sequence[str], out: Path, seed: int) -> dict[str, object
         seeds=[seed],
         out=out,
         executor="here",
-        show="lines",
+        progress=True,
     )
     scores, spent = {}, 0
     for trial in found.trials:
         run = out / f"{trial.name}-seed{seed}"
         if not (run / RESULT).exists() and not trial.error:
-            resume(run, show="none")
+            resume(run, progress=False)
         if (run / RESULT).exists():
             result = read_result(run)
             scores[trial.name], spent = float(result.best or 1e9), spent + result.tokens

@@ -28,6 +28,7 @@ from typing import Any
 import trec
 
 import regard
+from regard import recipe as recipes
 from regard.data import MinimalPair, encode_texts, read, read_minimal_pairs
 from regard.data.files import lines
 from regard.experiments import runs
@@ -255,7 +256,7 @@ def trained(recipe: Path, overrides: Sequence[str], run: Path) -> Path:
     if (run / "recipe.toml").exists():
         regard.resume(run)
     else:
-        regard.train(recipe, overrides, out=run)
+        runs.train_recipe(recipes.read(recipe, overrides), out=run)
     return run
 
 

@@ -21,6 +21,8 @@ from pathlib import Path
 from trec import questions, write_table
 
 import regard
+from regard.experiments import runs
+from regard.recipe import read
 
 WORDS, VALID_WORDS = "2000000", 20_000
 LABELS = (100, 1000, 5452)
@@ -69,7 +71,9 @@ def trained(recipe: str, out: Path, start: Path | None = None, *options: str) ->
     """The run of a recipe; one that is finished is not trained again."""
     os.environ["ULMFIT_MODEL"] = str(start)
     if not (out / "result.json").exists():
-        regard.train(RECIPES / f"ulmfit-{recipe}.toml", ["training.threads=1", *options], out=out)
+        runs.train_recipe(
+            read(RECIPES / f"ulmfit-{recipe}.toml", ["training.threads=1", *options]), out=out
+        )
     return out
 
 

@@ -705,7 +705,7 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
         "executor": ExecutorOptions(),
         "workers": 2,
         "gpus": 0,
-        "show": "none",
+        "progress": False,
     }
     assert "`--seeds` must be whole numbers" in refused("compare", *recipes, "--seeds", "one")
 

@@ -118,7 +118,7 @@ def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
     data = [f'data.{part}=["{tmp_path / part}.tsv"]' for part in ("train", "valid", "test")]
     given = (*TINY, *data, "tokenizer.vocab_size=200")
     out = tmp_path / "demo"
-    assert demo.main(demo.RECIPES[:2], given, out, 0.0, show="none") == 0
+    assert demo.main(demo.RECIPES[:2], given, out, 0.0, progress=False) == 0
 
     said = capfd.readouterr().out
     for told in ("lstm-attention", "transformer", "parameters", demo.UNSEEN[1], "report.html"):

@@ -46,7 +46,7 @@ class Side:
             seed=self.seed,
             identity=self.plan.identity(),
             save=lambda model, path: save(self.plan.task, path),
-            show="none",
+            progress=False,
         )
 
     def predict(self, rows: list[Row]) -> tuple[list[Any], int]:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from regard.cli.console import say, show_drawn
 from regard.cli.options import AsJson, Quiet, with_executor
-from regard.cli.train import Gpus, Overrides, numbers_of, progress_mode
+from regard.cli.train import Gpus, Overrides, numbers_of
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
 
@@ -65,7 +65,7 @@ def sweep(
         executor=executor,
         workers=workers,
         gpus=gpus,
-        show=progress_mode(quiet),
+        progress=not quiet,
     )
     show_drawn(found.facts(), found.table, as_json)
     if found.run is not None:

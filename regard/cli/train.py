@@ -107,13 +107,14 @@ def train(
             overrides or (),
             out=out,
             device=device,
-            show=progress_mode(quiet),
+            progress=not quiet,
             **asdict(cluster),
         )
     else:
         from regard.experiments import runs
+        from regard.recipe import read
 
-        run = runs.train(recipe, overrides or (), out=out, device=device, show=progress_mode(quiet))
+        run = runs.train_recipe(read(recipe, overrides or ()), out, device, not quiet)
     _show_result(run.folder, run.result, as_json)
 
 
@@ -136,18 +137,12 @@ def resume(
             raise ConfigError("--data-root has no effect with --executor ray: leave out one.")
         from regard.experiments.ray_training import resume_on_ray
 
-        mode = progress_mode(quiet)
-        result = resume_on_ray(run, device=device, show=mode, **asdict(cluster)).result
+        resumed = resume_on_ray(run, device=device, progress=not quiet, **asdict(cluster))
     else:
         from regard.experiments import runs
 
-        result = runs.resume(run, data_root=data_root, device=device, show=progress_mode(quiet))
-    _show_result(run, result, as_json)
-
-
-def progress_mode(quiet: bool) -> Literal["none", "auto"]:
-    """How a training shows its progress; see `regard.progress.Show`."""
-    return "none" if quiet else "auto"
+        resumed = runs.resume(run, data_root=data_root, device=device, progress=not quiet)
+    _show_result(resumed.folder, resumed.result, as_json)
 
 
 def _show_result(folder: Path, result: Result, as_json: bool) -> None:
@@ -179,20 +174,13 @@ def find_lr(
     Prints the lines of the recipe. No run is written or changed.
     """
     from regard.experiments import runs
-    from regard.experiments.find_lr import find_lr as run
+    from regard.experiments.find_lr import find_lr_of_recipe
+    from regard.recipe import read
 
     name = runs.name_of_run(recipe, runs.read_recipe(recipe, overrides or ()).name)
     folder = out or Path("runs") / f"{name}-find-lr"
-    found = run(
-        recipe,
-        overrides or (),
-        start=start,
-        end=end,
-        test_updates=updates,
-        out=folder,
-        device=device,
-        show=progress_mode(quiet),
-    )
+    raw = read(recipe, overrides or ())
+    found = find_lr_of_recipe(raw, start, end, updates, folder, device, not quiet)
     show(found.facts(), str(found), as_json)
     say(f"the chart: {folder / 'find-lr.html'}")
 
@@ -210,10 +198,11 @@ def cross_validate(
 
     The same command again continues where it was stopped.
     """
-    from regard.experiments.cross_validation import cross_validate as run
+    from regard.experiments.cross_validation import cross_validate_recipe
+    from regard.recipe import read
 
-    given = overrides or ()
-    found = run(recipe, given, folds=folds, out=out, device=device, show=progress_mode(quiet))
+    raw = read(recipe, overrides or ())
+    found = cross_validate_recipe(raw, folds, out, device, not quiet)
     show_drawn(found.facts(), found.table, as_json)
     say(f"the report: {found.folder / 'report.html'}")
 
@@ -245,7 +234,7 @@ def compare(
         executor=executor,
         workers=workers,
         gpus=gpus,
-        show=progress_mode(quiet),
+        progress=not quiet,
     )
     show_drawn(found.facts(), found.picture, as_json)
     say(f"the report: {out / 'report.html'}")

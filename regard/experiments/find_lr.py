@@ -8,7 +8,6 @@ found.picture.save("rates.html")
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,9 +20,9 @@ from regard.experiments.recipe_options import checked_recipe, schema_of
 from regard.experiments.run_folder import check_out
 from regard.experiments.training_plan import plan
 from regard.file_writing import write_json
-from regard.progress import Show
+from regard.recipe import RawRecipe
 from regard.training.options import ScheduleOptions
-from regard.training.progress import Progress, check_show, progress
+from regard.training.progress import Progress, check_progress, display_of
 from regard.training.range_test import RangeTest, check_range, range_test
 from regard.training.schedules import noam
 from regard.visual.curves import Curves, Series
@@ -117,14 +116,13 @@ class FoundRate:
 
 def find_lr(
     recipe: str | Path | None = None,
-    overrides: Sequence[str] = (),
     *,
     start: float = 1e-7,
     end: float = 10.0,
-    test_updates: int = 100,
+    num_steps: int = 100,
     out: str | Path | None = None,
     device: str | None = None,
-    show: Show | Progress = "auto",
+    progress: bool | Progress = True,
     **options: Any,
 ) -> FoundRate:
     """Suggest a learning rate: train for some updates while the rate grows from `start` to `end`.
@@ -137,25 +135,38 @@ def find_lr(
         find_lr(task="classification", model="a folder", train=dataframe)
 
     Args:
-        recipe, overrides, device, show, options: as for `regard.train`.
+        recipe, device, progress, options: as for `regard.train`.
         start, end: the learning rates of the first and the last update.
-        test_updates: the number of updates.
+        num_steps: the number of steps.
         out: a folder for find-lr.html and find-lr.json; None: nothing is written.
 
     Raises:
-        ConfigError: not 0 < start < end < infinity, or `test_updates` is less than 20.
+        ConfigError: not 0 < start < end < infinity, or `num_steps` is less than 20.
         Others as `regard.train`.
     """
-    check_show(show)
-    check_range(start, end, test_updates)
-    check_out(out)
     if recipe is None and not {"training", "epochs", "updates"} & options.keys():
-        options["updates"] = test_updates  # the length has no effect, but a recipe must state it
-    raw = keywords.recipe_from_keywords(recipe, overrides, options)
+        options["updates"] = num_steps  # the length has no effect, but a recipe must state it
+    raw = keywords.recipe_from_keywords(recipe, options)
+    return find_lr_of_recipe(raw, start, end, num_steps, out, device, progress)
+
+
+def find_lr_of_recipe(
+    raw: RawRecipe,
+    start: float = 1e-7,
+    end: float = 10.0,
+    num_steps: int = 100,
+    out: str | Path | None = None,
+    device: str | None = None,
+    progress: bool | Progress = True,
+) -> FoundRate:
+    """As `find_lr`, for a recipe that was read."""
+    check_progress(progress)
+    check_range(start, end, num_steps)
+    check_out(out)
     schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
     checked_recipe(keywords.with_placeholder_paths(raw, schema))
-    with TemporaryDirectory() as folder, closing(progress(show)) as shown:
+    with TemporaryDirectory() as folder, closing(display_of(progress)) as shown:
         with keywords.data_in_files(raw, schema, Path(folder)) as raw:
             checked = checked_recipe(raw)
             with raw.locating(type(checked)):
@@ -167,7 +178,7 @@ def find_lr(
                     seed=checked.seed,
                     start=start,
                     end=end,
-                    updates=test_updates,
+                    updates=num_steps,
                 )
     rate = FoundRate(found, _largest_factor(checked.training.schedule))
     if out is not None:

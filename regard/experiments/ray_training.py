@@ -25,9 +25,9 @@ from regard.executors.ray_gang import RayGang
 from regard.experiments import runs
 from regard.experiments.compare.worker import WorkerProgress
 from regard.experiments.compare.workers import Display, display, run_jobs
-from regard.experiments.recipe_options import read_recipe
+from regard.experiments.recipe_options import open_recipe
 from regard.experiments.run_folder import Run
-from regard.progress import Show
+from regard.recipe import read
 from regard.training import Interrupted
 from regard.training.distributed.torchrun import OtherProcessFailed
 from regard.training.result import read_result
@@ -44,7 +44,7 @@ def train_on_ray(
     ray_address: str = "",
     workers: int = 1,
     device: str | None = None,
-    show: Show = "auto",
+    progress: bool = True,
 ) -> Run:
     """`regard.train` by `workers` processes of a cluster.
 
@@ -57,14 +57,9 @@ def train_on_ray(
         RegardError: the training has failed, or its processes were lost too often.
         Interrupted: after Ctrl-C, when the training is saved.
     """
-    checked = read_recipe(recipe, overrides)
-    folder = Path("runs") / runs.name_of_run(recipe, checked.name) if out is None else Path(out)
-    if (folder / "recipe.toml").exists():
-        raise ConfigError(
-            f"{folder} holds a run already. Go on with it (regard resume {folder} "
-            "--executor ray), or choose another folder (`out`, --out)."
-        )
-    return _run(folder, [str(recipe), list(overrides)], ray_address, workers, device, show)
+    raw, checked = open_recipe(recipe, overrides)
+    folder = runs.new_folder(raw, checked.name, out)
+    return _run(folder, [str(recipe), list(overrides)], ray_address, workers, device, progress)
 
 
 def resume_on_ray(
@@ -73,7 +68,7 @@ def resume_on_ray(
     ray_address: str = "",
     workers: int = 1,
     device: str | None = None,
-    show: Show = "auto",
+    progress: bool = True,
 ) -> Run:
     """`regard.resume` by `workers` processes of a cluster, as many as were there before or others.
 
@@ -82,11 +77,11 @@ def resume_on_ray(
         Others as `train_on_ray`.
     """
     runs.check_run(Path(folder))
-    return _run(Path(folder), None, ray_address, workers, device, show)
+    return _run(Path(folder), None, ray_address, workers, device, progress)
 
 
 def _run(
-    folder: Path, begin: Json, address: str, workers: int, device: str | None, show: Show
+    folder: Path, begin: Json, address: str, workers: int, device: str | None, progress: bool
 ) -> Run:
     """Start all processes, and again where some were lost.
 
@@ -96,7 +91,7 @@ def _run(
     resources = ClusterResources.of(connected(address), workers)
     gpus = 1 if device != "cpu" and resources.gpus else 0
     given: dict[str, Json] = {"folder": str(folder.absolute()), "device": device, "size": workers}
-    with closing(display(show)) as shown:
+    with closing(display(progress)) as shown:
         for attempt in range(RESTARTS + 1):
             of_attempt = {
                 "begin": None if (folder / "recipe.toml").exists() else begin,
@@ -166,9 +161,9 @@ def trained_by_rank(
     shown = WorkerProgress(every)
     try:
         if begin is None:
-            runs.resume(folder, device=device, show=shown)
+            runs.resume(folder, device=device, progress=shown)
         else:
-            runs.train(begin[0], begin[1], out=folder, device=device, show=shown)
+            runs.train_recipe(read(begin[0], begin[1]), folder, device, shown)
     except OtherProcessFailed as ended:
         return str(ended)
     except SystemExit as stop:  # of a process that is not the first, after a signal

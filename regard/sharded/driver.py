@@ -16,7 +16,7 @@ from regard.errors import DataError, RegardError, check_at_least
 from regard.executors import Job, Json, make_executor
 from regard.executors.protocol import Executor, ExecutorOptions
 from regard.file_writing import replacing, sync
-from regard.progress import Bar, Lines, Show, Silent, clock, reporter
+from regard.progress import Bar, Lines, Silent, clock, reporter
 from regard.sharded.leases import LEASE_TIMEOUT
 from regard.sharded.manifest import (
     ALL_FAILED,
@@ -87,7 +87,7 @@ def compute_files(
     workers: WorkerOptions = WorkerOptions(),
     *,
     shard_bytes: int | None = None,
-    show: Show | None = None,
+    progress: bool | None = None,
 ) -> ShardedSummary:
     """Compute the rows of the files and write the parts of an output folder that are missing.
 
@@ -107,7 +107,7 @@ def compute_files(
     if workers.strict:
         _check_damage(manifest)
     try:
-        _run(out, manifest, workers, runs_on, show)
+        _run(out, manifest, workers, runs_on, progress)
     except Interrupted as stopped:
         done = len(manifest.shards) - len(manifest.pending(out))
         message = f"stopped; {done:,} of {len(manifest.shards):,} shards are done in {out}. The "
@@ -131,7 +131,7 @@ def _run(
     manifest: ShardManifest,
     workers: WorkerOptions,
     runs_on: Executor,
-    show: Show | None,
+    progress: bool | None,
 ) -> None:
     pending = manifest.pending(out)
     if not pending:
@@ -145,7 +145,7 @@ def _run(
     names = [f"worker {number}" for number in range(min(workers.workers, len(pending)))]
     threads = manifest.task.threads
     jobs = [Job(FUNCTION, arguments, name, threads, workers.gpus) for name in names]
-    with closing(_Display(manifest, pending, reporter(show))) as display:
+    with closing(_Display(manifest, pending, reporter(progress))) as display:
         with closing(runs_on.run(jobs, display)) as results:
             for result in results:
                 result.checked()

@@ -13,7 +13,6 @@ from regard.data.files import ENDINGS, ending, hash_of, is_file_name
 from regard.data.in_memory import is_path, rows, write_jsonl
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
-from regard.progress import Show
 from regard.sharded.driver import WorkerOptions, compute_files
 from regard.sharded.manifest import INPUT, ShardedTask, check_output_folder
 from regard.sharded.parts import format_of
@@ -41,7 +40,7 @@ def map(
     gpus: int = 0,
     shard_bytes: int | None = None,
     strict: bool = False,
-    show: Show | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> ShardedResults | Any:
     """Compute the results of a model for each row, and write them into the parts of a folder.
@@ -92,7 +91,7 @@ def map(
     worker_options = WorkerOptions(workers, executor, gpus, strict)
     worker_options.make_executor()  # raises its errors before anything is written
     files = _files(data, Path(out))
-    compute_files(work, files, out, worker_options, shard_bytes=shard_bytes, show=show)
+    compute_files(work, files, out, worker_options, shard_bytes=shard_bytes, progress=progress)
     return read_parts(out)
 
 

@@ -24,7 +24,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Paused(Interrupted):
-    """The training has saved and stopped at `pause_at`; `resume` continues it.
+    """The training has saved and stopped at `stop_after_fraction`; `resume` continues it.
 
     update, tokens: the updates and tokens so far.
     goal: the score that selects the weights, and "max" or "min".

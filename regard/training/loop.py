@@ -69,14 +69,14 @@ class Loop(Updates):
         self.scores: dict[str, float] = {}
         self.average = WeightAverage(self.sharded.trained, options.averaging, self.counters)
 
-    def run(self, test: Test = no_test, pause_at: float | None = None) -> Result:
+    def run(self, test: Test = no_test, stop_after_fraction: float | None = None) -> Result:
         """Update after update until a limit is reached; then score the test data.
 
-        pause_at: the fraction of the training after which it saves and stops.
+        stop_after_fraction: the fraction of the training after which it saves and stops.
 
         Raises:
             Interrupted: after a signal, when the training is saved.
-            Paused: at `pause_at`.
+            Paused: at `stop_after_fraction`.
             NonFiniteError: a loss or a gradient became infinite or NaN.
         """
         self.model.train()
@@ -89,7 +89,7 @@ class Loop(Updates):
                 self.checkpointer.save_if_due()
                 if self.processes.maximum(self.interruption.code):
                     raise Stopped
-                if pause_at is not None and self.fraction >= pause_at:
+                if stop_after_fraction is not None and self.fraction >= stop_after_fraction:
                     raise self.saved_and_paused()
                 self.update()
         except Stopped:

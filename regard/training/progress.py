@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, get_args, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from regard.errors import ConfigError
-from regard.progress import Show, clock, reporter
-from regard.schema import joined_with_or
+from regard.progress import clock, reporter
 
 
 @dataclass(frozen=True)
@@ -54,21 +53,20 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
-def check_show(show: Show | Progress) -> None:
+def check_progress(progress: object) -> None:
     """Check what `regard.train` is given, before anything is written.
 
     Raises:
-        ConfigError: it is neither the name of a progress nor one.
+        ConfigError: it is neither True nor False nor a `Progress`.
     """
-    if not isinstance(show, Progress) and show not in get_args(Show):
-        names = joined_with_or([f'"{name}"' for name in get_args(Show)])
-        raise ConfigError(f"`show` must be {names}, or a Progress, but is {show!r:.60}.")
+    if not isinstance(progress, bool | Progress):
+        raise ConfigError(f"`progress` must be True, False or a Progress, but is {progress!r:.60}.")
 
 
-def progress(show: Show | Progress = "auto") -> Progress:
-    """A bar when standard error is a terminal, lines when it is not, as "auto" chooses.
+def display_of(progress: bool | Progress = True) -> Progress:
+    """A bar when standard error is a terminal, lines when it is not; with False warnings alone.
 
     Another `Progress` is returned as it is.
     """
-    check_show(show)
-    return reporter(show) if isinstance(show, str) else show
+    check_progress(progress)
+    return reporter(progress) if isinstance(progress, bool) else progress

@@ -125,7 +125,7 @@ def check_range(start: float, end: float, updates: int) -> None:
         )
     if updates < MIN_UPDATES:
         raise ConfigError(
-            f"`test_updates` must be at least {MIN_UPDATES}, but is {updates}: too few losses "
+            f"`num_steps` must be at least {MIN_UPDATES}, but is {updates}: too few losses "
             "give no curve."
         )
 

@@ -507,7 +507,7 @@ max_tokens = 20
 updates = 2
 """)
         out = tmp_path / name
-        runs.train(tmp_path / f"{name}.toml", out=out, show="none")
+        runs.train(tmp_path / f"{name}.toml", out=out, progress=False)
         return out
 
     small = trained("small", 4)

@@ -25,7 +25,7 @@ FRAME = pandas.DataFrame({"text": TEXTS, "label": LABELS})
 MODEL = dict(name="bert", d_model=8, d_ff=8, heads=2, layers=1, max_length=32)
 OPTIONS = dict(
     task="classification", model=MODEL, train=FRAME, tokenizer={"kind": "wordpiece"}, epochs=2,
-    batch_size=4, learning_rate=1e-2, threads=1, show="none",
+    batch_size=4, learning_rate=1e-2, threads=1, progress=False,
 )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_folds_of_running_text_are_consecutive_lines():
     found = regard.cross_validate(
         task="language-modeling", model=dict(name="lstm-lm", d_model=8, layers=1), train=lines,
         folds=4, tokenizer={"kind": "words"}, batch_size=2, sequence_length=5, updates=3,
-        show="none",
+        progress=False,
     )  # fmt: skip
     parts = [
         list(read_recipe(run.folder / "recipe.toml").data.records("valid").texts())
@@ -193,7 +193,7 @@ def test_data_of_a_first_call_that_failed_can_be_replaced():
         (dict(data={"valid": 0.1}), "leave out `valid`"),
         (dict(overrides=["data.valid=0.1"]), "leave out `valid`"),
         (dict(out=3), "`out` must be the path of a folder"),
-        (dict(show="loud"), "`show` must be"),
+        (dict(progress="loud"), "`progress` must be"),
         (dict(stratified=True, group="label"), "cannot be combined"),
         (dict(train=FRAME.assign(label=None)), "has no value in column 'label'"),
     ],

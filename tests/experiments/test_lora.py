@@ -14,6 +14,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.estimate import estimate
 from regard.models.adapters import adapted_layers
+from regard.recipe import read
 from regard.training.interrupt import Interrupted
 from regard.training.loop import Loop
 
@@ -70,7 +71,7 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def base(*overrides: str) -> None:
-    runs.train("base.toml", overrides, out="base", show="none")
+    runs.train_recipe(read("base.toml", overrides), out="base", progress=False)
 
 
 def tensors(folder: str, name: str) -> dict[str, torch.Tensor]:
@@ -90,7 +91,7 @@ def same_answers(one, other, texts=TEXTS) -> None:
 
 def test_both_folders_of_a_run_give_the_same_answers(place):
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     assert sorted(path.name for path in Path("run/adapter").iterdir()) == [
         *("README.md", "adapter_config.json", "adapter_model.safetensors", "regard.json"),
         *("tokenizer.json", "tokenizer_config.json"),
@@ -112,7 +113,7 @@ def test_both_folders_of_a_run_give_the_same_answers(place):
 def test_peft_opens_the_adapter_of_a_run(place):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     kind = transformers.AutoModelForSequenceClassification
     config = json.loads(Path("run/adapter/adapter_config.json").read_text())
     model = kind.from_pretrained(config["base_model_name_or_path"])
@@ -132,13 +133,13 @@ def assert_answers(found: torch.Tensor) -> None:
 
 def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
     base()
-    runs.train("lora.toml", out="whole", show="none")
+    runs.train("lora.toml", out="whole", progress=False)
     monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
     with pytest.raises(Interrupted):
-        runs.train("lora.toml", out="stopped", show="none")
+        runs.train("lora.toml", out="stopped", progress=False)
     monkeypatch.undo()
     monkeypatch.chdir(place)
-    runs.resume("stopped", show="none")
+    runs.resume("stopped", progress=False)
     for name in ("model/model", "adapter/adapter_model"):
         assert_equal(tensors("stopped", name), tensors("whole", name))
     newest = [sorted(Path(run, "checkpoints").iterdir())[-1] for run in ("stopped", "whole")]
@@ -149,7 +150,7 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
 def train_with_checkpoints(run: str, *options: str) -> list[Path]:
     """The checkpoints of a run that writes one every three updates."""
     every = ("training.checkpoints.every=3", "training.checkpoints.keep=3")
-    runs.train("lora.toml", (*every, *options), out=run, show="none")
+    runs.train_recipe(read("lora.toml", (*every, *options)), out=run, progress=False)
     return sorted(Path(run, "checkpoints").iterdir())
 
 
@@ -176,7 +177,7 @@ def test_a_resumed_run_links_to_the_frozen_weights_that_it_read(place, monkeypat
         train_with_checkpoints("run")
     monkeypatch.undo()
     monkeypatch.chdir(place)
-    runs.resume("run", show="none")
+    runs.resume("run", progress=False)
     files = [path / "frozen.safetensors" for path in Path("run/checkpoints").iterdir()]
     assert len({file.stat().st_ino for file in files}) == 1
 
@@ -234,13 +235,13 @@ def stopping_after(updates: int):
 
 def test_a_finished_run_gets_a_missing_adapter_and_report_again(place):
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     before = tensors("run/adapter", "adapter_model")
     before = {name: tensor.clone() for name, tensor in before.items()}
     for path in Path("run/adapter").iterdir():
         path.unlink()
     Path("run/report.html").unlink()
-    runs.resume("run", show="none")
+    runs.resume("run", progress=False)
     assert_equal(tensors("run/adapter", "adapter_model"), before)
     assert Path("run/report.html").exists()
     same_answers(runs.load("run"), runs.load("run/adapter"))
@@ -263,7 +264,7 @@ def test_gpt_trains_the_embedding_of_its_new_special_tokens(place):
     recipe = recipe.replace("d_ff = 32\n", "")
     Path("base.toml").write_text(recipe)
     base("data.valid=reviews.tsv", "data.sequence_length=8", "data.batch_size=2")
-    runs.train("lora.toml", ["model.lora.rank=3"], out="run", show="none")
+    runs.train_recipe(read("lora.toml", ["model.lora.rank=3"]), out="run", progress=False)
     same_answers(runs.load("run"), runs.load("run/adapter"))
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained("run/adapter")
@@ -313,7 +314,7 @@ updates = 3
 learning_rate = 1e-1
 """)
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     whole, adapter = runs.load("run"), runs.load("run/adapter")
     assert whole.translate("a good") == adapter.translate("a good")
     for one, other in zip(whole.module.parameters(), adapter.module.parameters(), strict=True):
@@ -323,12 +324,12 @@ learning_rate = 1e-1
 def test_training_can_start_from_an_adapter(place):
     """It is merged; without a tokenizer beside it, that of its base is used."""
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     for path in Path("run/adapter").glob("tokenizer*"):
         path.unlink()
     same_answers(runs.load("run"), runs.load("run/adapter"))
     options = ["model.path=run/adapter", "training.epochs=1"]
-    runs.train("lora.toml", options, out="next", show="none")
+    runs.train_recipe(read("lora.toml", options), out="next", progress=False)
     before, after = tensors("run/model", "model"), tensors("next/model", "model")
     kept = "bert.encoder.layer.0.attention.self.key.weight"
     changed = "bert.encoder.layer.0.attention.self.value.weight"
@@ -363,7 +364,7 @@ def test_an_estimate_counts_what_is_trained(place):
 def test_wrong_options_are_named(override, message, place):
     base()
     with pytest.raises(ConfigError, match=message):
-        runs.train("lora.toml", [override], out="run", show="none")
+        runs.train_recipe(read("lora.toml", [override]), out="run", progress=False)
 
 
 def test_a_recurrent_model_has_no_adapters(place):
@@ -388,4 +389,4 @@ updates = 1
         f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nupdates = 1\n'
     )
     with pytest.raises(ConfigError, match="adapters cannot be added to recurrent"):
-        runs.train("lora.toml", out="run", show="none")
+        runs.train("lora.toml", out="run", progress=False)

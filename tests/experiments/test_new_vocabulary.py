@@ -28,7 +28,7 @@ def train(file: str, model, out: str, **options):
         warnings.simplefilter("always")
         asked = dict(train=file, valid=file, format="lines", batch_size=4, sequence_length=5)
         asked |= dict(task="language-modeling", updates=4, tokenizer=WORDS)
-        run = regard.train(model=model, show="none", out=out, **{**asked, **options})
+        run = regard.train(model=model, progress=False, out=out, **{**asked, **options})
     return run, [str(one.message) for one in told if "[tokenizer]" in str(one.message)]
 
 
@@ -82,7 +82,7 @@ def test_a_tuned_model_speaks_the_new_words_and_a_classifier_starts_from_it(star
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         classifier = regard.train(
-            task="classification", model="tuned", train="rows.tsv", updates=2, show="none"
+            task="classification", model="tuned", train="rows.tsv", updates=2, progress=False
         )
     assert classifier.model.tokenizer.vocab() == run.model.tokenizer.vocab()
 
@@ -93,7 +93,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(start):
     assert killed_at(40, lambda: train("new.txt", start, "killed", **options))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        regard.resume("killed", show="none")
+        regard.resume("killed", progress=False)
     ours = regard.load("killed").module.state_dict()
     for name, value in regard.load(whole).module.state_dict().items():
         assert torch.equal(ours[name], value)

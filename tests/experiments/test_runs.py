@@ -71,7 +71,7 @@ def workdir(tmp_path, monkeypatch) -> Path:
 
 
 def train(recipe: str, *overrides: str):
-    return runs.train(recipe, overrides, out="run", show="none")
+    return runs.train_recipe(read(recipe, overrides), out="run", progress=False)
 
 
 def add(workdir: Path, *pairs: tuple[str, str]) -> None:

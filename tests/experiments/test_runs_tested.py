@@ -54,7 +54,7 @@ def options_of(task: str) -> dict:
     return dict(
         task=task, model=MODELS.get(task, ENCODER), train=DATA[task], valid=0.25,
         tokenizer={"kind": kind, "vocab_size": 80}, epochs=2, learning_rate=1e-2, threads=1,
-        show="none", **more,
+        progress=False, **more,
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_a_run_stopped_while_it_is_tested_is_completed_by_resume(monkeypatch):
         with pytest.raises(Interrupted, match="regard resume stopped"):
             regard.train(**options, out="stopped")
     assert not Path("stopped/result.json").exists()
-    result = regard.resume("stopped", show="none")
+    result = regard.resume("stopped", progress=False).result
     assert result.test_scores == whole.test_scores and result.scores == whole.scores
     one, other = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
     assert one.read_bytes() == other.read_bytes()
@@ -151,11 +151,11 @@ def test_a_test_that_fails_leaves_a_finished_run_and_a_warning(monkeypatch, caps
         raise RegardError("scores are NaN")
 
     monkeypatch.setattr(TextClassifier, "test", fails)
-    options = options_of("classification") | {"show": "lines"}
+    options = options_of("classification") | {"progress": True}
     run = regard.train(**options, test=DATA["classification"])
     assert run.test_scores == {} and run.scores
     assert "the test data were not scored: scores are NaN" in capsys.readouterr().err
-    assert regard.resume(run, show="none") == run.result
+    assert regard.resume(run, progress=False).result == run.result
 
 
 def test_a_test_score_that_is_not_finite_is_none(monkeypatch):
@@ -190,5 +190,5 @@ def test_results_of_earlier_versions_are_read_without_test_scores():
     path = run.folder / "result.json"
     older = {k: v for k, v in asdict(run.result).items() if not k.startswith("test_")}
     path.write_text(json.dumps(older))
-    result = regard.resume(run, show="none")
+    result = regard.resume(run, progress=False).result
     assert result.test_scores == {} and result.scores == run.scores

@@ -107,12 +107,12 @@ def written(path: Path, rows: Iterable[str]) -> Path:
 
 
 def embed(model: Path, data: object, out: Path, **options: object):
-    given = {"executor": "threads", "shard_bytes": 600, "show": "none", **options}
+    given = {"executor": "threads", "shard_bytes": 600, "progress": False, **options}
     return compute(model, data, "embed", out=out, **given)  # type: ignore[arg-type]
 
 
 def predict(model: Path, data: object, out: Path, **options: object):
-    given = {"executor": "threads", "shard_bytes": 600, "show": "none", **options}
+    given = {"executor": "threads", "shard_bytes": 600, "progress": False, **options}
     return compute(model, data, "predict", out=out, **given)  # type: ignore[arg-type]
 
 
@@ -200,7 +200,7 @@ def test_a_language_model_continues_prompts_and_texts_are_lines(language_model, 
     options = {"max_tokens": 3, "temperature": 1.0, "seed": 4}
     found = compute(
         language_model, written(tmp_path / "in.txt", prompts), "generate", out=tmp_path / "out",
-        executor="threads", format="txt", shard_bytes=200, show="none", workers=2, **options,
+        executor="threads", format="txt", shard_bytes=200, progress=False, workers=2, **options,
     )  # fmt: skip
     model = regard.load(language_model)
     known = model.spelled(prompts, model.hypotheses(prompts, **options))
@@ -323,7 +323,12 @@ def test_a_shard_without_a_single_result_does_not_end_the_others(
     lines = [f'{{"text": "{one}"}}' for one in (text, text, "a cat")]
     source = written(tmp_path / "in.jsonl", lines)
     options = {"max_tokens": 2} if verb == "generate" else {}
-    given: dict[str, object] = {"executor": "threads", "shard_bytes": 1, "show": "none", **options}
+    given: dict[str, object] = {
+        "executor": "threads",
+        "shard_bytes": 1,
+        "progress": False,
+        **options,
+    }
     found = compute(model, source, verb, out=tmp_path / "out", **given)  # type: ignore[arg-type]
     if verb == "embed":
         there = np.isfinite(found.vectors()).all(1).tolist()
@@ -623,7 +628,7 @@ def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classif
     ]
     for number, (match, model, options) in enumerate(wrong):
         with pytest.raises(RegardError, match=match):
-            predict_or = {"task": "predict", "executor": "threads", "show": "none", **options}
+            predict_or = {"task": "predict", "executor": "threads", "progress": False, **options}
             compute(model, source, out=tmp_path / str(number), **predict_or)  # type: ignore[arg-type]
 
 

@@ -232,7 +232,7 @@ def trained(request, tmp_path_factory) -> Path:
     model = f'"{request.param}"\n{CARRIED[request.param][0]}'
     (folder / "xl.toml").write_text(RECIPE.replace('"transformer-xl"', model))
     torch.set_num_threads(1)
-    runs.train(folder / "xl.toml", out=folder / "whole", show="none")
+    runs.train(folder / "xl.toml", out=folder / "whole", progress=False)
     return folder
 
 
@@ -250,7 +250,7 @@ def test_training_carries_the_memory_and_resumes_exactly(trained):
     assert facts["counters"]["update"] == 8
     slots = 4 + 10 + 2 if name == "compressive-transformer" else 10
     assert carried["carry/hidden"].shape == (3, 2, slots, 8)
-    runs.resume(folder, show="none")
+    runs.resume(folder, progress=False)
     files = [trained / name / "model" / "model.safetensors" for name in ("whole", "part")]
     assert files[0].read_bytes() == files[1].read_bytes()
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from regard.data.encoder_inputs import InputBatch, InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
+from regard.recipe import read
 from regard.tasks.classification import class_weights
 from regard.tasks.pair_order import BothOrders
 
@@ -63,7 +64,8 @@ def train(*overrides: str, out: str = "run", quiet: bool = True):
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")
-        run, result = runs.train("small.toml", overrides, out=out, show="none")
+        trained = runs.train_recipe(read("small.toml", overrides), out=out, progress=False)
+        run, result = trained.folder, trained.result
     return runs.load(run), result
 
 
@@ -492,7 +494,7 @@ def test_a_resumed_run_with_added_tokens_ends_with_the_same_bits(workdir):
 
     for step in steps[2:]:
         shutil.rmtree(step)
-    runs.resume("part", show="none")
+    runs.resume("part", progress=False)
     again = runs.load("part")
     for name, weights in whole.module.state_dict().items():
         assert torch.equal(weights, again.module.state_dict()[name]), name

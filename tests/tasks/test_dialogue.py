@@ -160,7 +160,7 @@ def test_models_learn_to_use_the_history(model, tmp_path):
     run = regard.train(
         task="dialogue", model=model, train=[data], valid=[data], test=[data], updates=200,
         learning_rate=1e-2, tokenizer={"kind": "words", "vocab_size": 40}, history=1,
-        out=tmp_path / "run", show="none",
+        out=tmp_path / "run", progress=False,
     )  # fmt: skip
     scores = run.result.test_scores
     assert scores["reply perplexity"] < scores["reply perplexity without history"]

@@ -373,10 +373,10 @@ def test_layers_that_the_folder_does_not_have_raise_an_error(here, layers, messa
 def test_a_student_of_vectors_learns_and_a_resumed_run_is_the_same(here):
     folder(here / "teacher", "bert", "Model")
     (here / "r.toml").write_text(VECTORS.format(options=""))
-    regard.train("r.toml", out="whole", show="none")
+    regard.train("r.toml", out="whole", progress=False)
     with pytest.raises(Stopped):
-        regard.train("r.toml", out="part", show="none", callbacks=[StopAt(3)])
-    regard.resume("part", show="none")
+        regard.train("r.toml", out="part", progress=False, callbacks=[StopAt(3)])
+    regard.resume("part", progress=False)
     weights = [load_file(run / "model" / "model.safetensors") for run in map(Path, RUNS)]
     assert [*weights[0]] == [*weights[1]]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

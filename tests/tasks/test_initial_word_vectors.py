@@ -41,7 +41,7 @@ def files(tmp_path, monkeypatch) -> None:
 def train(model: dict, **options):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        asked = dict(task="classification", train="rows.tsv", show="none", updates=3)
+        asked = dict(task="classification", train="rows.tsv", progress=False, updates=3)
         asked |= dict(tokenizer={"kind": "words", "vocab_size": 40}, learning_rate=1e-2)
         run = regard.train(model=model, **{**asked, **options})
     return run, [str(one.message) for one in told]
@@ -124,10 +124,10 @@ def test_a_killed_run_goes_on_to_the_same_weights_where_the_files_are_now():
         Path("vectors.txt").rename("moved/vectors.txt")
         Path("rows.tsv").rename("moved/rows.tsv")
         with pytest.raises(DataError, match=r"rows\.tsv, .*vectors\.txt"):
-            regard.resume(folder, show="none")
+            regard.resume(folder, progress=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = regard.resume(folder, data_root="moved", show="none")
+            result = regard.resume(folder, data_root="moved", progress=False).result
         for name in ("vectors.txt", "rows.tsv"):
             Path(f"moved/{name}").rename(name)
         assert result.update == 12
@@ -142,7 +142,7 @@ def test_a_resumed_run_refuses_another_file():
     Path("vectors.txt").write_text("good 1 1 1 1\n")
     (run.folder / "report.html").unlink()
     with pytest.raises(ConfigError, match=r"vectors\.txt"):
-        regard.resume(run, show="none")
+        regard.resume(run, progress=False)
 
 
 @pytest.mark.parametrize(

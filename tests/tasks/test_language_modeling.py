@@ -18,6 +18,7 @@ import tokenizers
 import torch
 from torch.nn import functional as F
 
+from regard import recipe as recipes
 from regard.checkpoints.formats import to_published
 from regard.data import Sequences, build_corpus, read, read_documents
 from regard.decoding import generate
@@ -370,7 +371,7 @@ def workdir(tmp_path, monkeypatch) -> Path:
 def run(out: str, *overrides: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return runs.train("small.toml", overrides, out=out, show="none")
+        return runs.train_recipe(recipes.read("small.toml", overrides), out=out, progress=False)
 
 
 def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypatch):
@@ -389,7 +390,7 @@ def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypat
     assert 0 < len(list(Path("parts/checkpoints").iterdir()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        again = runs.resume("parts", show="none")
+        again = runs.resume("parts", progress=False).result
     assert again.scores == result.scores
     one, other = (runs.load(name).module.state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -409,8 +410,10 @@ def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
 
 def test_blocks_shorter_than_the_context_give_a_warning(workdir):
     with pytest.warns(UserWarning, match="context is 8 tokens, but blocks have 6"):
-        runs.train(
-            "small.toml", ["data.sequence_length=6", "training.updates=1"], out="run", show="none"
+        runs.train_recipe(
+            recipes.read("small.toml", ["data.sequence_length=6", "training.updates=1"]),
+            out="run",
+            progress=False,
         )
 
 
@@ -506,7 +509,7 @@ def test_training_with_a_tokenizer_that_loses_text_gives_a_warning(tmp_path):
         """)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            runs.train(tmp_path / "recipe.toml", out=tmp_path / kind, show="none")
+            runs.train(tmp_path / "recipe.toml", out=tmp_path / kind, progress=False)
         assert any("does not keep the text" in str(one.message) for one in seen) == lines
 
 
@@ -541,7 +544,7 @@ def mapped_recipe(tmp_path, model, **data):
 
 def trained(recipe, out):
     """The weights, the scores and the position in the data at the end of a training."""
-    run = runs.train(out=out, show="none", **recipe)
+    run = runs.train(out=out, progress=False, **recipe)
     (facts,) = (json.loads(f.read_text()) for f in out.glob("checkpoints/step-000006*/facts.json"))
     return (out / "model/model.safetensors").read_bytes(), run.result.scores, facts["position"]
 
@@ -570,11 +573,11 @@ def test_training_from_a_corpus_is_the_same_in_every_bit(tmp_path):
     tokenizer = Tokenizer.load(tmp_path / "tokenizer")
     documents = read_documents(tmp_path / "train.txt", "rows")
     folder = tmp_path / "corpus"
-    build_corpus(documents, tokenizer, folder, end=(tokenizer.eos_id,), show="none")
+    build_corpus(documents, tokenizer, folder, end=(tokenizer.eos_id,), progress=False)
     recipe["data"]["train"] = str(folder)
     recipe["tokenizer"]["path"] = str(folder)
     assert trained(recipe, tmp_path / "mapped") == wanted
-    resumed = runs.resume(tmp_path / "mapped", show="none")
+    resumed = runs.resume(tmp_path / "mapped", progress=False).result
     assert resumed.scores == wanted[1]
 
     train("byte-bpe", [TEXT.upper()], 290).save(tmp_path / "tokenizer")

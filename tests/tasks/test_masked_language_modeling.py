@@ -24,6 +24,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.build_model import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.recipe import read
 from regard.tasks import batching
 from regard.tasks.masked_language_modeling import MaskedData, MaskedLanguageModel
 from regard.training.callbacks import Callback
@@ -115,7 +116,8 @@ def test_losses_and_gradients_are_those_of_transformers(here, monkeypatch, train
 
 
 def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
-    folder, result = regard.train("bert.toml", show="none")
+    trained = regard.train("bert.toml", progress=False)
+    folder, result = trained.folder, trained.result
     names = {"loss", "accuracy", "masked_lm", "next_sentence", "next_sentence_accuracy"}
     assert result.scores.keys() == names
     both = result.scores["masked_lm"] + result.scores["next_sentence"]
@@ -134,7 +136,7 @@ def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
         train="classes.tsv",
         valid="classes.tsv",
         updates=2,
-        show="none",
+        progress=False,
     )
     assert run.model.predict("the cat") in ("yes", "no")
 
@@ -184,10 +186,10 @@ class Stop(Callback):
 def test_training_is_resumed_to_the_last_bit(here):
     path = here / "bert.toml"
     path.write_text(RECIPE.replace("updates = 3", "updates = 6\n[training.checkpoints]\nevery = 1"))
-    whole, _ = regard.train(path, out="whole", show="none")
+    whole = regard.train(path, out="whole", progress=False).folder
     with pytest.raises(KeyboardInterrupt):
-        regard.train(path, out="parts", show="none", callbacks=[Stop()])
-    regard.resume("parts", show="none")
+        regard.train(path, out="parts", progress=False, callbacks=[Stop()])
+    regard.resume("parts", progress=False)
     ours, again = (regard.load(folder).module.state_dict() for folder in (whole, "parts"))
     assert all(torch.equal(ours[name], again[name]) for name in ours)
 
@@ -199,7 +201,7 @@ def test_training_learns_what_surrounds_a_mask(here):
     path = here / "bert.toml"
     optimizer = 'updates = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
     path.write_text(RECIPE.replace("updates = 3", optimizer).replace("sentence_pairs = true", ""))
-    _, result = regard.train(path, show="none")
+    result = regard.train(path, progress=False).result
     assert result.scores["accuracy"] > 0.4  # guessing finds 1 of 8
 
 
@@ -223,7 +225,7 @@ def test_a_corpus_in_a_folder_gives_the_same_texts(here):
 
 
 def test_an_encoder_goes_on_from_its_folder_with_its_heads(here):
-    folder, _ = regard.train("bert.toml", show="none")
+    folder = regard.train("bert.toml", progress=False).folder
     section = RECIPE.index("[tokenizer]"), RECIPE.index("[training]")
     changed = RECIPE[: section[0]] + f'[model]\npath = "{folder}/model"\n' + RECIPE[section[1] :]
     (here / "more.toml").write_text(changed)
@@ -234,7 +236,7 @@ def test_an_encoder_goes_on_from_its_folder_with_its_heads(here):
 
 
 def test_evaluation_is_over_the_same_masks_and_names_them(here):
-    folder, _ = regard.train("bert.toml", show="none")
+    folder = regard.train("bert.toml", progress=False).folder
     task = regard.load(folder)
     texts = ["The old cat sat on a warm mat.", "The sun was sleeping in the cat."]
     accuracy, perplexity = task.evaluate(texts)
@@ -248,7 +250,7 @@ def test_evaluation_is_over_the_same_masks_and_names_them(here):
 
 def test_test_data_are_scored_as_transformers_scores_their_masks(here):
     (here / "test.txt").write_text("The old cat sat.\n\nA warm mat was in the sun. " * 9)
-    run = regard.train("bert.toml", test=["test.txt"], updates=20, show="none")
+    run = regard.train("bert.toml", test=["test.txt"], updates=20, progress=False)
     task, data = run.model, read_documents(["test.txt"])
     published = BertForPreTraining.from_pretrained(run.folder / "model").eval().double()
     rows = task._rows(encode_corpus(data, task.tokenizer), MaskedData(train=(), max_length=32), 0)
@@ -269,7 +271,7 @@ def test_test_data_are_scored_as_transformers_scores_their_masks(here):
 
 @pytest.mark.parametrize("valid", ["0.1", '["text.txt"]'])
 def test_validation_data_are_evaluated_or_refused(here, valid):
-    regard.train("bert.toml", [f"data.valid={valid}"], out="run", show="none")
+    runs.train_recipe(read("bert.toml", [f"data.valid={valid}"]), out="run", progress=False)
     printed = CliRunner().invoke(app, ["evaluate", "run", "--valid"])
     if valid == "0.1":
         assert printed.exit_code == 2 and "a part of its training data" in printed.output

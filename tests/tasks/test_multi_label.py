@@ -39,7 +39,7 @@ def start(tmp_path, monkeypatch) -> str:
 
 def train(**options):
     given = dict(task="multi-label-classification", train=LISTS, valid=0.25, model="start")
-    given |= dict(epochs=1, learning_rate=1e-2, show="none")
+    given |= dict(epochs=1, learning_rate=1e-2, progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return regard.train(**(given | options))
@@ -349,7 +349,7 @@ def test_a_resumed_run_ends_with_the_same_bits(start):
     whole = train(**options, out="whole")
     with pytest.raises(RuntimeError, match="stopped"):
         train(**options, out="stopped", checkpoints={"every": 3}, callbacks=[Stop()])
-    assert regard.resume("stopped", show="none").scores == whole.scores
+    assert regard.resume("stopped", progress=False).result.scores == whole.scores
     ours, kept = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
     assert ours.read_bytes() == kept.read_bytes()
     assert regard.load("stopped").threshold == regard.load("whole").threshold

@@ -413,7 +413,8 @@ def test_a_trained_model_is_saved_and_gives_the_scores_of_transformers(tmp_path)
     ]
     written(tmp_path, asked)
     (tmp_path / "recipe.toml").write_text(RECIPE.format(model=start))
-    run, result = train(tmp_path / "recipe.toml", out=tmp_path / "run", show="none")
+    trained = train(tmp_path / "recipe.toml", out=tmp_path / "run", progress=False)
+    run, result = trained.folder, trained.result
     assert result.scores == {"f1": 100.0, "exact": 100.0}
     assert (run / "report.html").exists()
     task = regard.load(run)

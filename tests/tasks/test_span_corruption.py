@@ -53,7 +53,8 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_run_trains_and_its_folder_finds_spans(here):
-    folder, result = regard.train("spans.toml", show="none")
+    trained = regard.train("spans.toml", progress=False)
+    folder, result = trained.folder, trained.result
     assert result.scores.keys() == {"loss"} and result.scores["loss"] > 0
     task = regard.load(folder)
     assert isinstance(task, SpanCorruption) and isinstance(task.module, T5)
@@ -99,7 +100,7 @@ def test_training_learns_what_a_text_repeats(here):
     )
     path.write_text(RECIPE.replace(*changes))
     before = planned(path).task.validate()["loss"]
-    _, result = regard.train(path, show="none")
+    result = regard.train(path, progress=False).result
     assert result.scores["loss"] < 0.75 * before
 
 

@@ -298,7 +298,8 @@ def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tm
     start = bert(tmp_path / "start", "MaskedLM")
     (tmp_path / "train.txt").write_text(TRAINING * 4)
     (tmp_path / "recipe.toml").write_text(RECIPE.format(model=start))
-    run, result = train(tmp_path / "recipe.toml", out=tmp_path / "run", show="none")
+    trained = train(tmp_path / "recipe.toml", out=tmp_path / "run", progress=False)
+    run, result = trained.folder, trained.result
     assert result.scores == {"f1": 1.0, "precision": 1.0, "recall": 1.0}
     assert (run / "report.html").exists()
     task = regard.load(run)

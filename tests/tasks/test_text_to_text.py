@@ -47,7 +47,7 @@ def test_training_reads_the_prefix():
     sizes = dict(name="transformer", **SMALL)
     run = regard.train(
         task="summarization", model=sizes, train=PAIRS * 4, valid=0.25,
-        source_prefix="summarize: ", kind="words", updates=2, show="none",
+        source_prefix="summarize: ", kind="words", updates=2, progress=False,
     )  # fmt: skip
     assert {"rouge1", "rouge2", "rougeL", "loss"} <= run.scores.keys()
     assert run.model.source_prefix == "summarize: "
@@ -164,7 +164,7 @@ def test_one_model_is_trained_for_several_target_languages():
     rows = [(f">>{name}<< {a}", b) for a, b in PAIRS for name in ("de", "fr")]
     run = regard.train(
         task="translation", model=dict(name="transformer", **SMALL), train=rows, valid=0.25,
-        kind="words", special_tokens=[">>de<<", ">>fr<<"], updates=2, show="none",
+        kind="words", special_tokens=[">>de<<", ">>fr<<"], updates=2, progress=False,
     )  # fmt: skip
     task = run.model
     assert {">>de<<", ">>fr<<"} <= task.tokenizer.vocab().keys()

@@ -13,7 +13,7 @@ from tiny_folders import folder
 
 import regard
 from regard.errors import ConfigError, DataError
-from regard.experiments.runs import read_recipe
+from regard.experiments.runs import read_recipe, train_recipe
 from regard.recipe import read
 from regard.training import Callback
 
@@ -22,7 +22,7 @@ pandas = pytest.importorskip("pandas")
 TEXTS = ["a good film", "dull and bad", "i liked it", "slow", "good fun", "very bad"] * 4
 LABELS = ["yes", "no", "yes", "no", "yes", "no"] * 4
 FRAME = pandas.DataFrame({"text": TEXTS, "label": LABELS})
-QUICK = dict(epochs=1, learning_rate=1e-2, show="none")
+QUICK = dict(epochs=1, learning_rate=1e-2, progress=False)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_run_on_data_in_memory_resumes_to_the_same_weights(start):
         train(**options, epochs=2, out="stopped", checkpoints={"every": 3}, callbacks=[Stop()])
     recipe = Path("whole/recipe.toml").read_text()
     assert "every = 0" in recipe
-    regard.resume("stopped", show="none")
+    regard.resume("stopped", progress=False)
     ours, whole = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
     assert ours.read_bytes() == whole.read_bytes()
 
@@ -166,12 +166,14 @@ def test_a_run_that_has_moved_resumes_with_the_data_in_its_folder(start):
     with pytest.raises(KeyboardInterrupt):
         train(**options, out="before", callbacks=[Stop()])
     Path("before").rename("after")
-    assert regard.resume("after", show="none").scores == train(**options, out="whole").scores
+    assert (
+        regard.resume("after", progress=False).result.scores == train(**options, out="whole").scores
+    )
 
 
 def test_a_run_is_the_path_of_its_folder(start):
     run = train(task="classification", model=start, train=FRAME, valid=0.25)
-    assert regard.resume(run, show="none") == run.result
+    assert regard.resume(run, progress=False).result == run.result
     assert regard.load(run).predict(TEXTS) == run.predict(TEXTS)
 
 
@@ -210,7 +212,7 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
         (dict(overrides="seed=3"), "`overrides` must be a list"),
         (dict(out=5), "`out` must be the path of a folder"),
         (dict(out="start/config.json/run"), "start/config.json is a file"),
-        (dict(show="loud"), '`show` must be "auto"'),
+        (dict(progress="loud"), "`progress` must be True, False or a Progress"),
         (dict(callbacks=[5]), "`callbacks` must hold objects"),
         (dict(callbacks=Callback), "`callbacks` must be a list"),
         (dict(callbacks=None), "`callbacks` must be a list"),
@@ -339,8 +341,8 @@ def test_pretraining_on_texts_in_memory_equals_that_on_files(task, tmp_path, mon
         assert run.scores == first.scores
         for name, tensor in run.model.module.state_dict().items():
             assert torch.equal(tensor, first.model.module.state_dict()[name]), name
-    again = regard.train(
-        first.folder / "recipe.toml", ["training.updates=5"], out="again", show="none"
+    again = train_recipe(
+        read(first.folder / "recipe.toml", ["training.updates=5"]), out="again", progress=False
     )
     assert again.scores == train(out="whole", **options | {"updates": 5}, **parts).scores
 

@@ -83,7 +83,7 @@ def chosen(**changed):
 def stopped(folder: Path) -> None:
     """Train until a signal comes."""
     try:
-        train(Exact(), chosen(), folder, show="none", callbacks=[Stop()])
+        train(Exact(), chosen(), folder, progress=False, callbacks=[Stop()])
     except Interrupted as error:
         assert error.code == 128 + signal.SIGTERM
         return
@@ -233,7 +233,7 @@ def dying(folder: Path) -> None:
     """A training of which a process dies."""
     torch.set_num_threads(1)
     with connected():
-        train(Dying(folder / "killed at"), chosen(), folder / "killed", show="none")
+        train(Dying(folder / "killed at"), chosen(), folder / "killed", progress=False)
 
 
 def twice(folder: Path) -> None:
@@ -290,15 +290,15 @@ def main(folder: Path) -> None:
     """One start of the processes serves several trainings, as starting takes longer than they."""
     torch.set_num_threads(1)
     with connected():
-        train(Exact(), chosen(), folder / "several", show="none")
-        train(Exact(), averaged(), folder / "averaged", show="none")
+        train(Exact(), chosen(), folder / "several", progress=False)
+        train(Exact(), averaged(), folder / "averaged", progress=False)
         stopped(folder / "stopped")
-        resume(Exact(), chosen(), folder / "resumed", show="none")
+        resume(Exact(), chosen(), folder / "resumed", progress=False)
         models(folder / "models.txt")
         os.chdir(folder)
-        run = regard.train("recipe.toml", out="recipe", show="none")
+        run = regard.train("recipe.toml", out="recipe", progress=False)
         assert (run.result.update, processes().size) == (12, 2)
-        regard.train("compressive.toml", out="compressive", show="none")
+        regard.train("compressive.toml", out="compressive", progress=False)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Recorder(Callback):
 
 def test_callbacks_are_told_all_that_happens_in_order(tmp_path):
     seen = Recorder()
-    result = train(Toy(), options(), tmp_path / "run", show="none", callbacks=[seen])
+    result = train(Toy(), options(), tmp_path / "run", progress=False, callbacks=[seen])
     assert [one.number for one in seen.of("update")] == list(range(1, 34))
     assert all(one.gradient_norm > 0 and one.learning_rate > 0 for one in seen.of("update"))
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
@@ -54,7 +54,7 @@ def test_callbacks_are_told_all_that_happens_in_order(tmp_path):
 
 def test_a_run_with_callbacks_has_the_weights_of_one_without(tmp_path):
     for name, callbacks in (("with", [Recorder()]), ("without", [])):
-        train(Toy(), options(), tmp_path / name, show="none", callbacks=callbacks)
+        train(Toy(), options(), tmp_path / name, progress=False, callbacks=callbacks)
     ours, other = (tmp_path / f"{name}/model/model.safetensors" for name in ("with", "without"))
     assert ours.read_bytes() == other.read_bytes()
 
@@ -82,7 +82,7 @@ class Failing(Callback):
 def weights(tmp_path_factory) -> bytes:
     """Those of a training that nothing stops."""
     folder = tmp_path_factory.mktemp("whole")
-    train(Toy(), options(), folder / "run", show="none")
+    train(Toy(), options(), folder / "run", progress=False)
     return (folder / "run/model/model.safetensors").read_bytes()
 
 
@@ -92,8 +92,10 @@ def test_an_error_of_a_callback_ends_the_run_which_then_resumes_exactly(
     tmp_path, weights, method, error
 ):
     with pytest.raises(error, match="of the callback"):
-        train(Toy(), options(), tmp_path / "run", show="none", callbacks=[Failing(method, error)])
-    resume(Toy(), options(), tmp_path / "run", show="none")
+        train(
+            Toy(), options(), tmp_path / "run", progress=False, callbacks=[Failing(method, error)]
+        )
+    resume(Toy(), options(), tmp_path / "run", progress=False)
     assert (tmp_path / "run/model/model.safetensors").read_bytes() == weights
 
 
@@ -110,7 +112,7 @@ def test_weights_and_biases_gets_curves_and_final_scores(tmp_path, monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
     result = train(
-        Toy(), options(), tmp_path / "run", show="none", callbacks=[WandbLogger(project="toy")]
+        Toy(), options(), tmp_path / "run", progress=False, callbacks=[WandbLogger(project="toy")]
     )
     assert [name for name, _, _ in log[-2:]] == ["summary", "finish"]
     assert log[-2][1] == (result.scores,)
@@ -144,7 +146,7 @@ def test_mlflow_gets_curves_and_final_scores(tmp_path, monkeypatch):
     mlflow = SimpleNamespace(**{name: log.method(name) for name in names})
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     result = train(
-        Toy(), options(), tmp_path / "run", show="none", callbacks=[MLflowLogger(run_name="toy")]
+        Toy(), options(), tmp_path / "run", progress=False, callbacks=[MLflowLogger(run_name="toy")]
     )
     assert log[0] == ("start_run", (), {"run_name": "toy"}) and log[-1][0] == "end_run"
     assert log[-2][1] == ({"final/loss": result.scores["loss"]},)

@@ -60,7 +60,7 @@ def test_a_second_process_in_the_folder_is_an_error(tmp_path, verb):
     (run.checkpoints / ".step-000002.writing").mkdir()  # by the other process, at this moment
     with run.locked():
         with pytest.raises(ConfigError, match="another process is training in"):
-            verb(Toy(), KINDS["best"](), tmp_path, show="none")
+            verb(Toy(), KINDS["best"](), tmp_path, progress=False)
     assert (run.checkpoints / ".step-000002.writing").exists()
     with run.locked():  # it is free again
         pass

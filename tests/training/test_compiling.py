@@ -134,7 +134,7 @@ class Translating(Trainable):
 def trained(folder, updates, begin=train, **changes):
     chosen = TrainingOptions(updates=updates, log_every=1, **changes)
     task = Translating()
-    begin(task, chosen, folder, show="none")
+    begin(task, chosen, folder, progress=False)
     return task.module.state_dict()
 
 

@@ -82,7 +82,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
             task,
             TrainingOptions(updates=6, accumulate=accumulate, optimizer=chosen),
             tmp_path / f"{size}",
-            show="none",
+            progress=False,
         )
         results.append(task.module.state_dict())
     for name in results[0]:
@@ -93,7 +93,7 @@ def moved(task, folder) -> torch.Tensor:
     """How far an epoch of small steps takes the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in task.module.parameters()])
     small = OptimizerOptions("sgd", 1e-4, clip=1e9)
-    train(task, TrainingOptions(epochs=1, optimizer=small), folder, show="none")
+    train(task, TrainingOptions(epochs=1, optimizer=small), folder, progress=False)
     return torch.cat([p.detach().flatten() for p in task.module.parameters()]) - before
 
 
@@ -112,7 +112,7 @@ def test_an_update_never_spans_two_epochs(tmp_path):
     chosen = options(
         updates=None, epochs=2, accumulate=3, log_every=1, validation=ValidationOptions()
     )
-    result = train(Toy(), chosen, tmp_path, show="none")
+    result = train(Toy(), chosen, tmp_path, progress=False)
     logged = [event for event in events(tmp_path) if "train/loss" in event]
     assert [event["epoch"] for event in logged] == pytest.approx(
         [3 / 7, 6 / 7, 1, 10 / 7, 13 / 7, 2]
@@ -126,7 +126,7 @@ def test_an_update_never_spans_two_epochs(tmp_path):
 
 def test_the_first_limit_ends_the_training(tmp_path):
     chosen = options(epochs=50, tokens=301, updates=30, accumulate=1)
-    result = train(Toy(), chosen, tmp_path, show="none")
+    result = train(Toy(), chosen, tmp_path, progress=False)
     assert (result.reason, result.tokens, result.update) == ("301 tokens", 320, 16)
 
 
@@ -139,7 +139,7 @@ def test_a_decay_ends_with_the_training_for_every_kind_of_limit(tmp_path, limit)
         accumulate=2,
         schedule=ScheduleOptions("linear"),
     )
-    train(Toy(), chosen, tmp_path, show="none")
+    train(Toy(), chosen, tmp_path, progress=False)
     rates = [event["lr"] for event in events(tmp_path) if "lr" in event]
     assert rates[0] == pytest.approx(1e-3, rel=0.1)
     assert rates[-1] < 1e-4
@@ -150,7 +150,7 @@ def test_a_decay_ends_with_the_training_for_every_kind_of_limit(tmp_path, limit)
 
 
 def test_metrics_have_the_documented_keys(tmp_path):
-    train(Toy(), options(tensorboard=True), tmp_path, show="none")
+    train(Toy(), options(tensorboard=True), tmp_path, progress=False)
     first = events(tmp_path)[0]
     assert first.keys() == {
         "update",
@@ -168,7 +168,7 @@ def test_metrics_have_the_documented_keys(tmp_path):
 
 def test_several_losses_are_logged_by_name(tmp_path):
     chosen = TrainingOptions(updates=2, log_every=2)
-    result = train(Ragged(12), chosen, tmp_path, show="none")
+    result = train(Ragged(12), chosen, tmp_path, progress=False)
     lines = [e for e in events(tmp_path) if "train/loss" in e]
     assert lines[0]["train/loss"] == pytest.approx(lines[0]["train/words"] + lines[0]["train/rows"])
     assert (result.best, result.scores) == (None, {})
@@ -176,7 +176,7 @@ def test_several_losses_are_logged_by_name(tmp_path):
 
 def test_early_stopping_publishes_the_best_weights(tmp_path):
     task = Toy()
-    result = train(task, early_stopping(), tmp_path, show="none")
+    result = train(task, early_stopping(), tmp_path, progress=False)
     scores = {e["update"]: e["valid/loss"] for e in events(tmp_path) if "valid/loss" in e}
     best = min(scores, key=scores.__getitem__)
     assert (result.best, result.best_update) == (scores[best], best)
@@ -188,7 +188,7 @@ def test_early_stopping_publishes_the_best_weights(tmp_path):
 
 def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
     task = Toy()
-    train(task, options(), tmp_path, show="none")
+    train(task, options(), tmp_path, progress=False)
     folders = [tmp_path / "checkpoints" / f"step-{n:06d}" for n in (20, 25, 30)]
     loaded = [load_file(folder / "weights.safetensors") for folder in folders]
     published = load_file(tmp_path / "model" / "model.safetensors")
@@ -202,9 +202,9 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
 
 
 def test_training_into_the_folder_of_a_run_is_an_error(tmp_path):
-    train(Toy(), options(updates=1), tmp_path, show="none")
+    train(Toy(), options(updates=1), tmp_path, progress=False)
     with pytest.raises(ConfigError, match="holds a run already"):
-        train(Toy(), options(updates=1), tmp_path, show="none")
+        train(Toy(), options(updates=1), tmp_path, progress=False)
 
 
 # ---- precision --------------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def test_training_into_the_folder_of_a_run_is_an_error(tmp_path):
 @pytest.mark.parametrize("precision", ["bfloat16", "auto"])
 def test_weights_stay_float32_in_every_precision(tmp_path, precision):
     task, judge = Toy(dropout=0.0), Toy(dropout=0.0)
-    train(task, options(precision=precision), tmp_path / "a", show="none")
-    train(judge, options(), tmp_path / "b", show="none")
+    train(task, options(precision=precision), tmp_path / "a", progress=False)
+    train(judge, options(), tmp_path / "b", progress=False)
     assert {p.dtype for p in task.module.parameters()} == {torch.float32}
     first, second = (events(tmp_path / name)[0]["train/loss"] for name in "ab")
     assert first == pytest.approx(second, rel=0.02)
@@ -224,8 +224,8 @@ def test_automatic_precision_that_chooses_float32_gives_the_same_bits(tmp_path, 
     """With bfloat16 declared too slow, "auto" must give the bits of float32."""
     monkeypatch.setattr("regard.training.precision.GAIN", 1e9)
     first, second = Toy(), Toy()
-    train(first, options(precision="auto"), tmp_path / "a", show="none")
-    train(second, options(), tmp_path / "b", show="none")
+    train(first, options(precision="auto"), tmp_path / "a", progress=False)
+    train(second, options(), tmp_path / "b", progress=False)
     states = first.module.state_dict().values(), second.module.state_dict().values()
     assert all(map(torch.equal, *states))
 
@@ -254,7 +254,7 @@ class Poisoned(Toy):
 def test_a_loss_that_is_not_finite_raises_an_error_before_the_update(tmp_path, value):
     task = Poisoned(value)
     with pytest.raises(NonFiniteError) as stopped:
-        train(task, options(), tmp_path, show="none")
+        train(task, options(), tmp_path, progress=False)
     message = str(stopped.value)
     assert f"update 11: the loss `loss` is {value} at batch 5 of epoch 3" in message
     assert f"{tmp_path / 'checkpoints' / 'step-000010'}" in message
@@ -267,7 +267,7 @@ def test_a_goal_that_is_not_among_the_scores_is_an_error(tmp_path):
     task = Toy()
     task.goal = ("bleu", "max")
     with pytest.raises(ConfigError, match=r"validation's scores \(loss\), but is 'bleu'"):
-        train(task, options(), tmp_path, show="none")
+        train(task, options(), tmp_path, progress=False)
 
 
 @pytest.mark.parametrize(

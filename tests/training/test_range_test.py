@@ -34,7 +34,7 @@ def test_the_losses_are_those_of_a_training_with_these_rates(tmp_path, monkeypat
     found = found_in(Toy(), chosen, updates=20, start=1e-4, end=1e-1)
     rates = iter(found.rates)
     monkeypatch.setattr("regard.training.loop.Loop.scheduled_rate", lambda self: next(rates))
-    train(Toy(), chosen, tmp_path, seed=1, show="none")
+    train(Toy(), chosen, tmp_path, seed=1, progress=False)
     events = [e for e in read_events(tmp_path) if "train/loss" in e]
     assert found.losses == tuple(event["train/loss"] for event in events)
     assert found.rates == tuple(event["lr"] for event in events)

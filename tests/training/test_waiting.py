@@ -74,7 +74,7 @@ def updates(request, monkeypatch, device_waits, tmp_path, no_kernels):
     chosen = options(updates=6, log_every=100, validation=ValidationOptions(every=3))
     object.__setattr__(chosen.optimizer, "name", request.param)
     object.__setattr__(chosen.optimizer, "clip", 1e-3)
-    train(Counted(), chosen, tmp_path, show="none")
+    train(Counted(), chosen, tmp_path, progress=False)
     return found
 
 

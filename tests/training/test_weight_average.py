@@ -90,7 +90,7 @@ def compared(tmp_path_factory):
         if update % 4 == 0:
             values.append(naive.validate(update))
     folder, scores, task = tmp_path_factory.mktemp("nt") / "run", Scores(), Toy(dropout=0.0)
-    result = train(task, averaged(accumulate=1), folder, show="none", callbacks=[scores])
+    result = train(task, averaged(accumulate=1), folder, progress=False, callbacks=[scores])
     return naive, values, folder, scores.seen, task, result
 
 
@@ -134,7 +134,7 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
         validation=ValidationOptions(every=9), averaging=AveragingOptions(start=4),
         optimizer=OptimizerOptions("sgd", 1.0),
     )  # fmt: skip
-    train(task, chosen, tmp_path / "run", show="none", callbacks=[Keep()])
+    train(task, chosen, tmp_path / "run", progress=False, callbacks=[Keep()])
     published = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
     assert len(first) == len(seen[0])
     for n, (name, _) in enumerate(task.module.named_parameters()):
@@ -144,7 +144,7 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
 
 def test_nothing_is_averaged_while_validations_improve_and_the_start_is_recorded(tmp_path):
     chosen = averaged(optimizer=OptimizerOptions("adam", 1e-3), updates=24)
-    train(Toy(), chosen, tmp_path / "run", show="none")
+    train(Toy(), chosen, tmp_path / "run", progress=False)
     for folder in (tmp_path / "run" / "checkpoints").iterdir():
         assert not (folder / "averaged.safetensors").exists()
         facts = json.loads((folder / "facts.json").read_text())
@@ -153,7 +153,7 @@ def test_nothing_is_averaged_while_validations_improve_and_the_start_is_recorded
 
 def test_the_run_that_is_killed_at_random_has_a_mean_from_the_middle_on(tmp_path):
     """See "averaged" in test_resume.py: kills come before and after the trigger."""
-    train(Toy(), averaged(), tmp_path / "run", show="none")
+    train(Toy(), averaged(), tmp_path / "run", progress=False)
     last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     assert 10 <= json.loads((last / "facts.json").read_text())["counters"]["averaged"] <= 50
 

@@ -156,7 +156,7 @@ def child(kind: str, folder: str) -> tuple[int, int]:
         os.close(here)
         try:
             task = Toy(tick=lambda: os.write(there, b"."))
-            resume(task, KINDS[kind](), folder, show="none")
+            resume(task, KINDS[kind](), folder, progress=False)
             os._exit(0)
         except BaseException as error:
             print(error, file=sys.stderr, flush=True)

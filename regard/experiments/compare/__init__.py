@@ -38,7 +38,6 @@ from regard.experiments.compare.workers import display, run_jobs
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.runs import name_of_run
 from regard.file_writing import locked, write_json
-from regard.progress import Show
 
 FUNCTION = "regard.experiments.compare.worker:measured_run"
 
@@ -67,7 +66,7 @@ def compare(
     executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,
-    show: Show = "auto",
+    progress: bool = True,
 ) -> ComparisonResults:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
 
@@ -80,7 +79,7 @@ def compare(
         workers: how many runs at once. Where the recipe leaves `training.threads` open, they share
             the machine's cores; other numbers of threads give other last bits.
         gpus: how many GPUs of its own each run has; 0: it finds those that there are.
-        show: how progress is shown: "auto", "bar", "lines" or "none".
+        progress: whether the progress is shown.
 
     Raises:
         ConfigError: the recipes differ in what must be equal, or `out` holds something else, or
@@ -94,7 +93,7 @@ def compare(
     out = Path(out)
     named = _named(recipes, overrides)
     shared = _shared(named)
-    with locked(out, "comparing in"), closing(display(show)) as shown:
+    with locked(out, "comparing in"), closing(display(progress)) as shown:
         given = with_shared_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
         runs = {
             name: [_run(path, (*given, f"seed={n}"), out / run_name(name, n)) for n in seeds]

@@ -8,7 +8,8 @@ from typing import Any
 
 from regard.executors import Json
 from regard.experiments.compare.worker import WorkerProgress, measure, wait_for_other_process
-from regard.experiments.runs import load, resume, train
+from regard.experiments.runs import load, resume, train_recipe
+from regard.recipe import read
 from regard.training import Paused
 
 
@@ -28,13 +29,14 @@ def trained_until(
     wait_for_other_process(path)
     try:
         if (path / "recipe.toml").exists():
-            result = resume(path, show=shown, pause_at=until)
+            run = resume(path, progress=shown, stop_after_fraction=until)
         else:
-            result = train(recipe, overrides, out=path, show=shown, pause_at=until).result
+            raw = read(recipe, overrides)
+            run = train_recipe(raw, path, progress=shown, stop_after_fraction=until)
     except Paused as paused:
         return _reached(paused.goal, paused.best, paused.update, paused.tokens)
     task: Any = load(path)  # it ended before `until`: `patience` validations without a better score
-    return _reached(task.goal, result.best, result.update, result.tokens)
+    return _reached(task.goal, run.result.best, run.result.update, run.result.tokens)
 
 
 def _reached(

@@ -186,7 +186,7 @@ discriminative = 2.6
 name = "slanted-triangular"
 """
     )
-    run = train(recipe, out=tmp_path / "run", show="none")
+    run = train(recipe, out=tmp_path / "run", progress=False)
     task = load(run.folder)
     assert task.predict(["w1 w2", "w4 w5"]) == ["a", "b"]
     assert open_folder(run.folder).config["bos"] == 2
