@@ -191,7 +191,6 @@ def test_data_of_a_first_call_that_failed_can_be_replaced():
         (dict(folds=21), "21 folds, but the training data have 20 rows"),
         (dict(valid=0.1), "leave out `valid`"),
         (dict(data={"valid": 0.1}), "leave out `valid`"),
-        (dict(overrides=["data.valid=0.1"]), "leave out `valid`"),
         (dict(out=3), "`out` must be the path of a folder"),
         (dict(progress="loud"), "`progress` must be"),
         (dict(stratified=True, group="label"), "cannot be combined"),

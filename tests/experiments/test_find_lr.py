@@ -112,7 +112,7 @@ def test_a_test_without_a_suggestion_can_be_shown(count, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(num_steps=5), "`test_updates` must be at least 20"),
+        (dict(num_steps=5), "`num_steps` must be at least 20"),
         (dict(start=1.0, end=0.1), "`start` and `end`"),
         (dict(out=3), "`out` must be the path of a folder"),
         (dict(progress="loud"), "`progress` must be"),

@@ -375,7 +375,7 @@ def run(out: str, *overrides: str):
 
 
 def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypatch):
-    whole, result = run("whole")
+    whole = run("whole")
     losses, calls = TextGenerator.losses, []
 
     def breaking(task, batch, carry):
@@ -391,20 +391,20 @@ def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         again = runs.resume("parts", progress=False).result
-    assert again.scores == result.scores
+    assert again.scores == whole.scores
     one, other = (runs.load(name).module.state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
-    folder, result = run("run", "data.sequence_length=6")
-    task = runs.load(folder)
+    trained = run("run", "data.sequence_length=6")
+    task = trained.model
     assert task.settings() == {"format": "text", "unit": "token", "window": 6, "stride": None}
     found = task.evaluate(read("valid.txt", format="text"))
     assert "window:6|stride:6" in found.signature
     # validation begins without the line break that stands before a text
-    assert found.nats / found.count == pytest.approx(result.scores["loss"], rel=0.05)
-    config = json.loads((folder / "model" / "config.json").read_text())
+    assert found.nats / found.count == pytest.approx(trained.scores["loss"], rel=0.05)
+    config = json.loads((trained.folder / "model" / "config.json").read_text())
     assert config["model_type"] == "gpt2" and config["n_positions"] == 8
 
 

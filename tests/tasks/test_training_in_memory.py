@@ -209,7 +209,6 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
         (dict(data=FRAME), "`data` must be text, a number, a list or a mapping|`data`"),
         (dict(tokenizer="bert"), "`tokenizer` is a section"),
         (dict(recipe=FRAME), "The first argument is the path of a recipe, but is <DataFrame>"),
-        (dict(overrides="seed=3"), "`overrides` must be a list"),
         (dict(out=5), "`out` must be the path of a folder"),
         (dict(out="start/config.json/run"), "start/config.json is a file"),
         (dict(progress="loud"), "`progress` must be True, False or a Progress"),
