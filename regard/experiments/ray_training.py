@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ConfigError, RegardError, check_at_least
+from regard.errors import RegardError, check_at_least
 from regard.executors import Job, Json
 from regard.executors.ray import ClusterResources, connected
 from regard.executors.ray_gang import RayGang
