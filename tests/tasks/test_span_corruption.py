@@ -37,7 +37,7 @@ head_dim = 8
 layers = 1
 decoder_layers = 1
 [training]
-updates = 3
+max_steps = 3
 """
 
 
@@ -53,8 +53,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_run_trains_and_its_folder_finds_spans(here):
-    trained = regard.train("spans.toml", progress=False)
-    folder, result = trained.folder, trained.result
+    folder, result = regard.train("spans.toml", show="none")
     assert result.scores.keys() == {"loss"} and result.scores["loss"] > 0
     task = regard.load(folder)
     assert isinstance(task, SpanCorruption) and isinstance(task.module, T5)
@@ -95,12 +94,12 @@ def test_training_learns_what_a_text_repeats(here):
     (here / "text.txt").write_text("\n\n".join(["a b c d e f g h " * 12] * 6))
     path = here / "spans.toml"
     changes = (
-        "updates = 3",
-        'updates = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01',
+        "max_steps = 3",
+        'max_steps = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01',
     )
     path.write_text(RECIPE.replace(*changes))
     before = planned(path).task.validate()["loss"]
-    result = regard.train(path, progress=False).result
+    _, result = regard.train(path, show="none")
     assert result.scores["loss"] < 0.75 * before
 
 

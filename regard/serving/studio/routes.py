@@ -6,15 +6,15 @@ from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
 from regard.serving.routes import CAT, ROUTES, Route, has_attention, reads_images
 from regard.serving.served_page import ServedPage
-from regard.serving.ui import attention, cells, decoding_steps, regions, requests, tokenization
-from regard.serving.ui.sources import UISources
+from regard.serving.studio import attention, cells, decoding_steps, regions, requests, tokenization
+from regard.serving.studio.sources import StudioSources
 from regard.serving.work import work_maker
 
-UI_ROUTES = {
+STUDIO_ROUTES = {
     route.path: route
     for route in (
         Route(
-            "/ui/tokens",
+            "/studio/tokens",
             "The steps in which the words of a text become tokens.",
             "",
             requests.ShownTexts,
@@ -22,7 +22,7 @@ UI_ROUTES = {
             {"texts": CAT},
         ),
         Route(
-            "/ui/attention",
+            "/studio/attention",
             "Small maps of the attention of all heads while a text is read.",
             "",
             requests.AttentionOfAll,
@@ -31,7 +31,7 @@ UI_ROUTES = {
             has_attention,
         ),
         Route(
-            "/ui/head",
+            "/studio/head",
             "The attention weights of one head, or the mean of a layer's heads.",
             "",
             requests.AttentionOfHead,
@@ -40,7 +40,7 @@ UI_ROUTES = {
             has_attention,
         ),
         Route(
-            "/ui/masked_heads",
+            "/studio/masked_heads",
             "The answer to a text with all heads, and with some of them masked.",
             "",
             requests.AttentionOfAll,
@@ -49,7 +49,7 @@ UI_ROUTES = {
             has_attention,
         ),
         Route(
-            "/ui/next",
+            "/studio/next",
             "The most probable next tokens, before and after temperature, top-k and top-p.",
             "",
             requests.NextTokens,
@@ -58,7 +58,7 @@ UI_ROUTES = {
             decoding_steps.decodes_texts,
         ),
         Route(
-            "/ui/beam",
+            "/studio/beam",
             "Every token that a beam search tries, as a tree.",
             "",
             requests.BeamSearch,
@@ -67,7 +67,7 @@ UI_ROUTES = {
             decoding_steps.decodes_texts,
         ),
         Route(
-            "/ui/cell",
+            "/studio/cell",
             "A text coloured by one cell of a recurrent model, and the model's layers.",
             "",
             requests.OneCell,
@@ -76,7 +76,7 @@ UI_ROUTES = {
             cells.has_cells,
         ),
         Route(
-            "/ui/cells",
+            "/studio/cells",
             "The cells of a recurrent model that follow properties of a text most closely.",
             "",
             requests.CellSearch,
@@ -85,7 +85,7 @@ UI_ROUTES = {
             cells.has_cells,
         ),
         Route(
-            "/ui/regions",
+            "/studio/regions",
             "Where each word of the description of an image looked, over the image.",
             "",
             requests.OneImage,
@@ -97,12 +97,12 @@ UI_ROUTES = {
 }
 
 
-def ui_page(sources: UISources | None = None) -> ServedPage:
+def studio_page(sources: StudioSources | None = None) -> ServedPage:
     """The page, and what it asks beside the routes of tasks.
 
     sources: the files that the command names.
     """
-    sources = sources or UISources()
+    sources = sources or StudioSources()
     return ServedPage(
-        {**ROUTES, **UI_ROUTES}, page_files(), PageGuard, sources.routes(), sources.prepare
+        {**ROUTES, **STUDIO_ROUTES}, page_files(), PageGuard, sources.routes(), sources.prepare
     )

@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field, model_validator
 from regard.errors import ConfigError
 from regard.serving.requests import Listed, Request
 from regard.serving.served_page import RouteWithoutModel
-from regard.serving.ui import lessons
-from regard.serving.ui.maps import TextMaps
-from regard.serving.ui.runs import RunFolders
+from regard.serving.studio import lessons
+from regard.serving.studio.maps import TextMaps
+from regard.serving.studio.runs import RunFolders
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModels
@@ -31,14 +31,14 @@ class NamedRun(Nothing):
     """A run or a comparison."""
 
     name: Name
-    """As /ui/runs lists it."""
+    """As /studio/runs lists it."""
 
 
 class NamedLesson(Nothing):
     """A lesson with its numbers."""
 
     name: Name
-    """As /ui/lessons lists it."""
+    """As /studio/lessons lists it."""
     numbers: Annotated[dict[str, float], Field(max_length=16)] = {}
     """Values of its controls; the others have their defaults."""
 
@@ -47,7 +47,7 @@ class MapOf(Nothing):
     """A map."""
 
     model: Name | None = None
-    """A name of /ui/maps; the first one where not given."""
+    """A name of /studio/maps; the first one where not given."""
 
 
 class NeighboursIn(MapOf):
@@ -68,7 +68,7 @@ class NeighboursIn(MapOf):
 
 
 @dataclass(frozen=True)
-class UISources:
+class StudioSources:
     """The files that the command names."""
 
     runs: RunFolders = field(default_factory=RunFolders)
@@ -89,56 +89,56 @@ class UISources:
         runs, maps = self.runs, self.maps
         all_of_them = (
             RouteWithoutModel(
-                "/ui/runs",
+                "/studio/runs",
                 "The runs and comparisons in the folders of the command.",
                 Nothing,
                 lambda asked: runs.listed(),
                 {},
             ),
             RouteWithoutModel(
-                "/ui/curves",
+                "/studio/curves",
                 "The charts of a run, of what it has written so far.",
                 NamedRun,
                 lambda asked: runs.curves(asked.name),
                 {"name": "runs/translator"},
             ),
             RouteWithoutModel(
-                "/ui/comparison",
+                "/studio/comparison",
                 "The tables and charts of a comparison.",
                 NamedRun,
                 lambda asked: runs.comparison(asked.name),
                 {"name": "runs/compare"},
             ),
             RouteWithoutModel(
-                "/ui/maps",
+                "/studio/maps",
                 "The models that have a map of the texts of the command.",
                 Nothing,
                 lambda asked: maps.listed(),
                 {},
             ),
             RouteWithoutModel(
-                "/ui/map",
+                "/studio/map",
                 "The points of all texts, with their labels.",
                 MapOf,
                 lambda asked: maps.map(asked.model),
                 {"model": "minilm"},
             ),
             RouteWithoutModel(
-                "/ui/neighbours",
+                "/studio/neighbours",
                 "The texts that are nearest to one of them, or to a vector.",
                 NeighboursIn,
                 self.neighbours,
                 {"model": "minilm", "text": 0, "count": 8},
             ),
             RouteWithoutModel(
-                "/ui/lessons",
+                "/studio/lessons",
                 "The names and titles of the lessons.",
                 Nothing,
                 lambda asked: {"lessons": lessons.listed()},
                 {},
             ),
             RouteWithoutModel(
-                "/ui/lesson",
+                "/studio/lesson",
                 "A lesson with its picture, for these numbers.",
                 NamedLesson,
                 lambda asked: lessons.lesson(asked.name, asked.numbers),
