@@ -1,10 +1,10 @@
 """Sharded inference: two workers beside one process, what a shard costs, memory, and kills.
 
-    python -m benchmarks.sharded speed      MiniLM's vectors of short texts, in turns; --on ray
+    python -m benchmarks.sharded speed      MiniLM's vectors of short texts, in turns
     python -m benchmarks.sharded overhead   what a shard costs beside its rows
     python -m benchmarks.sharded memory     the peak of a worker and of the driver
     python -m benchmarks.sharded kills      SIGKILL of worker or driver at drawn moments
-    python -m benchmarks.sharded kills --on ray    also of the node process of a local Ray cluster
+    python -m benchmarks.sharded kills --executor ray    also of a local Ray cluster's node
 
 `speed` compares whole commands, starts included: `regard embed --workers 2` with one thread each,
 and `regard embed` with two threads. `overhead`, `memory` and `kills` take a random BERT of two
@@ -60,9 +60,9 @@ def small_model(folder: Path) -> Path:
         model={"name": "bert", "d_model": 32, "d_ff": 64, "heads": 2, "layers": 2},
         tokenizer={"kind": "wordpiece", "vocab_size": 60},
         train=[(text, str(len(text) % 2)) for text in rows],
-        max_steps=1,
+        updates=1,
         out=folder,
-        show="none",
+        progress=False,
     )
     return Path(run.folder)
 
@@ -111,7 +111,7 @@ def speed(folder: Path, rows: int, rounds: int, on: str) -> None:
 
 def workers(model: Path, source: Path, out: Path, on: str) -> float:
     """Two workers with a thread each."""
-    return seconds(command("embed", model, source, "--out", out, "--workers", 2, "--on", on))
+    return seconds(command("embed", model, source, "--out", out, "--workers", 2, "--executor", on))
 
 
 def whole(model: Path, source: Path, folder: Path) -> float:
@@ -224,7 +224,7 @@ def kills(folder: Path, rows: int, times: int, seed: int, pause: float, on: str)
     while sum(killed.values()) < times:
         out, runs = folder / f"out{runs}", runs + 1
         while True:
-            driver = command(*words, "--on", on, "--out", out)
+            driver = command(*words, "--executor", on, "--out", out)
             while sum(killed.values()) < times:
                 while driver.poll() is None and not victims(driver.pid)["worker"]:
                     time.sleep(0.05)
@@ -272,19 +272,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=int, default=50, help="kills")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--on", choices=["local", "ray"], default="local", help="speed, kills")
+    parser.add_argument(
+        "--executor", choices=["local", "ray"], default="local", help="speed, kills"
+    )
     parser.add_argument("--pause", type=float, default=6.0, help="seconds between two kills")
     given: Any = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if given.what == "speed":
-            speed(folder, given.rows or 100_000, given.rounds, given.on)
+            speed(folder, given.rows or 100_000, given.rounds, given.executor)
         elif given.what == "overhead":
             overhead(folder, given.rows or 20_000, given.rounds)
         elif given.what == "memory":
             memory(folder, [given.rows] if given.rows else [10_000, 100_000, 1_000_000])
         else:
-            kills(folder, given.rows or 40_000, given.times, given.seed, given.pause, given.on)
+            kills(
+                folder, given.rows or 40_000, given.times, given.seed, given.pause, given.executor
+            )
 
 
 if __name__ == "__main__":

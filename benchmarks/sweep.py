@@ -29,8 +29,8 @@ OPTIONS = (
     "training.tokens=50000",
     "training.threads=1",
     "training.precision=float32",
-    "training.validation.eval_steps=63",
-    "training.logging_steps=100000",
+    "training.validation.every=63",
+    "training.log_every=100000",
 )
 OVER = {
     "training.optimizer.learning_rate": [1.25, 5.0, 20.0, 80.0],
@@ -72,14 +72,14 @@ def compared(overrides: Sequence[str], out: Path, seed: int) -> dict[str, object
         by="successive-halving",
         seeds=[seed],
         out=out,
-        on="here",
-        show="lines",
+        executor="here",
+        progress=True,
     )
     scores, spent = {}, 0
     for trial in found.trials:
         run = out / f"{trial.name}-seed{seed}"
         if not (run / RESULT).exists() and not trial.error:
-            resume(run, show="none")
+            resume(run, progress=False)
         if (run / RESULT).exists():
             result = read_result(run)
             scores[trial.name], spent = float(result.best or 1e9), spent + result.tokens

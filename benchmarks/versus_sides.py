@@ -202,7 +202,7 @@ class Train(_Command):
                 other=path / "other",
                 table=path / "table",
                 encoder=given.folder / "bert",
-                max_steps=given.sizes.updates,
+                updates=given.sizes.updates,
                 precision="bfloat16",
             )
         )

@@ -24,11 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import reference  # noqa: E402
+import reference_tables  # noqa: E402
 import tree  # noqa: E402
 
 import regard  # noqa: E402
 
-GENERATED = [*reference.MODULES, "tree"]  # pages in docs/api
+GENERATED = [*reference_tables.PAGES, *reference.MODULES, "tree"]  # pages in docs/api
 
 project = "Regard"
 author = "The Regard authors"
@@ -61,6 +62,7 @@ python_use_unqualified_type_names = True
 
 def setup(app: Sphinx) -> None:
     reference.write(ROOT / "docs/api")
+    reference_tables.write(ROOT / "docs/api")
     (ROOT / "docs/api/tree.md").write_text(tree.page(), encoding="utf-8")
     app.connect("source-read", add_toctrees)
     app.connect("autodoc-process-signature", simplify_signature)

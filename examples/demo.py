@@ -72,13 +72,13 @@ def main(
     overrides: Sequence[str] = (),
     out: str | Path = "runs/demo",
     least_bleu: float = LEAST_BLEU,
-    show: str = "auto",
+    progress: bool = True,
 ) -> int:
     """Compare, print, write the report; 0 when the best model is good enough."""
     began, console = time.monotonic(), Console(highlight=False)
     begun = f"Three translators, English to French, one budget. Results go to {out}"
     console.print(begun, soft_wrap=True)  # a path that is broken over lines cannot be copied
-    found = compare(recipes, overrides, out=out, workers=2, show=show)
+    found = compare(recipes, overrides, out=out, workers=2, progress=progress)
     models = {name: regard.load(found.folder / f"{name}-seed1") for name in found.outcomes}
     words = translations(models)
     console.print(found.picture())

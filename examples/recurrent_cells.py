@@ -7,7 +7,7 @@ Shakespeare. Then cells are searched on the text that was held out, the best of 
 drawn over a part of it, and the gradients of RNN and LSTM side by side. Trained runs are kept: a
 second call only draws.
 
-    python examples/recurrent_cells.py input.txt runs/cells training.max_steps=100
+    python examples/recurrent_cells.py input.txt runs/cells training.updates=100
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import regard
+from regard.experiments import runs
+from regard.recipe import read
 from regard.visual import (
     cell_activation,
     find_cells,
@@ -86,7 +88,7 @@ def trained(recipe: str, run: Path, data: Path, overrides: Sequence[str]) -> Any
     """The task of a run, which is trained where it is not there yet."""
     if not (run / "model").exists():
         files = [f"data.train={data / 'train.txt'}", f"data.valid={data / 'valid.txt'}"]
-        regard.train(RECIPES / f"{recipe}.toml", [*files, *overrides], out=run)
+        runs.train_recipe(read(RECIPES / f"{recipe}.toml", [*files, *overrides]), out=run)
     return regard.load(run)
 
 

@@ -21,6 +21,8 @@ from pathlib import Path
 from trec import questions, write_table
 
 import regard
+from regard.experiments import runs
+from regard.recipe import read
 
 WORDS, VALID_WORDS = "2000000", 20_000
 LABELS = (100, 1000, 5452)
@@ -69,7 +71,9 @@ def trained(recipe: str, out: Path, start: Path | None = None, *options: str) ->
     """The run of a recipe; one that is finished is not trained again."""
     os.environ["ULMFIT_MODEL"] = str(start)
     if not (out / "result.json").exists():
-        regard.train(RECIPES / f"ulmfit-{recipe}.toml", ["training.threads=1", *options], out=out)
+        runs.train_recipe(
+            read(RECIPES / f"ulmfit-{recipe}.toml", ["training.threads=1", *options]), out=out
+        )
     return out
 
 
@@ -104,8 +108,8 @@ def main(imdb: str, trec: str, out: str, words: str = WORDS) -> None:
         found = []
         for name, start in starts.items():
             data = f"data.train={folder}/data/trec-train-{count}.tsv"
-            length = "training.epochs=30" if count < 1000 else "training.epochs=12"
-            run = trained("classify", folder / f"{name}-{count}", start, data, length)
+            updates = "training.epochs=30" if count < 1000 else "training.epochs=12"
+            run = trained("classify", folder / f"{name}-{count}", start, data, updates)
             found.append(f"{accuracy(run):11.1%}")
         print(f"{count:6,}  " + "  ".join(found), flush=True)
 

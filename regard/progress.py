@@ -7,10 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol, TextIO, get_args
+from typing import Protocol, TextIO
 
-Show = Literal["auto", "bar", "lines", "none"]
-_shown: ContextVar[Show] = ContextVar("shown", default="auto")
+_shown: ContextVar[bool] = ContextVar("shown", default=True)
 
 
 class Stage(Protocol):
@@ -95,27 +94,23 @@ class Mute(Silent):
 
 
 @contextmanager
-def showing(show: object) -> Iterator[None]:
-    """Inside, `reporter()` shows progress in this way; warnings alone where it is no `Show`."""
-    known: dict[object, Show] = {one: one for one in get_args(Show)}
-    token = _shown.set(known.get(show, "none"))
+def showing(progress: object) -> Iterator[None]:
+    """Inside, `reporter()` shows progress where this is True, warnings alone where it is not."""
+    token = _shown.set(progress is True)
     try:
         yield
     finally:
         _shown.reset(token)
 
 
-def reporter(show: Show | None = None) -> Bar | Lines:
-    """What shows progress; None: as `showing` says.
+def reporter(progress: bool | None = None) -> Bar | Lines:
+    """What shows progress: a bar where standard error is a terminal, lines where it is not.
 
-    "auto" chooses a bar where standard error is a terminal, lines where it is not.
+    progress: False: warnings alone are shown.  None: as `showing` says.
     """
-    show = show or _shown.get()
-    if show == "auto":
-        show = "bar" if sys.stderr.isatty() else "lines"
-    table: dict[str, Any] = {"bar": Bar, "lines": Lines, "none": Silent}
-    made: Bar | Lines = table[show]()
-    return made
+    if not (_shown.get() if progress is None else progress):
+        return Silent()
+    return Bar() if sys.stderr.isatty() else Lines()
 
 
 def clock(seconds: float) -> str:

@@ -126,7 +126,7 @@ def test_workers_write_the_table_that_one_process_writes(
     out, parts = tmp_path / f"workers.{written}", tmp_path / f"workers.{written}.parts"
     words = ["predict", folders["classification"], "--file", given, "--out"]
     done(*words, tmp_path / f"one.{written}")
-    said = regard(*words, out, "--workers", 2, "--on", "here", "--shard-bytes", 100)
+    said = regard(*words, out, "--workers", 2, "--executor", "here", "--shard-bytes", 100)
     assert "24 rows of" in said.stderr and not parts.exists()
     one, several = rows(tmp_path / f"one.{written}"), rows(out)
     assert [list(row) for row in several if row["prediction"]] == [
@@ -144,7 +144,7 @@ def test_an_empty_text_has_no_number_in_parquet(folders, tmp_path, monkeypatch):
     monkeypatch.setitem(EXECUTORS, "here", lambda workers, address: InThisProcess())
     given, out = table(tmp_path / "in.csv", text=["", "a cat", "who"], n=[1, 2, 3]), tmp_path / "o"
     done("predict", folders["regression"], given, "--columns", "text", "--workers", 1,
-         "--on", "here", "--format", "parquet", "--out", out)  # fmt: skip
+         "--executor", "here", "--format", "parquet", "--out", out)  # fmt: skip
     (part,) = (out / "parts").iterdir()
     assert pandas.read_parquet(part)["prediction"].isna().tolist() == [True, False, False]
     assert (out / "failed.jsonl").read_text() == ""
@@ -156,7 +156,7 @@ def test_rows_without_a_prediction_are_listed_beside_the_table_of_workers(
     monkeypatch.setitem(EXECUTORS, "here", lambda workers, address: InThisProcess())
     given, out = table(tmp_path / "in.csv", text=["cat " * 999, "a cat"]), tmp_path / "out.csv"
     words = ["predict", folders["classification"], "--file", given, "--out", out]
-    with_workers = [*words, "--workers", 1, "--on", "here"]
+    with_workers = [*words, "--workers", 1, "--executor", "here"]
     assert "in.csv:2" in refused(*with_workers, "--strict") and not out.exists()
     assert "1 rows have none" in regard(*with_workers).stderr
     first, second = rows(out)

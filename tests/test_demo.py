@@ -23,7 +23,7 @@ TINY = (
     "training.tokens=1500",
     "training.threads=1",
     "training.precision=float32",
-    "training.validation.eval_steps=0",
+    "training.validation.every=0",
     "evaluation.valid_sentences=4",
     "decoding.max_tokens=6",
     "model.d_model=16",
@@ -118,7 +118,7 @@ def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
     data = [f'data.{part}=["{tmp_path / part}.tsv"]' for part in ("train", "valid", "test")]
     given = (*TINY, *data, "tokenizer.vocab_size=200")
     out = tmp_path / "demo"
-    assert demo.main(demo.RECIPES[:2], given, out, 0.0, show="none") == 0
+    assert demo.main(demo.RECIPES[:2], given, out, 0.0, progress=False) == 0
 
     said = capfd.readouterr().out
     for told in ("lstm-attention", "transformer", "parameters", demo.UNSEEN[1], "report.html"):
@@ -140,7 +140,7 @@ def test_a_demo_that_translates_badly_fails(capsys, tmp_path):
         scores=[{"name": "BLEU", "value": 29.9, "signature": ""}],
         goal=("bleu", "max", 31.0),
         curves={},
-        max_steps=1,
+        updates=1,
         tokens=1,
         seconds=1.0,
         parameters=1,

@@ -106,7 +106,7 @@ heads = 2
 layers = 1
 max_length = 8
 [training]
-max_steps = 1
+updates = 1
 """
 
 
@@ -136,7 +136,7 @@ def test_an_error_while_the_model_is_built_names_file_and_line(tmp_path, monkeyp
     line = recipe._line_of(Path("r.toml").read_text(), name)
     section = recipe._line_of(Path("r.toml").read_text(), name.rpartition(".")[0])
     with pytest.raises(ConfigError) as refused:
-        runs.train("r.toml", out="run", show="none")
+        runs.train("r.toml", out="run", progress=False)
     assert re.match(rf"r\.toml:({line}|{section}): ", str(refused.value)), str(refused.value)
     assert not Path("run").exists()
 
@@ -170,12 +170,12 @@ def test_a_changed_record_of_a_run_is_an_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("a b c d\n" * 20)
     Path("r.toml").write_text(TINY)
-    folder, _ = runs.train("r.toml", out="run", show="none")
+    folder = runs.train("r.toml", out="run", progress=False).folder
     whole = (folder / "recipe.toml").read_text()
     for wrong in ("[run]\ndata = 3\n", '[run.data]\n"text.txt" = 3\n'):
         (folder / "recipe.toml").write_text(whole.partition("[run]")[0] + wrong)
         with pytest.raises(ConfigError, match=r"recipe\.toml: `run\.data"):
-            runs.resume(folder, show="none")
+            runs.resume(folder, progress=False)
     json.loads((folder / "result.json").read_text())
 
 

@@ -46,7 +46,7 @@ class Side:
             seed=self.seed,
             identity=self.plan.identity(),
             save=lambda model, path: save(self.plan.task, path),
-            show="none",
+            progress=False,
         )
 
     def predict(self, rows: list[Row]) -> tuple[list[Any], int]:
@@ -87,7 +87,7 @@ learning_rate = {r.learning_rate}
 betas = {list(r.betas)}
 eps = {r.epsilon}
 weight_decay = {r.weight_decay}
-max_grad_norm = {r.clip}
+clip = {r.clip}
 [training.schedule]
 name = "linear"
 warmup = {round(r.warmup * updates)}

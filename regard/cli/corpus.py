@@ -40,7 +40,7 @@ def corpus(
         out,
         end=[tokens.id(token) for token in end or ()],
         structure=structure,
-        show="none" if quiet else "auto",
+        progress=not quiet,
     )
     counts = read_facts(out).counts
     said = ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from regard.cli.console import json_alone
 from regard.errors import ConfigError
+from regard.executors.protocol import ExecutorOptions
 
 
 def existing(model: Path) -> Path:
@@ -35,7 +36,6 @@ AsJson = Annotated[
     Option("--json", help="Print JSON, and nothing else, on stdout.", callback=json_alone),
 ]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings only, no progress.")]
-On = Annotated[str, Option(help="Where runs are computed: local, slurm, ray or ray://ADDRESS.")]
 Texts = Annotated[list[str] | None, Argument(metavar="TEXT", help="- reads standard input.")]
 
 
@@ -63,7 +63,7 @@ def _decoding(
     return {name: value for name, value in locals().items() if value not in (None, [])}
 
 
-Command = Callable[..., None]
+Command = Callable[..., Any]
 
 
 def with_flags(
@@ -83,9 +83,9 @@ def with_flags(
             added[name] = added[name].replace(annotation=Annotated[value, Option(help=text)])
 
         @wraps(command)
-        def run(**given: Any) -> None:
+        def run(**given: Any) -> Any:
             made = group(**{name: given.pop(name) for name in added})
-            command(**given, **{parameter: made})
+            return command(**given, **{parameter: made})
 
         parameters = [*own.values(), *added.values()]
         del run.__wrapped__  # type: ignore[attr-defined]
@@ -97,6 +97,39 @@ def with_flags(
 
 
 with_decoding = with_flags("decoding", _decoding)
+
+
+def _executor_options(
+    executor: Annotated[
+        str, Option(metavar="NAME", help="Where the processes run: local, slurm or ray.")
+    ] = "local",
+    partition: Annotated[
+        str, Option(metavar="NAME", help="Slurm: the partition that jobs are submitted to.")
+    ] = "",
+    time: Annotated[
+        int | None, Option(min=1, help="Slurm: the time limit of a job in minutes; default: a day.")
+    ] = None,
+    account: Annotated[
+        str, Option(metavar="NAME", help="Slurm: the account that jobs are charged to.")
+    ] = "",
+    sbatch: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=VALUE", help="Slurm: a further option of sbatch; may be repeated."),
+    ] = None,
+    ray_address: Annotated[
+        str,
+        Option(
+            metavar="HOST:PORT",
+            help="Ray: the Ray Client server of a cluster, or auto; default: RAY_ADDRESS, or a "
+            "cluster that is started on this machine.",
+        ),
+    ] = "",
+) -> ExecutorOptions:
+    """Where the processes run."""
+    return ExecutorOptions(executor, partition, time, account, tuple(sbatch or ()), ray_address)
+
+
+with_executor = with_flags("executor", _executor_options)
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -104,13 +104,13 @@ def studio(
         raise ConfigError("--labels names a column of --texts FILE, which is not given.")
     _check_extra("studio")
     with no_garbage_collection():
-        from regard.serving.studio.maps import TextMaps
-        from regard.serving.studio.routes import studio_page
-        from regard.serving.studio.runs import RunFolders
-        from regard.serving.studio.sources import StudioSources
+        from regard.serving.ui.maps import TextMaps
+        from regard.serving.ui.routes import ui_page
+        from regard.serving.ui.runs import RunFolders
+        from regard.serving.ui.sources import UISources
 
-    sources = StudioSources(RunFolders(runs or ()), TextMaps(texts, labels))
-    _run(folders or [], flags, studio_page(sources))
+    sources = UISources(RunFolders(runs or ()), TextMaps(texts, labels))
+    _run(folders or [], flags, ui_page(sources))
 
 
 def _check_extra(command: str) -> None:

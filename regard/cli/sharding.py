@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from regard.cli.console import say, show
-from regard.cli.options import column_names, with_flags
+from regard.cli.options import column_names, with_executor, with_flags
 from regard.errors import ConfigError, RegardError
+from regard.executors.protocol import ExecutorOptions
 
 if TYPE_CHECKING:
     from regard.sharded.driver import ShardedSummary
@@ -34,7 +35,7 @@ class Sharding:
     """How the work is divided; see `regard.sharded`."""
 
     workers: int
-    on: str = "local"
+    executor: ExecutorOptions = ExecutorOptions()
     format: str | None = None
     threads: int = 1
     gpus: int = 0
@@ -93,7 +94,7 @@ class Sharding:
             self.threads,
             {name: value for name, value in work.options.items() if value is not None} or None,
         )
-        workers = WorkerOptions(self.workers, self.on, self.gpus, self.strict)
+        workers = WorkerOptions(self.workers, self.executor, self.gpus, self.strict)
         return compute_files(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)
 
 
@@ -109,12 +110,10 @@ def check_results(summary: ShardedSummary, reasons: Path) -> None:
         raise RegardError(f"No row has a result. The reasons are in {reasons}.")
 
 
+@with_executor
 def _sharding(
     workers: Annotated[
         int | None, Option(help="Read files and write parts, with this number of processes.")
-    ] = None,
-    on: Annotated[
-        str | None, Option(help="Where workers run: local, slurm, ray or ray://ADDRESS.")
     ] = None,
     format: Annotated[
         str | None, Option(help="The format of parts: jsonl, parquet or txt.")
@@ -125,10 +124,12 @@ def _sharding(
         int | None, Option(help="Bytes of the input in each part; default: 128 KiB to 2 MiB.")
     ] = None,
     strict: Annotated[bool, Option("--strict", help="Stop at the first row that fails.")] = False,
+    *,
+    executor: ExecutorOptions,
 ) -> Sharding | None:
     """How the work is divided; None without --workers."""
     others = {
-        "on": on,
+        "executor": None if executor == ExecutorOptions() else executor,
         "format": format,
         "threads": threads,
         "gpus": gpus,

@@ -9,11 +9,13 @@ from typing import Annotated
 from typer import Argument, Option
 
 from regard.cli.console import say, show_drawn
-from regard.cli.options import AsJson, On, Quiet
-from regard.cli.train import Gpus, Overrides, numbers_of, progress_mode
+from regard.cli.options import AsJson, Quiet, with_executor
+from regard.cli.train import Gpus, Overrides, numbers_of
 from regard.errors import ConfigError
+from regard.executors.protocol import ExecutorOptions
 
 
+@with_executor
 def sweep(
     recipe: Annotated[Path, Argument(help="A TOML file.")],
     overrides: Overrides = None,
@@ -37,11 +39,12 @@ def sweep(
     seeds: Annotated[str, Option(help="One run of each trial for each seed: 1,2,3.")] = "1",
     draw_seed: Annotated[int, Option(help="The seed of the random combinations.")] = 1,
     out: Annotated[Path | None, Option(help="The folder; default: runs/NAME-sweep.")] = None,
-    on: On = "local",
     workers: Annotated[int, Option(help="How many runs at once.")] = 1,
     gpus: Gpus = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    *,
+    executor: ExecutorOptions,
 ) -> None:
     """Train a recipe with many values of its options; rank them by their validation scores.
 
@@ -59,10 +62,10 @@ def sweep(
         seeds=numbers_of(seeds),
         draw_seed=draw_seed,
         out=out,
-        on=on,
+        executor=executor,
         workers=workers,
         gpus=gpus,
-        show=progress_mode(quiet),
+        progress=not quiet,
     )
     show_drawn(found.facts(), found.table, as_json)
     if found.run is not None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
 from regard.cli.console import say, show, show_drawn
-from regard.cli.options import AsJson, Device, On, Quiet
+from regard.cli.options import AsJson, Device, Quiet, with_executor, with_flags
 from regard.errors import ConfigError
+from regard.executors.protocol import ExecutorOptions
 
 if TYPE_CHECKING:
     from regard.training import Result
@@ -19,21 +20,59 @@ Overrides = Annotated[
     list[str] | None, Argument(metavar="NAME=VALUE", help="Options of the recipe.")
 ]
 Out = Annotated[Path | None, Option(help="The run's folder; runs/NAME without it.")]
-RayOnly = Annotated[str | None, Option(help="Train on a Ray cluster: ray or ray://ADDRESS.")]
-RayWorkers = Annotated[int | None, Option(min=1, help="With --on: how many processes.")]
 Gpus = Annotated[
     int, Option(min=0, help="GPUs reserved for each run; 0: runs use those that they find.")
 ]
 
 
-class RayOptions(TypedDict):
-    """Of a training on Ray."""
+@dataclass(frozen=True)
+class RayCluster:
+    """A Ray cluster that trains, and with how many processes."""
 
-    on: str
+    ray_address: str
     workers: int
-    show: Literal["none", "auto"]
 
 
+def _ray_cluster(
+    executor: Annotated[
+        Literal["local", "ray"],
+        Option(help="Where the training runs: on this machine or on a Ray cluster."),
+    ] = "local",
+    ray_address: Annotated[
+        str,
+        Option(
+            metavar="HOST:PORT",
+            help="With --executor ray: the Ray Client server of the cluster, or auto; default: "
+            "RAY_ADDRESS, or a cluster that is started on this machine.",
+        ),
+    ] = "",
+    workers: Annotated[
+        int | None,
+        Option(min=1, help="With --executor ray: the number of processes; default: 1."),
+    ] = None,
+) -> RayCluster | None:
+    """The Ray cluster that trains; None: this machine does.
+
+    Raises:
+        ConfigError: an option would be without effect.
+    """
+    if executor == "ray":
+        return RayCluster(ray_address, workers or 1)
+    if ray_address:
+        raise ConfigError("--ray-address has an effect with --executor ray only. Add it.")
+    if workers is not None:
+        raise ConfigError(
+            "--workers has an effect with --executor ray only. On this machine, and under Slurm, "
+            "start several processes by: "
+            f"torchrun --standalone --nproc-per-node {workers} -m regard train RECIPE"
+        )
+    return None
+
+
+with_ray_cluster = with_flags("cluster", _ray_cluster)
+
+
+@with_ray_cluster
 def train(
     recipe: Annotated[Path, Argument(help="A TOML file.")],
     overrides: Overrides = None,
@@ -44,13 +83,12 @@ def train(
         int | None,
         Option(min=1, help="With --dry-run: the number of GPUs to shard the training over."),
     ] = None,
-    on: RayOnly = None,
-    workers: RayWorkers = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    *,
+    cluster: RayCluster | None,
 ) -> None:
     """Train what a recipe asks for, in a new run folder."""
-    _check_workers(on, workers)
     if devices is not None and not dry_run:
         raise ConfigError("--devices would be without effect: it belongs to --dry-run.")
     if dry_run:
@@ -61,59 +99,50 @@ def train(
         found = estimate(recipe, overrides or (), devices=devices)
         show(found.facts(), found.text(), as_json)
         return
-    if on is not None:
+    if cluster is not None:
         from regard.experiments.ray_training import train_on_ray
 
-        more: RayOptions = {"on": on, "workers": workers or 1, "show": progress_mode(quiet)}
-        run = train_on_ray(recipe, overrides or (), out=out, device=device, **more)
+        run = train_on_ray(
+            recipe,
+            overrides or (),
+            out=out,
+            device=device,
+            progress=not quiet,
+            **asdict(cluster),
+        )
     else:
         from regard.experiments import runs
+        from regard.recipe import read
 
-        run = runs.train(recipe, overrides or (), out=out, device=device, show=progress_mode(quiet))
+        run = runs.train_recipe(read(recipe, overrides or ()), out, device, not quiet)
     _show_result(run.folder, run.result, as_json)
 
 
+@with_ray_cluster
 def resume(
     run: Annotated[Path, Argument(help="A run's folder.")],
     data_root: Annotated[Path | None, Option(help="Where the data was moved to.")] = None,
     device: Device = None,
-    on: RayOnly = None,
-    workers: RayWorkers = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    *,
+    cluster: RayCluster | None,
 ) -> None:
     """Continue a run from its newest undamaged checkpoint, as if it had never stopped.
 
     For a finished run, model/ and report.html are written where they are missing.
     """
-    _check_workers(on, workers)
-    if on is not None:
+    if cluster is not None:
         if data_root is not None:
-            raise ConfigError("--data-root has no effect with --on: leave out one of them.")
+            raise ConfigError("--data-root has no effect with --executor ray: leave out one.")
         from regard.experiments.ray_training import resume_on_ray
 
-        more: RayOptions = {"on": on, "workers": workers or 1, "show": progress_mode(quiet)}
-        result = resume_on_ray(run, device=device, **more).result
+        resumed = resume_on_ray(run, device=device, progress=not quiet, **asdict(cluster))
     else:
         from regard.experiments import runs
 
-        result = runs.resume(run, data_root=data_root, device=device, show=progress_mode(quiet))
-    _show_result(run, result, as_json)
-
-
-def _check_workers(on: str | None, workers: int | None) -> None:
-    """Raises ConfigError where `--workers` would be without effect."""
-    if workers is not None and on is None:
-        raise ConfigError(
-            "--workers has an effect with --on ray only. On this machine, start several processes "
-            "by: "
-            f"torchrun --standalone --nproc-per-node {workers} -m regard train RECIPE"
-        )
-
-
-def progress_mode(quiet: bool) -> Literal["none", "auto"]:
-    """How a training shows its progress; see `regard.progress.Show`."""
-    return "none" if quiet else "auto"
+        resumed = runs.resume(run, data_root=data_root, device=device, progress=not quiet)
+    _show_result(resumed.folder, resumed.result, as_json)
 
 
 def _show_result(folder: Path, result: Result, as_json: bool) -> None:
@@ -123,16 +152,16 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
         return
     found = result.labelled_scores().items()
     scores = [f"{name} {value:.4g}" for name, value in found if value is not None]
-    text = "  ".join([f"{folder}", *scores, f"step {result.step:,} ({result.reason})"])
+    text = "  ".join([f"{folder}", *scores, f"update {result.update:,} ({result.reason})"])
     show({"run": folder, **asdict(result)}, text, as_json)
 
 
 def find_lr(
     recipe: Annotated[Path, Argument(help="A TOML file.")],
     overrides: Overrides = None,
-    start: Annotated[float, Option(help="The rate of the first step.")] = 1e-7,
-    end: Annotated[float, Option(help="The rate of the last step.")] = 10.0,
-    steps: Annotated[int, Option(help="How many steps.")] = 100,
+    start: Annotated[float, Option(help="The rate of the first update.")] = 1e-7,
+    end: Annotated[float, Option(help="The rate of the last update.")] = 10.0,
+    updates: Annotated[int, Option(help="How many updates.")] = 100,
     out: Annotated[
         Path | None, Option(help="The folder of the chart; runs/NAME-find-lr without it.")
     ] = None,
@@ -145,20 +174,13 @@ def find_lr(
     Prints the lines of the recipe. No run is written or changed.
     """
     from regard.experiments import runs
-    from regard.experiments.find_lr import find_lr as run
+    from regard.experiments.find_lr import find_lr_of_recipe
+    from regard.recipe import read
 
     name = runs.name_of_run(recipe, runs.read_recipe(recipe, overrides or ()).name)
     folder = out or Path("runs") / f"{name}-find-lr"
-    found = run(
-        recipe,
-        overrides or (),
-        start=start,
-        end=end,
-        test_steps=steps,
-        out=folder,
-        device=device,
-        show=progress_mode(quiet),
-    )
+    raw = read(recipe, overrides or ())
+    found = find_lr_of_recipe(raw, start, end, updates, folder, device, not quiet)
     show(found.facts(), str(found), as_json)
     say(f"the chart: {folder / 'find-lr.html'}")
 
@@ -176,25 +198,28 @@ def cross_validate(
 
     The same command again continues where it was stopped.
     """
-    from regard.experiments.cross_validation import cross_validate as run
+    from regard.experiments.cross_validation import cross_validate_recipe
+    from regard.recipe import read
 
-    given = overrides or ()
-    found = run(recipe, given, folds=folds, out=out, device=device, show=progress_mode(quiet))
+    raw = read(recipe, overrides or ())
+    found = cross_validate_recipe(raw, folds, out, device, not quiet)
     show_drawn(found.facts(), found.table, as_json)
     say(f"the report: {found.folder / 'report.html'}")
 
 
+@with_executor
 def compare(
     recipes: Annotated[
         list[str], Argument(metavar="RECIPE", help="Recipes, and NAME=VALUE for all of them.")
     ],
     seeds: Annotated[str, Option(help="One run of each recipe for each seed: 1,2,3.")] = "1",
     out: Annotated[Path, Option(help="The comparison's folder.")] = Path("runs/compare"),
-    on: On = "local",
     workers: Annotated[int, Option(help="How many runs at once.")] = 1,
     gpus: Gpus = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    *,
+    executor: ExecutorOptions,
 ) -> None:
     """Train several recipes under equal conditions; print a table and write a report."""
     from regard.experiments.compare import compare as run
@@ -206,10 +231,10 @@ def compare(
         overrides,
         seeds=numbers_of(seeds),
         out=out,
-        on=on,
+        executor=executor,
         workers=workers,
         gpus=gpus,
-        show=progress_mode(quiet),
+        progress=not quiet,
     )
     show_drawn(found.facts(), found.picture, as_json)
     say(f"the report: {out / 'report.html'}")

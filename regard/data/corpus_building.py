@@ -37,7 +37,7 @@ from regard.data.documents import DocumentPassage, Documents
 from regard.data.files import reading_position, split_member
 from regard.errors import CheckpointError, DataError
 from regard.file_writing import locked, not_written, write_text
-from regard.progress import Show, clock, reporter
+from regard.progress import clock, reporter
 from regard.schema import read_json
 from regard.text import Tokenizer
 
@@ -54,7 +54,7 @@ def build_corpus(
     end: Sequence[int] = (),
     structure: bool = False,
     options: Mapping[str, Any] | None = None,
-    show: Show | None = None,
+    progress: bool | None = None,
 ) -> Corpus:
     """The corpus in a folder: built where it is not there or not finished, opened where it is.
 
@@ -63,8 +63,7 @@ def build_corpus(
     Args:
         end, structure: as in `encode_corpus`.
         options: what else the documents depend on, besides their files: values for JSON.
-        show: the progress: "auto", "bar", "lines" or "none"; None: as `regard.progress.showing`
-            says.
+        progress: whether it is shown; None: as `regard.progress.showing` says.
 
     Raises:
         ConfigError: the folder holds a corpus of other files, another tokenizer or other options,
@@ -88,7 +87,7 @@ def build_corpus(
         if not (folder / FACTS).exists():
             build = _Build(folder, documents, PassageEncoder(tokenizer, end, structure), made_of)
             try:
-                build.run(reporter(show))
+                build.run(reporter(progress))
                 tokenizer.save(folder)
                 build.finish()
             except OSError as error:

@@ -15,7 +15,7 @@ again if its process dies, and not if the function raises an error.
 from __future__ import annotations
 
 from regard.errors import check_at_least
-from regard.executors.protocol import Executor
+from regard.executors.protocol import Executor, ExecutorOptions
 from regard.lazy import entry, names_of
 
 EXECUTORS = {
@@ -25,22 +25,23 @@ EXECUTORS = {
 }
 
 __all__, __getattr__ = names_of(
-    __name__, {"protocol": "Executor Job JobResult Json JobListener PrintedLog send"}
+    __name__,
+    {"protocol": "Executor ExecutorOptions Job JobResult Json JobListener PrintedLog send"},
 )
-__all__ += ["EXECUTORS", "executor"]
+__all__ += ["EXECUTORS", "make_executor"]
 
 
-def executor(on: str, workers: int) -> Executor:
-    """The executor that an option such as "local" or "ray://ADDRESS" names.
+def make_executor(chosen: str | ExecutorOptions, workers: int) -> Executor:
+    """The executor of a name, or with options.
 
-    on: a name of `EXECUTORS`; what follows "://" is its address.
+    chosen: a name of `EXECUTORS`, or the name with options of that executor.
     workers: how many jobs run at once, at least 1.
 
     Raises:
-        ConfigError: there is none of this name, or it takes no address.
+        ConfigError: there is none of this name.
         MissingExtra: a package that it needs is not installed.
     """
     check_at_least(1, workers=workers)
-    name, _, address = on.partition("://")
-    made: Executor = entry(EXECUTORS, name, "executor", __name__)(workers, address)
+    options = ExecutorOptions(chosen) if isinstance(chosen, str) else chosen
+    made: Executor = entry(EXECUTORS, options.name, "executor", __name__)(workers, options)
     return made

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import IO, Any, Self
 
 from regard.errors import ConfigError
-from regard.executors.protocol import Job, JobListener, JobResult, PrintedLog
+from regard.executors.protocol import ExecutorOptions, Job, JobListener, JobResult, PrintedLog
 from regard.executors.restarting import RESTARTS, Ended, results_of
 
 POLL_INTERVAL = 0.2  # seconds between two checks whether a process has ended
@@ -44,11 +44,9 @@ class LocalExecutor:
     restarts: how often a job is started again if its process dies.
     """
 
-    def __init__(self, workers: int, address: str = "", *, restarts: int = RESTARTS):
-        if address:
-            raise ConfigError(
-                f"`--on local` takes no address, but {address!r} is given: it uses this machine."
-            )
+    def __init__(
+        self, workers: int, options: ExecutorOptions | None = None, *, restarts: int = RESTARTS
+    ):
         self.workers, self.restarts = workers, restarts
 
     def run(

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, TypeAlias
 
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 
@@ -54,6 +54,39 @@ class JobResult:
         if self.error:
             raise RegardError(f"{self.job.name}: {self.error}")
         return self.value
+
+
+@dataclass(frozen=True)
+class ExecutorOptions:
+    """Where jobs run.
+
+    name: of `regard.executors.EXECUTORS`: "local", "slurm" or "ray".
+    partition, time, account: of Slurm; `time` in minutes.
+    sbatch: further options of Slurm's sbatch, as NAME=VALUE, or NAME where it has no value.
+    ray_address: HOST:PORT of a cluster's Ray Client server, or "auto"; "": see
+        `regard.executors.ray.connected`.
+
+    Raises:
+        ConfigError: an option does not belong to the executor, or `time` is below 1.
+    """
+
+    name: str = "local"
+    partition: str = ""
+    time: int | None = None
+    account: str = ""
+    sbatch: tuple[str, ...] = ()
+    ray_address: str = ""
+
+    def __post_init__(self) -> None:
+        for field in fields(self)[1:]:
+            owner = "ray" if field.name == "ray_address" else "slurm"
+            if getattr(self, field.name) != field.default and self.name != owner:
+                raise ConfigError(
+                    f"`{field.name}` is an option of the executor {owner}, but the executor is "
+                    f"{self.name}. Leave it out, or choose the other: --executor {owner}."
+                )
+        if self.time is not None and self.time < 1:
+            raise ConfigError(f"`time` must be at least 1 (minute), but is {self.time}.")
 
 
 class JobListener(Protocol):

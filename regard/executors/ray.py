@@ -1,8 +1,8 @@
 """Jobs as tasks of a Ray cluster: one that exists, or one that is started on this machine.
 
-    --on ray                   the cluster of RAY_ADDRESS, else one that is started on this machine
-    --on ray://HOST:10001      the cluster whose Ray Client server listens there
-    --on ray://auto            the cluster that was started on this machine (`ray start`)
+    --executor ray      the cluster of RAY_ADDRESS, else one that is started on this machine
+    --ray-address HOST:10001    the cluster whose Ray Client server listens there
+    --ray-address auto          the cluster that was started on this machine (`ray start`)
 
 Every job is a task with a process of its own, on any machine of the cluster that has the CPUs and
 GPUs for it. The machines must have the same version of Python, Ray and Regard, and must see the
@@ -26,7 +26,15 @@ from typing import Any
 
 from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.executors.local import available_cpus, job_variables
-from regard.executors.protocol import Job, JobListener, JobResult, Json, PrintedLog, sending_to
+from regard.executors.protocol import (
+    ExecutorOptions,
+    Job,
+    JobListener,
+    JobResult,
+    Json,
+    PrintedLog,
+    sending_to,
+)
 from regard.executors.restarting import RESTARTS, Ended, results_of
 from regard.executors.worker import call
 
@@ -89,7 +97,7 @@ def _start(ray: ModuleType) -> None:
                 raise RegardError(
                     f"a Ray cluster could not be started on this machine, twice: {error} Look for "
                     "what ended its processes (memory: `free -h`, the disk of /tmp: `df -h /tmp`); "
-                    "then run the same command again, which continues, or use --on local."
+                    "then run the same command again, which continues, or use --executor local."
                 ) from None
         else:
             return
@@ -97,7 +105,9 @@ def _start(ray: ModuleType) -> None:
 
 def _connected_to_existing(address: str) -> ModuleType:
     """The module `ray`, connected to the cluster of an address; without one, not connected."""
-    given = f"ray://{address}" if address and address != AUTO else address
+    given = address
+    if address not in ("", AUTO):
+        given = CLIENT + address.removeprefix(CLIENT)
     given = given or os.environ.get("RAY_ADDRESS", "")
     if given == LOCAL:
         given = ""
@@ -148,7 +158,7 @@ def _imported() -> ModuleType:
     try:
         import ray
     except ImportError:
-        raise MissingExtra("ray", "ray", "`--on ray`") from None
+        raise MissingExtra("ray", "ray", "The executor ray") from None
     version = tuple(int(part) for part in ray.__version__.split(".")[:2])
     if version < MIN_VERSION:
         raise ConfigError(
@@ -170,7 +180,8 @@ def _check_answers(address: str) -> None:
     host, colon, port = address.removeprefix(CLIENT).rpartition(":")
     if not colon or not port.isdecimal():
         raise ConfigError(
-            f"the address of a Ray cluster must be like ray://HOST:10001, but is {address}."
+            f"the address of a Ray cluster must be like HOST:10001, but is "
+            f"{address.removeprefix(CLIENT)}."
         )
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
@@ -188,7 +199,7 @@ def _check_answers(address: str) -> None:
 class RayExecutor:
     """Runs jobs as tasks of a Ray cluster: an `Executor`.
 
-    workers: the number of jobs at once.  address: see `connected`.
+    workers: the number of jobs at once.  options: with the address, see `connected`.
     restarts: how often a job is started again if its process dies.
 
     A cluster at an address is connected to at once; one on this machine is started for the first
@@ -198,9 +209,16 @@ class RayExecutor:
         Errors of `connected`.
     """
 
-    def __init__(self, workers: int, address: str = "", *, restarts: int = RESTARTS):
-        self.workers, self.address, self.restarts = workers, address, restarts
-        _connected_to_existing(address)
+    def __init__(
+        self,
+        workers: int,
+        options: ExecutorOptions | None = None,
+        *,
+        restarts: int = RESTARTS,
+    ):
+        self.workers, self.restarts = workers, restarts
+        self.address = "" if options is None else options.ray_address
+        _connected_to_existing(self.address)
 
     def run(
         self, jobs: Sequence[Job], listener: JobListener | None = None

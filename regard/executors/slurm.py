@@ -1,9 +1,5 @@
 """Jobs under Slurm, by way of submitit.
 
-    slurm                                       the cluster's default partition
-    slurm://PARTITION
-    slurm://PARTITION?time=720&account=lab      further options of sbatch; `time` in minutes
-
 submitit and the jobs write into `slurm-jobs/` of the current folder, which all machines must see.
 A job's messages and its answer are lines of JSON in a file there. Whether a job is pending, runs or
 was lost is asked of `squeue`: submitit asks `sacct`, which many clusters lack. If the process that
@@ -23,11 +19,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.executors.local import job_variables
 from regard.executors.protocol import (
+    ExecutorOptions,
     Job,
     JobListener,
     JobResult,
@@ -59,7 +55,7 @@ class SlurmExecutor:
     """Runs jobs under Slurm: an `Executor`.
 
     workers: the number of jobs at once.
-    address: PARTITION?option=value&...; options of sbatch, with underscores.
+    options: of sbatch; without a partition the cluster's default one.
     restarts: how often a job is submitted again that died or was cancelled. One that has saved near
         its time limit is submitted again as often as that happens.
     pause: seconds between two looks at the files of the jobs.
@@ -68,7 +64,7 @@ class SlurmExecutor:
     def __init__(
         self,
         workers: int,
-        address: str = "",
+        options: ExecutorOptions | None = None,
         *,
         restarts: int = RESTARTS,
         pause: float = POLL_INTERVAL,
@@ -80,10 +76,10 @@ class SlurmExecutor:
         if missing := [one for one in ("sbatch", "srun", "squeue") if not shutil.which(one)]:
             raise RegardError(
                 f"Slurm was not found on this machine: there is no `{missing[0]}`. Run the command "
-                "on a login node of a Slurm cluster, or use --on local."
+                "on a login node of a Slurm cluster, or use --executor local."
             )
         self.workers, self.restarts, self.pause = workers, restarts, pause
-        self.options = _options(address)
+        self.options = _options(options or ExecutorOptions("slurm"))
         self.folder = FOLDER.absolute()
         self.submitter = submitit.SlurmExecutor(self.folder)
 
@@ -107,15 +103,14 @@ class SlurmExecutor:
             ConfigError: sbatch refuses the job.
             RegardError: a file cannot be written.
         """
-        minutes = int(self.options.get("time", TIME))
-        more = {name.replace("_", "-"): value or True for name, value in self.options.items()}
+        minutes = int(self.options["time"])
         seconds = min(SIGNAL_SECONDS, minutes * 20)  # at most a third of the time
         self.submitter.update_parameters(
             job_name=job.name.replace(" ", "-"),
             cpus_per_task=max(1, job.cpus),
             gpus_per_node=job.gpus or None,
             time=minutes,
-            additional_parameters={"signal": f"USR2@{seconds}"} | more,
+            additional_parameters={"signal": f"USR2@{seconds}"} | self.options,
         )
         try:
             return _Submitted(job, restarts, self.submitter)
@@ -131,26 +126,21 @@ class SlurmExecutor:
             raise ConfigError(f"{job.name} could not be submitted: {error}") from error
 
 
-def _options(address: str) -> dict[str, str]:
-    """The options of sbatch in an address.
+def _options(given: ExecutorOptions) -> dict[str, Any]:
+    """The options of sbatch, by their names there; True for one without a value.
 
     Raises:
-        ConfigError: the time is no number of minutes, or an option cannot be used.
+        ConfigError: an option cannot be used.
     """
-    partition, _, query = address.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    time = options.get("time", "1")
-    if not time.isdecimal() or int(time) < 1:
+    parts = (text.lstrip("-").partition("=") for text in given.sbatch)
+    more = {name.replace("_", "-"): value or True for name, _, value in parts}
+    if wrong := {"array", "clusters", "nodes", "ntasks", "output", "error"} & more.keys():
         raise ConfigError(
-            "`time` in --on slurm://...?time=MINUTES must be a whole number of minutes, at least "
-            f"1, but is {time!r}."
-        )
-    if wrong := {"array", "clusters", "nodes", "ntasks", "output", "error"} & options.keys():
-        raise ConfigError(
-            f"`{min(wrong)}` cannot be set in --on slurm://...: each worker is one job, with one "
+            f"sbatch's option `{min(wrong)}` cannot be set: each worker is one job, with one "
             "process on a machine of the cluster that `squeue` shows."
         )
-    return {**options, **({"partition": partition} if partition else {})}
+    named = {"partition": given.partition, "account": given.account}
+    return {"time": given.time or TIME} | more | {name: one for name, one in named.items() if one}
 
 
 class _Submitted:

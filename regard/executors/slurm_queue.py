@@ -20,15 +20,14 @@ ENDED = frozenset(
 )
 # Why a job is pending and will never start, as long as nobody changes it or the cluster.
 NEVER_STARTS = {
-    "PartitionTimeLimit": "The partition allows less time. Give it in minutes: "
-    "--on 'slurm://PARTITION?time=60'.",
+    "PartitionTimeLimit": "The partition allows less time. Give it in minutes: --time 60.",
     "PartitionConfig": "The partition has no machine with so many CPUs, GPUs or so much memory.",
     "PartitionNodeLimit": "The partition does not allow so many machines.",
     "BadConstraints": "No machine has what the job asks for.",
-    "AccountNotAllowed": "Name another account: --on 'slurm://PARTITION?account=NAME'.",
-    "InvalidAccount": "Name another account: --on 'slurm://PARTITION?account=NAME'.",
-    "QOSNotAllowed": "Name another QOS: --on 'slurm://PARTITION?qos=NAME'.",
-    "InvalidQOS": "Name another QOS: --on 'slurm://PARTITION?qos=NAME'.",
+    "AccountNotAllowed": "Name another account: --account NAME.",
+    "InvalidAccount": "Name another account: --account NAME.",
+    "QOSNotAllowed": "Name another QOS: --sbatch qos=NAME.",
+    "InvalidQOS": "Name another QOS: --sbatch qos=NAME.",
 }
 # In the messages of Slurm's commands: the controller is stopped, restarts or has too much to do.
 SILENT = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted")

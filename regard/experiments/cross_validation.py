@@ -29,12 +29,12 @@ from regard.experiments.compare.conditions import check_same_run
 from regard.experiments.recipe_options import checked_recipe, schema_of
 from regard.experiments.run_folder import Run, check_out
 from regard.file_writing import write_json
-from regard.progress import Show, showing
+from regard.progress import showing
 from regard.recipe import RawRecipe
 from regard.tasks.folders import device_for
 from regard.training import Interrupted
 from regard.training.callbacks import Callback, check_callbacks
-from regard.training.progress import Progress, check_show
+from regard.training.progress import Progress, check_progress
 from regard.training.result import RESULT, read_result
 from regard.visual.page import fragment
 from regard.visual.report import RunReport
@@ -127,9 +127,9 @@ def _json_score(score: dict[str, Any]) -> dict[str, Any]:
 
 def _scores(run: Run) -> dict[str, float]:
     """The scores of the weights in model/ on the fold, and those on the test data."""
-    validations = [event for event in run.events if any(key.startswith("valid/") for key in event)]
+    validations = [event for event in run.history if any(key.startswith("valid/") for key in event)]
     averaged = [event for event in validations if "average" in event]
-    best = [event for event in validations if event["step"] == run.result.best_step]
+    best = [event for event in validations if event["update"] == run.result.best_update]
     event = (averaged or best or validations)[-1]
     found = {key.removeprefix("valid/"): n for key, n in event.items() if key.startswith("valid/")}
     found |= {f"test {name}": value for name, value in run.test_scores.items()}
@@ -138,12 +138,11 @@ def _scores(run: Run) -> dict[str, float]:
 
 def cross_validate(
     recipe: str | Path | None = None,
-    overrides: Sequence[str] = (),
     *,
     folds: int = 5,
     out: str | Path | None = None,
     device: str | None = None,
-    show: Show | Progress = "auto",
+    progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> CrossValidation:
@@ -156,8 +155,8 @@ def cross_validate(
     where it was stopped, and repeats no finished run.
 
     Args:
-        recipe, overrides, device, show, callbacks, options: as of `regard.train`; `valid` of the
-            recipe is replaced.
+        recipe, device, progress, callbacks, options: as of `regard.train`; `valid` of the recipe
+            is replaced.
         folds: how many, at least 2.
         out: the folder; None: runs/NAME-folds.
 
@@ -167,21 +166,36 @@ def cross_validate(
         Interrupted: after a signal, when the training is saved.
         Others as `regard.train`.
     """
-    check_show(show)
+    if options.get("valid") is not None or "valid" in (options.get("data") or {}):
+        raise _valid_given()
+    raw = keywords.recipe_from_keywords(recipe, options)
+    return cross_validate_recipe(raw, folds, out, device, progress, callbacks)
+
+
+def cross_validate_recipe(
+    raw: RawRecipe,
+    folds: int = 5,
+    out: str | Path | None = None,
+    device: str | None = None,
+    progress: bool | Progress = True,
+    callbacks: Sequence[Callback] = (),
+) -> CrossValidation:
+    """As `cross_validate`, by a recipe that was read."""
+    check_progress(progress)
     check_callbacks(callbacks)
     if type(folds) is not int or folds < MIN_FOLDS:
         raise ConfigError(
             f"`folds` must be a whole number, at least {MIN_FOLDS}, but is {folds!r:.60}."
         )
     device_for(device)  # raises an error before anything is written
-    raw, folder = _recipe(recipe, overrides, options, folds, out)
+    raw, folder = _in_files(raw, folds, out)
     recipes = [_with_fold(raw, fold, folds) for fold in range(1, folds + 1)]
     folders = [folder / f"fold-{fold}" for fold in range(1, folds + 1)]
     for one, where in zip(recipes, folders, strict=True):
         check_same_run(where, checked_recipe(one))
     try:
         trained = [
-            _run(one, where, device, show, callbacks)
+            _run(one, where, device, progress, callbacks)
             for one, where in zip(recipes, folders, strict=True)
         ]
     except Interrupted as stopped:
@@ -193,17 +207,8 @@ def cross_validate(
     return found
 
 
-def _recipe(
-    path: str | Path | None,
-    overrides: Sequence[str],
-    options: dict[str, Any],
-    folds: int,
-    out: str | Path | None,
-) -> tuple[RawRecipe, Path]:
+def _in_files(raw: RawRecipe, folds: int, out: str | Path | None) -> tuple[RawRecipe, Path]:
     """The recipe of all folds, its data in files, and the folder of the runs."""
-    if options.get("valid") is not None or "valid" in (options.get("data") or {}):
-        raise _valid_given()
-    raw = keywords.recipe_from_keywords(path, overrides, options)
     if any(key.split(".")[:2] == ["data", "valid"] for key in raw.overrides):
         raise _valid_given()
     schema = schema_of(raw)
@@ -232,14 +237,14 @@ def _run(
     raw: RawRecipe,
     folder: Path,
     device: str | None,
-    show: Show | Progress,
+    progress: bool | Progress,
     callbacks: Sequence[Callback],
 ) -> Run:
     """The run of one fold: read where it is finished, else resumed or trained."""
     if (folder / RESULT).exists():
         return Run(folder, read_result(folder))
     if (folder / "recipe.toml").exists():
-        return Run(folder, runs.resume(folder, device=device, show=show, callbacks=callbacks))
-    with showing(show):
+        return runs.resume(folder, device=device, progress=progress, callbacks=callbacks)
+    with showing(progress):
         made = runs.begin(raw, folder, device)
-    return runs.run_plan(raw, made, folder, show, callbacks)
+    return runs.run_plan(raw, made, folder, progress, callbacks)

@@ -8,7 +8,6 @@ found.picture.save("rates.html")
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,9 +20,9 @@ from regard.experiments.recipe_options import checked_recipe, schema_of
 from regard.experiments.run_folder import check_out
 from regard.experiments.training_plan import plan
 from regard.file_writing import write_json
-from regard.progress import Show
+from regard.recipe import RawRecipe
 from regard.training.options import ScheduleOptions
-from regard.training.progress import Progress, check_show, progress
+from regard.training.progress import Progress, check_progress, display_of
 from regard.training.range_test import RangeTest, check_range, range_test
 from regard.training.schedules import noam
 from regard.visual.curves import Curves, Series
@@ -102,13 +101,13 @@ class FoundRate:
     def __str__(self) -> str:
         tried = len(self.test.rates)
         if self.suggestion is None:
-            return f"no learning rate is suggested: the loss did not fall in {tried} steps"
+            return f"no learning rate is suggested: the loss did not fall in {tried} updates"
         end = "the loss diverged" if self.test.diverged else "the end of the range"
         return (
             "[training.optimizer]\n"
             f"learning_rate = {self.suggestion!r}\n"
             f"# The loss falls fastest at {self.steepest:g} and is lowest at {self.minimum:g};\n"
-            f"# {tried} steps, to {end} at {self.test.rates[-1] / self.factor:.{DIGITS}g}."
+            f"# {tried} updates, to {end} at {self.test.rates[-1] / self.factor:.{DIGITS}g}."
         )
 
     def _repr_html_(self) -> str:
@@ -117,45 +116,57 @@ class FoundRate:
 
 def find_lr(
     recipe: str | Path | None = None,
-    overrides: Sequence[str] = (),
     *,
     start: float = 1e-7,
     end: float = 10.0,
-    test_steps: int = 100,
+    num_steps: int = 100,
     out: str | Path | None = None,
     device: str | None = None,
-    show: Show | Progress = "auto",
+    progress: bool | Progress = True,
     **options: Any,
 ) -> FoundRate:
-    """Suggest a learning rate: train for some steps while the rate grows from `start` to `end`.
+    """Suggest a learning rate: train for some updates while the rate grows from `start` to `end`.
 
-    The steps are those of `regard.train` (batches, accumulation, clipping, dropout, optimizer);
-    the recipe's learning rate, schedule and limits (`epochs`, `max_steps`) have no effect. The test
+    The updates are those of `regard.train` (batches, accumulation, clipping, dropout, optimizer);
+    the recipe's learning rate, schedule and limits (`epochs`, `updates`) have no effect. The test
     ends early if the loss diverges. No run is written or changed, and the weights are discarded.
 
         find_lr("recipe.toml").suggestion
         find_lr(task="classification", model="a folder", train=dataframe)
 
     Args:
-        recipe, overrides, device, show, options: as for `regard.train`.
-        start, end: the learning rates of the first and the last step.
-        test_steps: the number of steps.
+        recipe, device, progress, options: as for `regard.train`.
+        start, end: the learning rates of the first and the last update.
+        num_steps: the number of steps.
         out: a folder for find-lr.html and find-lr.json; None: nothing is written.
 
     Raises:
-        ConfigError: not 0 < start < end < infinity, or `test_steps` is less than 20.
+        ConfigError: not 0 < start < end < infinity, or `num_steps` is less than 20.
         Others as `regard.train`.
     """
-    check_show(show)
-    check_range(start, end, test_steps)
+    if recipe is None and not {"training", "epochs", "updates"} & options.keys():
+        options["updates"] = num_steps  # the length has no effect, but a recipe must state it
+    raw = keywords.recipe_from_keywords(recipe, options)
+    return find_lr_of_recipe(raw, start, end, num_steps, out, device, progress)
+
+
+def find_lr_of_recipe(
+    raw: RawRecipe,
+    start: float = 1e-7,
+    end: float = 10.0,
+    num_steps: int = 100,
+    out: str | Path | None = None,
+    device: str | None = None,
+    progress: bool | Progress = True,
+) -> FoundRate:
+    """As `find_lr`, for a recipe that was read."""
+    check_progress(progress)
+    check_range(start, end, num_steps)
     check_out(out)
-    if recipe is None and not {"training", "epochs", "max_steps"} & options.keys():
-        options["max_steps"] = test_steps  # the length has no effect, but a recipe must state it
-    raw = keywords.recipe_from_keywords(recipe, overrides, options)
     schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
     checked_recipe(keywords.with_placeholder_paths(raw, schema))
-    with TemporaryDirectory() as folder, closing(progress(show)) as shown:
+    with TemporaryDirectory() as folder, closing(display_of(progress)) as shown:
         with keywords.data_in_files(raw, schema, Path(folder)) as raw:
             checked = checked_recipe(raw)
             with raw.locating(type(checked)):
@@ -167,7 +178,7 @@ def find_lr(
                     seed=checked.seed,
                     start=start,
                     end=end,
-                    steps=test_steps,
+                    updates=num_steps,
                 )
     rate = FoundRate(found, _largest_factor(checked.training.schedule))
     if out is not None:

@@ -42,9 +42,7 @@ PARTS = ("train", "valid", "test")
 DATA_FOLDER = "data"  # in a run's folder; holds data that were in memory
 
 
-def recipe_from_keywords(
-    path: str | Path | None, overrides: Sequence[str], keywords: Mapping[str, Any]
-) -> RawRecipe:
+def recipe_from_keywords(path: str | Path | None, keywords: Mapping[str, Any]) -> RawRecipe:
     """The recipe of a file, or an empty one, with the values of keywords in its tables.
 
     Data in memory stay in the place of the paths of files; `data_in_files` replaces them.
@@ -58,9 +56,7 @@ def recipe_from_keywords(
             f"The first argument is the path of a recipe, but is {source_name(path)}. Data are "
             "given by name: train=..."
         )
-    if isinstance(overrides, str):
-        raise ConfigError(f"`overrides` must be a list, but is {overrides!r}.")
-    raw = parse("", overrides) if path is None else read(path, overrides)
+    raw = parse("") if path is None else read(path)
     tables = {**raw.tables}
     for name, value in keywords.items():
         if value is not None:
@@ -69,12 +65,11 @@ def recipe_from_keywords(
         tables["model"] = {"path": tables["model"]}
     if path is None and not isinstance(tables.get("model", {}), Mapping):
         raise ConfigError(f"`model` must be a path, a name or a mapping: {tables['model']!r:.60}.")
-    if path is None and "model" not in {*tables, *(key.split(".")[0] for key in raw.overrides)}:
-        if "task" in tables:
-            raise ConfigError(
-                'Give the model: model="a folder or ORG/NAME", or one with random weights, '
-                'model={"name": "bert"}.'
-            )
+    if path is None and "model" not in tables and "task" in tables:
+        raise ConfigError(
+            'Give the model: model="a folder or ORG/NAME", or one with random weights, '
+            'model={"name": "bert"}.'
+        )
     return replace(raw, tables=tables, keywords=tuple(keywords))
 
 
@@ -127,17 +122,16 @@ def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
         section = _section_with(name, schema)
         _set_option(tables, [*section.split("."), name], tables.pop(name))
     if raw.path is None:
-        given = {*tables, *(key.partition(".")[0] for key in raw.overrides)}
         for section, what in _REQUIRED_SECTIONS.items():
-            if section not in given:
+            if section not in tables:
                 raise ConfigError(what)
     return replace(raw, tables=tables)
 
 
-# section -> the error if neither a keyword nor an override is in it
+# section -> the error if no keyword is in it
 _REQUIRED_SECTIONS = {
     "data": "Give the training data: train=... (a DataFrame, a list of rows, or a file).",
-    "training": "Say how long the training lasts: epochs=3, for instance, or max_steps=1000.",
+    "training": "Say how long the training lasts: epochs=3, for instance, or updates=1000.",
 }
 
 

@@ -18,16 +18,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ConfigError, RegardError, check_at_least
+from regard.errors import RegardError, check_at_least
 from regard.executors import Job, Json
 from regard.executors.ray import ClusterResources, connected
 from regard.executors.ray_gang import RayGang
 from regard.experiments import runs
 from regard.experiments.compare.worker import WorkerProgress
 from regard.experiments.compare.workers import Display, display, run_jobs
-from regard.experiments.recipe_options import read_recipe
+from regard.experiments.recipe_options import open_recipe
 from regard.experiments.run_folder import Run
-from regard.progress import Show
+from regard.recipe import read
 from regard.training import Interrupted
 from regard.training.distributed.torchrun import OtherProcessFailed
 from regard.training.result import read_result
@@ -41,15 +41,15 @@ def train_on_ray(
     overrides: Sequence[str] = (),
     *,
     out: str | Path | None = None,
-    on: str = "ray",
+    ray_address: str = "",
     workers: int = 1,
     device: str | None = None,
-    show: Show = "auto",
+    progress: bool = True,
 ) -> Run:
     """`regard.train` by `workers` processes of a cluster.
 
     Args:
-        on: "ray" or "ray://ADDRESS", see `regard.executors.ray.connected`.
+        ray_address: of the cluster, see `regard.executors.ray.connected`.
         device: "cpu" or "cuda"; None: a GPU for each process where the cluster has some.
 
     Raises:
@@ -57,23 +57,18 @@ def train_on_ray(
         RegardError: the training has failed, or its processes were lost too often.
         Interrupted: after Ctrl-C, when the training is saved.
     """
-    checked = read_recipe(recipe, overrides)
-    folder = Path("runs") / runs.name_of_run(recipe, checked.name) if out is None else Path(out)
-    if (folder / "recipe.toml").exists():
-        raise ConfigError(
-            f"{folder} holds a run already. Go on with it (regard resume {folder} --on {on}), or "
-            "choose another folder (`out`, --out)."
-        )
-    return _run(folder, [str(recipe), list(overrides)], on, workers, device, show)
+    raw, checked = open_recipe(recipe, overrides)
+    folder = runs.new_folder(raw, checked.name, out)
+    return _run(folder, [str(recipe), list(overrides)], ray_address, workers, device, progress)
 
 
 def resume_on_ray(
     folder: str | Path,
     *,
-    on: str = "ray",
+    ray_address: str = "",
     workers: int = 1,
     device: str | None = None,
-    show: Show = "auto",
+    progress: bool = True,
 ) -> Run:
     """`regard.resume` by `workers` processes of a cluster, as many as were there before or others.
 
@@ -82,32 +77,21 @@ def resume_on_ray(
         Others as `train_on_ray`.
     """
     runs.check_run(Path(folder))
-    return _run(Path(folder), None, on, workers, device, show)
+    return _run(Path(folder), None, ray_address, workers, device, progress)
 
 
-def _address(on: str) -> str:
-    """The address in "ray" or "ray://ADDRESS"."""
-    name, _, address = on.partition("://")
-    if name != "ray":
-        raise ConfigError(
-            f"`--on` of a training must be `ray` or `ray://ADDRESS`, but is {on!r}. On one "
-            "machine, and under Slurm, start several processes with torchrun: torchrun "
-            "--nproc-per-node 4 -m regard train RECIPE"
-        )
-    return address
-
-
-def _run(folder: Path, begin: Json, on: str, workers: int, device: str | None, show: Show) -> Run:
+def _run(
+    folder: Path, begin: Json, address: str, workers: int, device: str | None, progress: bool
+) -> Run:
     """Start all processes, and again where some were lost.
 
     begin: a recipe and its overrides; None: the folder holds a run.
     """
     check_at_least(1, workers=workers)
-    address = _address(on)
     resources = ClusterResources.of(connected(address), workers)
     gpus = 1 if device != "cpu" and resources.gpus else 0
     given: dict[str, Json] = {"folder": str(folder.absolute()), "device": device, "size": workers}
-    with closing(display(show)) as shown:
+    with closing(display(progress)) as shown:
         for attempt in range(RESTARTS + 1):
             of_attempt = {
                 "begin": None if (folder / "recipe.toml").exists() else begin,
@@ -177,9 +161,9 @@ def trained_by_rank(
     shown = WorkerProgress(every)
     try:
         if begin is None:
-            runs.resume(folder, device=device, show=shown)
+            runs.resume(folder, device=device, progress=shown)
         else:
-            runs.train(begin[0], begin[1], out=folder, device=device, show=shown)
+            runs.train_recipe(read(begin[0], begin[1]), folder, device, shown)
     except OtherProcessFailed as ended:
         return str(ended)
     except SystemExit as stop:  # of a process that is not the first, after a signal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,10 +29,9 @@ def check_out(out: object) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training, as `regard.train` returns it.
+    """A finished training, as `regard.train` and `regard.resume` return it.
 
-    It can be unpacked, `folder, result = run`, and is a path, that of its folder:
-    `regard.load(run)`.
+    It is a path, that of its folder: `regard.load(run)`.
 
     folder: the folder of the run.
     result: how the training ended, with its scores.
@@ -51,9 +49,6 @@ class Run:
         scores = self.result.labelled_scores().items()
         said = [f"{name} {value:.4g}" for name, value in scores if value is not None]
         return f"Run({str(self.folder)!r}: {', '.join([self.result.reason, *said])})"
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.folder, self.result))
 
     @cached_property
     def model(self) -> Any:
@@ -73,8 +68,8 @@ class Run:
         return self.result.test_scores
 
     @cached_property
-    def events(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl: logged values and validations, each with its `step`."""
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: logged values and validations, each with its `update`."""
         return read_events(self.folder)
 
     @property
@@ -82,7 +77,7 @@ class Run:
         """The charts of the training: losses, scores, learning rate, speed."""
         from regard.visual.report import training_curves
 
-        return training_curves(self.events)
+        return training_curves(self.history)
 
     def evaluate(self, data: Any, **options: Any) -> Any:
         """The scores of the model on other data: a reader, or data in memory.

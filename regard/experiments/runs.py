@@ -1,6 +1,6 @@
 """From a recipe to a run folder.
 
-run = train("recipes/demo.toml", max_steps=100)
+run = train("recipes/demo.toml", epochs=3)
 run.folder, run.scores, run.model
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from regard.experiments.run_folder import Run, check_out
 from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import deployed
-from regard.progress import Show, showing
+from regard.progress import showing
 from regard.recipe import RawRecipe, plain_name, record, write
 from regard.schema import checked
 from regard.tasks.folders import device_for, load, save
@@ -34,7 +34,7 @@ from regard.training import Result
 from regard.training.callbacks import Callback, check_callbacks
 from regard.training.distributed.processes import processes
 from regard.training.distributed.torchrun import connected
-from regard.training.progress import Progress, check_show
+from regard.training.progress import Progress, check_progress
 from regard.training.result import RESULT
 from regard.visual.notebook import NotebookProgress, in_notebook
 
@@ -43,13 +43,12 @@ __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
 def train(
     recipe: str | Path | None = None,
-    overrides: Sequence[str] = (),
     *,
     out: str | Path | None = None,
     device: str | None = None,
-    show: Show | Progress = "auto",
+    progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
-    pause_at: float | None = None,
+    stop_after_fraction: float | None = None,
     **options: Any,
 ) -> Run:
     """Train by a recipe, or by options in Python, in a new run folder.
@@ -57,62 +56,70 @@ def train(
     A run folder holds recipe.toml (the resolved recipe), model/, checkpoints/, metrics.jsonl and,
     when it is finished, report.html.
 
-        train("recipes/demo.toml", epochs=3)
-        train(task="classification", model="a folder or a name", train=dataframe, epochs=3)
+        run = train("recipes/demo.toml", epochs=3, model={"d_model": 64})
+        run = train(task="classification", model="a folder or a name", train=dataframe, valid=0.1)
+        run.scores, run.model.predict("a text")
 
     Args:
         recipe: a TOML file; None: the options say everything.
-        overrides: `dotted.name=value`, as on the command line.
-        out: the folder of the run; None: runs/NAME, and runs/NAME-2 where options in Python find a
-            run there.
+        out: the folder of the run; None: runs/NAME, or runs/NAME-2 where there is such a folder.
         device: "cpu", "cuda", "cuda:1"; None: a GPU, if there is one. It is no part of the recipe.
-        show: the progress: "auto", "bar", "lines", "none" or a `regard.training.progress.Progress`.
+        progress: whether the progress is shown, or a `regard.training.progress.Progress`, which
+            shows it.
         callbacks: are told what happens; see `regard.training.Callback`.
-        pause_at: the fraction of the training, such as 0.25, after which it saves and stops;
-            `resume` goes on, and ends as if it had not stopped.
-        options: the options of a recipe: sections as mappings, or single options by name. `train`,
-            `valid` and `test` are files, or data in memory (see `regard.data.in_memory.rows`),
-            which are written into the run folder; `valid` may be a share of the training data.
+        stop_after_fraction: the fraction of the training, such as 0.25, after which it saves and
+            stops; `resume` goes on, and ends as if it had not stopped.
+        options: the options of a recipe, in place of the recipe's own: single options by name, or
+            sections as mappings. `train`, `valid` and `test` are files, or data in memory (see
+            `regard.data.in_memory.rows`), which are written into the run folder; `valid` may be a
+            share of the training data.
 
     Raises:
-        ConfigError: the recipe is wrong, or the folder holds a run already.
+        ConfigError: the recipe is wrong, or `out` holds a run already.
         DataError: a file of data is missing or malformed.
-        Paused: at `pause_at`, when the training is saved.
+        Paused: at `stop_after_fraction`, when the training is saved.
         Others as `regard.training.train`.
     """
-    check_show(show)
+    raw = keywords.recipe_from_keywords(recipe, options)
+    return train_recipe(raw, out, device, progress, callbacks, stop_after_fraction)
+
+
+def train_recipe(
+    raw: RawRecipe,
+    out: str | Path | None = None,
+    device: str | None = None,
+    progress: bool | Progress = True,
+    callbacks: Sequence[Callback] = (),
+    stop_after_fraction: float | None = None,
+) -> Run:
+    """As `train`, by a recipe that was read, such as with the NAME=VALUE of a command line."""
+    check_progress(progress)
     check_callbacks(callbacks)
     begun: list[tuple[RawRecipe, TrainingPlan]] = []
     with connected(device) as own_device:
 
         def begin_here() -> Path:
-            raw, made, folder = _begin(recipe, overrides, options, out, own_device, show)
-            begun.append((raw, made))
+            given, made, folder = _begin(raw, out, own_device, progress)
+            begun.append((given, made))
             return folder
 
         folder = processes().from_first(begin_here)
-        raw, made = begun[0] if begun else _plan_in(folder, own_device)
-        return run_plan(raw, made, folder, show, callbacks, pause_at)
+        given, made = begun[0] if begun else _plan_in(folder, own_device)
+        return run_plan(given, made, folder, progress, callbacks, stop_after_fraction)
 
 
 def _begin(
-    recipe: str | Path | None,
-    overrides: Sequence[str],
-    options: dict[str, Any],
-    out: str | Path | None,
-    device: str | None,
-    show: Show | Progress,
+    raw: RawRecipe, out: str | Path | None, device: str | None, progress: bool | Progress
 ) -> tuple[RawRecipe, TrainingPlan, Path]:
     """Begin a new run: see `train`. Its recipe, its plan and its folder."""
     device_for(device)  # raises an error before anything is written
-    raw = keywords.recipe_from_keywords(recipe, overrides, options)
     schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
     # Wrong options raise an error here, before data in memory are written.
     checked = checked_recipe(keywords.with_placeholder_paths(raw, schema))
-    folder = _new_folder(raw, checked.name, out)
+    folder = new_folder(raw, checked.name, out)
     with keywords.data_in_files(raw, schema, folder) as raw:
-        with showing(show):
+        with showing(progress):
             made = begin(raw, folder, device)
         return raw, made, folder
 
@@ -147,17 +154,17 @@ def run_plan(
     raw: RawRecipe,
     made: TrainingPlan,
     folder: Path,
-    show: Show | Progress,
+    progress: bool | Progress,
     callbacks: Sequence[Callback],
-    pause_at: float | None = None,
+    stop_after_fraction: float | None = None,
 ) -> Run:
     """Train by the plan that `begin` has returned."""
     with raw.locating(type(made.recipe)):
-        train_or_resume = partial(training.train, pause_at=pause_at)
-        return Run(folder, _train(train_or_resume, made, folder, show, callbacks))
+        train_or_resume = partial(training.train, stop_after_fraction=stop_after_fraction)
+        return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
 
 
-def _new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
+def new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
     """The folder of a new run; `name` is that of its recipe.
 
     Raises:
@@ -171,9 +178,8 @@ def _new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
                 raise ConfigError(f"{folder} cannot be a folder: {parent} is a file.")
     else:
         folder = Path("runs") / name_of_run(raw.path or raw.text_at("task"), name)
-        if raw.keywords and raw.path is None:
-            others = (folder.with_name(f"{folder.name}-{n}") for n in count(2))
-            return next(one for one in (folder, *islice(others, 10_000)) if not one.exists())
+        others = (folder.with_name(f"{folder.name}-{n}") for n in count(2))
+        return next(one for one in chain([folder], others) if not one.exists())
     _check_new(folder)
     return folder
 
@@ -203,38 +209,38 @@ def resume(
     *,
     data_root: str | Path | None = None,
     device: str | None = None,
-    show: Show | Progress = "auto",
+    progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
-    pause_at: float | None = None,
-) -> Result:
+    stop_after_fraction: float | None = None,
+) -> Run:
     """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
     In a finished run a missing model/ or report is written again; nothing else changes.
 
     data_root: the folder of the data, if it has moved. Each file that recipe.toml records is
         searched there by the end of its path, and must have the recorded checksum.
-    device, show, callbacks, pause_at: as in `train`.
+    device, progress, callbacks, stop_after_fraction: as in `train`.
 
     Raises:
-        Paused: at `pause_at`.
+        Paused: at `stop_after_fraction`.
         CheckpointError: the folder is not a run, or its files are damaged.
         DataError: files of data are missing or, under `data_root`, differ; all are named.
         ConfigError: the recipe or the tokenizer has changed.
     """
-    check_show(show)
+    check_progress(progress)
     check_callbacks(callbacks)
     folder = Path(folder)
     check_run(folder)
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)), connected(device) as own_device:
-        with showing(show):
+        with showing(progress):
             made = _plan_of_run(folder, raw, recipe, data_root, own_device)
         train_or_resume = partial(
             training.resume,
             published=made.is_published,
-            pause_at=pause_at,
+            stop_after_fraction=stop_after_fraction,
         )
-        return _train(train_or_resume, made, folder, show, callbacks)
+        return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
 
 
 def check_run(folder: Path) -> None:
@@ -277,7 +283,7 @@ def _train(
     train_or_resume: Callable[..., Result],
     made: TrainingPlan,
     folder: Path,
-    show: Show | Progress,
+    progress: bool | Progress,
     callbacks: Sequence[Callback],
 ) -> Result:
     """Train or resume, then write the card and, unless it exists, the report.
@@ -285,8 +291,8 @@ def _train(
     train_or_resume: `regard.training.train` or `regard.training.resume`.
     """
     finished = (folder / RESULT).exists()
-    if show == "auto" and in_notebook():
-        show = notebook = NotebookProgress()
+    if progress is True and in_notebook():
+        progress = notebook = NotebookProgress()
         callbacks = (*callbacks, notebook)
     result = train_or_resume(
         made.task,
@@ -296,7 +302,7 @@ def _train(
         identity=made.identity(),
         save=lambda model, folder: made.publish(folder),
         test=lambda: made.task.test(made.recipe),
-        show=show,
+        progress=progress,
         callbacks=callbacks,
     )
     processes().from_first(lambda: _write_card_and_report(made, folder, result, finished))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -17,12 +18,58 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from regard.errors import ConfigError
-from regard.experiments.recipe_options import schema_of
+from regard.experiments.recipe_options import NO_OPTIONS, schema_of
 from regard.models import model_class
-from regard.recipe import dumps, names_in, parse, section_class, sections_of
+from regard.recipe import dumps, names_in, parse, section_class, sections_of, toml_value
 from regard.tasks import TASKS, task_class
 from regard.tasks.infer_task import OF_ENCODER_DECODERS
 
+# Fields that mean the same in every model's configuration.
+USUAL_FIELDS = {
+    "d_model": "Width of the hidden states.",
+    "d_ff": "Width inside the feed-forward layers.",
+    "d_embedding": "Width of the token embeddings.",
+    "heads": "Attention heads of a layer.",
+    "head_dim": "Width of a head.",
+    "layers": "Number of layers.",
+    "encoder_layers": "Layers of the encoder.",
+    "decoder_layers": "Layers of the decoder.",
+    "decoder_d_ff": "Width inside the decoder's feed-forward layers; not set: `d_ff`.",
+    "decoder_heads": "Attention heads of the decoder's layers; not set: `heads`.",
+    "segments": "Number of segment embeddings.",
+    "max_length": "Most tokens that the model reads; not set: any number.",
+    "activation": "Activation function of the feed-forward layers.",
+    "dropout": "Dropout of embeddings and of the output of each sub-layer.",
+    "attention_dropout": "Dropout of attention weights.",
+    "activation_dropout": "Dropout inside the feed-forward layers.",
+    "embedding_dropout": "Dropout of the embeddings.",
+    "input_dropout": "Dropout of the input of the first layer.",
+    "output_dropout": "Dropout of the output of the last layer.",
+    "head_dropout": "Dropout before the head of a task.",
+    "norm_eps": "Epsilon of the layer norms.",
+    "init_range": "Scale of the initial weights.",
+    "tied": "Whether input and output embeddings share their weights.",
+    "positions": "Kind of positions, see docs/concepts/positions.md.",
+    "window": "Tokens that a layer of local attention sees.",
+    "source_vocab_size": "Size of the source's vocabulary; not set: one vocabulary for both sides.",
+    "scale_embedding": "Whether embeddings are multiplied by sqrt(d_model).",
+    "scaled_by_layer": "Whether attention scores are also divided by the number of the layer.",
+    "clip_distance": "Distances beyond it share a vector (relative positions).",
+    "max_distance": "Distances from this one on share a vector.",
+    "choice_dropout": "Dropout before the head for multiple choice.",
+    "choice_activation": "Activation in the head for multiple choice; not set: none.",
+    "span_dropout": "Dropout before the head for answers.",
+    "random_blocks": "Random blocks that each block attends to.",
+    "lstm_layers": "Layers of the biLSTM.",
+    "highway_layers": "Highway layers above the character convolutions.",
+    "dilations": "Dilations of the convolutions, repeated from layer to layer.",
+    "d_hidden": "Width of the hidden states between the first and the last layer.",
+    "d_cell": "Width of the LSTM cells, before their projection.",
+    "d_character": "Width of the character embeddings.",
+    "d_characters": "Width of the vector that the characters of a word give.",
+    "base_model": "Options of the language model inside.",
+    "output_bias": "Whether the output layer has a bias.",
+}
 WIDTH = 96  # of a line, in characters
 NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
 # task -> the ending of its data files; tsv for all others
@@ -89,6 +136,56 @@ def recipe_template(task: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+@dataclasses.dataclass(frozen=True)
+class RecipeOption:
+    """One option: its dotted name, default in TOML ("": not set), values and meaning."""
+
+    key: str
+    default: str
+    choices: tuple[str, ...]
+    meaning: str
+
+
+def options_of_task(task: str) -> Iterator[RecipeOption]:
+    """Every option of a task's recipes, with the model that its template names."""
+    preset = _preset_options(task)
+    schema = schema_of(parse(dumps(preset)))
+    for section in ("", *sections_of(schema)):
+        kind = section_class(schema, section) if section else schema
+        docstrings = _docstrings(_documented_class(kind, preset.get(section) or {}))
+        for name in names_in(schema, section):
+            key = f"{section}.{name}" if section else name
+            if not names_in(schema, key):
+                yield RecipeOption(
+                    key,
+                    _toml_default(kind, name),
+                    tuple(_choices(_type(kind, name))),
+                    docstrings.get(name, ""),
+                )
+
+
+def options_of_model(name: str) -> Iterator[RecipeOption]:
+    """Every option of [model] for the model of this name, trained from random weights."""
+    config = model_class(name).Config
+    docstrings = _docstrings(config)
+    for field in dataclasses.fields(config):
+        if field.name not in NO_OPTIONS:
+            yield RecipeOption(
+                f"model.{field.name}",
+                _toml_default(config, field.name),
+                tuple(_choices(_type(config, field.name))),
+                docstrings.get(field.name, ""),
+            )
+
+
+def _toml_default(kind: Any, name: str) -> str:
+    """The default of an option, as a recipe would set it; "" without one."""
+    default = _default(kind, name)
+    if isinstance(default, Mapping) or any(default is one for one in NO_DEFAULT):
+        return ""
+    return toml_value(default)
+
+
 def sections_with(option: str) -> list[str]:
     """The dotted names of an option in the recipes of all tasks, the outermost first."""
     found = dict[str, None]()
@@ -140,11 +237,7 @@ def _option_lines(name: str, kind: Any, preset: Mapping[str, Any]) -> Iterator[s
     if name in preset:
         yield dumps({name: preset[name]}).rstrip()
         return
-    default = _default(kind, name)
-    if isinstance(default, Mapping) or any(default is one for one in NO_DEFAULT):
-        yield f"# {name} =    (not set)"
-    else:
-        yield "# " + dumps({name: default}).rstrip()
+    yield f"# {name} = {_toml_default(kind, name) or '   (not set)'}"
 
 
 def _comment(text: str) -> list[str]:
@@ -182,17 +275,42 @@ def _first_paragraph(kind: Any) -> str:
 
 @cache
 def _docstrings(kind: type) -> dict[str, str]:
-    """The docstring under each field of a class and of its bases, by the name of the field."""
-    found: dict[str, str] = {}
+    """The meaning of each field of a class and of its bases, by the name of the field.
+
+    It stands under the field, behind it as a comment, or in the docstring of the class as a line
+    `field: meaning`; of a usual field of models it is in `USUAL_FIELDS`.
+    """
+    meanings = dict(USUAL_FIELDS) if dataclasses.is_dataclass(kind) else {}
     for base in reversed(kind.__mro__):
         try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):  # a class made at run time, or in C, has no source
             continue
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for field, below in zip(body, body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                    text = inspect.cleandoc(str(below.value.value))
-                    found[field.target.id] = " ".join(text.split())
-    return found
+        (tree,) = ast.parse(source).body
+        if isinstance(tree, ast.ClassDef):
+            lines = source.splitlines()
+            meanings |= _described_in(ast.get_docstring(tree) or "")
+            for field, below in zip(tree.body, [*tree.body[1:], None], strict=True):
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    comment = lines[field.lineno - 1][field.end_col_offset or 0 :]
+                    if text := comment.partition("# ")[2]:
+                        meanings[field.target.id] = text
+                    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                        text = inspect.cleandoc(str(below.value.value))
+                        meanings[field.target.id] = " ".join(text.split())
+    return meanings
+
+
+def _described_in(docstring: str) -> dict[str, str]:
+    """The fields that a docstring describes: `name, other: meaning`, and indented lines."""
+    described: dict[str, str] = {}
+    names: list[str] = []
+    for line in docstring.splitlines():
+        if start := re.match(r"(\w+(?:, \w+)*): (.*)", line):
+            names = start[1].split(", ")
+            described |= dict.fromkeys(names, start[2])
+        elif names and line.startswith("    "):
+            described |= {name: f"{described[name]} {line.strip()}" for name in names}
+        else:
+            names = []
+    return described

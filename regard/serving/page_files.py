@@ -1,4 +1,4 @@
-"""The files of the studio's page, and what browsers are told about them.
+"""The files of the web UI, and what browsers are told about them.
 
 No file names an address of another machine, and none has a script or a style within another file:
 the policy forbids both, so that a text that a model read or wrote is never run.

@@ -1,4 +1,4 @@
-"""What a server offers: its routes, and the page of the studio if it has one."""
+"""What a server offers: its routes, and the web UI if it has one."""
 
 from __future__ import annotations
 

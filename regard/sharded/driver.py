@@ -13,10 +13,10 @@ from pathlib import Path
 
 from regard.data.files import split_member
 from regard.errors import DataError, RegardError, check_at_least
-from regard.executors import Job, Json, executor
-from regard.executors.protocol import Executor
+from regard.executors import Job, Json, make_executor
+from regard.executors.protocol import Executor, ExecutorOptions
 from regard.file_writing import replacing, sync
-from regard.progress import Bar, Lines, Show, Silent, clock, reporter
+from regard.progress import Bar, Lines, Silent, clock, reporter
 from regard.sharded.leases import LEASE_TIMEOUT
 from regard.sharded.manifest import (
     ALL_FAILED,
@@ -38,7 +38,7 @@ class WorkerOptions:
     """How many workers there are, where they run, and when they give up.
 
     workers: the number of processes.
-    on: where they run: the name of an executor, see `regard.executors.executor`.
+    executor: where they run, see `regard.executors.make_executor`.
     gpus: the number of GPUs of each worker.
     strict: whether the first row without a result raises an error, which stops all workers.
     lease_timeout: seconds without a heartbeat after which a worker counts as dead, and another one
@@ -46,18 +46,18 @@ class WorkerOptions:
     """
 
     workers: int = 1
-    on: str = "local"
+    executor: str | ExecutorOptions = "local"
     gpus: int = 0
     strict: bool = False
     lease_timeout: float = LEASE_TIMEOUT
 
-    def executor(self) -> Executor:
+    def make_executor(self) -> Executor:
         """What runs the workers.
 
         Raises:
-            Errors of `regard.executors.executor`.
+            Errors of `regard.executors.make_executor`.
         """
-        return executor(self.on, self.workers)
+        return make_executor(self.executor, self.workers)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def compute_files(
     workers: WorkerOptions = WorkerOptions(),
     *,
     shard_bytes: int | None = None,
-    show: Show | None = None,
+    progress: bool | None = None,
 ) -> ShardedSummary:
     """Compute the rows of the files and write the parts of an output folder that are missing.
 
@@ -97,9 +97,9 @@ def compute_files(
             are computed; with `strict`, a row has no result.
         RegardError: a worker has failed.
         Interrupted: after Ctrl-C; the same call continues.
-        Errors of `regard.executors.executor`, before anything is written.
+        Errors of `regard.executors.make_executor`, before anything is written.
     """
-    runs_on = workers.executor()
+    runs_on = workers.make_executor()
     check_at_least(1, threads=task.threads, shard_bytes=shard_bytes)
     check_at_least(0, gpus=workers.gpus)
     out = Path(out).absolute()
@@ -107,7 +107,7 @@ def compute_files(
     if workers.strict:
         _check_damage(manifest)
     try:
-        _run(out, manifest, workers, runs_on, show)
+        _run(out, manifest, workers, runs_on, progress)
     except Interrupted as stopped:
         done = len(manifest.shards) - len(manifest.pending(out))
         message = f"stopped; {done:,} of {len(manifest.shards):,} shards are done in {out}. The "
@@ -131,7 +131,7 @@ def _run(
     manifest: ShardManifest,
     workers: WorkerOptions,
     runs_on: Executor,
-    show: Show | None,
+    progress: bool | None,
 ) -> None:
     pending = manifest.pending(out)
     if not pending:
@@ -145,7 +145,7 @@ def _run(
     names = [f"worker {number}" for number in range(min(workers.workers, len(pending)))]
     threads = manifest.task.threads
     jobs = [Job(FUNCTION, arguments, name, threads, workers.gpus) for name in names]
-    with closing(_Display(manifest, pending, reporter(show))) as display:
+    with closing(_Display(manifest, pending, reporter(progress))) as display:
         with closing(runs_on.run(jobs, display)) as results:
             for result in results:
                 result.checked()

@@ -12,7 +12,7 @@ from typing import Any
 from regard.data.files import ENDINGS, ending, hash_of, is_file_name
 from regard.data.in_memory import is_path, rows, write_jsonl
 from regard.errors import ConfigError
-from regard.progress import Show
+from regard.executors.protocol import ExecutorOptions
 from regard.sharded.driver import WorkerOptions, compute_files
 from regard.sharded.manifest import INPUT, ShardedTask, check_output_folder
 from regard.sharded.parts import format_of
@@ -30,7 +30,7 @@ def map(
     *,
     out: str | Path | None = None,
     workers: int = 1,
-    on: str = "local",
+    executor: str | ExecutorOptions = "local",
     columns: str | Sequence[str] = (),
     format: str | None = None,
     too_long: str = "error",
@@ -40,7 +40,7 @@ def map(
     gpus: int = 0,
     shard_bytes: int | None = None,
     strict: bool = False,
-    show: Show | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> ShardedResults | Any:
     """Compute the results of a model for each row, and write them into the parts of a folder.
@@ -58,7 +58,7 @@ def map(
         out: the folder. A second call with the same arguments computes the parts that are missing.
             None: for a Ray Dataset.
         workers: the number of processes.
-        on: where they run: "local", "slurm", "ray" or "ray://ADDRESS", see `regard.executors`.
+        executor: where they run: "local", "slurm", "ray", or one with its options.
         columns: the columns of the data that hold the texts; (): chosen by their names.
         format: of the parts: "safetensors" or "parquet" for vectors; "jsonl", "parquet" or "txt"
             for predictions. None: the first of these.
@@ -88,10 +88,10 @@ def map(
         return map_ray_dataset(data, work, workers, gpus, strict)
     if out is None:
         raise ConfigError("`out` is missing: name the folder for the results, out=FOLDER.")
-    worker_options = WorkerOptions(workers, on, gpus, strict)
-    worker_options.executor()  # raises its errors before anything is written
+    worker_options = WorkerOptions(workers, executor, gpus, strict)
+    worker_options.make_executor()  # raises its errors before anything is written
     files = _files(data, Path(out))
-    compute_files(work, files, out, worker_options, shard_bytes=shard_bytes, show=show)
+    compute_files(work, files, out, worker_options, shard_bytes=shard_bytes, progress=progress)
     return read_parts(out)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, get_args, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from regard.errors import ConfigError
-from regard.progress import Show, clock, reporter
-from regard.schema import joined_with_or
+from regard.progress import clock, reporter
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Status:
     share: model FLOPs utilization (MFU), from 0 to 1; None where it is not known.
     """
 
-    step: int
+    update: int
     epochs: float
     fraction: float
     tokens_per_s: float
@@ -34,7 +33,7 @@ class Status:
     def __str__(self) -> str:
         used = "" if self.share is None else f" · MFU {self.share:.0%}"
         return (
-            f"step {self.step:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
+            f"update {self.update:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
             f"loss {self.loss:.4f} · lr {self.learning_rate:.2e} · "
             f"{self.tokens_per_s:,.0f} {self.items}/s{used} · {clock(self.left)} left"
         )
@@ -54,21 +53,20 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
-def check_show(show: Show | Progress) -> None:
+def check_progress(progress: object) -> None:
     """Check what `regard.train` is given, before anything is written.
 
     Raises:
-        ConfigError: it is neither the name of a progress nor one.
+        ConfigError: it is neither True nor False nor a `Progress`.
     """
-    if not isinstance(show, Progress) and show not in get_args(Show):
-        names = joined_with_or([f'"{name}"' for name in get_args(Show)])
-        raise ConfigError(f"`show` must be {names}, or a Progress, but is {show!r:.60}.")
+    if not isinstance(progress, bool | Progress):
+        raise ConfigError(f"`progress` must be True, False or a Progress, but is {progress!r:.60}.")
 
 
-def progress(show: Show | Progress = "auto") -> Progress:
-    """A bar when standard error is a terminal, lines when it is not, as "auto" chooses.
+def display_of(progress: bool | Progress = True) -> Progress:
+    """A bar when standard error is a terminal, lines when it is not; with False warnings alone.
 
     Another `Progress` is returned as it is.
     """
-    check_show(show)
-    return reporter(show) if isinstance(show, str) else show
+    check_progress(progress)
+    return reporter(progress) if isinstance(progress, bool) else progress

@@ -17,14 +17,14 @@ from regard.checkpoints.store import read_folder, write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
 from regard.malloc import keep_freed_blocks
-from regard.progress import Mute, Show
+from regard.progress import Mute
 from regard.training.callbacks import Callback, Callbacks
 from regard.training.checkpointing import Checkpoint, RunFolder, Tables, checked_checkpoint
 from regard.training.distributed.processes import processes
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Test, no_test
 from regard.training.options import TrainingOptions
-from regard.training.progress import Progress, progress
+from regard.training.progress import Progress, display_of
 from regard.training.result import Result, read_result
 from regard.training.task import Trainable
 from regard.training.training_state import checkpointer, restore, restore_average, start_run
@@ -46,9 +46,9 @@ def train(
     identity: Mapping[str, Any] | None = None,
     save: Publish = save_weights,
     test: Test = no_test,
-    show: Show | Progress = "auto",
+    progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
-    pause_at: float | None = None,
+    stop_after_fraction: float | None = None,
 ) -> Result:
     """Train `task.module` in a new run folder; afterwards it holds the published weights.
 
@@ -57,25 +57,25 @@ def train(
     save: writes the model's weights into model/: the best ones as they come, and the final ones.
     test: the scores of the final weights on the test data; it is called once, at the end.
     callbacks: are told what happens; see `Callback`.
-    pause_at: the fraction of the training, above 0, after which it saves and stops; `resume` ends
-        it as if it had not stopped.
+    stop_after_fraction: the fraction of the training, above 0, after which it saves and stops;
+        `resume` ends it as if it had not stopped.
 
     Raises:
         NonFiniteError: a loss or a gradient became infinite or NaN.
         CheckpointError: the folder cannot be written.
         ConfigError: the folder holds a run, or another process trains in it.
         Interrupted: after a signal, when the training is saved.
-        Paused: at `pause_at`, when the training is saved.
+        Paused: at `stop_after_fraction`, when the training is saved.
     """
     ops.load_kernels()
     run, here = RunFolder(Path(folder)), processes()
-    with _opened(run, show) as (interruption, shown):
+    with _opened(run, progress) as (interruption, shown):
         here.from_first(lambda: _check_empty(run))
         now = _identity(identity, options, seed)
         callback = Callbacks(callbacks if here.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, callback)
         start_run(loop, seed)
-        return _run_to_end(loop, test, pause_at)
+        return _run_to_end(loop, test, stop_after_fraction)
 
 
 def resume(
@@ -88,9 +88,9 @@ def resume(
     save: Publish = save_weights,
     test: Test = no_test,
     published: Callable[[Path], bool] = Path.is_dir,
-    show: Show | Progress = "auto",
+    progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
-    pause_at: float | None = None,
+    stop_after_fraction: float | None = None,
 ) -> Result:
     """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
@@ -107,7 +107,7 @@ def resume(
     ops.load_kernels()
     run, here = RunFolder(Path(folder)), processes()
     now = _identity(identity, options, seed)
-    with _opened(run, show) as (interruption, shown):
+    with _opened(run, progress) as (interruption, shown):
         here.from_first(run.remove_leftovers)
         newest = _newest(run, shown.warn)
         checkpoint = checked_checkpoint(*newest) if newest else None
@@ -126,17 +126,17 @@ def resume(
         else:
             shown.say(f"{run.path} has no checkpoint yet: it starts from the beginning.")
             start_run(loop, seed)
-        return _run_to_end(loop, test, pause_at)
+        return _run_to_end(loop, test, stop_after_fraction)
 
 
 @contextmanager
-def _opened(run: RunFolder, show: Show | Progress) -> Iterator[tuple[Interruption, Progress]]:
+def _opened(run: RunFolder, progress: bool | Progress) -> Iterator[tuple[Interruption, Progress]]:
     """The first process locks the folder and shows the progress; all listen for signals."""
     here = processes()
     with ExitStack() as stack:
         here.from_first(lambda: stack.enter_context(run.locked()))
         interruption = stack.enter_context(Interruption(repeated=here.size > 1))
-        shown = stack.enter_context(closing(progress(show if here.first else Mute())))
+        shown = stack.enter_context(closing(display_of(progress if here.first else Mute())))
         yield interruption, shown
 
 
@@ -203,10 +203,10 @@ def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
     loop.progress.say(f"{run.path} is finished: {weights} were written to model/ again.")
 
 
-def _run_to_end(loop: Loop, test: Test, pause_at: float | None) -> Result:
+def _run_to_end(loop: Loop, test: Test, stop_after_fraction: float | None) -> Result:
     """Train to the end, and mark the run as finished: afterwards there is nothing to resume."""
     keep_freed_blocks()
-    result = loop.run(test, pause_at)
+    result = loop.run(test, stop_after_fraction)
     text = json.dumps(asdict(result), indent=1) + "\n"
     loop.processes.from_first(lambda: write_text(loop.folder.result, text))
     loop.callback.on_end(result)

@@ -86,7 +86,7 @@ def test_the_tokens_are_those_of_each_document(tokenizers, source, tmp_path, kin
     corpus = encode_corpus(documents, tokenizer, end=(3, 4), structure=structure)
     assert listed(corpus) == wanted
     built = build_corpus(
-        documents, tokenizer, tmp_path / "out", end=(3, 4), structure=structure, show="none"
+        documents, tokenizer, tmp_path / "out", end=(3, 4), structure=structure, progress=False
     )
     assert_same(built, corpus)
     assert isinstance(built.tokens.ids.base, np.memmap)
@@ -231,7 +231,7 @@ deaths = resumed = 0
 while True:
     left = draw(3, 400)
     if not (child := os.fork()):
-        build_corpus(documents, tokenizer, out, end=(3,), structure=True, show="none")
+        build_corpus(documents, tokenizer, out, end=(3,), structure=True, progress=False)
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code != 9:
@@ -250,7 +250,7 @@ def test_a_build_that_is_killed_and_goes_on_writes_the_same_bytes(tokenizers, tm
     tokenizer = tokenizers["wordpiece"]
     tokenizer.save(tmp_path / "tokenizer")
     documents = read_documents(source)
-    build_corpus(documents, tokenizer, tmp_path / "whole", end=(3,), structure=True, show="none")
+    build_corpus(documents, tokenizer, tmp_path / "whole", end=(3,), structure=True, progress=False)
     called = [sys.executable, "-c", KILLED, source, tmp_path / "tokenizer", tmp_path / "out"]
     told = subprocess.run([*map(str, called)], check=True, capture_output=True, text=True).stdout
     code, deaths, resumed = map(int, told.split())
@@ -278,29 +278,29 @@ def test_an_interrupted_build_goes_on_in_the_same_process(
 
     monkeypatch.setattr(corpus_building._Build, "_write", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+        build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     assert json.loads((tmp_path / "out/building.json").read_text())["passages"] == sum(calls[:2])
     with pytest.raises(CheckpointError, match="holds no finished corpus"):
         open_corpus(tmp_path / "out")
     with pytest.raises(ConfigError, match=r"end was \[\], is \[3\]"):
-        build_corpus(documents, tokenizer, tmp_path / "out", end=(3,), show="none")
-    built = build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+        build_corpus(documents, tokenizer, tmp_path / "out", end=(3,), progress=False)
+    built = build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     assert_same(built, encode_corpus(documents, tokenizer))
 
 
 def test_a_second_build_opens_what_is_there(tokenizers, source, tmp_path, monkeypatch):
     documents, tokenizer = read_documents(source), tokenizers["bpe"]
-    build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+    build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     before = bytes_of(tmp_path / "out")
     age(tmp_path)
-    build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+    build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
 
     def read_again(path):
         raise AssertionError(f"{path} is read again")
 
     monkeypatch.setattr("regard.data.checksum_cache.hash_of", read_again)
     monkeypatch.setattr(corpus_building._Build, "run", read_again)
-    build_corpus(documents, tokenizer, tmp_path / "out", show="none")
+    build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     open_corpus(tmp_path / "out")
     assert bytes_of(tmp_path / "out") == before
     assert text.Tokenizer.load(tmp_path / "out").fingerprint() == tokenizer.fingerprint()
@@ -318,7 +318,7 @@ def test_a_changed_file_is_noticed(tokenizers, source, tmp_path, aged):
     documents, tokenizer, out = read_documents(source), tokenizers["bpe"], tmp_path / "out"
 
     def build(tokenizer=tokenizer, **options):
-        return build_corpus(documents, tokenizer, out, show="none", **options)
+        return build_corpus(documents, tokenizer, out, progress=False, **options)
 
     build()
     if aged:
@@ -362,14 +362,14 @@ def test_a_folder_is_built_by_one_process_at_a_time(tokenizers, source, tmp_path
 
 def test_progress_shows_rate_and_time_left(tokenizers, source, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("regard.progress.Lines.__init__.__defaults__", (0.0, None))
-    build_corpus(read_documents(source), tokenizers["bpe"], tmp_path / "out", show="lines")
+    build_corpus(read_documents(source), tokenizers["bpe"], tmp_path / "out", progress=True)
     told = capsys.readouterr().err
     assert "tokens/s" in told and " left" in told and "100.0%" in told
 
 
 def test_streams_and_blocks_of_a_mapped_corpus_are_those_in_memory(tokenizers, source, tmp_path):
     documents, tokenizer = read_documents(source), tokenizers["bpe"]
-    mapped = build_corpus(documents, tokenizer, tmp_path / "out", show="none").tokens
+    mapped = build_corpus(documents, tokenizer, tmp_path / "out", progress=False).tokens
     memory = TokenArray.of(listed(encode_corpus(documents, tokenizer)), tokenizer.vocab_size)
     size = {"batch_size": 3, "sequence_length": 7}
     for make in (
@@ -502,9 +502,11 @@ def test_a_huge_line_and_one_token_files_are_read(tokenizers, tmp_path):
     corpus = encode_corpus(read_documents(tmp_path / "huge.txt"), tokenizer)
     assert corpus.tokens.offsets.tolist() == [0, 1_800]
     (tmp_path / "one.txt").write_text("a")
-    one = build_corpus(read_documents(tmp_path / "one.txt"), tokenizer, tmp_path / "1", show="none")
+    one = build_corpus(
+        read_documents(tmp_path / "one.txt"), tokenizer, tmp_path / "1", progress=False
+    )
     assert listed(one) == [tokenizer.encode("a").ids]
     (tmp_path / "none.txt").write_text("\n")
     rows = read_documents(tmp_path / "none.txt", "rows")
-    none = build_corpus(rows, tokenizer, tmp_path / "0", show="none")
+    none = build_corpus(rows, tokenizer, tmp_path / "0", progress=False)
     assert listed(none) == [[]] and len(none.tokens.ids) == 0

@@ -95,7 +95,7 @@ name = "kim-cnn"
 d_words = 8
 filters = [[2, 4]]
 [training]
-max_steps = 4
+updates = 4
 """
 
 
@@ -106,7 +106,7 @@ def test_phrases_are_trained_on_and_sentences_are_scored(tmp_path):
     (tmp_path / "trees.toml").write_text(RECIPE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = regard.train(tmp_path / "trees.toml", show="none", out=tmp_path / "run")
+        run = regard.train(tmp_path / "trees.toml", progress=False, out=tmp_path / "run")
     phrases = {*read_sentiment_trees(tmp_path / "trees.txt", phrases=True)}
     assert run.model.labels == tuple(sorted({label for _, label in phrases}))
     sentences = list(read_sentiment_trees(tmp_path / "valid.txt"))

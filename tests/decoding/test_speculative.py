@@ -504,10 +504,10 @@ max_length = 32
 max_tokens = 20
 {decoding}
 [training]
-max_steps = 2
+updates = 2
 """)
         out = tmp_path / name
-        runs.train(tmp_path / f"{name}.toml", out=out, show="none")
+        runs.train(tmp_path / f"{name}.toml", out=out, progress=False)
         return out
 
     small = trained("small", 4)

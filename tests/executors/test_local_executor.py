@@ -15,7 +15,7 @@ import pytest
 from recording_listener import RecordingListener
 
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, JobResult, Json, executor
+from regard.executors import Job, JobResult, Json, make_executor
 from regard.executors.local import LocalExecutor, available_cpus
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("importable_jobs")
 
 
 def one(function: str, **arguments: Json) -> JobResult:
-    (result,) = executor("local", 1).run(
+    (result,) = make_executor("local", 1).run(
         [Job(f"example_jobs:{function}", arguments)], RecordingListener()
     )
     return result
@@ -48,7 +48,7 @@ def alive(pid: int) -> bool:
 def test_each_job_has_one_result_whatever_the_number_of_workers():
     for workers in (1, 3):
         jobs = [Job("example_jobs:double", {"number": n}, str(n)) for n in range(4)]
-        results = executor("local", workers).run(jobs)
+        results = make_executor("local", workers).run(jobs)
         assert sorted((r.job.name, r.checked()) for r in results) == [
             ("0", 0),
             ("1", 2),
@@ -59,7 +59,7 @@ def test_each_job_has_one_result_whatever_the_number_of_workers():
 
 def test_messages_and_printed_lines_reach_the_listener():
     heard = RecordingListener()
-    (result,) = executor("local", 1).run([Job("example_jobs:say", {"text": "hé"})], heard)
+    (result,) = make_executor("local", 1).run([Job("example_jobs:say", {"text": "hé"})], heard)
     assert (result.value, result.error) == (None, "")
     assert heard.messages == [("job", {"text": "hé"})]
     assert heard.lines == [("job", "hé"), ("job", "and so on")]
@@ -89,25 +89,25 @@ def test_a_job_whose_process_is_killed_starts_again_a_bounded_number_of_times(tm
 def test_threads_are_divided_among_workers_and_gpus_given_out(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     jobs = [Job("example_jobs:facts", {}, gpus=2), Job("example_jobs:facts", {}, cpus=5, gpus=2)]
-    shared, own = [r.checked() for r in sorted(executor("local", 2).run(jobs), key=by_gpus)]
+    shared, own = [r.checked() for r in sorted(make_executor("local", 2).run(jobs), key=by_gpus)]
     each = str(max(1, available_cpus() // 2))
     assert shared["OMP_NUM_THREADS"] == shared["RAYON_NUM_THREADS"] == each
     assert (shared["CUDA_VISIBLE_DEVICES"], own["CUDA_VISIBLE_DEVICES"]) == ("4,5", "6,7")
     assert own["OMP_NUM_THREADS"] == "5"
     with pytest.raises(ConfigError, match="3 workers with 2 GPUs each need 6"):
-        list(executor("local", 3).run([Job("example_jobs:facts", {}, gpus=2)] * 3))
+        list(make_executor("local", 3).run([Job("example_jobs:facts", {}, gpus=2)] * 3))
 
 
 @pytest.mark.parametrize("named, known", [("", 0), (" ", 0), ("3", 1), ("3,", 1)])
 def test_no_gpu_is_given_out_that_the_variable_does_not_name(monkeypatch, named, known):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     with pytest.raises(ConfigError, match=f"need 2 GPUs, but CUDA_VISIBLE_DEVICES names {known}: "):
-        list(executor("local", 2).run([Job("example_jobs:facts", {}, gpus=1)] * 2))
+        list(make_executor("local", 2).run([Job("example_jobs:facts", {}, gpus=1)] * 2))
 
 
 def test_a_job_caches_few_shapes_unless_the_user_has_set_how_many(monkeypatch):
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
-    (result,) = executor("local", 1).run([Job("example_jobs:facts", {})])
+    (result,) = make_executor("local", 1).run([Job("example_jobs:facts", {})])
     facts = result.checked()
     assert (facts["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], facts["LRU_CACHE_CAPACITY"]) == ("64", "7")
 
@@ -116,13 +116,11 @@ def by_gpus(result: JobResult) -> str:
     return result.value["CUDA_VISIBLE_DEVICES"]  # type: ignore[index, call-overload]
 
 
-def test_an_executor_that_does_not_exist_or_takes_no_address_is_named():
+def test_an_executor_that_does_not_exist_is_named():
     with pytest.raises(ConfigError, match="'lokal'.*Did you mean 'local'"):
-        executor("lokal", 1)
-    with pytest.raises(ConfigError, match="takes no address, but 'host:1' is given"):
-        executor("local://host:1", 1)
+        make_executor("lokal", 1)
     with pytest.raises(ConfigError, match="`workers` must be at least 1"):
-        executor("local", 0)
+        make_executor("local", 0)
 
 
 def test_closing_the_results_lets_the_running_jobs_save_and_end(tmp_path):
@@ -130,7 +128,7 @@ def test_closing_the_results_lets_the_running_jobs_save_and_end(tmp_path):
         Job("example_jobs:double", {"number": 1}),
         Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"}),
     ]
-    with closing(executor("local", 2).run(jobs, RecordingListener())) as results:
+    with closing(make_executor("local", 2).run(jobs, RecordingListener())) as results:
         assert next(results).value == 2
         until((tmp_path / "a.pid").exists)
         time.sleep(0.05)  # it listens for signals
@@ -141,7 +139,7 @@ def test_closing_the_results_lets_the_running_jobs_save_and_end(tmp_path):
 def test_a_suspended_job_saves_and_ends_when_the_results_are_closed(tmp_path):
     job = Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"})
     double = Job("example_jobs:double", {"number": 1})
-    with closing(executor("local", 2).run([double, job], RecordingListener())) as results:
+    with closing(make_executor("local", 2).run([double, job], RecordingListener())) as results:
         assert next(results).value == 2
         until((tmp_path / "a.pid").exists)
         time.sleep(0.05)  # it listens for signals

@@ -52,7 +52,5 @@ def test_other_places_and_folders_raise_errors_before_anything_starts(tmp_path):
     )
     with pytest.raises(ConfigError, match="holds a run already"):
         train_on_ray(tmp_path / "lm.toml", out=tmp_path)
-    with pytest.raises(ConfigError, match="torchrun --nproc-per-node"):
-        train_on_ray(tmp_path / "lm.toml", out=tmp_path / "new", on="slurm")
     with pytest.raises(CheckpointError, match="is not a run"):
         resume_on_ray(tmp_path / "none")

@@ -18,7 +18,7 @@ import pytest
 from recording_listener import RecordingListener
 
 from regard.errors import ConfigError, MissingExtra, RegardError
-from regard.executors import Job, executor
+from regard.executors import ExecutorOptions, Job, make_executor
 from regard.executors.slurm import SlurmExecutor, _options
 from regard.training.interrupt import Interrupted
 
@@ -115,7 +115,9 @@ def test_a_job_that_the_cluster_requeues_is_not_submitted_again(tmp_path):
 def test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting(tmp_path):
     job = Job("example_jobs:stopped_at_first", {"folder": str(tmp_path)})
     heard = RecordingListener()
-    (found,) = SlurmExecutor(1, "?time=1", restarts=0, pause=PAUSE).run([job], heard)
+    (found,) = SlurmExecutor(1, ExecutorOptions("slurm", time=1), restarts=0, pause=PAUSE).run(
+        [job], heard
+    )
     assert found.value == "after 1 stop"
     assert any(
         "has saved near its time limit; it is started again" in one for _, one in heard.lines
@@ -149,7 +151,11 @@ def test_ctrl_c_and_sigterm_cancel_the_jobs_which_save(tmp_path, number):
 def test_a_job_that_sbatch_refuses_is_an_error_with_its_words():
     job = Job("example_jobs:double", {"number": 4}, "double")
     with pytest.raises(ConfigError, match="double could not be submitted: .*nowhere"):
-        list(SlurmExecutor(1, "nowhere", pause=PAUSE).run([job], RecordingListener()))
+        list(
+            SlurmExecutor(1, ExecutorOptions("slurm", "nowhere"), pause=PAUSE).run(
+                [job], RecordingListener()
+            )
+        )
 
 
 def test_a_job_that_would_never_start_is_an_error():
@@ -239,8 +245,10 @@ def test_jobs_that_cannot_be_cancelled_are_named(tmp_path, cluster, monkeypatch)
     wait_for((tmp_path / "a.saved").exists)
 
 
-def test_the_options_of_sbatch_are_those_of_the_address():
-    runner = SlurmExecutor(1, "debug?time=90&account=lab&reservation=r1&exclusive=", pause=PAUSE)
+def test_the_options_are_those_of_sbatch():
+    more = ("reservation=r1", "--exclusive")
+    options = ExecutorOptions("slurm", "debug", 90, "lab", more)
+    runner = SlurmExecutor(1, options, pause=PAUSE)
     job = Job("example_jobs:double", {"number": 4}, "double")
     assert [one.value for one in runner.run([job], RecordingListener())] == [8]
     script = next(Path("slurm-jobs").glob("*_submission.sh")).read_text()
@@ -251,25 +259,21 @@ def test_the_options_of_sbatch_are_those_of_the_address():
     assert "--signal=USR2@90" in options and not any("gpus" in one for one in options)
 
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("?time=1:30", "must be a whole number of minutes, at least 1, but is '1:30'"),
-        ("?time=0", "at least 1, but is '0'"),
-        ("?clusters=other", "`clusters` cannot be set"),
-    ],
-)
-def test_options_that_cannot_be_used_are_named(address, message):
-    with pytest.raises(ConfigError, match=message):
-        _options(address)
+def test_options_that_cannot_be_used_are_named():
+    with pytest.raises(ConfigError, match="at least 1 .minute., but is 0"):
+        ExecutorOptions("slurm", time=0)
+    with pytest.raises(ConfigError, match="`clusters` cannot be set"):
+        _options(ExecutorOptions("slurm", sbatch=("clusters=other",)))
+    with pytest.raises(ConfigError, match="`account` is an option of the executor slurm"):
+        ExecutorOptions("ray", account="lab")
 
 
 @pytest.mark.parametrize("missing", ["sbatch", "srun", "squeue"])
 def test_a_missing_command_is_named(cluster, monkeypatch, missing):
     monkeypatch.setenv("PATH", str(cluster))
     (cluster / missing).unlink()
-    with pytest.raises(RegardError, match=f"Slurm was not found.*no `{missing}`.*--on local"):
-        executor("slurm://gpu", 2)
+    with pytest.raises(RegardError, match=f"Slurm was not found.*no `{missing}`.*--executor local"):
+        make_executor("slurm", 2)
 
 
 def test_a_missing_submitit_is_named(monkeypatch):
@@ -282,4 +286,4 @@ def test_a_missing_submitit_is_named(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[slurm\]'"):
-        executor("slurm", 2)
+        make_executor("slurm", 2)

@@ -21,13 +21,15 @@ from in_this_process import InThisProcess
 
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.experiments import compare as comparing
+from regard.experiments import runs
 from regard.experiments.compare import compare
 from regard.experiments.compare.conditions import check_equal, conditions_of
 from regard.experiments.compare.results import ComparisonResults, Outcome
 from regard.experiments.compare.worker import measure, peak_memory
-from regard.experiments.runs import read_recipe, train
+from regard.experiments.runs import read_recipe
 from regard.experiments.sweep import sweep
 from regard.file_writing import locked
+from regard.recipe import read
 from regard.training import Interrupted
 
 TOKENS = 600
@@ -54,9 +56,9 @@ vocab_size = 12
 tokens = {tokens}
 threads = 1
 [training.validation]
-eval_steps = 4
+every = 4
 [training.checkpoints]
-save_steps = 2
+every = 2
 """
 
 
@@ -105,9 +107,9 @@ def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     recipes, out = write_recipes(folder), folder / "out"
     with runs_in_this_process():
-        compare(recipes, seeds=(1,), out=out, show="none")
+        compare(recipes, seeds=(1,), out=out, progress=False)
         first = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
-        return Done(recipes, compare(recipes, seeds=(1, 2), out=out, show="none"), first)
+        return Done(recipes, compare(recipes, seeds=(1, 2), out=out, progress=False), first)
 
 
 def outcome(quality: float, **changes: object) -> Outcome:
@@ -116,9 +118,9 @@ def outcome(quality: float, **changes: object) -> Outcome:
         scores=scores,
         goal=("bleu", "max", quality),
         curves={"valid/bleu": [(10, 1.0), (20, quality)], "valid/loss": [(20, quality)]},
-        steps=2,
+        updates=2,
         tokens=20,
-        save_seconds=4.0,
+        seconds=4.0,
         parameters=100,
         flops=1e6,
         memory=1000,
@@ -157,7 +159,7 @@ def test_all_models_train_on_as_many_tokens_of_one_tokenizer(done):
 def test_finished_runs_are_kept_when_a_seed_is_added(done):
     assert len(done.first) >= 4
     assert {path: path.stat().st_mtime_ns for path in done.first} == done.first
-    again = compare(done.recipes, seeds=(1, 2), out=done.found.folder, show="none")
+    again = compare(done.recipes, seeds=(1, 2), out=done.found.folder, progress=False)
     assert again.outcomes == done.found.outcomes
 
 
@@ -184,7 +186,7 @@ def test_results_that_were_written_are_read_as_they_were(done, tmp_path):
 
 def test_a_folder_started_under_other_conditions_raises_an_error(done, tmp_path):
     def again(*given: str) -> None:
-        compare(recipes[:1], given, out=out, show="none")
+        compare(recipes[:1], given, out=out, progress=False)
 
     folder = tmp_path / "copy"
     shutil.copytree(done.recipes[0].parent, folder)
@@ -200,7 +202,7 @@ def test_a_folder_started_under_other_conditions_raises_an_error(done, tmp_path)
 
 def compare_until_stopped(recipe: Path, out: Path, said: Connection) -> None:
     try:
-        compare([recipe], out=out, show="none")
+        compare([recipe], out=out, progress=False)
     except Interrupted as stopped:
         said.send((str(stopped), stopped.code))
 
@@ -231,7 +233,7 @@ def test_a_stopped_comparison_continues_and_ends_with_the_same_weights(done, tmp
         pytest.skip("five times the training was over before the interruption reached it")
     run = out / "lstm-seed1"
     with runs_in_this_process():
-        found = compare(done.recipes[:1], out=out, show="none")
+        found = compare(done.recipes[:1], out=out, progress=False)
     whole = done.found.folder / "lstm-seed1"
     one, other = (vars(Outcome.read(folder)) for folder in (run, whole))
     for depends_on_the_clock in ("seconds", "memory"):
@@ -245,7 +247,7 @@ def test_a_failed_run_raises_an_error_that_names_it(recipes, tmp_path):
     """Two in processes of their own, at once."""
     (tmp_path / "valid.tsv").write_text("a b and no translation\n")
     with pytest.raises(RegardError, match=r"the run in .*lstm-seed[12] has failed: .*valid.tsv"):
-        compare(recipes[:1], seeds=(1, 2), workers=2, out=tmp_path / "out", show="none")
+        compare(recipes[:1], seeds=(1, 2), workers=2, out=tmp_path / "out", progress=False)
 
 
 # ------------------------------------------------------------------------------- refusing
@@ -260,7 +262,7 @@ def test_a_failed_run_raises_an_error_that_names_it(recipes, tmp_path):
             "max_tokens_per_batch = 64=>max_tokens_per_batch = 32",
             "data.max_tokens_per_batch: 64 in lstm, 32 in transfor",
         ),
-        ("eval_steps = 4=>eval_steps = 5", "validation.eval_steps: 4 in lstm, 5 in transformer"),
+        ("every = 4=>every = 5", "validation.every: 4 in lstm, 5 in transformer"),
         ('test = ["test.tsv"]=>test = ["valid.tsv"]', "data.test: ['sha256:"),
         ("[training]=>[decoding]\nbeams = 2\n[training]", "decoding.beams: None in lstm, 2 in"),
         ("[training]=>[evaluation]\nbleu_tokenize = 'none'\n[training]", "evaluation.bleu_tokeni"),
@@ -272,7 +274,7 @@ def test_each_difference_between_recipes_raises_an_error(recipes, tmp_path, chan
     assert before in text
     recipes[1].write_text(text.replace(before, after))
     with pytest.raises(ConfigError, match="cannot be compared fairly") as refused:
-        compare(recipes, out=tmp_path / "out", show="none")
+        compare(recipes, out=tmp_path / "out", progress=False)
     assert told in str(refused.value) and str(refused.value).count("\n  ") == 1
     assert not (tmp_path / "out").exists()
 
@@ -280,7 +282,7 @@ def test_each_difference_between_recipes_raises_an_error(recipes, tmp_path, chan
 def test_a_second_comparison_in_the_same_folder_at_the_same_time_raises_an_error(recipes, tmp_path):
     with locked(tmp_path / "out", "comparing in"):
         with pytest.raises(ConfigError, match="another process is comparing in .*out. Wait until"):
-            compare(recipes, out=tmp_path / "out", show="none")
+            compare(recipes, out=tmp_path / "out", progress=False)
         assert not list((tmp_path / "out").iterdir())
 
 
@@ -310,7 +312,7 @@ def test_a_copy_of_the_data_elsewhere_is_the_same_data(recipes, tmp_path):
 
 def test_two_recipes_of_one_name_raise_an_error(recipes, tmp_path):
     with pytest.raises(ConfigError, match="are both named 'lstm'"):
-        compare([recipes[0], recipes[0]], out=tmp_path / "out", show="none")
+        compare([recipes[0], recipes[0]], out=tmp_path / "out", progress=False)
 
 
 # ------------------------------------------------------------------------------- results
@@ -376,10 +378,12 @@ def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
         model = NEW.format(name=path.stem)
         path.write_text(CLASSES.format(model=model))
         if begun == "started":
-            start, _ = train(path, ["training.tokens=4"], out=tmp_path / path.stem, show="none")
+            start = runs.train_recipe(
+                read(path, ["training.tokens=4"]), out=tmp_path / path.stem, progress=False
+            ).folder
             path.write_text(CLASSES.format(model=f'[model]\npath = "{start}"\n'))
     with runs_in_this_process():
-        found = compare(recipes, out=tmp_path / "out", show="none")
+        found = compare(recipes, out=tmp_path / "out", progress=False)
     bert, distilbert = (several[0] for several in found.outcomes.values())
     assert bert.items == "examples" and bert.tokens == distilbert.tokens == 24
     assert bert.scores[0]["name"] == "accuracy" and "count:8" in bert.scores[0]["signature"]
@@ -470,11 +474,13 @@ def test_scores_that_depend_on_an_option_need_one_value_of_it(task, tmp_path):
     for file, chosen in zip(files, (value, other), strict=True):
         file.write_text(
             f'task = "{task}"\n{sections.format(tmp_path / "lines.txt")}'
-            f'[model]\nname = "electra"\n[training]\nmax_steps = 2\n'
+            f'[model]\nname = "electra"\n[training]\nupdates = 2\n'
             f"[{section}]\n{name} = {json.dumps(chosen)}\n"
         )
     told = f"\n  {option}: {value!r} in .*, {other!r} in "
     with pytest.raises(ConfigError, match=told):
-        compare(files, out=tmp_path / "out", show="none")
+        compare(files, out=tmp_path / "out", progress=False)
     with pytest.raises(ConfigError, match=told):
-        sweep(files[0], over={option: [value, other]}, by="grid", out=tmp_path / "s", show="none")
+        sweep(
+            files[0], over={option: [value, other]}, by="grid", out=tmp_path / "s", progress=False
+        )

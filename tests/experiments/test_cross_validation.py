@@ -25,7 +25,7 @@ FRAME = pandas.DataFrame({"text": TEXTS, "label": LABELS})
 MODEL = dict(name="bert", d_model=8, d_ff=8, heads=2, layers=1, max_length=32)
 OPTIONS = dict(
     task="classification", model=MODEL, train=FRAME, tokenizer={"kind": "wordpiece"}, epochs=2,
-    batch_size=4, learning_rate=1e-2, threads=1, show="none",
+    batch_size=4, learning_rate=1e-2, threads=1, progress=False,
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_every_row_is_validated_once_and_trained_on_in_all_other_folds(thirds, m
 
 
 def test_scores_are_those_of_the_published_model_on_its_fold():
-    found = regard.cross_validate(**OPTIONS, folds=4, validation={"eval_steps": 2})
+    found = regard.cross_validate(**OPTIONS, folds=4, validation={"every": 2})
     label_of = dict(zip(TEXTS, LABELS, strict=True))
     for run, accuracy in zip(found.runs, found.scores["accuracy"], strict=True):
         texts = validated(run)
@@ -119,8 +119,8 @@ def test_folds_of_running_text_are_consecutive_lines():
     lines = [f"{text} ." for text in TEXTS * 2]
     found = regard.cross_validate(
         task="language-modeling", model=dict(name="lstm-lm", d_model=8, layers=1), train=lines,
-        folds=4, tokenizer={"kind": "words"}, batch_size=2, sequence_length=5, max_steps=3,
-        show="none",
+        folds=4, tokenizer={"kind": "words"}, batch_size=2, sequence_length=5, updates=3,
+        progress=False,
     )  # fmt: skip
     parts = [
         list(read_recipe(run.folder / "recipe.toml").data.records("valid").texts())
@@ -137,24 +137,24 @@ def test_a_stopped_cross_validation_goes_on_to_the_same_scores(stop, thirds):
     class Stop(Callback):
         left = stop * 4
 
-        def on_step(self, step):
+        def on_update(self, update):
             self.left -= 1
             if not self.left:
                 raise RuntimeError("stopped")
 
-    options = OPTIONS | {"folds": 3, "out": "stopped", "checkpoints": {"save_steps": 3}}
+    options = OPTIONS | {"folds": 3, "out": "stopped", "checkpoints": {"every": 3}}
     with pytest.raises(RuntimeError, match="stopped"):
         regard.cross_validate(**options, callbacks=[Stop()])
 
     class Count(Callback):
-        steps = 0
+        updates = 0
 
-        def on_step(self, step):
-            self.steps += 1
+        def on_update(self, update):
+            self.updates += 1
 
     count = Count()
     again = regard.cross_validate(**options, callbacks=[count])
-    assert again.scores == whole.scores and 0 < count.steps < 24
+    assert again.scores == whole.scores and 0 < count.updates < 24
     third = regard.cross_validate(**options, callbacks=[Stop()])  # trains nothing
     assert third.scores == whole.scores
 
@@ -191,9 +191,8 @@ def test_data_of_a_first_call_that_failed_can_be_replaced():
         (dict(folds=21), "21 folds, but the training data have 20 rows"),
         (dict(valid=0.1), "leave out `valid`"),
         (dict(data={"valid": 0.1}), "leave out `valid`"),
-        (dict(overrides=["data.valid=0.1"]), "leave out `valid`"),
         (dict(out=3), "`out` must be the path of a folder"),
-        (dict(show="loud"), "`show` must be"),
+        (dict(progress="loud"), "`progress` must be"),
         (dict(stratified=True, group="label"), "cannot be combined"),
         (dict(train=FRAME.assign(label=None)), "has no value in column 'label'"),
     ],

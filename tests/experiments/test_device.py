@@ -27,7 +27,7 @@ d_ff = 8
 heads = 2
 layers = 1
 [training]
-max_steps = 2
+updates = 2
 threads = 1
 """
 WRONG = ["cuda:99", "gpu", "meta", ""]
@@ -42,10 +42,10 @@ def here(tmp_path, monkeypatch):
 
 
 VERBS = {
-    "train": lambda device: regard.train("small.toml", device=device, show="none"),
-    "find_lr": lambda device: regard.find_lr("small.toml", device=device, show="none"),
+    "train": lambda device: regard.train("small.toml", device=device, progress=False),
+    "find_lr": lambda device: regard.find_lr("small.toml", device=device, progress=False),
     "cross_validate": lambda device: regard.cross_validate(
-        "small.toml", folds=2, device=device, show="none"
+        "small.toml", folds=2, device=device, progress=False
     ),
 }
 
@@ -72,14 +72,14 @@ def test_a_device_that_is_not_here_is_an_error_and_nothing_is_written(verb, devi
 
 
 def test_the_device_is_no_part_of_a_run():
-    run = regard.train("small.toml", device="cpu", out="a", show="none")
+    run = regard.train("small.toml", device="cpu", out="a", progress=False)
     assert "device =" not in (run.folder / "recipe.toml").read_text()
-    other = regard.train("small.toml", out="b", show="none")
+    other = regard.train("small.toml", out="b", progress=False)
     one, two = (Path(f"{name}/model/model.safetensors").read_bytes() for name in "ab")
     assert other.scores == run.scores
     if not torch.cuda.is_available():
         assert one == two
-    assert regard.resume("a", device="cpu", show="none") == run.result
+    assert regard.resume("a", device="cpu", progress=False).result == run.result
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_device_is_no_part_of_a_run():
     ids=lambda command: command[0],
 )
 def test_commands_take_a_device(command):
-    regard.train("small.toml", out="run", show="none")
+    regard.train("small.toml", out="run", progress=False)
     if command[0] == "resume":
         Path("run/result.json").unlink()
     ran = CliRunner().invoke(app, [*command, "--device", "cuda:99"])

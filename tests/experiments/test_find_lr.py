@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.errors import ConfigError
-from regard.experiments.find_lr import FoundRate
-from regard.recipe import parse
+from regard.experiments import runs
+from regard.experiments.find_lr import FoundRate, find_lr_of_recipe
+from regard.recipe import parse, read
 from regard.training.range_test import RangeTest
 from regard.training.schedules import noam
 
@@ -52,7 +53,7 @@ def files() -> dict[str, bytes]:
 
 def test_find_lr_suggests_a_rate_and_leaves_all_files_unchanged():
     before = files()
-    found = regard.find_lr("small.toml", show="none")
+    found = regard.find_lr("small.toml", progress=False)
     assert found.test.rates[0] == pytest.approx(1e-7) and len(found.test.rates) <= 100
     assert 1e-6 < found.suggestion < 10
     assert found.suggestion <= found.minimum / 10 * 1.06  # two digits
@@ -60,37 +61,39 @@ def test_find_lr_suggests_a_rate_and_leaves_all_files_unchanged():
 
 
 def test_the_printed_lines_are_those_of_a_recipe():
-    found = regard.find_lr("small.toml", show="none")
+    found = regard.find_lr("small.toml", progress=False)
     tables = parse(str(found)).tables
     assert tables == {"training": {"optimizer": {"learning_rate": found.suggestion}}}
-    run = regard.train("small.toml", [f"training.optimizer.learning_rate={found.suggestion}"])
+    run = runs.train_recipe(
+        read("small.toml", [f"training.optimizer.learning_rate={found.suggestion}"])
+    )
     assert run.scores
 
 
 def test_the_rate_of_the_recipe_and_its_schedule_have_no_effect():
-    one = regard.find_lr("small.toml", test_steps=25, show="none")
+    one = regard.find_lr("small.toml", num_steps=25, progress=False)
     others = ["training.optimizer.learning_rate=5.0", "training.schedule.name=cosine"]
-    other = regard.find_lr("small.toml", others, test_steps=25, show="none")
+    other = find_lr_of_recipe(read("small.toml", others), num_steps=25, progress=False)
     assert one == other
 
 
 def test_the_suggestion_for_noam_is_the_factor_of_its_formula():
     change = ["training.schedule={name='noam', warmup=10, d_model=8}"]
-    one = regard.find_lr("small.toml", show="none")
-    other = regard.find_lr("small.toml", change, show="none")
+    one = regard.find_lr("small.toml", progress=False)
+    other = find_lr_of_recipe(read("small.toml", change), progress=False)
     assert other.test == one.test
-    peak = max(noam(step, 8, 10) for step in range(1, 100))
+    peak = max(noam(update, 8, 10) for update in range(1, 100))
     assert other.suggestion == float(f"{one.test.suggestion / peak:.2g}")
 
 
 def test_data_in_memory_give_the_suggestion_of_their_file():
-    found = regard.find_lr("small.toml", test_steps=25, show="none")
-    of_rows = regard.find_lr("small.toml", train=ROWS, test_steps=25, show="none")
+    found = regard.find_lr("small.toml", num_steps=25, progress=False)
+    of_rows = regard.find_lr("small.toml", train=ROWS, num_steps=25, progress=False)
     assert of_rows == found and not Path("runs").exists()
 
 
 def test_the_chart_and_the_numbers_are_written_into_the_folder():
-    found = regard.find_lr("small.toml", out="chart", show="none")
+    found = regard.find_lr("small.toml", out="chart", progress=False)
     assert sorted(os.listdir("chart")) == ["find-lr.html", "find-lr.json"]
     assert json.loads(Path("chart/find-lr.json").read_text()) == found.facts()
     page = Path("chart/find-lr.html").read_text()
@@ -109,10 +112,10 @@ def test_a_test_without_a_suggestion_can_be_shown(count, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(test_steps=5), "`test_steps` must be at least 20"),
+        (dict(num_steps=5), "`num_steps` must be at least 20"),
         (dict(start=1.0, end=0.1), "`start` and `end`"),
         (dict(out=3), "`out` must be the path of a folder"),
-        (dict(show="loud"), "`show` must be"),
+        (dict(progress="loud"), "`progress` must be"),
         (dict(epoch=3), "no section has an option `epoch`"),
     ],
 )
@@ -122,14 +125,7 @@ def test_errors_name_the_option(options, said):
 
 
 def test_the_command_prints_the_lines_and_draws_the_chart():
-    command = [
-        "find-lr",
-        "small.toml",
-        "training.gradient_accumulation_steps=2",
-        "--start",
-        "1e-6",
-        "-q",
-    ]
+    command = ["find-lr", "small.toml", "training.accumulate=2", "--start", "1e-6", "-q"]
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0, ran.output
     assert "learning_rate" in parse(ran.stdout).tables["training"]["optimizer"]

@@ -14,6 +14,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.estimate import estimate
 from regard.models.adapters import adapted_layers
+from regard.recipe import read
 from regard.training.interrupt import Interrupted
 from regard.training.loop import Loop
 
@@ -35,7 +36,7 @@ heads = 2
 layers = 2
 max_length = 32
 [training]
-max_steps = 2
+updates = 2
 """
 LORA = """
 task = "classification"
@@ -52,7 +53,7 @@ dropout = 0.1
 epochs = 2
 threads = 1
 [training.validation]
-eval_steps = 3
+every = 3
 [training.optimizer]
 learning_rate = 1e-2
 """
@@ -70,7 +71,7 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def base(*overrides: str) -> None:
-    runs.train("base.toml", overrides, out="base", show="none")
+    runs.train_recipe(read("base.toml", overrides), out="base", progress=False)
 
 
 def tensors(folder: str, name: str) -> dict[str, torch.Tensor]:
@@ -90,7 +91,7 @@ def same_answers(one, other, texts=TEXTS) -> None:
 
 def test_both_folders_of_a_run_give_the_same_answers(place):
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     assert sorted(path.name for path in Path("run/adapter").iterdir()) == [
         *("README.md", "adapter_config.json", "adapter_model.safetensors", "regard.json"),
         *("tokenizer.json", "tokenizer_config.json"),
@@ -112,7 +113,7 @@ def test_both_folders_of_a_run_give_the_same_answers(place):
 def test_peft_opens_the_adapter_of_a_run(place):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     kind = transformers.AutoModelForSequenceClassification
     config = json.loads(Path("run/adapter/adapter_config.json").read_text())
     model = kind.from_pretrained(config["base_model_name_or_path"])
@@ -132,13 +133,13 @@ def assert_answers(found: torch.Tensor) -> None:
 
 def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
     base()
-    runs.train("lora.toml", out="whole", show="none")
-    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(4))
+    runs.train("lora.toml", out="whole", progress=False)
+    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
     with pytest.raises(Interrupted):
-        runs.train("lora.toml", out="stopped", show="none")
+        runs.train("lora.toml", out="stopped", progress=False)
     monkeypatch.undo()
     monkeypatch.chdir(place)
-    runs.resume("stopped", show="none")
+    runs.resume("stopped", progress=False)
     for name in ("model/model", "adapter/adapter_model"):
         assert_equal(tensors("stopped", name), tensors("whole", name))
     newest = [sorted(Path(run, "checkpoints").iterdir())[-1] for run in ("stopped", "whole")]
@@ -147,9 +148,9 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
 
 
 def train_with_checkpoints(run: str, *options: str) -> list[Path]:
-    """The checkpoints of a run that writes one every three steps."""
-    every = ("training.checkpoints.save_steps=3", "training.checkpoints.save_total_limit=3")
-    runs.train("lora.toml", (*every, *options), out=run, show="none")
+    """The checkpoints of a run that writes one every three updates."""
+    every = ("training.checkpoints.every=3", "training.checkpoints.keep=3")
+    runs.train_recipe(read("lora.toml", (*every, *options)), out=run, progress=False)
     return sorted(Path(run, "checkpoints").iterdir())
 
 
@@ -171,12 +172,12 @@ def test_checkpoints_share_a_file_with_the_frozen_weights(place):
 
 def test_a_resumed_run_links_to_the_frozen_weights_that_it_read(place, monkeypatch):
     base()
-    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(4))
+    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
     with pytest.raises(Interrupted):
         train_with_checkpoints("run")
     monkeypatch.undo()
     monkeypatch.chdir(place)
-    runs.resume("run", show="none")
+    runs.resume("run", progress=False)
     files = [path / "frozen.safetensors" for path in Path("run/checkpoints").iterdir()]
     assert len({file.stat().st_ino for file in files}) == 1
 
@@ -195,14 +196,14 @@ def test_frozen_weights_are_copied_where_there_are_no_links_or_they_changed(plac
     for name in ("weights", "frozen", "memory"):
         assert_equal(tensors(str(copied[-1]), name), tensors(str(linked), name))
 
-    step = Loop.step
+    update = Loop.update
 
     def touched(loop) -> None:
-        step(loop)
+        update(loop)
         with torch.no_grad():  # as a callback might do
             loop.model.encoder.embedding.weight.mul_(0.5)
 
-    monkeypatch.setattr("regard.training.loop.Loop.step", touched)
+    monkeypatch.setattr("regard.training.loop.Loop.update", touched)
     first, *_, last = train_with_checkpoints("changed")
     name = "encoder.embedding.weight"
     assert torch.equal(
@@ -213,20 +214,20 @@ def test_frozen_weights_are_copied_where_there_are_no_links_or_they_changed(plac
 
 def test_the_mean_of_checkpoints_has_the_frozen_weights(place):
     base()
-    averaged = ("training.checkpoints.average=2", "training.validation.eval_steps=0")
+    averaged = ("training.checkpoints.average=2", "training.validation.every=0")
     train_with_checkpoints("run", *averaged)
     before, after = tensors("base/model", "model"), tensors("run/model", "model")
     name = "bert.embeddings.word_embeddings.weight"
     assert torch.equal(before[name], after[name])
 
 
-def stopping_after(steps: int):
-    """`Loop.step` that gets a signal."""
-    step = Loop.step
+def stopping_after(updates: int):
+    """`Loop.update` that gets a signal."""
+    update = Loop.update
 
     def stopped(loop) -> None:
-        step(loop)
-        if loop.counters.step == steps:
+        update(loop)
+        if loop.counters.update == updates:
             loop.interruption.code = 130
 
     return stopped
@@ -234,13 +235,13 @@ def stopping_after(steps: int):
 
 def test_a_finished_run_gets_a_missing_adapter_and_report_again(place):
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     before = tensors("run/adapter", "adapter_model")
     before = {name: tensor.clone() for name, tensor in before.items()}
     for path in Path("run/adapter").iterdir():
         path.unlink()
     Path("run/report.html").unlink()
-    runs.resume("run", show="none")
+    runs.resume("run", progress=False)
     assert_equal(tensors("run/adapter", "adapter_model"), before)
     assert Path("run/report.html").exists()
     same_answers(runs.load("run"), runs.load("run/adapter"))
@@ -251,7 +252,7 @@ def test_only_adapters_and_head_are_in_the_optimizer(place):
     made = runs.plan(runs.read_recipe("lora.toml"))
     trained = {name for name, p in made.task.module.named_parameters() if p.requires_grad}
     assert trained == {
-        f"encoder.blocks.{layer}.attention.query_key_value.steps.{name}.{factor}"
+        f"encoder.blocks.{layer}.attention.query_key_value.updates.{name}.{factor}"
         for layer in range(2) for name in ("query", "value") for factor in "AB"
     } | {f"heads.classes.{part}.{kind}" for part in ("inner.dense", "output")
          for kind in ("weight", "bias")}  # fmt: skip
@@ -263,7 +264,7 @@ def test_gpt_trains_the_embedding_of_its_new_special_tokens(place):
     recipe = recipe.replace("d_ff = 32\n", "")
     Path("base.toml").write_text(recipe)
     base("data.valid=reviews.tsv", "data.sequence_length=8", "data.batch_size=2")
-    runs.train("lora.toml", ["model.lora.rank=3"], out="run", show="none")
+    runs.train_recipe(read("lora.toml", ["model.lora.rank=3"]), out="run", progress=False)
     same_answers(runs.load("run"), runs.load("run/adapter"))
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained("run/adapter")
@@ -293,7 +294,7 @@ heads = 2
 encoder_layers = 1
 decoder_layers = 1
 [training]
-max_steps = 2
+updates = 2
 """)
     Path("lora.toml").write_text("""
 task = "translation"
@@ -308,12 +309,12 @@ path = "base"
 rank = 2
 targets = ["all-linear"]
 [training]
-max_steps = 3
+updates = 3
 [training.optimizer]
 learning_rate = 1e-1
 """)
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     whole, adapter = runs.load("run"), runs.load("run/adapter")
     assert whole.translate("a good") == adapter.translate("a good")
     for one, other in zip(whole.module.parameters(), adapter.module.parameters(), strict=True):
@@ -323,17 +324,17 @@ learning_rate = 1e-1
 def test_training_can_start_from_an_adapter(place):
     """It is merged; without a tokenizer beside it, that of its base is used."""
     base()
-    runs.train("lora.toml", out="run", show="none")
+    runs.train("lora.toml", out="run", progress=False)
     for path in Path("run/adapter").glob("tokenizer*"):
         path.unlink()
     same_answers(runs.load("run"), runs.load("run/adapter"))
     options = ["model.path=run/adapter", "training.epochs=1"]
-    runs.train("lora.toml", options, out="next", show="none")
+    runs.train_recipe(read("lora.toml", options), out="next", progress=False)
     before, after = tensors("run/model", "model"), tensors("next/model", "model")
     kept = "bert.encoder.layer.0.attention.self.key.weight"
     changed = "bert.encoder.layer.0.attention.self.value.weight"
     assert torch.equal(before[kept], after[kept])
-    # Three steps of at most 1e-2 change each number of A, at most 1 / sqrt(16) before, and of B,
+    # Three updates of at most 1e-2 change each number of A, at most 1 / sqrt(16) before, and of B,
     # which was zero; alpha = 16, and the rank is the number of products in a sum.
     most = 16 * 3e-2 * (0.25 + 3e-2)
     assert 0 < (before[changed] - after[changed]).abs().max() < most
@@ -363,7 +364,7 @@ def test_an_estimate_counts_what_is_trained(place):
 def test_wrong_options_are_named(override, message, place):
     base()
     with pytest.raises(ConfigError, match=message):
-        runs.train("lora.toml", [override], out="run", show="none")
+        runs.train_recipe(read("lora.toml", [override]), out="run", progress=False)
 
 
 def test_a_recurrent_model_has_no_adapters(place):
@@ -380,12 +381,12 @@ kind = "characters"
 name = "lstm-lm"
 d_model = 8
 [training]
-max_steps = 1
+updates = 1
 """)
     base()
     recipe = Path("base.toml").read_text().split("[tokenizer]")[0]
     Path("lora.toml").write_text(
-        f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nmax_steps = 1\n'
+        f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nupdates = 1\n'
     )
     with pytest.raises(ConfigError, match="adapters cannot be added to recurrent"):
-        runs.train("lora.toml", out="run", show="none")
+        runs.train("lora.toml", out="run", progress=False)

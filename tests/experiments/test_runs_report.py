@@ -25,7 +25,7 @@ vocab_size = 40
 name = "{model}"
 d_model = 16
 [training]
-max_steps = 2
+updates = 2
 """
 
 
@@ -38,9 +38,10 @@ def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_pa
         recipe.write_text(
             RECIPE.format(model=model).replace("d_model = 16\n", f"d_model = 16\n{more}")
         )
-        folder, result = runs.train(recipe, out=tmp_path / model, show="none")
+        trained = runs.train(recipe, out=tmp_path / model, progress=False)
+        folder, result = trained.folder, trained.result
         page = (folder / "report.html").read_text()
-        assert result.step == 2
+        assert result.update == 2
         assert "eins zwei" in page and "one &lt;b&gt;two" in page and "<b>two" not in page
         assert ("What it attends to" in page) is looks
         assert (
@@ -55,7 +56,7 @@ def test_a_run_whose_first_validation_text_is_too_long_has_the_attention_of_the_
     limits = "d_model = 16\nheads = 2\nd_ff = 16\nmax_length = 9\n"
     recipe.write_text(RECIPE.format(model="transformer").replace("d_model = 16\n", limits))
     with pytest.warns(UserWarning, match="longer than 9 tokens"):
-        folder, _ = runs.train(recipe, out=tmp_path / "run", show="none")
+        folder = runs.train(recipe, out=tmp_path / "run", progress=False).folder
     assert "What it attends to" in (folder / "report.html").read_text()
 
 
@@ -118,7 +119,7 @@ def test_the_report_of_a_fine_tuned_encoder_has_counts_texts_and_attention(
         f'task = "{task}"\n[data]\ntrain = "{FILES[task]}"\nmax_length = 60\n{pairs}'
         f'[model]\npath = "{start}"\n[training]\nepochs = 1\n'
     )
-    folder, _ = runs.train(recipe, out=tmp_path / "run", show="none")
+    folder = runs.train(recipe, out=tmp_path / "run", progress=False).folder
     page = (folder / "report.html").read_text()
     model = runs.load(folder).module
     parameters = sum(weights.numel() for weights in model.parameters())
@@ -138,7 +139,7 @@ def test_the_attention_in_a_report_is_over_a_text_as_the_data_have_it(start, tmp
     """The mark between the texts of a pair there may stand in a text itself."""
     rows = [("a dog | runs | after", "1"), ("who | sleeps", "0")]
     options = dict(task="classification", model=start, max_length=60, epochs=1)
-    folder = regard.train(train=rows, out=tmp_path / "run", show="none", **options).folder
+    folder = regard.train(train=rows, out=tmp_path / "run", progress=False, **options).folder
     page = (folder / "report.html").read_text().partition("What it attends to")[2]
     (tokens,) = json.loads(re.search(r'"labels":\s*(\[\[.*?\]\])', page)[1])
     assert tokens.count("[SEP]") == 1 and "runs" in tokens

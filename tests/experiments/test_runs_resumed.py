@@ -52,14 +52,14 @@ decoder_layers = 1
 max_length = 12
 dropout = 0.1
 [training]
-max_steps = 3
+updates = 3
 threads = 1
-logging_steps = 1
+log_every = 1
 [training.validation]
-eval_steps = 2
+every = 2
 [training.checkpoints]
-save_steps = 1
-save_seconds = 0
+every = 1
+seconds = 0
 """
 
 
@@ -79,7 +79,7 @@ def whole(tmp_path_factory) -> Path:
     write_data(workdir / "data")
     (workdir / "small.toml").write_text(RECIPE)
     torch.set_num_threads(1)
-    runs.train(workdir / "small.toml", out=workdir / "run", show="none")
+    runs.train(workdir / "small.toml", out=workdir / "run", progress=False)
     return workdir
 
 
@@ -95,7 +95,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def told(page: bytes) -> str:
     """A report without its times."""
-    text = re.sub(r"<dd>[\d,]+ s in steps", "", page.decode())
+    text = re.sub(r"<dd>[\d,]+ s in updates", "", page.decode())
     return text.split("<svg")[0] + "".join(re.findall(r"<table.*?</table>", text, re.DOTALL))
 
 
@@ -121,9 +121,9 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 def go_on(recipe: Path, folder: Path) -> None:
     if (folder / "recipe.toml").exists():
-        runs.resume(folder, show="none")
+        runs.resume(folder, progress=False)
     else:
-        runs.train(recipe, out=folder, show="none")
+        runs.train(recipe, out=folder, progress=False)
 
 
 def writes_of(work: Callable[[], Any]) -> int:
@@ -177,8 +177,8 @@ def test_resume_writes_only_the_missing_files_of_a_finished_run(whole, copy, los
     for name in lost:
         shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
     left = {name: (copy / name).stat().st_mtime_ns for name in files_of(copy)}
-    result = runs.resume(copy, show="none")
-    assert result.step == 3
+    result = runs.resume(copy, progress=False).result
+    assert result.update == 3
     assert outcome(copy) == outcome(whole / "run")
     if "result.json" not in lost:
         after = files_of(copy)
@@ -191,12 +191,12 @@ def test_resuming_a_finished_run_without_any_weights_raises_an_error(copy):
     shutil.rmtree(copy / "model")
     shutil.rmtree(copy / "checkpoints")
     with pytest.raises(CheckpointError, match="its weights are lost"):
-        runs.resume(copy, show="none")
+        runs.resume(copy, progress=False)
 
 
 def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path, monkeypatch):
     def run(out: Path) -> None:
-        compare([whole / "small.toml"], out=out, show="none")
+        compare([whole / "small.toml"], out=out, progress=False)
 
     monkeypatch.setattr(comparing, "executor", lambda on, workers: InThisProcess())
     draw, out = random.Random(os.getpid()), tmp_path / "whole"
@@ -301,7 +301,7 @@ def test_a_name_outside_of_the_folder_of_runs_raises_an_error(
     text = RECIPE.replace('name = "small"', f"name = {json.dumps(name)}")
     (tmp_path / "r.toml").write_text(text.replace("data/", f"{whole}/data/"))
     with pytest.raises(ConfigError, match=r"r\.toml:3: `name` must") as refused:
-        runs.train("r.toml") if verb == "train" else compare(["r.toml"], show="none")
+        runs.train("r.toml") if verb == "train" else compare(["r.toml"], progress=False)
     assert "plain name" in str(refused.value) or "255 bytes" in str(refused.value)
     assert [path.name for path in tmp_path.iterdir()] == ["r.toml"]
 
@@ -310,7 +310,7 @@ def test_a_recipe_whose_file_name_is_no_folder_name_raises_an_error(whole, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a\\b.toml").write_text(RECIPE.replace('name = "small"\n', ""))
     with pytest.raises(ConfigError, match="Or set `name` in it"):
-        runs.train("a\\b.toml", show="none")
+        runs.train("a\\b.toml", progress=False)
 
 
 def test_plain_name_returns_ordinary_names_unchanged():
@@ -323,10 +323,10 @@ def test_plain_name_returns_ordinary_names_unchanged():
 
 @pytest.fixture
 def stopped(whole, tmp_path) -> Path:
-    """A run with its data beside it, one step from its end, and its data then moved away."""
+    """A run with its data beside it, one update from its end, and its data then moved away."""
     shutil.copytree(whole / "data", tmp_path / "old" / "data")
     (tmp_path / "old" / "small.toml").write_text(RECIPE)
-    folder, _ = runs.train(tmp_path / "old/small.toml", out=tmp_path / "run", show="none")
+    folder = runs.train(tmp_path / "old/small.toml", out=tmp_path / "run", progress=False).folder
     (folder / "result.json").unlink()
     (folder / "report.html").unlink()
     shutil.rmtree(max((folder / "checkpoints").iterdir()))
@@ -341,8 +341,8 @@ def test_a_run_resumes_with_data_in_another_folder(whole, stopped, root):
     if root == "new":  # the longest end of the path that is there
         shutil.copytree(workdir / "new/deep/data", workdir / f"new/{workdir.name}/old/data")
     with pytest.raises(DataError, match=r"train\.b.*--data-root DIR"):
-        runs.resume(stopped, show="none")
-    runs.resume(stopped, data_root=workdir / root, show="none")
+        runs.resume(stopped, progress=False)
+    runs.resume(stopped, data_root=workdir / root, progress=False)
     weights = "model/model.safetensors"
     assert (stopped / weights).read_bytes() == (whole / "run" / weights).read_bytes()
     assert (stopped / "report.html").exists()
@@ -355,13 +355,13 @@ def test_missing_and_different_data_files_are_all_named(stopped):
     (workdir / "data/train.a").write_text("something else\n")
     (workdir / "data/train.b").unlink()
     with pytest.raises(DataError) as refused:
-        runs.resume(stopped, data_root=workdir, show="none")
+        runs.resume(stopped, data_root=workdir, progress=False)
     said = str(refused.value)
     assert re.search(r"old/data/train\.a: .*data/train\.a is another file: its SHA-256", said)
     assert re.search(r"old/data/train\.b: was not found", said)
     assert "valid.tsv" not in said
     with pytest.raises(DataError, match="is not a folder"):
-        runs.resume(stopped, data_root=workdir / "nowhere", show="none")
+        runs.resume(stopped, data_root=workdir / "nowhere", progress=False)
 
 
 def test_resume_takes_the_option_data_root(stopped):

@@ -54,7 +54,7 @@ def options_of(task: str) -> dict:
     return dict(
         task=task, model=MODELS.get(task, ENCODER), train=DATA[task], valid=0.25,
         tokenizer={"kind": kind, "vocab_size": 80}, epochs=2, learning_rate=1e-2, threads=1,
-        show="none", **more,
+        progress=False, **more,
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_test_scores_equal_those_of_the_opened_model(task):
     assert run.result.test_signatures == {one.name: one.signature for one in scores}
     assert json.loads((run.folder / "result.json").read_text())["test_scores"] == run.test_scores
     *_, last = read_events(run.folder)
-    assert last == {"step": run.result.step} | {
+    assert last == {"update": run.result.update} | {
         f"test/{name}": value for name, value in run.test_scores.items()
     }
     page = (run.folder / "report.html").read_text()
@@ -118,7 +118,7 @@ def test_a_run_stopped_while_it_is_tested_is_completed_by_resume(monkeypatch):
         with pytest.raises(Interrupted, match="regard resume stopped"):
             regard.train(**options, out="stopped")
     assert not Path("stopped/result.json").exists()
-    result = regard.resume("stopped", show="none")
+    result = regard.resume("stopped", progress=False).result
     assert result.test_scores == whole.test_scores and result.scores == whole.scores
     one, other = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
     assert one.read_bytes() == other.read_bytes()
@@ -138,7 +138,7 @@ def test_a_run_stopped_while_it_is_tested_is_completed_by_resume(monkeypatch):
 )
 def test_errors_in_test_data_are_raised_before_the_training(task, test, said):
     class Never(Callback):
-        def on_step(self, step):
+        def on_update(self, update):
             raise AssertionError("trained")
 
     with pytest.raises((DataError, RegardError), match=said):
@@ -151,11 +151,11 @@ def test_a_test_that_fails_leaves_a_finished_run_and_a_warning(monkeypatch, caps
         raise RegardError("scores are NaN")
 
     monkeypatch.setattr(TextClassifier, "test", fails)
-    options = options_of("classification") | {"show": "lines"}
+    options = options_of("classification") | {"progress": True}
     run = regard.train(**options, test=DATA["classification"])
     assert run.test_scores == {} and run.scores
     assert "the test data were not scored: scores are NaN" in capsys.readouterr().err
-    assert regard.resume(run, show="none") == run.result
+    assert regard.resume(run, progress=False).result == run.result
 
 
 def test_a_test_score_that_is_not_finite_is_none(monkeypatch):
@@ -172,7 +172,7 @@ def test_the_command_line_prints_test_scores():
     Path("small.toml").write_text(
         'task = "classification"\n[data]\ntrain = "rows.tsv"\nvalid = 0.25\ntest = "rows.tsv"\n'
         '[tokenizer]\nkind = "wordpiece"\nvocab_size = 80\n[model]\nname = "bert"\nd_model = 8\n'
-        "d_ff = 8\nheads = 2\nlayers = 1\n[training]\nmax_steps = 3\n"
+        "d_ff = 8\nheads = 2\nlayers = 1\n[training]\nupdates = 3\n"
     )
     ran = CliRunner().invoke(app, ["train", "small.toml", "--out", "a", "--json", "-q"])
     assert ran.exit_code == 0, ran.output
@@ -190,5 +190,5 @@ def test_results_of_earlier_versions_are_read_without_test_scores():
     path = run.folder / "result.json"
     older = {k: v for k, v in asdict(run.result).items() if not k.startswith("test_")}
     path.write_text(json.dumps(older))
-    result = regard.resume(run, show="none")
+    result = regard.resume(run, progress=False).result
     assert result.test_scores == {} and result.scores == run.scores

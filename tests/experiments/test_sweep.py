@@ -22,9 +22,9 @@ from regard import sweep
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
 from regard.executors import Job, JobListener, JobResult
+from regard.experiments import runs
 from regard.experiments import sweep as sweeping
 from regard.experiments.compare import worker as compare_worker
-from regard.experiments.runs import train
 from regard.experiments.sweep.methods import (
     FinishedStage,
     SuccessiveHalving,
@@ -36,6 +36,7 @@ from regard.experiments.sweep.results import SweepResults
 from regard.experiments.sweep.settings import checked_settings
 from regard.experiments.sweep.space import Range, Space, ValueList, axis_of
 from regard.file_writing import locked
+from regard.recipe import read
 from regard.training import Interrupted
 
 RECIPE = """
@@ -52,17 +53,17 @@ d_model = 4
 [training]
 tokens = 320
 threads = 1
-logging_steps = 1000
+log_every = 1000
 [training.optimizer]
 learning_rate = 0.01
 [training.schedule]
 name = "cosine"
 [training.validation]
-eval_steps = 5
+every = 5
 """
 RATE = "training.optimizer.learning_rate"
 OVER = {RATE: [0.003, 0.03], "model.dropout": "0.0,0.5"}
-HALVING = {"by": "successive-halving", "rungs": 1, "seeds": (1, 2), "show": "none"}
+HALVING = {"by": "successive-halving", "rungs": 1, "seeds": (1, 2), "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +248,9 @@ def test_a_promoted_run_equals_one_that_was_never_stopped(halved, folder, tmp_pa
     best = halved.best
     given = [f"{name}={value}" for name, value in best.values.items()]
     given.append(f'tokenizer={{path="{halved.folder / "tokenizer"}"}}')
-    whole = train(folder / "lm.toml", given, out=tmp_path / "run", seed=1, show="none").folder
+    whole = runs.train_recipe(
+        read(folder / "lm.toml", given), out=tmp_path / "run", seed=1, progress=False
+    ).folder
     for file in ("model/model.safetensors", "recipe.toml"):
         assert (halved.run / file).read_bytes() == (whole / file).read_bytes()
     curve = best.outcomes[0].validation_curve()
@@ -260,7 +263,7 @@ def test_results_have_the_spread_over_seeds_and_what_was_spent(halved):
     assert facts["best"] == first["trial"] and facts["better"] == "min"
     assert first["valid"]["mean"] == pytest.approx(mean(first["valid"]["seeds"]))
     assert len(first["valid"]["seeds"]) == len(first["test"]["seeds"]) == 2
-    budget = 2 * (4 / 4 + 2 * 3 / 4) * 320  # with two seeds, up to whole steps
+    budget = 2 * (4 / 4 + 2 * 3 / 4) * 320  # with two seeds, up to whole updates
     assert budget <= facts["tokens"] <= budget + 20 * 2 * 4
     page = (halved.folder / "report.html").read_text()
     for told in ("±", "trial-01", "learning_rate", "successive-halving"):
@@ -346,7 +349,7 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
         ["training.optimizer.name=sgd"],
         over=over,
         out=folder / "failing",
-        show="lines",
+        progress=True,
     )
     assert found.best.values == {RATE: 0.01}
     assert "inf" in found.trials[1].error or "nan" in found.trials[1].error
@@ -358,7 +361,7 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
             ["training.optimizer.name=sgd"],
             over={RATE: [1e38]},
             out=folder / "all",
-            show="none",
+            progress=False,
         )
 
 
@@ -395,7 +398,7 @@ def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeyp
 )
 def test_wrong_options_and_values_are_found_before_anything_runs(folder, tmp_path, over, told):
     with pytest.raises(ConfigError) as refused:
-        sweep(folder / "lm.toml", over=over, out=tmp_path / "out", show="none")
+        sweep(folder / "lm.toml", over=over, out=tmp_path / "out", progress=False)
     assert told in str(refused.value)
     assert not (tmp_path / "out").exists()
 
@@ -403,7 +406,7 @@ def test_wrong_options_and_values_are_found_before_anything_runs(folder, tmp_pat
 def test_options_that_contradict_each_other_are_found_before_anything_runs(folder, tmp_path):
     given = ['model={name="gpt", d_model=6, layers=1, heads=2, max_length=5}']
     with pytest.raises(ConfigError, match=r"trial-02 \(model.heads=4\).*heads"):
-        sweep(folder / "lm.toml", given, over={"model.heads": [2, 4]}, out=tmp_path, show="none")
+        sweep(folder / "lm.toml", given, over={"model.heads": [2, 4]}, out=tmp_path, progress=False)
     assert not list(tmp_path.glob("trial*"))
 
 

@@ -95,7 +95,7 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path, monkeypatch):
     assert "Did you mean 'tagging'?" in refused("init", "taging")
 
 
-def test_the_wheel_holds_the_recipes_and_the_page_of_the_studio(tmp_path):
+def test_the_wheel_holds_the_recipes_and_the_page_of_the_web_ui(tmp_path):
     """What is installed lists them: a wheel is built, unpacked and asked."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, tmp_path)

@@ -101,7 +101,8 @@ def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        folder, result = runs.train("r.toml", show="none")
+        trained = runs.train("r.toml", progress=False)
+        folder, result = trained.folder, trained.result
     task = runs.load(folder)
     assert result.scores["f1"] == 1
     assert task.predict([["anna", "likes", "jim"]]) == [["B-PER", "O", "B-PER"]]

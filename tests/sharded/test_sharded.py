@@ -107,12 +107,12 @@ def written(path: Path, rows: Iterable[str]) -> Path:
 
 
 def embed(model: Path, data: object, out: Path, **options: object):
-    given = {"on": "threads", "shard_bytes": 600, "show": "none", **options}
+    given = {"executor": "threads", "shard_bytes": 600, "progress": False, **options}
     return compute(model, data, "embed", out=out, **given)  # type: ignore[arg-type]
 
 
 def predict(model: Path, data: object, out: Path, **options: object):
-    given = {"on": "threads", "shard_bytes": 600, "show": "none", **options}
+    given = {"executor": "threads", "shard_bytes": 600, "progress": False, **options}
     return compute(model, data, "predict", out=out, **given)  # type: ignore[arg-type]
 
 
@@ -200,7 +200,7 @@ def test_a_language_model_continues_prompts_and_texts_are_lines(language_model, 
     options = {"max_tokens": 3, "temperature": 1.0, "seed": 4}
     found = compute(
         language_model, written(tmp_path / "in.txt", prompts), "generate", out=tmp_path / "out",
-        on="threads", format="txt", shard_bytes=200, show="none", workers=2, **options,
+        executor="threads", format="txt", shard_bytes=200, progress=False, workers=2, **options,
     )  # fmt: skip
     model = regard.load(language_model)
     known = model.spelled(prompts, model.hypotheses(prompts, **options))
@@ -323,7 +323,12 @@ def test_a_shard_without_a_single_result_does_not_end_the_others(
     lines = [f'{{"text": "{one}"}}' for one in (text, text, "a cat")]
     source = written(tmp_path / "in.jsonl", lines)
     options = {"max_tokens": 2} if verb == "generate" else {}
-    given: dict[str, object] = {"on": "threads", "shard_bytes": 1, "show": "none", **options}
+    given: dict[str, object] = {
+        "executor": "threads",
+        "shard_bytes": 1,
+        "progress": False,
+        **options,
+    }
     found = compute(model, source, verb, out=tmp_path / "out", **given)  # type: ignore[arg-type]
     if verb == "embed":
         there = np.isfinite(found.vectors()).all(1).tolist()
@@ -454,7 +459,7 @@ def test_workers_that_never_start_are_not_waited_for(encoder, tmp_path, monkeypa
     monkeypatch.setitem(EXECUTORS, "one-of-two", OneOfTwo)
     source = written(tmp_path / "in.txt", sentences(60))
     embed(encoder, source, tmp_path / "all")
-    embed(encoder, source, tmp_path / "out", workers=2, on="one-of-two")
+    embed(encoder, source, tmp_path / "out", workers=2, executor="one-of-two")
     assert contents(tmp_path / "out") == contents(tmp_path / "all")
 
 
@@ -623,7 +628,7 @@ def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classif
     ]
     for number, (match, model, options) in enumerate(wrong):
         with pytest.raises(RegardError, match=match):
-            predict_or = {"task": "predict", "on": "threads", "show": "none", **options}
+            predict_or = {"task": "predict", "executor": "threads", "progress": False, **options}
             compute(model, source, out=tmp_path / str(number), **predict_or)  # type: ignore[arg-type]
 
 
@@ -867,7 +872,7 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
         return CliRunner().invoke(app, list(map(str, words)))
 
     source, out = written(tmp_path / "in.txt", sentences(5)), tmp_path / "out"
-    given = ("embed", encoder, source, "--workers", 1, "--on", "threads")
+    given = ("embed", encoder, source, "--workers", 1, "--executor", "threads")
     done = call(*given, "--out", out, "--json", "--layers", "first")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout) == {"out": str(out), "shards": 1, "rows": 5, "failed": 0}
@@ -878,8 +883,8 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
         (("embed", encoder, "--workers", 1, "--out", out), "--workers needs files"),
         (("embed", encoder, "a", "--strict"), "--strict has no effect without --workers N"),
         ((*given, "--out", out, "--per", "word"), "--per word is for lines"),
-        ((*given, "--out", tmp_path / "o", "--on", "clouds"), "There is no executor 'clouds'"),
-        (("tag", encoder, source, "--workers", 1, "--on", "threads", "--out", tmp_path / "t"),
+        ((*given, "--out", out, "--executor", "clouds"), "There is no executor 'clouds'"),
+        (("tag", encoder, source, "--workers", 1, "--executor", "threads", "--out", tmp_path / "t"),
          "`tag` tags the words of a text, but"),
         (("translate", encoder, "a cat"), "`translate` turns a text into another, but"),
     ]  # fmt: skip
@@ -906,7 +911,7 @@ def test_the_exit_code_tells_that_no_row_has_a_result(classifier, tmp_path, tabl
 
     from regard.cli import app
 
-    sharding = ("--workers", "1", "--on", "threads")
+    sharding = ("--workers", "1", "--executor", "threads")
     if table:
         source, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
         source.write_text("text\n" + "".join(f"{row}\n" for row in rows))
@@ -935,7 +940,7 @@ def test_columns_with_nothing_beside_a_comma_are_an_error(classifier, tmp_path, 
     source.write_text("text\na cat\n")
     for verb, *more in (
         ("predict", "--file", source, "--out", tmp_path / "out.jsonl"),
-        ("embed", source, "--out", tmp_path / "out", "--workers", 1, "--on", "threads"),
+        ("embed", source, "--out", tmp_path / "out", "--workers", 1, "--executor", "threads"),
         ("evaluate", "--data", source),
     ):
         words = [verb, classifier, *more, "--columns", columns]
@@ -947,4 +952,4 @@ def test_columns_with_nothing_beside_a_comma_are_an_error(classifier, tmp_path, 
 
 def test_workers_are_a_part_of_the_public_names():
     assert regard.map is compute and regard.read_parts is read_parts
-    assert WorkerOptions().on == "local"
+    assert WorkerOptions().executor == "local"

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from regard import load
+from regard import recipe as recipes
 from regard.data import read
 from regard.data.batches import StreamBatch
 from regard.errors import ConfigError
@@ -47,11 +48,11 @@ d_hidden = 12
 layers = 2
 [training]
 epochs = 2
-logging_steps = 1
+log_every = 1
 [training.optimizer]
 name = "sgd"
 learning_rate = 2.0
-max_grad_norm = 0.25
+clip = 0.25
 """
     )
     return path
@@ -100,8 +101,11 @@ def test_the_rate_of_each_batch_is_in_proportion_to_its_length(tmp_path):
         "objective.temporal_activation_regularization=1",
     ]  # fmt: skip
     seen = []
-    run = runs.train(
-        recipe(tmp_path), overrides, out=tmp_path / "run", show="none", callbacks=[Rates(seen)]
+    run = runs.train_recipe(
+        recipes.read(recipe(tmp_path), overrides),
+        out=tmp_path / "run",
+        progress=False,
+        callbacks=[Rates(seen)],
     )
     task = runs.plan(runs.read_recipe(tmp_path / "run" / "recipe.toml")).task
     sampler, expected = task.train_batches(), []
@@ -118,8 +122,8 @@ class Rates(runs.Callback):
     def __init__(self, seen):
         self.seen = seen
 
-    def on_step(self, step):
-        self.seen.append(step.learning_rate)
+    def on_update(self, update):
+        self.seen.append(update.learning_rate)
 
 
 def test_a_model_without_the_states_that_a_loss_reads_raises_an_error(tmp_path):
@@ -129,17 +133,21 @@ def test_a_model_without_the_states_that_a_loss_reads_raises_an_error(tmp_path):
     with pytest.raises(
         ConfigError, match=r"`temporal_activation_regularization` reads `undropped`"
     ):
-        runs.train(
-            path, [*other, "objective.temporal_activation_regularization=1"],
-            out=tmp_path / "run", show="none",
+        runs.train_recipe(
+            recipes.read(path, [*other, "objective.temporal_activation_regularization=1"]),
+            out=tmp_path / "run", progress=False,
         )  # fmt: skip
     with pytest.raises(ConfigError, match=r"`variable_length` is for models that carry a state"):
-        runs.train(
-            path, [*other, "objective.variable_length=true"], out=tmp_path / "run", show="none"
+        runs.train_recipe(
+            recipes.read(path, [*other, "objective.variable_length=true"]),
+            out=tmp_path / "run",
+            progress=False,
         )
     with pytest.raises(ConfigError, match="activation_regularization"):
-        runs.train(
-            path, ["objective.activation_regularization=-1"], out=tmp_path / "run", show="none"
+        runs.train_recipe(
+            recipes.read(path, ["objective.activation_regularization=-1"]),
+            out=tmp_path / "run",
+            progress=False,
         )
 
 
@@ -154,14 +162,14 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
     nothing = [f"model.{name}=0" for name in DROPS]
     losses = []
     for backward in ("false", "true"):
-        run = runs.train(
-            path,
+        run = runs.train_recipe(
+            recipes.read(path,
             [
                 *nothing, f"model.backward={backward}", "training.epochs=30",
                 "tokenizer.vocab_size=60", "training.optimizer.name=adam",
                 "training.optimizer.learning_rate=0.01", "model.d_model=16",
-            ],
-            out=tmp_path / backward, show="none",
+            ]),
+            out=tmp_path / backward, progress=False,
         )  # fmt: skip
         task = load(run.folder)
         found = task.evaluate(read(tmp_path / "text.txt", format="lines"))
@@ -179,36 +187,36 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
 
 
 def test_a_run_stopped_between_trigger_and_end_ends_with_the_same_bits(tmp_path, monkeypatch):
-    """Dropouts, variable length, penalties and a mean of weights; stopped after every 7 steps."""
+    """Dropouts, variable length, penalties and a mean of weights; stopped after every 7 updates."""
     path = recipe(tmp_path)
     options = [
         "objective.variable_length=true", "objective.activation_regularization=2",
         "objective.temporal_activation_regularization=1", "training.epochs=6",
-        "training.averaging.nonmono=1", "training.validation.eval_steps=3", "training.threads=1",
+        "training.averaging.non_monotone=1", "training.validation.every=3", "training.threads=1",
         "training.optimizer.learning_rate=12.0",
     ]  # fmt: skip
-    whole = runs.train(path, options, out=tmp_path / "whole", show="none")
+    whole = runs.train_recipe(recipes.read(path, options), out=tmp_path / "whole", progress=False)
     last = sorted((whole.folder / "checkpoints").iterdir())[-1]
     facts = json.loads((last / "facts.json").read_text())["counters"]
-    assert 7 < facts["averaged"] < facts["step"]  # it was stopped before and after the trigger
-    step, done = Loop.step, [0]
+    assert 7 < facts["averaged"] < facts["update"]  # it was stopped before and after the trigger
+    update, done = Loop.update, [0]
 
     def one(self):
         done[0] += 1
         if done[0] % 8 == 0:
             self.interruption.code = 130
             raise Stopped
-        step(self)
+        update(self)
 
-    monkeypatch.setattr(Loop, "step", one)
+    monkeypatch.setattr(Loop, "update", one)
     folder = tmp_path / "stopped"
-    start = lambda: runs.train(path, options, out=folder, show="none")  # noqa: E731
+    start = lambda: runs.train_recipe(recipes.read(path, options), out=folder, progress=False)  # noqa: E731
     for _ in range(100):
         try:
             start()
             break
         except Interrupted:
-            start = lambda: runs.resume(folder, show="none")  # noqa: E731
+            start = lambda: runs.resume(folder, progress=False).result  # noqa: E731
     for name in ("model.safetensors", "config.json"):
         files = [one / "model" / name for one in (whole.folder, folder)]
         assert files[0].read_bytes() == files[1].read_bytes()

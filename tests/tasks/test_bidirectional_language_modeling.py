@@ -12,8 +12,10 @@ import torch
 import regard
 from regard.data.batches import Sequences
 from regard.errors import ConfigError, DataError, RegardError
+from regard.experiments import runs
 from regard.experiments.runs import read_recipe, resume, train
 from regard.models.elmo import Elmo, ElmoConfig
+from regard.recipe import read
 from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModel
 from regard.text import train as train_tokenizer
 from regard.training.callbacks import Callback
@@ -38,8 +40,8 @@ filters = [[1, 4], [3, 8]]
 dropout = 0.1
 negative_samples = 8
 [training]
-max_steps = 12
-checkpoints.save_steps = 6
+updates = 12
+checkpoints.every = 6
 [training.optimizer]
 name = "adam"
 learning_rate = 1e-2
@@ -109,7 +111,7 @@ def test_the_carried_state_is_the_default_and_depends_on_the_order_of_sentences(
 
 def test_training_lowers_both_perplexities_and_the_run_is_opened(recipe, tmp_path):
     before = 16.0
-    run = train(recipe, max_steps=120, show="none", out=tmp_path / "run")
+    run = train(recipe, updates=120, progress=False, out=tmp_path / "run")
     task = regard.load(tmp_path / "run")
     forward, backward = task.evaluate(LINES)
     assert forward.value < before / 3 and backward.value < before / 3
@@ -128,21 +130,21 @@ def test_a_resumed_training_equals_an_uninterrupted_one_to_the_last_bit(recipe, 
     """It dies between two checkpoints, in the middle of a pass over the text."""
 
     class Fails(Callback):
-        def on_step(self, step):
-            if step.number == 8:
+        def on_update(self, update):
+            if update.number == 8:
                 raise Stopped
 
-    whole = train(recipe, show="none", out=tmp_path / "whole")
+    whole = train(recipe, progress=False, out=tmp_path / "whole")
     with pytest.raises(Stopped):
-        train(recipe, show="none", out=tmp_path / "parts", callbacks=[Fails()])
-    parts = resume(tmp_path / "parts", show="none")
+        train(recipe, progress=False, out=tmp_path / "parts", callbacks=[Fails()])
+    parts = resume(tmp_path / "parts", progress=False).result
     one, other = (regard.load(tmp_path / name).module.state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.scores == parts.scores
 
 
 def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(recipe, tmp_path):
-    train(recipe, max_steps=4, show="none", out=tmp_path / "lm")
+    train(recipe, updates=4, progress=False, out=tmp_path / "lm")
     rows = ["the cat sat\tcat", "a dog ran\tdog", "the zebra cat\tcat", "my dog\tdog"] * 6
     (tmp_path / "rows.tsv").write_text("\n".join(rows) + "\n")
     text = f"""
@@ -153,13 +155,13 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     [model]
     path = "{tmp_path}/lm"
     [training]
-    max_steps = 40
+    updates = 40
     [training.optimizer]
     name = "adam"
     learning_rate = 1e-2
     """
     (tmp_path / "tune.toml").write_text(text)
-    tuned = train(tmp_path / "tune.toml", show="none", out=tmp_path / "tuned")
+    tuned = train(tmp_path / "tune.toml", progress=False, out=tmp_path / "tuned")
     task = regard.load(tmp_path / "tuned")
     assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
     start = regard.load(tmp_path / "lm").module
@@ -171,7 +173,7 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
         "    d_words = 6\n    [training]\n",
     )
     (tmp_path / "features.toml").write_text(features)
-    frozen = train(tmp_path / "features.toml", show="none", out=tmp_path / "frozen")
+    frozen = train(tmp_path / "features.toml", progress=False, out=tmp_path / "frozen")
     assert torch.equal(frozen.module.encoder.encoder.embedding.weight, start.embedding.weight)
     assert not torch.equal(frozen.module.encoder.choice.scalars, start.mix.scalars)
     task = regard.load(tmp_path / "frozen")
@@ -184,7 +186,7 @@ def test_a_text_without_words_raises_an_error(text, recipe, tmp_path):
     (tmp_path / "train.txt").write_text(text)
     recipe.write_text(recipe.read_text().replace("negative_samples = 8\n", ""))
     with pytest.raises(RegardError, match="train.txt"):
-        train(recipe, show="none")
+        train(recipe, progress=False)
     with pytest.raises(RegardError, match="no words|empty|no lines"):
         tiny().evaluate(text.splitlines())
 
@@ -193,7 +195,7 @@ def test_too_few_words_for_the_streams_raise_an_error(recipe, tmp_path):
     (tmp_path / "train.txt").write_text("the cat\n")
     recipe.write_text(recipe.read_text().replace("negative_samples = 8\n", ""))
     with pytest.raises(DataError, match="has 3 tokens to predict, too few for 4 streams"):
-        train(recipe, show="none")
+        train(recipe, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_too_few_words_for_the_streams_raise_an_error(recipe, tmp_path):
 )
 def test_options_that_do_not_fit_raise_an_error(override, said, recipe):
     with pytest.raises(ConfigError, match=said):
-        train(recipe, overrides=[override], show="none")
+        runs.train_recipe(read(recipe, [override]), progress=False)
 
 
 def test_a_published_model_without_a_softmax_is_not_trained_further(recipe, tmp_path):
@@ -219,4 +221,4 @@ def test_a_published_model_without_a_softmax_is_not_trained_further(recipe, tmp_
     (tmp_path / "more.toml").write_text(f'{text[:start]}[model]\npath = "none"\n{text[rest:]}')
     assert read_recipe(tmp_path / "more.toml").model.path
     with pytest.raises(ConfigError, match="no output over words"):
-        train(tmp_path / "more.toml", show="none")
+        train(tmp_path / "more.toml", progress=False)

@@ -16,6 +16,7 @@ from regard.errors import ConfigError, DataError, TextError
 from regard.experiments import runs
 from regard.metrics import BLEU, CIDEr
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
+from regard.recipe import read
 from regard.tasks import region_features
 from regard.tasks.captioning import doubly_stochastic
 from regard.tasks.text_to_text import text_to_text_output
@@ -42,11 +43,11 @@ dropout = 0.1
 [objective]
 doubly_stochastic = 0.1
 [training]
-max_steps = 12
+updates = 12
 [training.optimizer]
 learning_rate = 0.02
 [training.validation]
-eval_steps = 6
+every = 6
 """
 
 
@@ -65,13 +66,13 @@ def workdir(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def stopping_after(steps):
-    """`Loop.step` that gets a signal."""
-    step = Loop.step
+def stopping_after(updates):
+    """`Loop.update` that gets a signal."""
+    update = Loop.update
 
     def stopped(loop):
-        step(loop)
-        if loop.counters.step == steps:
+        update(loop)
+        if loop.counters.update == updates:
             loop.interruption.code = 130
 
     return stopped
@@ -101,26 +102,26 @@ def test_colours_are_learned_and_a_stopped_training_goes_on_to_the_same_bits(
     if len(model) > 1:
         text = RECIPE.replace("d_embedding = 12\n", "d_ff = 32\n").replace("doubly_sto", "# doubly")
         Path("small.toml").write_text(text)
-    every = ["training.checkpoints.save_steps=20", "training.validation.eval_steps=20"]
-    changes = [*model, "training.max_steps=60", *every]
-    run, result = regard.train("small.toml", changes, out="whole", show="none")
+    every = ["training.checkpoints.every=20", "training.validation.every=20"]
+    changes = [*model, "training.updates=60", *every]
+    run = runs.train_recipe(read("small.toml", changes), out="whole", progress=False).folder
     task = regard.load(run)
     names = [f"{number}.png" for number in range(4)]
     found = task.caption(names)
     assert [sum(c in text for c, text in zip(COLOURS, found, strict=True))] == [4], found
     assert task.predict(names[2]) == found[2] == task.predict(Path(names[2]))
     assert [task.predict(name) for name in names] == found
-    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(33))
+    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(33))
     with pytest.raises(Interrupted):
-        regard.train("small.toml", changes, out="half", show="none")
+        runs.train_recipe(read("small.toml", changes), out="half", progress=False)
     monkeypatch.undo()
     monkeypatch.chdir(workdir)
-    runs.resume("half", show="none")
+    runs.resume("half", progress=False)
     assert same(weights(run), weights("half"))
 
 
 def test_scores_are_those_of_the_captions_against_all_references(workdir):
-    run, _ = regard.train("small.toml", show="none")
+    run = regard.train("small.toml", progress=False).folder
     task = regard.load(run)
     rows = task.rows_to_evaluate(["captions.csv"], ())
     scores, texts = task.evaluate(rows, beams=2)
@@ -138,7 +139,7 @@ def test_images_may_be_in_another_folder_than_the_table(workdir, monkeypatch):
         Path(f"{number}.png").rename(f"images/{number}.png")
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    run, _ = regard.train("../small.toml", ["data.images=../images"], show="none")
+    run = runs.train_recipe(read("../small.toml", ["data.images=../images"]), progress=False).folder
     assert "images/" in (run / "report.html").read_text()
 
 
@@ -157,28 +158,32 @@ def test_regions_that_a_file_holds_are_those_that_are_computed(workdir, monkeypa
     read_once = region_features.read_image
     monkeypatch.setattr(region_features, "read_image", lambda *a: reads.append(a) or read_once(*a))
     kept = ["data.features=kept"]
-    first, _ = regard.train("small.toml", kept, out="first", show="none")
+    first = runs.train_recipe(read("small.toml", kept), out="first", progress=False).folder
     (file,) = Path("kept").iterdir()
     assert np.load(file).shape == (12, 49, 192)
     with_cache = len(reads)
-    second, _ = regard.train("small.toml", kept, out="second", show="none")
+    second = runs.train_recipe(read("small.toml", kept), out="second", progress=False).folder
     assert len(reads) - with_cache == with_cache - 12
     assert same(weights(first), weights(second))
     Image.new("RGB", (9, 9), "black").save("3.png")  # another image of the same name
-    regard.train("small.toml", [*kept, "training.max_steps=1"], out="third", show="none")
+    runs.train_recipe(
+        read("small.toml", [*kept, "training.updates=1"]), out="third", progress=False
+    )
     assert len([*Path("kept").iterdir()]) == 2
 
 
 def test_changed_images_are_noticed_when_a_run_is_resumed(workdir, monkeypatch):
-    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(4))
+    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
     with pytest.raises(Interrupted):
-        regard.train("small.toml", ["training.checkpoints.save_steps=2"], out="run", show="none")
+        runs.train_recipe(
+            read("small.toml", ["training.checkpoints.every=2"]), out="run", progress=False
+        )
     monkeypatch.undo()
     monkeypatch.chdir(workdir)
     for number in range(12):
         Image.new("RGB", (9, 9), "black").save(f"{number}.png")
     with pytest.raises(regard.errors.RegardError, match="data"):
-        runs.resume("run", show="none")
+        runs.resume("run", progress=False)
 
 
 def test_the_term_of_equation_14_is_the_formula(workdir):
@@ -189,7 +194,7 @@ def test_the_term_of_equation_14_is_the_formula(workdir):
         for region in range(4):
             wanted += (1 - sum(float(weights[row, t, region]) for t in range(count))) ** 2
     assert float(doubly_stochastic(weights, words)) == pytest.approx(wanted, rel=1e-6)
-    run, _ = regard.train("small.toml", ["training.max_steps=1"], show="none")
+    run = runs.train_recipe(read("small.toml", ["training.updates=1"]), progress=False).folder
     recipe = runs.read_recipe("small.toml")
     task = regard.load(run)
     task.images = task._captioned(recipe)
@@ -206,7 +211,7 @@ def test_the_term_of_equation_14_is_the_formula(workdir):
 
 
 def test_the_weights_of_each_word_are_captured(workdir):
-    run, _ = regard.train("small.toml", ["training.max_steps=2"], show="none")
+    run = runs.train_recipe(read("small.toml", ["training.updates=2"]), progress=False).folder
     task = regard.load(run)
     with regard.look(task) as record:
         caption = task.caption("1.png", max_tokens=4)
@@ -223,7 +228,7 @@ def test_a_caption_that_reaches_the_limit_of_the_model_stops_with_a_warning(work
     lines = ["[model]", 'name = "region-transformer"', *(f"{k} = {v}" for k, v in sizes.items())]
     before, after = RECIPE.split("[model]")[0], RECIPE.split("doubly_stochastic = 0.1")[1]
     (workdir / "small.toml").write_text(before + "\n".join(lines) + after)
-    run, _ = regard.train("small.toml", ["training.max_steps=2"], show="none")
+    run = runs.train_recipe(read("small.toml", ["training.updates=2"]), progress=False).folder
     task = regard.load(run)
     with pytest.warns(UserWarning, match="1 of 1 texts stop at this model's limit of 6 tokens"):
         (ranked,) = task.hypotheses(["1.png"], min_tokens=20)
@@ -232,7 +237,7 @@ def test_a_caption_that_reaches_the_limit_of_the_model_stops_with_a_warning(work
 
 @pytest.mark.parametrize("content", [b"", b"no image", None])
 def test_a_file_that_is_no_image_is_an_error_with_its_name(workdir, content):
-    run, _ = regard.train("small.toml", ["training.max_steps=1"], show="none")
+    run = runs.train_recipe(read("small.toml", ["training.updates=1"]), progress=False).folder
     if content is None:
         Path("bad.png").unlink(missing_ok=True)
     else:
@@ -244,21 +249,21 @@ def test_a_file_that_is_no_image_is_an_error_with_its_name(workdir, content):
     lines = Path("captions.csv").read_text() + "bad.png,nothing\n"
     Path("captions.csv").write_text(lines)
     with pytest.raises(DataError, match="bad.png"):
-        regard.train("small.toml", out="again", show="none")
+        regard.train("small.toml", out="again", progress=False)
 
 
 def test_options_that_do_not_fit_are_errors(workdir):
     with pytest.raises(ConfigError, match=r'"patches" have 192 numbers.*reads 1,280'):
-        regard.train("small.toml", ["model.d_region=1280"], show="none")
+        runs.train_recipe(read("small.toml", ["model.d_region=1280"]), progress=False)
     text = RECIPE.replace("show-attend-tell", "region-transformer")
     text = text.replace("d_embedding = 12\n", "")
     Path("other.toml").write_text(text + "[decoding]\nbeams = 2\n")
     with pytest.raises(ConfigError, match="`doubly_stochastic` is of models that give"):
-        regard.train("other.toml", ["model.heads=2"], show="none")
+        runs.train_recipe(read("other.toml", ["model.heads=2"]), progress=False)
     with pytest.raises(ConfigError, match="must name the image and the caption, but names 1"):
-        regard.train("small.toml", ['data.columns=["image"]'], show="none")
+        runs.train_recipe(read("small.toml", ['data.columns=["image"]']), progress=False)
     with pytest.raises(ConfigError, match="show-attend-tell, region-transformer"):
-        regard.train("small.toml", ["model.name=lstm-seq2seq"], show="none")
+        runs.train_recipe(read("small.toml", ["model.name=lstm-seq2seq"]), progress=False)
 
 
 def test_patches_are_squares_of_pixels_row_by_row(workdir):

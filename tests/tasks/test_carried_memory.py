@@ -203,14 +203,14 @@ target_length = 6
 [evaluation]
 memory_length = 20
 [training]
-max_steps = 9
+updates = 9
 threads = 1
-logging_steps = 1
+log_every = 1
 [training.validation]
-eval_steps = 4
+every = 4
 [training.checkpoints]
-save_steps = 5
-save_total_limit = 3
+every = 5
+keep = 3
 """
 
 
@@ -232,7 +232,7 @@ def trained(request, tmp_path_factory) -> Path:
     model = f'"{request.param}"\n{CARRIED[request.param][0]}'
     (folder / "xl.toml").write_text(RECIPE.replace('"transformer-xl"', model))
     torch.set_num_threads(1)
-    runs.train(folder / "xl.toml", out=folder / "whole", show="none")
+    runs.train(folder / "xl.toml", out=folder / "whole", progress=False)
     return folder
 
 
@@ -247,10 +247,10 @@ def test_training_carries_the_memory_and_resumes_exactly(trained):
     carried = {name: one for name, one in tensors["memory"].items() if name.startswith("carry/")}
     name = trained.name[:-1]  # without the number of the temporary folder
     assert {*carried} == {"carry/hidden", "carry/lengths"} | CARRIED[name][1]
-    assert facts["counters"]["step"] == 8
+    assert facts["counters"]["update"] == 8
     slots = 4 + 10 + 2 if name == "compressive-transformer" else 10
     assert carried["carry/hidden"].shape == (3, 2, slots, 8)
-    runs.resume(folder, show="none")
+    runs.resume(folder, progress=False)
     files = [trained / name / "model" / "model.safetensors" for name in ("whole", "part")]
     assert files[0].read_bytes() == files[1].read_bytes()
 

@@ -16,7 +16,7 @@ def trained(folder, **options):
     model = dict(name="awd-lstm", d_model=8, d_hidden=12, layers=2, inner=6)
     return load(
         train(
-            task="classification", train=ROWS * 4, valid=ROWS, epochs=3, show="none",
+            task="classification", train=ROWS * 4, valid=ROWS, epochs=3, progress=False,
             tokenizer=dict(kind="words", vocab_size=30), model=model | options,
             out=folder, batch_size=4, learning_rate=0.02,
         ).folder

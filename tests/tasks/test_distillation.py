@@ -47,8 +47,8 @@ valid = 0.2
 batch_size = 8
 max_length = 12
 [training]
-max_steps = 6
-checkpoints.save_steps = 2
+updates = 6
+checkpoints.every = 2
 [training.optimizer]
 learning_rate = 1e-2
 """
@@ -68,7 +68,7 @@ share = 0.4
 max_length = 16
 batch_size = 4
 [training]
-max_steps = 3
+updates = 3
 """
 CLASSES = """
 task = "classification"
@@ -82,7 +82,7 @@ soft_weight = 0.3
 [data]
 train = "labelled.tsv"
 [training]
-max_steps = 3
+updates = 3
 """
 
 
@@ -94,13 +94,13 @@ class Stopped(Exception):
 
 
 class StopAt(Callback):
-    """Raises `Stopped` after this step."""
+    """Raises `Stopped` after this update."""
 
-    def __init__(self, step: int):
-        self.step = step
+    def __init__(self, update: int):
+        self.update = update
 
-    def on_step(self, step):
-        if step.number == self.step:
+    def on_update(self, update):
+        if update.number == self.update:
             raise Stopped
 
 
@@ -373,10 +373,10 @@ def test_layers_that_the_folder_does_not_have_raise_an_error(here, layers, messa
 def test_a_student_of_vectors_learns_and_a_resumed_run_is_the_same(here):
     folder(here / "teacher", "bert", "Model")
     (here / "r.toml").write_text(VECTORS.format(options=""))
-    regard.train("r.toml", out="whole", show="none")
+    regard.train("r.toml", out="whole", progress=False)
     with pytest.raises(Stopped):
-        regard.train("r.toml", out="part", show="none", callbacks=[StopAt(3)])
-    regard.resume("part", show="none")
+        regard.train("r.toml", out="part", progress=False, callbacks=[StopAt(3)])
+    regard.resume("part", progress=False)
     weights = [load_file(run / "model" / "model.safetensors") for run in map(Path, RUNS)]
     assert [*weights[0]] == [*weights[1]]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

@@ -41,7 +41,7 @@ def files(tmp_path, monkeypatch) -> None:
 def train(model: dict, **options):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        asked = dict(task="classification", train="rows.tsv", show="none", max_steps=3)
+        asked = dict(task="classification", train="rows.tsv", progress=False, updates=3)
         asked |= dict(tokenizer={"kind": "words", "vocab_size": 40}, learning_rate=1e-2)
         run = regard.train(model=model, **{**asked, **options})
     return run, [str(one.message) for one in told]
@@ -112,8 +112,8 @@ def test_vectors_stand_beside_the_features_of_a_frozen_encoder():
 
 def test_a_killed_run_goes_on_to_the_same_weights_where_the_files_are_now():
     model = {"name": "bilstm", **MODELS_OF_WORDS["bilstm characters"]}
-    options = dict(word_vectors="vectors.txt", max_steps=12)
-    options["training"] = {"checkpoints": {"save_steps": 2}}
+    options = dict(word_vectors="vectors.txt", updates=12)
+    options["training"] = {"checkpoints": {"every": 2}}
     for frozen in (True, False):
         whole, _ = train(model, freeze_word_vectors=frozen, out=f"whole{frozen}", **options)
         folder = Path(f"killed{frozen}")
@@ -124,13 +124,13 @@ def test_a_killed_run_goes_on_to_the_same_weights_where_the_files_are_now():
         Path("vectors.txt").rename("moved/vectors.txt")
         Path("rows.tsv").rename("moved/rows.tsv")
         with pytest.raises(DataError, match=r"rows\.tsv, .*vectors\.txt"):
-            regard.resume(folder, show="none")
+            regard.resume(folder, progress=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = regard.resume(folder, data_root="moved", show="none")
+            result = regard.resume(folder, data_root="moved", progress=False).result
         for name in ("vectors.txt", "rows.tsv"):
             Path(f"moved/{name}").rename(name)
-        assert result.step == 12
+        assert result.update == 12
         ours = regard.load(folder).module.state_dict()
         for key, value in regard.load(whole).module.state_dict().items():
             assert torch.equal(ours[key], value), key
@@ -142,7 +142,7 @@ def test_a_resumed_run_refuses_another_file():
     Path("vectors.txt").write_text("good 1 1 1 1\n")
     (run.folder / "report.html").unlink()
     with pytest.raises(ConfigError, match=r"vectors\.txt"):
-        regard.resume(run, show="none")
+        regard.resume(run, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_tagger_over_features_trains_and_knows_its_share_of_the_machine(name):
     run, _ = train(
         {"path": str(start.folder / "model"), "features": features},
         out="over",
-        training={"logging_steps": 1},
+        training={"log_every": 1},
         **options,
     )
     assert [event["mfu"] for event in run.events if "mfu" in event]

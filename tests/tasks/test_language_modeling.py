@@ -18,6 +18,7 @@ import tokenizers
 import torch
 from torch.nn import functional as F
 
+from regard import recipe as recipes
 from regard.checkpoints.formats import to_published
 from regard.data import Sequences, build_corpus, read, read_documents
 from regard.decoding import generate
@@ -350,11 +351,11 @@ layers = 1
 max_length = 8
 dropout = 0.1
 [training]
-max_steps = 20
+updates = 20
 [training.checkpoints]
-save_steps = 5
+every = 5
 [training.validation]
-eval_steps = 10
+every = 10
 """
 
 
@@ -370,11 +371,11 @@ def workdir(tmp_path, monkeypatch) -> Path:
 def run(out: str, *overrides: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return runs.train("small.toml", overrides, out=out, show="none")
+        return runs.train_recipe(recipes.read("small.toml", overrides), out=out, progress=False)
 
 
 def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypatch):
-    whole, result = run("whole")
+    whole = run("whole")
     losses, calls = TextGenerator.losses, []
 
     def breaking(task, batch, carry):
@@ -389,28 +390,30 @@ def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypat
     assert 0 < len(list(Path("parts/checkpoints").iterdir()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        again = runs.resume("parts", show="none")
-    assert again.scores == result.scores
+        again = runs.resume("parts", progress=False).result
+    assert again.scores == whole.scores
     one, other = (runs.load(name).module.state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
-    folder, result = run("run", "data.sequence_length=6")
-    task = runs.load(folder)
+    trained = run("run", "data.sequence_length=6")
+    task = trained.model
     assert task.settings() == {"format": "text", "unit": "token", "window": 6, "stride": None}
     found = task.evaluate(read("valid.txt", format="text"))
     assert "window:6|stride:6" in found.signature
     # validation begins without the line break that stands before a text
-    assert found.nats / found.count == pytest.approx(result.scores["loss"], rel=0.05)
-    config = json.loads((folder / "model" / "config.json").read_text())
+    assert found.nats / found.count == pytest.approx(trained.scores["loss"], rel=0.05)
+    config = json.loads((trained.folder / "model" / "config.json").read_text())
     assert config["model_type"] == "gpt2" and config["n_positions"] == 8
 
 
 def test_blocks_shorter_than_the_context_give_a_warning(workdir):
     with pytest.warns(UserWarning, match="context is 8 tokens, but blocks have 6"):
-        runs.train(
-            "small.toml", ["data.sequence_length=6", "training.max_steps=1"], out="run", show="none"
+        runs.train_recipe(
+            recipes.read("small.toml", ["data.sequence_length=6", "training.updates=1"]),
+            out="run",
+            progress=False,
         )
 
 
@@ -432,7 +435,7 @@ def test_options_beyond_the_context_raise_an_error_before_the_run_exists(workdir
 def test_a_vocabulary_without_padding_token_is_trained_and_evaluated(shared, workdir):
     """Published GPT-2: its files have no piece for padding, one for both ends of a text."""
     folder = shared("vocab/gpt2")
-    small = ("model.d_model=4", "training.max_steps=1")
+    small = ("model.d_model=4", "training.updates=1")
     run("run", f'tokenizer.path="{folder}"', *small, 'data.format="lines"')
     task = runs.load("run")
     assert task.module.config.pad is None and task.module.config.eos == 50256
@@ -502,11 +505,11 @@ def test_training_with_a_tokenizer_that_loses_text_gives_a_warning(tmp_path):
             layers = 1
             max_length = 12
             [training]
-            max_steps = 1
+            updates = 1
         """)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            runs.train(tmp_path / "recipe.toml", out=tmp_path / kind, show="none")
+            runs.train(tmp_path / "recipe.toml", out=tmp_path / kind, progress=False)
         assert any("does not keep the text" in str(one.message) for one in seen) == lines
 
 
@@ -514,7 +517,7 @@ def test_training_with_a_tokenizer_that_loses_text_gives_a_warning(tmp_path):
 
 
 def mapped_recipe(tmp_path, model, **data):
-    """A recipe for few steps on a text of some hundred lines."""
+    """A recipe for few updates on a text of some hundred lines."""
     draw = random.Random(3)
     words = TEXT.split()
     for name, count in (("train.txt", 300), ("valid.txt", 20)):
@@ -535,13 +538,13 @@ def mapped_recipe(tmp_path, model, **data):
         },
         "tokenizer": {"path": str(tmp_path / "tokenizer")},
         "model": {"name": model, **options},
-        "training": {"max_steps": 6, "validation": {"eval_steps": 3}},
+        "training": {"updates": 6, "validation": {"every": 3}},
     }
 
 
 def trained(recipe, out):
     """The weights, the scores and the position in the data at the end of a training."""
-    run = runs.train(out=out, show="none", **recipe)
+    run = runs.train(out=out, progress=False, **recipe)
     (facts,) = (json.loads(f.read_text()) for f in out.glob("checkpoints/step-000006*/facts.json"))
     return (out / "model/model.safetensors").read_bytes(), run.result.scores, facts["position"]
 
@@ -570,11 +573,11 @@ def test_training_from_a_corpus_is_the_same_in_every_bit(tmp_path):
     tokenizer = Tokenizer.load(tmp_path / "tokenizer")
     documents = read_documents(tmp_path / "train.txt", "rows")
     folder = tmp_path / "corpus"
-    build_corpus(documents, tokenizer, folder, end=(tokenizer.eos_id,), show="none")
+    build_corpus(documents, tokenizer, folder, end=(tokenizer.eos_id,), progress=False)
     recipe["data"]["train"] = str(folder)
     recipe["tokenizer"]["path"] = str(folder)
     assert trained(recipe, tmp_path / "mapped") == wanted
-    resumed = runs.resume(tmp_path / "mapped", show="none")
+    resumed = runs.resume(tmp_path / "mapped", progress=False).result
     assert resumed.scores == wanted[1]
 
     train("byte-bpe", [TEXT.upper()], 290).save(tmp_path / "tokenizer")

@@ -24,6 +24,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.build_model import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.recipe import read
 from regard.tasks import batching
 from regard.tasks.masked_language_modeling import MaskedData, MaskedLanguageModel
 from regard.training.callbacks import Callback
@@ -48,7 +49,7 @@ heads = 2
 layers = 2
 max_length = 40
 [training]
-max_steps = 3
+updates = 3
 """
 
 
@@ -115,7 +116,8 @@ def test_losses_and_gradients_are_those_of_transformers(here, monkeypatch, train
 
 
 def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
-    folder, result = regard.train("bert.toml", show="none")
+    trained = regard.train("bert.toml", progress=False)
+    folder, result = trained.folder, trained.result
     names = {"loss", "accuracy", "masked_lm", "next_sentence", "next_sentence_accuracy"}
     assert result.scores.keys() == names
     both = result.scores["masked_lm"] + result.scores["next_sentence"]
@@ -133,8 +135,8 @@ def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
         model=str(Path(folder) / "model"),
         train="classes.tsv",
         valid="classes.tsv",
-        max_steps=2,
-        show="none",
+        updates=2,
+        progress=False,
     )
     assert run.model.predict("the cat") in ("yes", "no")
 
@@ -174,22 +176,20 @@ def test_a_model_without_a_head_for_this_is_an_error(here):
 
 
 class Stop(Callback):
-    """Stops a training after three steps."""
+    """Stops a training after three updates."""
 
-    def on_step(self, step) -> None:
-        if step.number == 3:
+    def on_update(self, update) -> None:
+        if update.number == 3:
             raise KeyboardInterrupt
 
 
 def test_training_is_resumed_to_the_last_bit(here):
     path = here / "bert.toml"
-    path.write_text(
-        RECIPE.replace("max_steps = 3", "max_steps = 6\n[training.checkpoints]\nsave_steps = 1")
-    )
-    whole, _ = regard.train(path, out="whole", show="none")
+    path.write_text(RECIPE.replace("updates = 3", "updates = 6\n[training.checkpoints]\nevery = 1"))
+    whole = regard.train(path, out="whole", progress=False).folder
     with pytest.raises(KeyboardInterrupt):
-        regard.train(path, out="parts", show="none", callbacks=[Stop()])
-    regard.resume("parts", show="none")
+        regard.train(path, out="parts", progress=False, callbacks=[Stop()])
+    regard.resume("parts", progress=False)
     ours, again = (regard.load(folder).module.state_dict() for folder in (whole, "parts"))
     assert all(torch.equal(ours[name], again[name]) for name in ours)
 
@@ -199,9 +199,9 @@ def test_training_learns_what_surrounds_a_mask(here):
     documents = [f"{draw.choice('abcdefgh')} " * 40 for _ in range(60)]
     (here / "text.txt").write_text("\n\n".join(documents))
     path = here / "bert.toml"
-    optimizer = 'max_steps = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
-    path.write_text(RECIPE.replace("max_steps = 3", optimizer).replace("sentence_pairs = true", ""))
-    _, result = regard.train(path, show="none")
+    optimizer = 'updates = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
+    path.write_text(RECIPE.replace("updates = 3", optimizer).replace("sentence_pairs = true", ""))
+    result = regard.train(path, progress=False).result
     assert result.scores["accuracy"] > 0.4  # guessing finds 1 of 8
 
 
@@ -225,7 +225,7 @@ def test_a_corpus_in_a_folder_gives_the_same_texts(here):
 
 
 def test_an_encoder_goes_on_from_its_folder_with_its_heads(here):
-    folder, _ = regard.train("bert.toml", show="none")
+    folder = regard.train("bert.toml", progress=False).folder
     section = RECIPE.index("[tokenizer]"), RECIPE.index("[training]")
     changed = RECIPE[: section[0]] + f'[model]\npath = "{folder}/model"\n' + RECIPE[section[1] :]
     (here / "more.toml").write_text(changed)
@@ -236,7 +236,7 @@ def test_an_encoder_goes_on_from_its_folder_with_its_heads(here):
 
 
 def test_evaluation_is_over_the_same_masks_and_names_them(here):
-    folder, _ = regard.train("bert.toml", show="none")
+    folder = regard.train("bert.toml", progress=False).folder
     task = regard.load(folder)
     texts = ["The old cat sat on a warm mat.", "The sun was sleeping in the cat."]
     accuracy, perplexity = task.evaluate(texts)
@@ -250,7 +250,7 @@ def test_evaluation_is_over_the_same_masks_and_names_them(here):
 
 def test_test_data_are_scored_as_transformers_scores_their_masks(here):
     (here / "test.txt").write_text("The old cat sat.\n\nA warm mat was in the sun. " * 9)
-    run = regard.train("bert.toml", test=["test.txt"], max_steps=20, show="none")
+    run = regard.train("bert.toml", test=["test.txt"], updates=20, progress=False)
     task, data = run.model, read_documents(["test.txt"])
     published = BertForPreTraining.from_pretrained(run.folder / "model").eval().double()
     rows = task._rows(encode_corpus(data, task.tokenizer), MaskedData(train=(), max_length=32), 0)
@@ -271,7 +271,7 @@ def test_test_data_are_scored_as_transformers_scores_their_masks(here):
 
 @pytest.mark.parametrize("valid", ["0.1", '["text.txt"]'])
 def test_validation_data_are_evaluated_or_refused(here, valid):
-    regard.train("bert.toml", [f"data.valid={valid}"], out="run", show="none")
+    runs.train_recipe(read("bert.toml", [f"data.valid={valid}"]), out="run", progress=False)
     printed = CliRunner().invoke(app, ["evaluate", "run", "--valid"])
     if valid == "0.1":
         assert printed.exit_code == 2 and "a part of its training data" in printed.output

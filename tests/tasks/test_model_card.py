@@ -32,7 +32,7 @@ def run(tmp_path_factory):
         columns=(0, 1),
         epochs=2,
         out=folder / "run",
-        show="none",
+        progress=False,
     )
 
 
@@ -81,9 +81,9 @@ def test_adapters_have_a_card_that_names_their_model(run, tmp_path):
         task="classification",
         model={"path": str(run.folder), "lora": {"rank": 2}},
         train=ROWS,
-        max_steps=1,
+        updates=1,
         out=tmp_path / "adapted",
-        show="none",
+        progress=False,
     )
     card = ModelCard.load(adapted.folder / "adapter" / "README.md")
     assert card.data.library_name == "peft" and card.data.base_model == "run"

@@ -239,7 +239,7 @@ def test_a_multilingual_model_is_trained_further_and_opens_without_a_warning(kin
     pairs = list(zip(ENGLISH, GERMAN, strict=True)) * 3
     run = regard.train(
         task="translation", model=str(tmp_path), train=pairs, valid=0.25, epochs=1,
-        source_language=source, target_language=target, show="none",
+        source_language=source, target_language=target, progress=False,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("error")

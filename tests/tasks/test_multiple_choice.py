@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from regard.data.datasets.multiple_choice import ChoiceQuestion, read_choices
 from regard.errors import DataError, RegardError
 from regard.experiments import runs
+from regard.recipe import read
 
 QUESTIONS = [
     ChoiceQuestion("A dog runs after a red ball.", "What runs?", ("a dog", "the old cat"), 0),
@@ -55,7 +56,8 @@ def train(*overrides: str, out: str = "run", quiet: bool = True):
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")
-        made, result = runs.train("small.toml", overrides, out=out, show="none")
+        trained = runs.train_recipe(read("small.toml", overrides), out=out, progress=False)
+        made, result = trained.folder, trained.result
     return runs.load(made), result
 
 
@@ -139,7 +141,7 @@ def test_the_choices_of_a_question_are_in_one_batch_and_are_learned(workdir):
             for row, i in zip(scores, batch.numbers.tolist(), strict=True)
         )
         assert count == 2 and total.item() == pytest.approx(kept.item(), rel=1e-5)
-    task, result = train("training.epochs=60", "training.validation.eval_steps=20")
+    task, result = train("training.epochs=60", "training.validation.every=20")
     assert result.best == 1.0
     assert task.predict(QUESTIONS) == [one.choices[one.answer] for one in QUESTIONS]
 

@@ -173,7 +173,7 @@ def called(draw: random.Random, folders: dict[str, Path], task: Any, columns: Co
         whole = frame(DATA[task.name])
         parts = (data, 0.34) if verb == "train" else (whole, data)
         train, valid = parts
-        regard.train(task=task.name, train=train, valid=valid, epochs=1, show="none", **given)
+        regard.train(task=task.name, train=train, valid=valid, epochs=1, progress=False, **given)
     elif verb == "evaluate":
         task.evaluate(data)
     else:
@@ -208,7 +208,7 @@ def test_labels_that_are_scalars_of_torch_and_numpy_are_those_of_python(
     monkeypatch.chdir(tmp_path)
     labels = [1, 0, 1, 1, 0, 0]
     plain = list(map(float, labels)) if kind is np.float32 else labels
-    options = dict(task=name, model=str(folders[name]), valid=0.34, epochs=1, show="none")
+    options = dict(task=name, model=str(folders[name]), valid=0.34, epochs=1, progress=False)
     found = []
     for given in (plain, [kind(label) for label in labels]):
         with warnings.catch_warnings():

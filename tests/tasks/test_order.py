@@ -16,10 +16,11 @@ from regard.data.encoder_inputs import BATCHES_PER_POOL
 from regard.experiments import runs
 from regard.models.bert import Bert
 from regard.models.features import Features
+from regard.recipe import read
 
 SIZES = np.random.default_rng(3).integers(1, 20, 32)
 ROWS = 4  # of a batch
-OVERRIDES = (f"data.batch_size={ROWS}", "training.checkpoints.save_steps=1")
+OVERRIDES = (f"data.batch_size={ROWS}", "training.checkpoints.every=1")
 RECIPE = """
 task = "{task}"
 [model]
@@ -29,7 +30,7 @@ train = "train.{kind}"
 [training]
 epochs = 2
 [training.checkpoints]
-save_total_limit = 99
+keep = 99
 """
 
 
@@ -107,15 +108,15 @@ def test_a_resumed_run_keeps_the_order_of_its_start(workdir, monkeypatch):
     write_recipe("classification")
     with monkeypatch.context() as patch:
         patch.setattr(Bert, "unpadded", False)
-        runs.train("small.toml", OVERRIDES, out="whole", show="none")
+        runs.train_recipe(read("small.toml", OVERRIDES), out="whole", progress=False)
     weights = Path("whole/model/model.safetensors").read_bytes()
     for kept in (4, 10):  # checkpoints: the sampler is then in the first epoch, or in the second
         shutil.copytree("whole", "part")
         Path("part/result.json").unlink()
         for step in sorted(Path("part/checkpoints").glob("step-*"))[kept:]:
             shutil.rmtree(step)
-        runs.resume("part", show="none")
+        runs.resume("part", progress=False)
         assert Path("part/model/model.safetensors").read_bytes() == weights
         shutil.rmtree("part")
-    runs.train("small.toml", OVERRIDES, out="anew", show="none")
+    runs.train_recipe(read("small.toml", OVERRIDES), out="anew", progress=False)
     assert Path("anew/model/model.safetensors").read_bytes() != weights

@@ -77,7 +77,9 @@ def trained(tmp_path_factory):
     """A run that knows its trees by heart."""
     tmp_path = tmp_path_factory.mktemp("parsing")
     (tmp_path / "trees.mrg").write_text(TREES)
-    return regard.train(recipe(tmp_path, tmp_path / "trees.mrg"), show="none", out=tmp_path / "run")
+    return regard.train(
+        recipe(tmp_path, tmp_path / "trees.mrg"), progress=False, out=tmp_path / "run"
+    )
 
 
 def tiny(labels=("NP", "S", "S VP"), tags=("D", "N"), **options) -> Parser:
@@ -124,9 +126,9 @@ def test_saved_and_loaded_trees_and_scores_are_equal(trained, tmp_path):
 
 
 def test_a_model_that_reads_tags_gives_the_words_of_the_trees(tmp_path, files):
-    folder, result = regard.train(
-        recipe(tmp_path, files, data='inputs = "tags"'), show="none", out=tmp_path / "run"
-    )
+    folder = regard.train(
+        recipe(tmp_path, files, data='inputs = "tags"'), progress=False, out=tmp_path / "run"
+    ).folder
     task = regard.load(folder)
     assert "tags" not in task.module.heads and task.inputs == "tags"
     tree = str(next(iter(read_treebank(files))))
@@ -194,13 +196,13 @@ def test_a_training_sentence_that_is_too_long_is_left_out_with_a_note(tmp_path, 
     with pytest.warns(UserWarning, match="longer than 7 tokens, tree left out: 1"):
         regard.train(
             recipe(tmp_path, files, data="max_length = 7", epochs=1),
-            show="none",
+            progress=False,
             out=tmp_path / "run",
         )
     with pytest.raises(DataError, match="every sentence is longer than 5 tokens"):
         files.write_text("(S (A a) (A b) (A c) (A d))")
         regard.train(
-            recipe(tmp_path, files, data="max_length = 5"), show="none", out=tmp_path / "other"
+            recipe(tmp_path, files, data="max_length = 5"), progress=False, out=tmp_path / "other"
         )
 
 
@@ -305,7 +307,7 @@ def test_training_takes_trees_that_python_holds_and_a_share_for_validation():
         model={"name": "bert", "d_model": 16, "d_ff": 16, "heads": 2, "layers": 1},
         tokenizer={"kind": "words", "vocab_size": 40},
         training={"epochs": 1},
-        show="none",
+        progress=False,
     )
     assert 0 <= run.result.scores["f1"] <= 1
 

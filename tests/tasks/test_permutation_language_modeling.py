@@ -257,13 +257,13 @@ RECIPE = dict(
         name="xlnet", d_model=16, d_ff=24, heads=2, layers=1, dropout=0.1, memory_length=12,
         reuse_len=6, memory_in_training=True,
     ),
-    data=dict(batch_size=4, sequence_length=12, valid=0.2), show="none",
+    data=dict(batch_size=4, sequence_length=12, valid=0.2), progress=False,
 )  # fmt: skip
 
 
-def trained(folder, steps: int, **more):
+def trained(folder, updates: int, **more):
     lines = [SENTENCES[i % 3] for i in range(90)]
-    return regard.train(train=lines, out=folder, max_steps=steps, **(RECIPE | more))
+    return regard.train(train=lines, out=folder, updates=updates, **(RECIPE | more))
 
 
 def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
@@ -275,7 +275,7 @@ def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
     rows = [{"text": text, "label": str(i % 2)} for i, text in enumerate(SENTENCES * 4)]
     classifier = regard.train(
         task="classification", train=rows, model=str(tmp_path / "run"), out=tmp_path / "fine",
-        show="none", max_steps=2,
+        progress=False, updates=2,
     )  # fmt: skip
     assert classifier.predict(["the cat"])[0] in ("0", "1")
 

@@ -149,7 +149,7 @@ def started(folder, file, *changes):
     recipe = file.with_name("recipe.toml")
     recipe.write_text(
         f'task = "question-answering"\n[model]\npath = "{folder}"\n[data]\ntrain = "{file}"\n'
-        f"max_length = {LIMIT}\noverlap = {OVERLAP}\n[training]\nmax_steps = 1\n"
+        f"max_length = {LIMIT}\noverlap = {OVERLAP}\n[training]\nupdates = 1\n"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -395,11 +395,11 @@ path = "{model}"
 dropout = 0.0
 attention_dropout = 0.0
 [training]
-max_steps = 150
+updates = 150
 [training.optimizer]
 learning_rate = 0.02
 [training.validation]
-eval_steps = 150
+every = 150
 """
 
 
@@ -413,7 +413,8 @@ def test_a_trained_model_is_saved_and_gives_the_scores_of_transformers(tmp_path)
     ]
     written(tmp_path, asked)
     (tmp_path / "recipe.toml").write_text(RECIPE.format(model=start))
-    run, result = train(tmp_path / "recipe.toml", out=tmp_path / "run", show="none")
+    trained = train(tmp_path / "recipe.toml", out=tmp_path / "run", progress=False)
+    run, result = trained.folder, trained.result
     assert result.scores == {"f1": 100.0, "exact": 100.0}
     assert (run / "report.html").exists()
     task = regard.load(run)

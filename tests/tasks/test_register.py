@@ -78,7 +78,7 @@ def tables():
 def train(**options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return regard.train(show="none", kind="words", **options)
+        return regard.train(progress=False, kind="words", **options)
 
 
 def test_a_registered_model_is_trained_saved_and_opened(tables, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from tiny_folders import ENCODERS, FAMILIES, folder, their_scores
 
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
+from regard.recipe import read
 
 ROWS = [
     ("a good film", "i liked it", "4.5"), ("the ball is red", "where is it ?", "0"),
@@ -51,7 +52,8 @@ def write(rows: list[tuple[str, ...]], name: str = "train.tsv") -> None:
 def train(*overrides: str, out: str = "run"):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        folder, result = runs.train("small.toml", overrides, out=out, show="none")
+        trained = runs.train_recipe(read("small.toml", overrides), out=out, progress=False)
+        folder, result = trained.folder, trained.result
     return runs.load(folder), result
 
 

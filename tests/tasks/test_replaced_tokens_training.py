@@ -14,6 +14,7 @@ from regard.data.batches import IGNORE
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.estimate import estimate
+from regard.recipe import read
 from regard.tasks.masked_language_modeling import MaskedLanguageModel
 from regard.tasks.replaced_tokens import ReplacedTokenDetector
 from regard.training.callbacks import Callback
@@ -40,7 +41,7 @@ max_length = 40
 [objective]
 generator_size = 0.5
 [training]
-max_steps = 4
+updates = 4
 """
 DROPOUT = ("[model]\n", "[model]\ndropout = 0.0\nattention_dropout = 0.0\n")
 
@@ -175,7 +176,7 @@ def test_scores_of_validation_are_those_of_the_definition(here):
 
 
 def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
-    folder, _ = regard.train("electra.toml", show="none")
+    folder = regard.train("electra.toml", progress=False).folder
     task, generator = (regard.load(Path(folder) / name) for name in ("model", "generator"))
     assert isinstance(task, ReplacedTokenDetector) and isinstance(generator, MaskedLanguageModel)
     assert "[MASK]" not in generator.fill("the old [MASK] sat.").text
@@ -188,39 +189,38 @@ def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
     (here / "classes.tsv").write_text("the cat\tyes\nthe sun\tno\n" * 8)
     run = regard.train(
         task="classification", model=str(Path(folder) / "model"), train="classes.tsv",
-        valid="classes.tsv", max_steps=2, show="none",
+        valid="classes.tsv", updates=2, progress=False,
     )  # fmt: skip
     assert run.model.predict("the cat") in ("yes", "no")
     again = regard.train(
         task="replaced-tokens", model=str(Path(folder) / "model"), train=["text.txt"],
-        valid=0.1, max_steps=1, max_length=16, show="none", out="again",
+        valid=0.1, updates=1, max_length=16, progress=False, out="again",
     )  # fmt: skip
     assert again.scores
     with pytest.raises(ConfigError, match=r"model.lora.*would freeze the generator"):
         regard.train(
             task="replaced-tokens", model=dict(path=str(Path(folder) / "model"), lora=dict(rank=2)),
-            train=["text.txt"], valid=0.1, max_steps=1, show="none",
+            train=["text.txt"], valid=0.1, updates=1, progress=False,
         )  # fmt: skip
 
 
 class Stop(Callback):
-    """Stops a training after three steps."""
+    """Stops a training after three updates."""
 
-    def on_step(self, step) -> None:
-        if step.number == 3:
+    def on_update(self, update) -> None:
+        if update.number == 3:
             raise KeyboardInterrupt
 
 
 def test_a_resumed_run_equals_one_that_never_stopped(here):
-    changes = [
-        "training.max_steps=6",
-        "training.validation.eval_steps=2",
-        "training.checkpoints.save_steps=1",
-    ]
-    whole, result = regard.train("electra.toml", changes, out="whole", show="none")
+    changes = ["training.updates=6", "training.validation.every=2", "training.checkpoints.every=1"]
+    trained = runs.train_recipe(read("electra.toml", changes), out="whole", progress=False)
+    whole, result = trained.folder, trained.result
     with pytest.raises(KeyboardInterrupt):
-        regard.train("electra.toml", changes, out="cut", show="none", callbacks=[Stop()])
-    resumed = regard.resume("cut", show="none")
+        runs.train_recipe(
+            read("electra.toml", changes), out="cut", progress=False, callbacks=[Stop()]
+        )
+    resumed = regard.resume("cut", progress=False).result
     assert resumed.scores == result.scores
     for name in ("model", "generator"):
         ours, theirs = (regard.load(Path(run) / name).module.state_dict() for run in (whole, "cut"))
@@ -231,26 +231,27 @@ def test_training_learns_which_tokens_do_not_belong(here):
     draw = random.Random(2)
     documents = [f"{draw.choice('abcdefgh')} " * 40 for _ in range(60)]
     (here / "text.txt").write_text("\n\n".join(documents))
-    optimizer = 'max_steps = 300\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.004'
-    changed = RECIPE.replace("max_steps = 4", optimizer).replace("batch_size = 4", "batch_size = 8")
+    optimizer = 'updates = 300\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.004'
+    changed = RECIPE.replace("updates = 4", optimizer).replace("batch_size = 4", "batch_size = 8")
     changed = changed.replace("generator_size = 0.5", "generator_size = 0.25")
     (here / "electra.toml").write_text(changed.replace(*DROPOUT))
-    _, result = regard.train("electra.toml", show="none")
+    result = regard.train("electra.toml", progress=False).result
     # Who knows nothing calls no token replaced, and has the entropy of their share, about 0.35.
     scores = result.scores
     assert scores["recall"] > 0.2 and scores["precision"] > 0.7 and scores["discriminator"] < 0.25
 
 
 def test_resuming_a_finished_run_writes_its_missing_files_again(here):
-    folder, result = regard.train("electra.toml", show="none")
+    trained = regard.train("electra.toml", progress=False)
+    folder, result = trained.folder, trained.result
     generator = Path(folder) / "generator" / "model.safetensors"
     before = generator.read_bytes()
     (Path(folder) / "report.html").unlink()
     generator.unlink()
-    assert regard.resume(folder, show="none").scores == result.scores
+    assert regard.resume(folder, progress=False).result.scores == result.scores
     assert generator.read_bytes() == before and (Path(folder) / "report.html").exists()
     (Path(folder) / "report.html").unlink()
-    regard.resume(folder, show="none")
+    regard.resume(folder, progress=False)
     assert (Path(folder) / "report.html").exists()
 
 

@@ -140,7 +140,7 @@ batch_size = 4
 [model]
 {folder}
 [training]
-max_steps = 2
+updates = 2
 {more}
 """.replace(f'["{data}"]', f'"{data}"')
     )
@@ -191,7 +191,8 @@ def test_a_new_head_is_trained_kept_in_its_folder_and_opened_by_transformers(fol
     new = 'name = "xlnet"\nd_model = 16\nd_ff = 24\nheads = 2\nlayers = 1\nanswer_starts = 3'
     tokenizer = f'[tokenizer]\npath = "{folder / "tokenizer.json"}"\n[answers]\nsearch = true'
     file = recipe(new, data, tmp_path / "r.toml", tokenizer)
-    run, result = regard.train(file, show="none", out=tmp_path / "run")
+    trained = regard.train(file, progress=False, out=tmp_path / "run")
+    run, result = trained.folder, trained.result
     task = regard.load(run)
     assert task.name == "question-answering" and task.head == "span_search"
     assert 0 <= result.scores["f1"] <= 100 and 0 <= task.threshold <= 1

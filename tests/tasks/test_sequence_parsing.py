@@ -65,13 +65,13 @@ label_smoothing = 0.0
 [training]
 epochs = 200
 [training.validation]
-eval_steps = 100
+every = 100
 [training.optimizer]
 learning_rate = 1e-2
 [decoding]
 beams = 3
 """)
-    return regard.train(tmp_path / "recipe.toml", show="none", out=tmp_path / "run")
+    return regard.train(tmp_path / "recipe.toml", progress=False, out=tmp_path / "run")
 
 
 def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):

@@ -37,7 +37,7 @@ head_dim = 8
 layers = 1
 decoder_layers = 1
 [training]
-max_steps = 3
+updates = 3
 """
 
 
@@ -53,7 +53,8 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_run_trains_and_its_folder_finds_spans(here):
-    folder, result = regard.train("spans.toml", show="none")
+    trained = regard.train("spans.toml", progress=False)
+    folder, result = trained.folder, trained.result
     assert result.scores.keys() == {"loss"} and result.scores["loss"] > 0
     task = regard.load(folder)
     assert isinstance(task, SpanCorruption) and isinstance(task.module, T5)
@@ -94,12 +95,12 @@ def test_training_learns_what_a_text_repeats(here):
     (here / "text.txt").write_text("\n\n".join(["a b c d e f g h " * 12] * 6))
     path = here / "spans.toml"
     changes = (
-        "max_steps = 3",
-        'max_steps = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01',
+        "updates = 3",
+        'updates = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01',
     )
     path.write_text(RECIPE.replace(*changes))
     before = planned(path).task.validate()["loss"]
-    _, result = regard.train(path, show="none")
+    result = regard.train(path, progress=False).result
     assert result.scores["loss"] < 0.75 * before
 
 

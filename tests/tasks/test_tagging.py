@@ -262,7 +262,7 @@ oslo I-LOC
 
 
 def started(folder, file, **changes):
-    overrides = {"model.path": folder, "data.train": file, "training.max_steps": 1, **changes}
+    overrides = {"model.path": folder, "data.train": file, "training.updates": 1, **changes}
     recipe = file.with_name("recipe.toml")
     recipe.write_text('task = "tagging"\n')
     quoted = {str: '"{}"'}
@@ -286,11 +286,11 @@ path = "{model}"
 dropout = 0.0
 attention_dropout = 0.0
 [training]
-max_steps = 60
+updates = 60
 [training.optimizer]
 learning_rate = 0.02
 [training.validation]
-eval_steps = 60
+every = 60
 """
 
 
@@ -298,7 +298,8 @@ def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tm
     start = bert(tmp_path / "start", "MaskedLM")
     (tmp_path / "train.txt").write_text(TRAINING * 4)
     (tmp_path / "recipe.toml").write_text(RECIPE.format(model=start))
-    run, result = train(tmp_path / "recipe.toml", out=tmp_path / "run", show="none")
+    trained = train(tmp_path / "recipe.toml", out=tmp_path / "run", progress=False)
+    run, result = trained.folder, trained.result
     assert result.scores == {"f1": 1.0, "precision": 1.0, "recall": 1.0}
     assert (run / "report.html").exists()
     task = regard.load(run)

@@ -36,15 +36,15 @@ dropout = 0.1
 max_length = 20
 {form}
 [training]
-max_steps = 4
+updates = 4
 threads = 1
-logging_steps = 1
+log_every = 1
 [training.validation]
-eval_steps = 2
+every = 2
 [training.checkpoints]
-save_steps = 1
-save_seconds = 0
-save_total_limit = 9
+every = 1
+seconds = 0
+keep = 9
 {objective}
 """
 FORMS = {
@@ -77,21 +77,21 @@ def recipe(folder, name, objective=""):
 def run(request, data):
     """The folder of a run with this form."""
     out = data / request.param
-    runs.train(recipe(data, request.param), out=out, show="none")
+    runs.train(recipe(data, request.param), out=out, progress=False)
     return out
 
 
 def test_a_resumed_training_is_exact_to_the_last_bit(run, tmp_path):
-    """Resumed after the second step; the moving average of the reward goes on, too."""
+    """Resumed after the second update; the moving average of the reward goes on, too."""
     again = tmp_path / "again"
     shutil.copytree(run, again)
     for name in ("model", "checkpoints/step-000003", "checkpoints/step-000004"):
         shutil.rmtree(again / name)
     (again / "result.json").unlink()
-    runs.resume(again, show="none")
+    runs.resume(again, progress=False)
     for path in ("model/model.safetensors", "checkpoints/step-000004/memory.safetensors"):
         assert (again / path).read_bytes() == (run / path).read_bytes()
-    names = ("step", "train/loss", "train/reinforce", "valid/loss")
+    names = ("update", "train/loss", "train/reinforce", "valid/loss")
     kept = [
         [{name: event[name] for name in names if name in event} for event in read_events(folder)]
         for folder in (run, again)
@@ -147,7 +147,7 @@ def test_the_attention_of_a_translation_is_recorded_with_its_words(run):
 def test_a_hard_choice_of_a_search_is_that_of_the_full_pass(data):
     """Random numbers depend on the source and the step, not on how the steps were made."""
     out = data / "hard-again"
-    runs.train(recipe(data, "hard-drawn"), out=out, show="none")
+    runs.train(recipe(data, "hard-drawn"), out=out, progress=False)
     task = regard.load(out)
     model = task.module
     source, target = Sequences.of([[5, 6, 7, 2], [8, 2]], 0), torch.tensor([[1, 5, 6], [1, 7, 9]])
@@ -162,11 +162,11 @@ def test_a_hard_choice_of_a_search_is_that_of_the_full_pass(data):
 def test_options_of_reinforce_reach_the_training_and_need_hard_attention(data):
     out = data / "weighted"
     objective = "[objective]\nreinforce_weight = 0.0\nchoice_entropy_weight = 0.0"
-    runs.train(recipe(data, "hard", objective), out=out, show="none")
+    runs.train(recipe(data, "hard", objective), out=out, progress=False)
     logged = [event["train/reinforce"] for event in read_events(out) if "train/reinforce" in event]
     assert logged and not any(logged)
     with pytest.raises(ConfigError, match="`reinforce_weight`.*draws choices"):
-        runs.train(recipe(data, "local-p", objective), out=data / "no", show="none")
+        runs.train(recipe(data, "local-p", objective), out=data / "no", progress=False)
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,4 @@ def test_options_of_reinforce_reach_the_training_and_need_hard_attention(data):
 )
 def test_a_recipe_with_an_impossible_form_is_an_error_that_names_it(data, form, message):
     with pytest.raises(ConfigError, match=message):
-        runs.train(recipe(data, form), out=data / "bad", show="none")
+        runs.train(recipe(data, form), out=data / "bad", progress=False)

@@ -104,7 +104,7 @@ def test_a_folder_opens_in_one_command_translates_and_is_trained_further(tmp_pat
     pairs = list(zip(ENGLISH, GERMAN, strict=True)) * 3
     regard.train(
         task="translation", model=str(tmp_path / "m2m"), train=pairs, valid=0.25, epochs=1,
-        source_language="en", target_language="de", show="none", out=tmp_path / "run",
+        source_language="en", target_language="de", progress=False, out=tmp_path / "run",
     )  # fmt: skip
     assert (tmp_path / "run" / "model" / "sentencepiece.bpe.model").exists()
     regard.load(tmp_path / "run").translate(["the cat"])

@@ -94,7 +94,7 @@ def test_a_folder_is_trained_further_with_the_pieces_of_each_side(folder, tmp_pa
     pairs = [(f">>deu<< {a}", b) for a, b in zip(ENGLISH, GERMAN, strict=True)] * 3
     run = regard.train(
         task="translation", model=str(folder), train=pairs, valid=0.25, epochs=1,
-        show="none", out=tmp_path / "run",
+        progress=False, out=tmp_path / "run",
     )  # fmt: skip
     task = regard.load(tmp_path / "run")
     assert (tmp_path / "run" / "model" / "source.spm").exists()
@@ -160,7 +160,7 @@ def test_a_folder_with_two_vocabularies_is_trained_further(tmp_path):
     pairs = [(f">>deu<< {a}", b) for a, b in zip(ENGLISH, GERMAN, strict=True)] * 3
     regard.train(
         task="translation", model=str(tmp_path / "opus"), train=pairs, valid=0.25, epochs=20,
-        show="none", out=tmp_path / "run",
+        progress=False, out=tmp_path / "run",
     )  # fmt: skip
     saved = tmp_path / "run" / "model"
     tokenizer = transformers.MarianTokenizer.from_pretrained(

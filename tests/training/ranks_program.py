@@ -31,8 +31,8 @@ from regard.training.distributed.torchrun import connected
 from regard.training.optimizers import trained
 from regard.training.task import Trainable
 
-KILLED = 40  # the batch in which a process dies: after 22 steps, of which 20 are saved
-STOP = 17  # the step after which runs are stopped by a signal
+KILLED = 40  # the batch in which a process dies: after 22 updates, of which 20 are saved
+STOP = 17  # the update after which runs are stopped by a signal
 
 
 class Exact(Toy):
@@ -70,22 +70,20 @@ class Dying(Exact):
 class Stop(Callback):
     """Sends this process a signal, as torchrun does when it is interrupted."""
 
-    def on_step(self, step):
-        if step.number == STOP:
+    def on_update(self, update):
+        if update.number == STOP:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def chosen(**changed):
     """Weight decay and clipping that has an effect."""
-    return options(
-        optimizer=OptimizerOptions("adamw", 0.02, weight_decay=0.1, max_grad_norm=0.3), **changed
-    )
+    return options(optimizer=OptimizerOptions("adamw", 0.02, weight_decay=0.1, clip=0.3), **changed)
 
 
 def stopped(folder: Path) -> None:
     """Train until a signal comes."""
     try:
-        train(Exact(), chosen(), folder, show="none", callbacks=[Stop()])
+        train(Exact(), chosen(), folder, progress=False, callbacks=[Stop()])
     except Interrupted as error:
         assert error.code == 128 + signal.SIGTERM
         return
@@ -110,8 +108,8 @@ dropout = 0
 attention_dropout = 0
 head_dropout = 0
 [training]
-max_steps = 12
-logging_steps = 1
+updates = 12
+log_every = 1
 [training.optimizer]
 learning_rate = 1e-3
 """
@@ -139,8 +137,8 @@ compression_rate = 2
 dropout = 0
 attention_dropout = 0
 [training]
-max_steps = 8
-logging_steps = 1
+updates = 8
+log_every = 1
 """
 
 
@@ -235,7 +233,7 @@ def dying(folder: Path) -> None:
     """A training of which a process dies."""
     torch.set_num_threads(1)
     with connected():
-        train(Dying(folder / "killed at"), chosen(), folder / "killed", show="none")
+        train(Dying(folder / "killed at"), chosen(), folder / "killed", progress=False)
 
 
 def twice(folder: Path) -> None:
@@ -292,15 +290,15 @@ def main(folder: Path) -> None:
     """One start of the processes serves several trainings, as starting takes longer than they."""
     torch.set_num_threads(1)
     with connected():
-        train(Exact(), chosen(), folder / "several", show="none")
-        train(Exact(), averaged(), folder / "averaged", show="none")
+        train(Exact(), chosen(), folder / "several", progress=False)
+        train(Exact(), averaged(), folder / "averaged", progress=False)
         stopped(folder / "stopped")
-        resume(Exact(), chosen(), folder / "resumed", show="none")
+        resume(Exact(), chosen(), folder / "resumed", progress=False)
         models(folder / "models.txt")
         os.chdir(folder)
-        run = regard.train("recipe.toml", out="recipe", show="none")
-        assert (run.result.step, processes().size) == (12, 2)
-        regard.train("compressive.toml", out="compressive", show="none")
+        run = regard.train("recipe.toml", out="recipe", progress=False)
+        assert (run.result.update, processes().size) == (12, 2)
+        regard.train("compressive.toml", out="compressive", progress=False)
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ class Recorder(Callback):
     def __init__(self):
         self.calls = []
 
-    def on_step(self, step):
-        self.calls.append(("step", step))
+    def on_update(self, update):
+        self.calls.append(("update", update))
 
-    def on_log(self, step, values):
-        self.calls.append(("log", (step, dict(values))))
+    def on_log(self, update, values):
+        self.calls.append(("log", (update, dict(values))))
 
-    def on_validation(self, step, scores):
-        self.calls.append(("validation", (step, dict(scores))))
+    def on_validation(self, update, scores):
+        self.calls.append(("validation", (update, dict(scores))))
 
     def on_checkpoint(self, path):
         assert (path / "manifest.json").is_file()
@@ -42,19 +42,19 @@ class Recorder(Callback):
 
 def test_callbacks_are_told_all_that_happens_in_order(tmp_path):
     seen = Recorder()
-    result = train(Toy(), options(), tmp_path / "run", show="none", callbacks=[seen])
-    assert [one.number for one in seen.of("step")] == list(range(1, 34))
-    assert all(one.gradient_norm > 0 and one.learning_rate > 0 for one in seen.of("step"))
+    result = train(Toy(), options(), tmp_path / "run", progress=False, callbacks=[seen])
+    assert [one.number for one in seen.of("update")] == list(range(1, 34))
+    assert all(one.gradient_norm > 0 and one.learning_rate > 0 for one in seen.of("update"))
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
-    assert [{"step": step, **values} for step, values in seen.of("log")] == lines
-    assert [step for step, _ in seen.of("validation")] == [6, 12, 18, 24, 30, 33, 33]
+    assert [{"update": update, **values} for update, values in seen.of("log")] == lines
+    assert [update for update, _ in seen.of("validation")] == [6, 12, 18, 24, 30, 33, 33]
     assert "step-000005" in seen.of("checkpoint")
     assert seen.of("end") == [result] and seen.calls[-1][0] == "end"
 
 
 def test_a_run_with_callbacks_has_the_weights_of_one_without(tmp_path):
     for name, callbacks in (("with", [Recorder()]), ("without", [])):
-        train(Toy(), options(), tmp_path / name, show="none", callbacks=callbacks)
+        train(Toy(), options(), tmp_path / name, progress=False, callbacks=callbacks)
     ours, other = (tmp_path / f"{name}/model/model.safetensors" for name in ("with", "without"))
     assert ours.read_bytes() == other.read_bytes()
 
@@ -65,11 +65,11 @@ class Failing(Callback):
     def __init__(self, method: str, error: type[Exception]):
         self.method, self.error = method, error
 
-    def on_step(self, step):
-        if self.method == "step" and step.number == 17:
+    def on_update(self, update):
+        if self.method == "update" and update.number == 17:
             raise self.error("of the callback")
 
-    def on_validation(self, step, scores):
+    def on_validation(self, update, scores):
         if self.method == "validation":
             raise self.error("of the callback")
 
@@ -82,18 +82,20 @@ class Failing(Callback):
 def weights(tmp_path_factory) -> bytes:
     """Those of a training that nothing stops."""
     folder = tmp_path_factory.mktemp("whole")
-    train(Toy(), options(), folder / "run", show="none")
+    train(Toy(), options(), folder / "run", progress=False)
     return (folder / "run/model/model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("method", ["step", "validation", "checkpoint"])
+@pytest.mark.parametrize("method", ["update", "validation", "checkpoint"])
 @pytest.mark.parametrize("error", [RuntimeError, OSError, KeyboardInterrupt])
 def test_an_error_of_a_callback_ends_the_run_which_then_resumes_exactly(
     tmp_path, weights, method, error
 ):
     with pytest.raises(error, match="of the callback"):
-        train(Toy(), options(), tmp_path / "run", show="none", callbacks=[Failing(method, error)])
-    resume(Toy(), options(), tmp_path / "run", show="none")
+        train(
+            Toy(), options(), tmp_path / "run", progress=False, callbacks=[Failing(method, error)]
+        )
+    resume(Toy(), options(), tmp_path / "run", progress=False)
     assert (tmp_path / "run/model/model.safetensors").read_bytes() == weights
 
 
@@ -110,13 +112,13 @@ def test_weights_and_biases_gets_curves_and_final_scores(tmp_path, monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
     result = train(
-        Toy(), options(), tmp_path / "run", show="none", callbacks=[WandbLogger(project="toy")]
+        Toy(), options(), tmp_path / "run", progress=False, callbacks=[WandbLogger(project="toy")]
     )
     assert [name for name, _, _ in log[-2:]] == ["summary", "finish"]
     assert log[-2][1] == (result.scores,)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
     assert [kwargs["step"] for name, _, kwargs in log if name == "log"] == [
-        line["step"] for line in lines
+        line["update"] for line in lines
     ]
     assert "train/loss" in log[0][1][0]
 
@@ -129,8 +131,8 @@ def test_loggers_get_the_scores_on_the_test_data(monkeypatch):
     mlflow = SimpleNamespace(**{name: log.method(name) for name in names})
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     finished = Result(
-        reason="steps", weights="the last", step=3, tokens=9, seconds=1.0, best=None,
-        best_step=0, scores={"loss": 2.0, "f1": None}, test_scores={"loss": 2.5},
+        reason="updates", weights="the last", update=3, tokens=9, seconds=1.0, best=None,
+        best_update=0, scores={"loss": 2.0, "f1": None}, test_scores={"loss": 2.5},
     )  # fmt: skip
     WandbLogger().on_end(finished)
     MLflowLogger().on_end(finished)
@@ -144,7 +146,7 @@ def test_mlflow_gets_curves_and_final_scores(tmp_path, monkeypatch):
     mlflow = SimpleNamespace(**{name: log.method(name) for name in names})
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     result = train(
-        Toy(), options(), tmp_path / "run", show="none", callbacks=[MLflowLogger(run_name="toy")]
+        Toy(), options(), tmp_path / "run", progress=False, callbacks=[MLflowLogger(run_name="toy")]
     )
     assert log[0] == ("start_run", (), {"run_name": "toy"}) and log[-1][0] == "end_run"
     assert log[-2][1] == ({"final/loss": result.scores["loss"]},)

@@ -82,7 +82,7 @@ def runs(tmp_path_factory):
 def alone(tmp_path_factory):
     """A training in this process, of the same kind as that of two."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    train(Exact(), chosen(), folder, show="none")
+    train(Exact(), chosen(), folder, progress=False)
     return folder
 
 
@@ -95,7 +95,7 @@ def assert_equal_runs(found: Path, expected: Path, tolerance: float) -> None:
         for name in one.keys() - {*CLOCK, "average"}:
             assert math.isclose(one[name], other[name], rel_tol=tolerance), (name, one, other)
     one, other = (json.loads((run / "result.json").read_text()) for run in (found, expected))
-    for name in ("reason", "weights", "step", "tokens", "best_step"):
+    for name in ("reason", "weights", "update", "tokens", "best_update"):
         assert one[name] == other[name]
     mine, theirs = (read_tensors(run / "model" / "model.safetensors") for run in (found, expected))
     assert mine.keys() == theirs.keys()
@@ -110,14 +110,14 @@ def test_two_processes_give_the_curve_and_the_weights_of_one(runs, alone):
 
 
 def test_the_mean_of_weights_is_that_of_one_process(runs, tmp_path):
-    train(Exact(), averaged(), tmp_path / "run", show="none")
+    train(Exact(), averaged(), tmp_path / "run", progress=False)
     assert_equal_runs(runs / "averaged", tmp_path / "run", 1e-7)  # a rate of 5 multiplies rounding
 
 
 def test_one_process_resumes_what_two_have_saved(runs, alone, tmp_path):
     run = shutil.copytree(runs / "stopped", tmp_path / "run")
     assert (max((run / "checkpoints").iterdir()) / "index.json").exists()
-    resume(Exact(), chosen(), run, show="none")
+    resume(Exact(), chosen(), run, progress=False)
     assert_equal_runs(run, alone, 1e-10)
 
 
@@ -134,7 +134,7 @@ def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
     assert "Continue from the last checkpoint with `regard resume`" in done.stderr
     run = tmp_path / "killed"
     assert max((run / "checkpoints").iterdir()).name == "step-000020"
-    resume(Exact(), chosen(), run, show="none")
+    resume(Exact(), chosen(), run, progress=False)
     assert_equal_runs(run, alone, 1e-10)
 
 
@@ -230,7 +230,7 @@ def test_a_recipe_is_trained_with_batches_of_fewer_rows_than_processes(runs, tmp
     """In float32, with layers of their own; the folder is that of one process."""
     write_rows(tmp_path)
     monkeypatch.chdir(tmp_path)
-    regard.train("recipe.toml", out="recipe", show="none")
+    regard.train("recipe.toml", out="recipe", progress=False)
     assert_equal_runs(runs / "recipe", tmp_path / "recipe", 2e-4)
     files = [
         {str(file.relative_to(run)) for file in run.rglob("*") if "checkpoints" not in file.parts}
@@ -247,7 +247,7 @@ def test_a_loss_that_reads_the_weights_of_layers_is_that_of_one_process(
     """Compressions learn from the attention of all layers, after these have run."""
     write_rows(tmp_path)
     monkeypatch.chdir(tmp_path)
-    regard.train("compressive.toml", out="compressive", show="none")
+    regard.train("compressive.toml", out="compressive", progress=False)
     assert_equal_runs(runs / "compressive", tmp_path / "compressive", 2e-4)
     events = read_events(tmp_path / "compressive")
     assert any(event.get("train/reconstruction", 0) > 0 for event in events)

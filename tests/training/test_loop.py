@@ -1,4 +1,4 @@
-"""The training loop: its steps, its end, its files and its errors."""
+"""The training loop: its updates, its end, its files and its errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def events(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-# ---- what a step is ------------------------------------------------------------------------
+# ---- what an update is ------------------------------------------------------------------------
 
 
 class Ragged(Trainable):
@@ -73,16 +73,16 @@ class Ragged(Trainable):
 
 @pytest.mark.parametrize("rows", [3, 4, 6])
 def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
-    """3 rows accumulated 4 times, 4 rows 3 times, 6 rows twice: the step of 12 rows."""
+    """3 rows accumulated 4 times, 4 rows 3 times, 6 rows twice: the update of 12 rows."""
     results = []
     for size, accumulate in ((12, 1), (rows, 12 // rows)):
         task = Ragged(size)
-        chosen = OptimizerOptions("sgd", 0.3, max_grad_norm=0.5)
+        chosen = OptimizerOptions("sgd", 0.3, clip=0.5)
         train(
             task,
-            TrainingOptions(max_steps=6, gradient_accumulation_steps=accumulate, optimizer=chosen),
+            TrainingOptions(updates=6, accumulate=accumulate, optimizer=chosen),
             tmp_path / f"{size}",
-            show="none",
+            progress=False,
         )
         results.append(task.module.state_dict())
     for name in results[0]:
@@ -92,8 +92,8 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
 def moved(task, folder) -> torch.Tensor:
     """How far an epoch of small steps takes the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in task.module.parameters()])
-    small = OptimizerOptions("sgd", 1e-4, max_grad_norm=1e9)
-    train(task, TrainingOptions(epochs=1, optimizer=small), folder, show="none")
+    small = OptimizerOptions("sgd", 1e-4, clip=1e9)
+    train(task, TrainingOptions(epochs=1, optimizer=small), folder, progress=False)
     return torch.cat([p.detach().flatten() for p in task.module.parameters()]) - before
 
 
@@ -110,18 +110,14 @@ def test_losses_divided_by_the_usual_count_weigh_every_item_equally(tmp_path):
 def test_an_update_never_spans_two_epochs(tmp_path):
     """7 windows, 3 at a time: 3 + 3 + 1 in each epoch; an epoch is validated when it ends."""
     chosen = options(
-        max_steps=None,
-        epochs=2,
-        gradient_accumulation_steps=3,
-        logging_steps=1,
-        validation=ValidationOptions(),
+        updates=None, epochs=2, accumulate=3, log_every=1, validation=ValidationOptions()
     )
-    result = train(Toy(), chosen, tmp_path, show="none")
+    result = train(Toy(), chosen, tmp_path, progress=False)
     logged = [event for event in events(tmp_path) if "train/loss" in event]
     assert [event["epoch"] for event in logged] == pytest.approx(
         [3 / 7, 6 / 7, 1, 10 / 7, 13 / 7, 2]
     )
-    assert [e["step"] for e in events(tmp_path) if "valid/loss" in e and "average" not in e] == [
+    assert [e["update"] for e in events(tmp_path) if "valid/loss" in e and "average" not in e] == [
         3,
         6,
     ]
@@ -129,21 +125,21 @@ def test_an_update_never_spans_two_epochs(tmp_path):
 
 
 def test_the_first_limit_ends_the_training(tmp_path):
-    chosen = options(epochs=50, tokens=301, max_steps=30, gradient_accumulation_steps=1)
-    result = train(Toy(), chosen, tmp_path, show="none")
-    assert (result.reason, result.tokens, result.step) == ("301 tokens", 320, 16)
+    chosen = options(epochs=50, tokens=301, updates=30, accumulate=1)
+    result = train(Toy(), chosen, tmp_path, progress=False)
+    assert (result.reason, result.tokens, result.update) == ("301 tokens", 320, 16)
 
 
-@pytest.mark.parametrize("limit", [{"max_steps": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
+@pytest.mark.parametrize("limit", [{"updates": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
 def test_a_decay_ends_with_the_training_for_every_kind_of_limit(tmp_path, limit):
     """The end of the cosine follows from whichever limit there is."""
     chosen = options(
-        **{"max_steps": None, **limit},
-        logging_steps=1,
-        gradient_accumulation_steps=2,
+        **{"updates": None, **limit},
+        log_every=1,
+        accumulate=2,
         schedule=ScheduleOptions("linear"),
     )
-    train(Toy(), chosen, tmp_path, show="none")
+    train(Toy(), chosen, tmp_path, progress=False)
     rates = [event["lr"] for event in events(tmp_path) if "lr" in event]
     assert rates[0] == pytest.approx(1e-3, rel=0.1)
     assert rates[-1] < 1e-4
@@ -154,10 +150,10 @@ def test_a_decay_ends_with_the_training_for_every_kind_of_limit(tmp_path, limit)
 
 
 def test_metrics_have_the_documented_keys(tmp_path):
-    train(Toy(), options(tensorboard=True), tmp_path, show="none")
+    train(Toy(), options(tensorboard=True), tmp_path, progress=False)
     first = events(tmp_path)[0]
     assert first.keys() == {
-        "step",
+        "update",
         "epoch",
         "tokens",
         "train/loss",
@@ -171,8 +167,8 @@ def test_metrics_have_the_documented_keys(tmp_path):
 
 
 def test_several_losses_are_logged_by_name(tmp_path):
-    chosen = TrainingOptions(max_steps=2, logging_steps=2)
-    result = train(Ragged(12), chosen, tmp_path, show="none")
+    chosen = TrainingOptions(updates=2, log_every=2)
+    result = train(Ragged(12), chosen, tmp_path, progress=False)
     lines = [e for e in events(tmp_path) if "train/loss" in e]
     assert lines[0]["train/loss"] == pytest.approx(lines[0]["train/words"] + lines[0]["train/rows"])
     assert (result.best, result.scores) == (None, {})
@@ -180,19 +176,19 @@ def test_several_losses_are_logged_by_name(tmp_path):
 
 def test_early_stopping_publishes_the_best_weights(tmp_path):
     task = Toy()
-    result = train(task, early_stopping(), tmp_path, show="none")
-    scores = {e["step"]: e["valid/loss"] for e in events(tmp_path) if "valid/loss" in e}
+    result = train(task, early_stopping(), tmp_path, progress=False)
+    scores = {e["update"]: e["valid/loss"] for e in events(tmp_path) if "valid/loss" in e}
     best = min(scores, key=scores.__getitem__)
-    assert (result.best, result.best_step) == (scores[best], best)
+    assert (result.best, result.best_update) == (scores[best], best)
     assert list(scores) == list(range(4, best + 4 * 4 + 1, 4))  # four more, none better
     assert task.validate()["loss"] == scores[best]
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    assert kept == {f"step-{best:06d}", f"step-{result.step:06d}"}
+    assert kept == {f"step-{best:06d}", f"step-{result.update:06d}"}
 
 
 def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
     task = Toy()
-    train(task, options(), tmp_path, show="none")
+    train(task, options(), tmp_path, progress=False)
     folders = [tmp_path / "checkpoints" / f"step-{n:06d}" for n in (20, 25, 30)]
     loaded = [load_file(folder / "weights.safetensors") for folder in folders]
     published = load_file(tmp_path / "model" / "model.safetensors")
@@ -206,9 +202,9 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
 
 
 def test_training_into_the_folder_of_a_run_is_an_error(tmp_path):
-    train(Toy(), options(max_steps=1), tmp_path, show="none")
+    train(Toy(), options(updates=1), tmp_path, progress=False)
     with pytest.raises(ConfigError, match="holds a run already"):
-        train(Toy(), options(max_steps=1), tmp_path, show="none")
+        train(Toy(), options(updates=1), tmp_path, progress=False)
 
 
 # ---- precision --------------------------------------------------------------------------------
@@ -217,8 +213,8 @@ def test_training_into_the_folder_of_a_run_is_an_error(tmp_path):
 @pytest.mark.parametrize("precision", ["bfloat16", "auto"])
 def test_weights_stay_float32_in_every_precision(tmp_path, precision):
     task, judge = Toy(dropout=0.0), Toy(dropout=0.0)
-    train(task, options(precision=precision), tmp_path / "a", show="none")
-    train(judge, options(), tmp_path / "b", show="none")
+    train(task, options(precision=precision), tmp_path / "a", progress=False)
+    train(judge, options(), tmp_path / "b", progress=False)
     assert {p.dtype for p in task.module.parameters()} == {torch.float32}
     first, second = (events(tmp_path / name)[0]["train/loss"] for name in "ab")
     assert first == pytest.approx(second, rel=0.02)
@@ -228,8 +224,8 @@ def test_automatic_precision_that_chooses_float32_gives_the_same_bits(tmp_path, 
     """With bfloat16 declared too slow, "auto" must give the bits of float32."""
     monkeypatch.setattr("regard.training.precision.GAIN", 1e9)
     first, second = Toy(), Toy()
-    train(first, options(precision="auto"), tmp_path / "a", show="none")
-    train(second, options(), tmp_path / "b", show="none")
+    train(first, options(precision="auto"), tmp_path / "a", progress=False)
+    train(second, options(), tmp_path / "b", progress=False)
     states = first.module.state_dict().values(), second.module.state_dict().values()
     assert all(map(torch.equal, *states))
 
@@ -238,7 +234,7 @@ def test_automatic_precision_that_chooses_float32_gives_the_same_bits(tmp_path, 
 
 
 class Poisoned(Toy):
-    """The loss becomes `value` at the 19th batch: step 10, batch 5 of epoch 3."""
+    """The loss becomes `value` at the 19th batch: update 10, batch 5 of epoch 3."""
 
     def __init__(self, value):
         super().__init__()
@@ -258,38 +254,33 @@ class Poisoned(Toy):
 def test_a_loss_that_is_not_finite_raises_an_error_before_the_update(tmp_path, value):
     task = Poisoned(value)
     with pytest.raises(NonFiniteError) as stopped:
-        train(task, options(), tmp_path, show="none")
+        train(task, options(), tmp_path, progress=False)
     message = str(stopped.value)
-    assert f"step 11: the loss `loss` is {value} at batch 5 of epoch 3" in message
+    assert f"update 11: the loss `loss` is {value} at batch 5 of epoch 3" in message
     assert f"{tmp_path / 'checkpoints' / 'step-000010'}" in message
     now = task.module.state_dict()
     assert all(torch.equal(value, now[name]) for name, value in task.before.items())
-    assert [e["step"] for e in events(tmp_path)] == [4, 6, 8]
+    assert [e["update"] for e in events(tmp_path)] == [4, 6, 8]
 
 
 def test_a_goal_that_is_not_among_the_scores_is_an_error(tmp_path):
     task = Toy()
     task.goal = ("bleu", "max")
     with pytest.raises(ConfigError, match=r"validation's scores \(loss\), but is 'bleu'"):
-        train(task, options(), tmp_path, show="none")
+        train(task, options(), tmp_path, progress=False)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_steps": None}, "must have an end"),
-        (
-            {"gradient_accumulation_steps": 0},
-            "`gradient_accumulation_steps` of the training options must be at least 1, but is 0",
-        ),
+        ({"updates": None}, "must have an end"),
+        ({"accumulate": 0}, "`accumulate` of the training options must be at least 1, but is 0"),
     ],
 )
 def test_wrong_options_are_errors(wrong, message):
     with pytest.raises(ConfigError, match=message):
         options(**wrong)
-    with pytest.raises(
-        ConfigError, match="`save_steps` of the checkpoints? options must be at least 1"
-    ):
+    with pytest.raises(ConfigError, match="`every` of the checkpoint options must be at least 1"):
         CheckpointOptions(average=2)
 
 

@@ -11,7 +11,7 @@ from toy import Toy, options
 
 from regard.progress import Bar, Lines, Silent
 from regard.training import train
-from regard.training.progress import Status, progress
+from regard.training.progress import Status, display_of
 
 STATUS = Status(1200, 2.5, 0.41, 4812.3, 3.21456, 7.1e-4, 751)
 
@@ -20,7 +20,7 @@ def test_a_line_has_update_epoch_loss_rate_and_time_left():
     out = io.StringIO()
     Lines(out=out).show(STATUS)
     assert out.getvalue()[9:] == (
-        "step 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
+        "update 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
         "12:31 left\n"
     )
 
@@ -36,7 +36,7 @@ def test_the_time_left_has_minutes_or_hours(left, told):
 
 
 def test_without_a_terminal_lines_are_printed(capsys):
-    assert isinstance(progress("auto"), Lines)
+    assert isinstance(display_of(True), Lines)
     Silent().warn("the disk is full")
     assert "Warning: the disk is full" in capsys.readouterr().err
 
@@ -54,6 +54,6 @@ def test_the_bar_shows_rate_and_time_left(capsys, monkeypatch):
 
 def test_lines_come_every_few_seconds(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("regard.progress.Lines.__init__.__defaults__", (0.0, None))
-    train(Toy(), options(max_steps=5), tmp_path, show="lines")
+    train(Toy(), options(updates=5), tmp_path, progress=True)
     told = [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
-    assert [line.split(" · ")[0][9:] for line in told] == [f"step {n}" for n in range(1, 6)]
+    assert [line.split(" · ")[0][9:] for line in told] == [f"update {n}" for n in range(1, 6)]

@@ -51,7 +51,7 @@ def undisturbed(tmp_path_factory):
     def of(kind: str):
         if kind not in found:
             folder = tmp_path_factory.mktemp(kind) / "run"
-            train(Toy(), KINDS[kind](), folder, show="none")
+            train(Toy(), KINDS[kind](), folder, progress=False)
             found[kind] = folder
         return found[kind]
 
@@ -78,21 +78,21 @@ def test_runs_killed_at_random_moments_end_with_the_same_bits(tmp_path, undistur
 def test_a_run_stopped_before_every_update_ends_with_the_same_bits(
     tmp_path, undisturbed, kind, monkeypatch
 ):
-    """Even one step at a time, through a checkpoint each, nothing changes."""
-    whole, step = outcome(undisturbed(kind)), Loop.step
+    """Even one update at a time, through a checkpoint each, nothing changes."""
+    whole, update = outcome(undisturbed(kind)), Loop.update
 
     def one(self):
         if getattr(self, "went", False):
             self.interruption.code = 130
             raise Stopped
         self.went = True
-        step(self)
+        update(self)
 
-    monkeypatch.setattr(Loop, "step", one)
+    monkeypatch.setattr(Loop, "update", one)
     folder = tmp_path / "run"
     for _ in range(100):
         try:
-            resume(Toy(), KINDS[kind](), folder, show="none")
+            resume(Toy(), KINDS[kind](), folder, progress=False)
             break
         except Interrupted:
             continue
@@ -104,26 +104,26 @@ def test_a_run_paused_at_parts_of_its_budget_ends_with_the_same_bits(tmp_path, u
     folder, paused = tmp_path / "run", []
     for part in (0.05, 0.05, 0.15):
         with pytest.raises(Paused) as stopped:
-            resume(Toy(), KINDS[kind](), folder, show="none", pause_at=part)
+            resume(Toy(), KINDS[kind](), folder, progress=False, stop_after_fraction=part)
         paused.append(stopped.value)
-    assert paused[0].step == paused[1].step < paused[2].step
-    result = resume(Toy(), KINDS[kind](), folder, show="none", pause_at=1.0)
-    assert outcome(folder) == outcome(undisturbed(kind)) and result.step > paused[2].step
+    assert paused[0].update == paused[1].update < paused[2].update
+    result = resume(Toy(), KINDS[kind](), folder, progress=False, stop_after_fraction=1.0)
+    assert outcome(folder) == outcome(undisturbed(kind)) and result.update > paused[2].update
     name, direction = paused[0].goal
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    scores = {line["step"]: line[f"valid/{name}"] for line in lines if f"valid/{name}" in line}
+    scores = {line["update"]: line[f"valid/{name}"] for line in lines if f"valid/{name}" in line}
     best = max if direction == "max" else min
     for one in paused:  # its own validations, and one more where it has paused
-        before = [score for step, score in scores.items() if step <= one.step]
+        before = [score for update, score in scores.items() if update <= one.update]
         assert best(*before, one.best) == one.best if before else one.best is not None
 
 
 def test_resuming_a_finished_run_changes_nothing(undisturbed, capsys):
     folder = undisturbed("average")
     before = outcome(folder)
-    result = resume(Toy(), options(), folder, show="lines")
+    result = resume(Toy(), options(), folder, progress=True)
     assert "is finished: there is nothing to resume" in capsys.readouterr().err
-    assert result.reason == "33 steps"
+    assert result.reason == "33 updates"
     assert outcome(folder) == before
 
 
@@ -134,7 +134,7 @@ def forked(folder: Path, task: Toy, chosen=None) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            resume(task, chosen or options(), folder, show="none")
+            resume(task, chosen or options(), folder, progress=False)
             os._exit(0)
         except Interrupted as stop:
             os._exit(stop.code)
@@ -165,7 +165,7 @@ def signalled(pid: int, mark: Path, number: int) -> int:
 
 
 class Sleepy(Toy):
-    """Says when it is in a step, or in a validation, and rests there until a signal was sent."""
+    """Says when it is in an update, or in a validation, and rests there until a signal was sent."""
 
     def __init__(self, mark: Path, where: str):
         super().__init__()
@@ -177,7 +177,7 @@ class Sleepy(Toy):
 
     def losses(self, batch, carry):
         self.batches_seen += 1
-        if self.where == "step" and self.batches_seen == 17:
+        if self.where == "update" and self.batches_seen == 17:
             self.rest()
         return super().losses(batch, carry)
 
@@ -187,14 +187,14 @@ class Sleepy(Toy):
         return super().validate()
 
 
-@pytest.mark.parametrize("where", ["step", "validation"])
+@pytest.mark.parametrize("where", ["update", "validation"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_a_checkpoint_and_stops(tmp_path, undisturbed, number, code, where):
     folder, mark = tmp_path / "run", tmp_path / "mark"
     assert signalled(forked(folder, Sleepy(mark, where)), mark, number) == code
     saved = max(path.name for path in (folder / "checkpoints").iterdir())
-    assert saved == {"step": "step-000009", "validation": "step-000006"}[where]
-    resume(Toy(), options(), folder, show="none")
+    assert saved == {"update": "step-000009", "validation": "step-000006"}[where]
+    resume(Toy(), options(), folder, progress=False)
     assert outcome(folder) == outcome(undisturbed("average"))
 
 
@@ -205,7 +205,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
             time.sleep(15)
 
     mark = tmp_path / "mark"
-    pid = forked(tmp_path / "run", Stuck(mark, "step"))
+    pid = forked(tmp_path / "run", Stuck(mark, "update"))
     wait_for(mark)
     began = time.monotonic()
     os.kill(pid, signal.SIGINT)
@@ -220,7 +220,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
 
 @pytest.fixture
 def halfway(tmp_path):
-    """A run interrupted after 21 steps, with checkpoints 10, 15, 20, 21 and 18, the best."""
+    """A run interrupted after 21 updates, with checkpoints 10, 15, 20, 21 and 18, the best."""
     mark = tmp_path / "mark"
 
     class Late(Sleepy):
@@ -249,7 +249,7 @@ def cut(path: Path) -> None:
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(halfway, undisturbed, capsys, damage, file):
     newest = sorted((halfway / "checkpoints").iterdir())[-1]
     damage(newest / file)
-    resume(Toy(), options(), halfway, show="lines")
+    resume(Toy(), options(), halfway, progress=True)
     told = capsys.readouterr().err
     assert f"Warning: {newest}" in told
     assert "is not used; trying the one before it" in told
@@ -262,7 +262,7 @@ def test_only_damaged_checkpoints_are_an_error(halfway):
     for folder in (halfway / "checkpoints").iterdir():
         flip(folder / "memory.safetensors")
     with pytest.raises(CheckpointError, match="are damaged: nothing to resume"):
-        resume(Toy(), options(), halfway, show="none")
+        resume(Toy(), options(), halfway, progress=False)
 
 
 # ---- changed ----------------------------------------------------------------------------------
@@ -270,27 +270,27 @@ def test_only_damaged_checkpoints_are_an_error(halfway):
 
 def test_every_changed_option_is_named(tmp_path):
     identity = {"data": {"train.en": "ab12"}, "tokenizer": "cd34"}
-    train(Toy(), options(max_steps=2), tmp_path, identity=identity, show="none")
+    train(Toy(), options(updates=2), tmp_path, identity=identity, progress=False)
     (tmp_path / "result.json").unlink()
     changed = {"data": {"train.en": "ffff"}, "tokenizer": "cd34", "new": 1}
     with pytest.raises(ConfigError) as refused:
-        resume(Toy(), options(max_steps=3), tmp_path, identity=changed, seed=2, show="none")
+        resume(Toy(), options(updates=3), tmp_path, identity=changed, seed=2, progress=False)
     for line in (
         "data.train.en: was 'ab12', is 'ffff'",
         "new: was None, is 1",
-        "training.max_steps: was 2, is 3",
+        "training.updates: was 2, is 3",
         "seed: was 1, is 2",
     ):
         assert line in str(refused.value)
     assert "tokenizer" not in str(refused.value)
-    resume(Toy(), options(max_steps=2), tmp_path, identity=identity, show="none")
+    resume(Toy(), options(updates=2), tmp_path, identity=identity, progress=False)
 
 
 def test_another_model_is_an_error(halfway):
     task = Toy()
     task.module.head = torch.nn.Linear(8, 14)
     with pytest.raises(CheckpointError, match=r"head\.bias must be \(14,\), but is \(13,\)"):
-        resume(task, options(), halfway, show="none")
+        resume(task, options(), halfway, progress=False)
 
 
 # ---- a full disk ------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(
         whole(tensors, path, metadata)
 
     monkeypatch.setattr(checkpoints, "save_file", full)
-    train(Toy(), options(), tmp_path / "run", show="lines")
+    train(Toy(), options(), tmp_path / "run", progress=True)
     told = capsys.readouterr().err
     assert refused == [["step-000000"], ["step-000000", "step-000006"]]  # the others stay
     assert "No space left on device" in told
@@ -324,7 +324,7 @@ def test_a_first_checkpoint_that_cannot_be_written_is_an_error(tmp_path):
     if pid == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         try:
-            train(Toy(), options(), tmp_path / "run", show="none")
+            train(Toy(), options(), tmp_path / "run", progress=False)
         except CheckpointError as error:
             right = "could not be written" in str(error) and "File too large" in str(error)
             os._exit(7 if right else 8)
@@ -338,21 +338,21 @@ def test_weights_that_could_not_be_saved_are_not_the_best(tmp_path, monkeypatch)
     save = Checkpointer.save
 
     def full(self):
-        if self.counters.step == 12:
+        if self.counters.update == 12:
             raise CheckpointError("no space")
         save(self)
 
     monkeypatch.setattr(Checkpointer, "save", full)
-    chosen = options(max_steps=13, checkpoints=CheckpointOptions(save_seconds=0))
-    result = train(Toy(), chosen, tmp_path / "a", show="none")
-    assert result.best_step == 13
+    chosen = options(updates=13, checkpoints=CheckpointOptions(seconds=0))
+    result = train(Toy(), chosen, tmp_path / "a", progress=False)
+    assert result.best_update == 13
     chosen = options(
-        max_steps=13,
-        checkpoints=CheckpointOptions(save_seconds=0),
-        validation=ValidationOptions(eval_steps=12, patience=1),
+        updates=13,
+        checkpoints=CheckpointOptions(seconds=0),
+        validation=ValidationOptions(every=12, patience=1),
     )
     shutil.rmtree(tmp_path / "a")
-    assert train(Toy(), chosen, tmp_path / "a", show="none").best_step == 13
+    assert train(Toy(), chosen, tmp_path / "a", progress=False).best_update == 13
 
 
 @pytest.mark.parametrize("stored, present", [(1, 1), (4, 2), (2, 4), (12, 12), (16, 11)])

@@ -33,7 +33,7 @@ class Naive:
         self.sums: list[torch.Tensor] | None = None
         self.count, self.begun_at, self.best = 0, None, (float("inf"), None)
 
-    def step(self):
+    def update(self):
         batch = next(self.batches)
         losses, self.carry = self.task.losses(batch, self.carry)
         loss, count = losses["loss"]
@@ -50,7 +50,7 @@ class Naive:
     def mean(self):
         return [(s / self.count).float() for s in self.sums]
 
-    def validate(self, step: int):
+    def validate(self, update: int):
         raw = [w.detach().clone() for w in self.weights]
         measured = raw if self.sums is None else self.mean()
         self.fill(measured)
@@ -61,7 +61,7 @@ class Naive:
         self.fill(raw)
         t = len(self.logs)
         if self.sums is None and t > self.interval and value > min(self.logs[: t - self.interval]):
-            self.sums, self.count, self.begun_at = [w.double() for w in raw], 1, step
+            self.sums, self.count, self.begun_at = [w.double() for w in raw], 1, update
         self.logs.append(value)
         return value
 
@@ -75,24 +75,22 @@ class Scores(Callback):
     def __init__(self):
         self.seen = []
 
-    def on_validation(self, step, scores):
+    def on_validation(self, update, scores):
         self.seen.append(scores["loss"])
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """A run and the naive loop, 60 steps with a validation after every four."""
+    """A run and the naive loop, 60 updates with a validation after every four."""
     torch.set_num_threads(1)
     naive = Naive(rate=5.0, clip=0.25, every=4, interval=2)
     values = []
-    for step in range(1, 61):
+    for update in range(1, 61):
         naive.update()
-        if step % 4 == 0:
-            values.append(naive.validate(step))
+        if update % 4 == 0:
+            values.append(naive.validate(update))
     folder, scores, task = tmp_path_factory.mktemp("nt") / "run", Scores(), Toy(dropout=0.0)
-    result = train(
-        task, averaged(gradient_accumulation_steps=1), folder, show="none", callbacks=[scores]
-    )
+    result = train(task, averaged(accumulate=1), folder, progress=False, callbacks=[scores])
     return naive, values, folder, scores.seen, task, result
 
 
@@ -128,16 +126,15 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
     first = copy.deepcopy(list(task.module.parameters()))
 
     class Keep(Callback):
-        def on_step(self, step):
+        def on_update(self, update):
             seen.append([w.detach().double().clone() for w in task.module.parameters()])
 
     chosen = options(
-        max_steps=9, gradient_accumulation_steps=1,
-        checkpoints=CheckpointOptions(save_steps=9, save_seconds=0),
-        validation=ValidationOptions(eval_steps=9), averaging=AveragingOptions(start=4),
+        updates=9, accumulate=1, checkpoints=CheckpointOptions(every=9, seconds=0),
+        validation=ValidationOptions(every=9), averaging=AveragingOptions(start=4),
         optimizer=OptimizerOptions("sgd", 1.0),
     )  # fmt: skip
-    train(task, chosen, tmp_path / "run", show="none", callbacks=[Keep()])
+    train(task, chosen, tmp_path / "run", progress=False, callbacks=[Keep()])
     published = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
     assert len(first) == len(seen[0])
     for n, (name, _) in enumerate(task.module.named_parameters()):
@@ -146,8 +143,8 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
 
 
 def test_nothing_is_averaged_while_validations_improve_and_the_start_is_recorded(tmp_path):
-    chosen = averaged(optimizer=OptimizerOptions("adam", 1e-3), max_steps=24)
-    train(Toy(), chosen, tmp_path / "run", show="none")
+    chosen = averaged(optimizer=OptimizerOptions("adam", 1e-3), updates=24)
+    train(Toy(), chosen, tmp_path / "run", progress=False)
     for folder in (tmp_path / "run" / "checkpoints").iterdir():
         assert not (folder / "averaged.safetensors").exists()
         facts = json.loads((folder / "facts.json").read_text())
@@ -156,7 +153,7 @@ def test_nothing_is_averaged_while_validations_improve_and_the_start_is_recorded
 
 def test_the_run_that_is_killed_at_random_has_a_mean_from_the_middle_on(tmp_path):
     """See "averaged" in test_resume.py: kills come before and after the trigger."""
-    train(Toy(), averaged(), tmp_path / "run", show="none")
+    train(Toy(), averaged(), tmp_path / "run", progress=False)
     last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     assert 10 <= json.loads((last / "facts.json").read_text())["counters"]["averaged"] <= 50
 
@@ -164,7 +161,7 @@ def test_the_run_that_is_killed_at_random_has_a_mean_from_the_middle_on(tmp_path
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (dict(nonmono=-1), "`nonmono` of the averaging options must be at least 0"),
+        (dict(non_monotone=-1), "`non_monotone` of the averaging options must be at least 0"),
         (dict(start=-2), "`start` of the averaging options must be at least 0"),
     ],
 )
@@ -175,4 +172,4 @@ def test_nonsense_is_an_error(given, said):
 
 def test_two_means_at_once_are_an_error():
     with pytest.raises(ConfigError, match="are two means of weights"):
-        options(averaging=AveragingOptions(nonmono=3))
+        options(averaging=AveragingOptions(non_monotone=3))

@@ -103,15 +103,15 @@ class Toy(Trainable):
 
 
 def options(**changed) -> TrainingOptions:
-    """33 steps with accumulation, uneven against the epoch, checkpoints and validations."""
+    """33 updates with accumulation, uneven against the epoch, checkpoints and validations."""
     return TrainingOptions(
         **{
-            "max_steps": 33,
-            "gradient_accumulation_steps": 2,
+            "updates": 33,
+            "accumulate": 2,
             "threads": 1,
-            "logging_steps": 4,
-            "validation": ValidationOptions(eval_steps=6),
-            "checkpoints": CheckpointOptions(save_steps=5, save_seconds=0, average=3),
+            "log_every": 4,
+            "validation": ValidationOptions(every=6),
+            "checkpoints": CheckpointOptions(every=5, seconds=0, average=3),
             **changed,
         }
     )
@@ -121,11 +121,11 @@ def early_stopping(**changed) -> TrainingOptions:
     """A rate so high that the score soon gets worse: best weights and patience decide."""
     return options(
         **{
-            "max_steps": 90,
-            "validation": ValidationOptions(eval_steps=4, patience=4),
+            "updates": 90,
+            "validation": ValidationOptions(every=4, patience=4),
             "optimizer": OptimizerOptions("adamw", 0.2, weight_decay=0.1),
             "schedule": ScheduleOptions("cosine", warmup=3),
-            "checkpoints": CheckpointOptions(save_steps=7, save_seconds=0, save_total_limit=1),
+            "checkpoints": CheckpointOptions(every=7, seconds=0, keep=1),
             **changed,
         }
     )
@@ -135,11 +135,11 @@ def averaged(**changed) -> TrainingOptions:
     """NT-ASGD with a rate so high that its trigger comes in the middle of the training."""
     return options(
         **{
-            "max_steps": 60,
-            "validation": ValidationOptions(eval_steps=4),
-            "optimizer": OptimizerOptions("sgd", 5.0, max_grad_norm=0.25),
-            "checkpoints": CheckpointOptions(save_steps=7, save_seconds=0, save_total_limit=1),
-            "averaging": AveragingOptions(nonmono=2),
+            "updates": 60,
+            "validation": ValidationOptions(every=4),
+            "optimizer": OptimizerOptions("sgd", 5.0, clip=0.25),
+            "checkpoints": CheckpointOptions(every=7, seconds=0, keep=1),
+            "averaging": AveragingOptions(non_monotone=2),
             **changed,
         }
     )
@@ -156,7 +156,7 @@ def child(kind: str, folder: str) -> tuple[int, int]:
         os.close(here)
         try:
             task = Toy(tick=lambda: os.write(there, b"."))
-            resume(task, KINDS[kind](), folder, show="none")
+            resume(task, KINDS[kind](), folder, progress=False)
             os._exit(0)
         except BaseException as error:
             print(error, file=sys.stderr, flush=True)

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, JobResult, executor
+from regard.executors import Job, JobResult, make_executor
+from regard.executors.protocol import ExecutorOptions
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
 from regard.experiments.compare.results import (
     COMPARISON,
@@ -37,7 +38,6 @@ from regard.experiments.compare.workers import display, run_jobs
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.runs import name_of_run
 from regard.file_writing import locked, write_json
-from regard.progress import Show
 
 FUNCTION = "regard.experiments.compare.worker:measured_run"
 
@@ -63,10 +63,10 @@ def compare(
     *,
     seeds: Sequence[int] = (1,),
     out: str | Path = "runs/compare",
-    on: str = "local",
+    executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,
-    show: Show = "auto",
+    progress: bool = True,
 ) -> ComparisonResults:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
 
@@ -75,11 +75,11 @@ def compare(
         overrides: `dotted.name=value`, for every recipe.
         seeds: each is a run of every recipe; the spread over them is shown.
         out: the folder; finished runs in it are not repeated.
-        on: where runs are processes: "local", or an executor of `regard.executors`.
+        executor: where runs are processes: "local", "slurm", "ray", or one with its options.
         workers: how many runs at once. Where the recipe leaves `training.threads` open, they share
             the machine's cores; other numbers of threads give other last bits.
         gpus: how many GPUs of its own each run has; 0: it finds those that there are.
-        show: how progress is shown: "auto", "bar", "lines" or "none".
+        progress: whether the progress is shown.
 
     Raises:
         ConfigError: the recipes differ in what must be equal, or `out` holds something else, or
@@ -87,13 +87,13 @@ def compare(
         RegardError: a run has failed; the others are kept.
         Interrupted: after Ctrl-C; the runs in progress are saved.
     """
-    runs_on = executor(on, workers)
+    runs_on = make_executor(executor, workers)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
     out = Path(out)
     named = _named(recipes, overrides)
     shared = _shared(named)
-    with locked(out, "comparing in"), closing(display(show)) as shown:
+    with locked(out, "comparing in"), closing(display(progress)) as shown:
         given = with_shared_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
         runs = {
             name: [_run(path, (*given, f"seed={n}"), out / run_name(name, n)) for n in seeds]

@@ -22,9 +22,10 @@ from regard.executors import send
 from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import read_recipe
-from regard.experiments.runs import load, resume, train
+from regard.experiments.runs import load, resume, train_recipe
 from regard.file_writing import locked, write_text
-from regard.progress import Show, clock
+from regard.progress import clock
+from regard.recipe import read
 from regard.schema import read_json
 from regard.tasks.task import Task
 from regard.training import Result
@@ -58,13 +59,15 @@ def wait_for_other_process(folder: Path) -> None:
         time.sleep(POLL_INTERVAL)
 
 
-def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Progress) -> Outcome:
+def measure(
+    folder: Path, path: str, overrides: Sequence[str], progress: bool | Progress
+) -> Outcome:
     """Train in this folder, or resume it; then test, and write the outcome into it."""
     wait_for_other_process(folder)
     if (folder / "recipe.toml").exists():
-        result = resume(folder, show=show)
+        result = resume(folder, progress=progress).result
     else:
-        _, result = train(path, overrides, out=folder, show=show)
+        result = train_recipe(read(path, overrides), folder, progress=progress).result
     memory = peak_memory()
     cost = estimate(folder / "recipe.toml", measure=False).totals()
     task: Any = load(folder)
@@ -77,7 +80,7 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Prog
         scores=scores,
         goal=(name, direction, result.best),
         curves=curves_of(folder, items),
-        steps=result.step,
+        updates=result.update,
         tokens=result.tokens,
         seconds=result.seconds,
         parameters=cost["parameters"],

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.executors import Job, JobResult, Json
 from regard.executors.protocol import Executor
-from regard.progress import Lines, Show
+from regard.progress import Lines
 from regard.training import Interrupted
 
 INTERVAL = {"bar": 0.5, "lines": 30.0, "none": 1e9}  # seconds between progress messages
@@ -81,11 +81,9 @@ class BarDisplay:
 Display = LineDisplay | BarDisplay
 
 
-def display(show: Show) -> Display:
-    """What shows the progress of runs; "auto" chooses bars where standard error is a terminal."""
-    if show == "auto":
-        show = "bar" if sys.stderr.isatty() else "lines"
-    return BarDisplay() if show == "bar" else LineDisplay(show == "lines")
+def display(progress: bool) -> Display:
+    """What shows the progress of runs; bars where standard error is a terminal."""
+    return BarDisplay() if progress and sys.stderr.isatty() else LineDisplay(progress)
 
 
 def run_jobs(

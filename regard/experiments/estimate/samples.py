@@ -72,7 +72,7 @@ class HeadOnly(Trainable):
     """
 
     def __init__(self, model: EncoderWithHeads, tokenizer: Tokenizer, head: str, items: str):
-        self.model, self.head, self.items = model, head, items
+        self.module, self.head, self.items = model, head, items
         self.tokenizer = model.encoder.input_tokenizer(tokenizer)
         self.aux_lm: AuxiliaryLM | None = None
 
@@ -84,10 +84,10 @@ class HeadOnly(Trainable):
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The outputs of the head instead of their loss, which has no matrix products."""
-        texts = self.model.encoder.complete(batch.texts, self.tokenizer)
-        texts = texts.to(device_of(self.model))
-        hidden = self.model.encoder.encode(texts)
-        scores = self.model.heads[self.head](hidden, texts) if self.head else hidden
+        texts = self.module.encoder.complete(batch.texts, self.tokenizer)
+        texts = texts.to(device_of(self.module))
+        hidden = self.module.encoder.encode(texts)
+        scores = self.module.heads[self.head](hidden, texts) if self.head else hidden
         found = {"loss": (scores.sum(), len(batch))}
         if self.aux_lm is not None:
             found["words"] = self.aux_lm.loss(hidden, texts)

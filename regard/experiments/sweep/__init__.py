@@ -27,8 +27,8 @@ from typing import Any
 
 from regard.checkpoints.filling import on_meta
 from regard.errors import RegardError
-from regard.executors import Job, executor
-from regard.executors.protocol import Executor
+from regard.executors import Job, make_executor
+from regard.executors.protocol import Executor, ExecutorOptions
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
 from regard.experiments.compare.results import OUTCOME, Outcome, run_name
@@ -41,7 +41,6 @@ from regard.experiments.sweep.settings import SweepSettings, checked_settings
 from regard.experiments.sweep.space import Values
 from regard.experiments.sweep.state import ERROR, SweepState
 from regard.file_writing import locked, write_json
-from regard.progress import Show
 
 FUNCTION = "regard.experiments.sweep.trial:trained_until"
 HINT = "All trials must have these in common: do not sweep over them (`over`, --over)."
@@ -58,10 +57,10 @@ def sweep(
     seeds: Sequence[int] = (1,),
     draw_seed: int = 1,
     out: str | Path | None = None,
-    on: str = "local",
+    executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,
-    show: Show = "auto",
+    progress: bool = True,
 ) -> SweepResults:
     """Train a recipe with many values of its options, and rank them by their validation scores.
 
@@ -81,7 +80,7 @@ def sweep(
         out: the folder; None: runs/NAME-sweep.
         on, workers, gpus: where runs are processes, how many at once, and the GPUs of each, as of
             `regard.experiments.compare.compare`.
-        show: how progress is shown: "auto", "bar", "lines" or "none".
+        progress: whether the progress is shown.
 
     Raises:
         ConfigError: an option does not exist, or a trial has impossible values, before anything
@@ -89,12 +88,12 @@ def sweep(
         Interrupted: after Ctrl-C; the runs in progress are saved.
         RegardError: every trial has failed.
     """
-    runs_on = executor(on, workers)  # before Ray Tune imports Ray
+    runs_on = make_executor(executor, workers)  # before Ray Tune imports Ray
     settings = checked_settings(
         recipe, overrides, over, by, trials, rungs, seeds, draw_seed, workers, out
     )
     checked = _check_stage(settings, settings.method.next([]))
-    with locked(settings.folder, "sweeping in"), closing(display(show)) as shown:
+    with locked(settings.folder, "sweeping in"), closing(display(progress)) as shown:
         state = SweepState(settings.folder, settings.facts())
         given = with_shared_tokenizer(settings.recipe, settings.overrides, checked, settings.folder)
         made = _Sweep(settings, tuple(given), state, runs_on, shown, gpus)

@@ -8,7 +8,8 @@ from typing import Any
 
 from regard.executors import Json
 from regard.experiments.compare.worker import WorkerProgress, measure, wait_for_other_process
-from regard.experiments.runs import load, resume, train
+from regard.experiments.runs import load, resume, train_recipe
+from regard.recipe import read
 from regard.training import Paused
 
 
@@ -19,23 +20,26 @@ def trained_until(
 
     until: the part of the budget; 1 is the end.  every: seconds between messages about progress.
 
-    Returns the best validation score so far as "score", its "goal", "steps" and "tokens".
+    Returns the best validation score so far as "score", its "goal", "updates" and "tokens".
     """
     path, shown = Path(folder), WorkerProgress(every)
     if until >= 1:
         whole = measure(path, recipe, overrides, shown)
-        return _reached(whole.goal[:2], whole.goal[2], whole.steps, whole.tokens)
+        return _reached(whole.goal[:2], whole.goal[2], whole.updates, whole.tokens)
     wait_for_other_process(path)
     try:
         if (path / "recipe.toml").exists():
-            result = resume(path, show=shown, pause_at=until)
+            run = resume(path, progress=shown, stop_after_fraction=until)
         else:
-            result = train(recipe, overrides, out=path, show=shown, pause_at=until).result
+            raw = read(recipe, overrides)
+            run = train_recipe(raw, path, progress=shown, stop_after_fraction=until)
     except Paused as paused:
-        return _reached(paused.goal, paused.best, paused.step, paused.tokens)
+        return _reached(paused.goal, paused.best, paused.update, paused.tokens)
     task: Any = load(path)  # it ended before `until`: `patience` validations without a better score
-    return _reached(task.goal, result.best, result.step, result.tokens)
+    return _reached(task.goal, run.result.best, run.result.update, run.result.tokens)
 
 
-def _reached(goal: Sequence[str], score: float | None, steps: int, tokens: int) -> dict[str, Json]:
-    return {"goal": [*goal], "score": score, "steps": steps, "tokens": tokens}
+def _reached(
+    goal: Sequence[str], score: float | None, updates: int, tokens: int
+) -> dict[str, Json]:
+    return {"goal": [*goal], "score": score, "updates": updates, "tokens": tokens}

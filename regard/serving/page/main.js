@@ -30,7 +30,7 @@ async function show() {
   const status = h("p", { class: "status", role: "status" });
   const focus = focused(main);
   put(main, h("div", { class: "heading" }, title, keep), status, root);
-  document.title = `${view.title} · Regard studio`;
+  document.title = `${view.title} · Regard`;
   drawNavigation(parameters);
   if (shownView !== null && shownView !== parameters.view) title.focus();
   shownView = parameters.view;

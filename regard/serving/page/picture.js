@@ -1,4 +1,4 @@
-// A picture of the library, as regard/serving/studio/pictures.py sends it: tables, texts, shapes.
+// A picture of the library, as regard/serving/ui/pictures.py sends it: tables, texts, shapes.
 
 import { bytesOf, color, h, svg } from "./dom.js";
 import { choice } from "./controls.js";

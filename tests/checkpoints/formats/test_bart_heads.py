@@ -142,7 +142,7 @@ def test_a_whole_model_is_fine_tuned_under_a_head(family, tmp_path):
     path = folder(tmp_path / "whole", family, "ForConditionalGeneration", **start)
     examples = [(text, "yes" if "ball" in text else "no") for text in TEXT] * 3
     run = regard.train(
-        task="classification", model=str(path), train=examples, valid=0.3, epochs=1, show="none",
+        task="classification", model=str(path), train=examples, valid=0.3, epochs=1, progress=False,
         out=tmp_path / "run",
     )  # fmt: skip
     again = regard.load(run.folder, device="cpu")

@@ -178,15 +178,15 @@ batch_size = 4
 path = "{folder}"
 [training]
 epochs = 40
-gradual_unfreezing_interval = 1
+unfreeze_epochs = 1
 [training.optimizer]
 learning_rate = 0.05
-layerwise_lr_decay = 0.385
+discriminative = 2.6
 [training.schedule]
 name = "slanted-triangular"
 """
     )
-    run = train(recipe, out=tmp_path / "run", show="none")
+    run = train(recipe, out=tmp_path / "run", progress=False)
     task = load(run.folder)
     assert task.predict(["w1 w2", "w4 w5"]) == ["a", "b"]
     assert open_folder(run.folder).config["bos"] == 2

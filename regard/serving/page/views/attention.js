@@ -8,7 +8,7 @@ import { drawMatrix, ramp, roots } from "../heat.js";
 import { Parameters } from "../parameters.js";
 
 export const title = "Attention";
-export const route = "/studio/attention";
+export const route = "/ui/attention";
 const EXAMPLE = "The animal didn't cross the street because it was too tired.";
 export const LONG = 64; // tokens beyond which no weight comes near 1
 const LABELLED = 60; // tokens of a map that has its tokens beside it
@@ -22,7 +22,7 @@ export async function render(root, parameters, api) {
   const second = parameters.text("second");
   root.append(form(parameters, model, text, second));
   const asked = { model: model.name, texts: text, ...(second && { second }) };
-  const { result } = await api.ask("studio/attention", asked);
+  const { result } = await api.ask("ui/attention", asked);
   performance.mark("attention-received");
   const kinds = kindsOf(result);
   const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : kinds.includes("cross") ? "cross" : kinds[0];
@@ -37,7 +37,7 @@ export async function render(root, parameters, api) {
   const chosen = selection(parameters, layers);
   const large = h("section", { class: "large", "aria-live": "polite" });
   const labels = result.labels[kind];
-  const ask = latest((fields) => api.ask("studio/head", fields));
+  const ask = latest((fields) => api.ask("ui/head", fields));
   const show = () => drawHead(large, parameters, ask, { ...asked, kind, ...chosen }, relative);
   const grid = headGrid(
     layers,

@@ -5,7 +5,7 @@ import { clipped, h, put, shown, svg } from "../dom.js";
 import { table } from "../tables.js";
 
 export const title = "Beam search";
-export const route = "/studio/beam";
+export const route = "/ui/beam";
 const EXAMPLE = "To be, or not to";
 const [COLUMN, LINE, BOX] = [142, 24, 114];
 
@@ -24,7 +24,7 @@ export async function render(root, parameters, api) {
       submit("Search"),
     ),
   );
-  const { result } = await api.ask("studio/beam", { model: model.name, texts: text, beams, max_tokens: tokens });
+  const { result } = await api.ask("ui/beam", { model: model.name, texts: text, beams, max_tokens: tokens });
   const nodes = withDepth(result);
   const last = Math.max(...nodes.map((one) => one.depth));
   const picture = h("div", { class: "scrolls tree", tabindex: "0", role: "region", "aria-label": "Tree of the search" });

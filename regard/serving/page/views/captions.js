@@ -6,7 +6,7 @@ import { h, put } from "../dom.js";
 import { picture } from "../picture.js";
 
 export const title = "Captions";
-export const route = "/studio/regions";
+export const route = "/ui/regions";
 let image = null; // {name, data}: of the last file that was chosen
 
 export async function render(root, parameters, api) {
@@ -27,7 +27,7 @@ export async function render(root, parameters, api) {
     return;
   }
   const fields = { model: model.name, images: image.data, beams: parameters.number("beams", 1) };
-  const { result } = await api.ask("studio/regions", fields);
+  const { result } = await api.ask("ui/regions", fields);
   put(place, h("h2", {}, image.name), picture(result.picture));
 }
 

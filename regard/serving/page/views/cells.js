@@ -6,7 +6,7 @@ import { picture } from "../picture.js";
 import { table } from "../tables.js";
 
 export const title = "Cells";
-export const route = "/studio/cell";
+export const route = "/ui/cell";
 const EXAMPLE = 'He said: "To be, or not to be."\nAnd she (quietly): "That is the question."\nThen they left.\n'.repeat(3);
 const KINDS = [["text", "any text: quotes, lines, parentheses"], ["python", "Python: strings, comments, if, indentation"]];
 
@@ -29,7 +29,7 @@ export async function render(root, parameters, api) {
   const place = h("div");
   root.append(form, place, h("h2", {}, "Cells that follow a property of the text"), h("div", { class: "controls only-live" }, field("Properties", kinds),
     button("Search this text", () => search(kinds.value))), found);
-  const { result } = await api.ask("studio/cell", { model: model.name, texts: text, layer, number });
+  const { result } = await api.ask("ui/cell", { model: model.name, texts: text, layer, number });
   const names = result.layers.map((one, index) => [index + 1, `${one.name} (${one.cells} cells)`]);
   put(layers, field("Layer", choice("layer", names, layer)));
   cell.max = result.layers[layer - 1].cells;
@@ -47,7 +47,7 @@ async function drawFound(place, parameters, api, model, text) {
   const properties = parameters.text("search");
   let result;
   try {
-    ({ result } = await api.ask("studio/cells", { model, texts: text, properties }));
+    ({ result } = await api.ask("ui/cells", { model, texts: text, properties }));
   } catch (error) {
     put(place);
     throw error;

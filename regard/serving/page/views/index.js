@@ -3,7 +3,7 @@
 // A view is a module with
 //
 //     title    what the navigation and its heading call it
-//     route    the path that a model must have to be shown, such as "/studio/tokens"; null: any model
+//     route    the path that a model must have to be shown, such as "/ui/tokens"; null: any model
 //     render   async (root, parameters, api, views): draws into the empty element `root`
 //
 // `parameters` (parameters.js) is its state in the address: a control that changes what is drawn

@@ -9,7 +9,7 @@ export const title = "Lessons";
 export const route = null;
 
 export async function render(root, parameters, api, views) {
-  const { lessons } = await api.ask("studio/lessons", {});
+  const { lessons } = await api.ask("ui/lessons", {});
   const names = lessons.map((one) => one.name);
   const name = parameters.text("lesson");
   if (!name) return drawList(root, lessons);
@@ -39,14 +39,14 @@ async function draw(page, parameters, api, views, name) {
   for (const key of parameters.values.keys()) {
     if (!["lesson", "model", "text"].includes(key)) given[key] = parameters.number(key, parameters.text(key));
   }
-  const lesson = await api.ask("studio/lesson", { name, numbers: given });
+  const lesson = await api.ask("ui/lesson", { name, numbers: given });
   const place = h("div", { class: "pictures" }, picture(lesson.picture));
   const problem = h("p", { role: "status", class: "note" });
   let asked = 0;
   const change = async (values) => {
     const turn = ++asked;
     try {
-      const next = await api.ask("studio/lesson", { name, numbers: values });
+      const next = await api.ask("ui/lesson", { name, numbers: values });
       if (turn !== asked) return;
       put(place, picture(next.picture));
       put(problem);

@@ -20,14 +20,14 @@ const SHAPES = [
 const COLORS = 8;
 
 export async function render(root, parameters, api) {
-  const { models, texts } = await api.ask("studio/maps", {});
+  const { models, texts } = await api.ask("ui/maps", {});
   if (!models.length) {
     const missing = texts ? "No model on this server gives vectors of texts." : "There are no texts to show. The command names them: ";
-    root.append(h("p", { class: "empty" }, missing, !texts && h("code", {}, "regard studio MODEL --texts FILE --labels COLUMN")));
+    root.append(h("p", { class: "empty" }, missing, !texts && h("code", {}, "regard serve --ui MODEL --texts FILE --labels COLUMN")));
     return;
   }
   const model = models.includes(parameters.text("model")) ? parameters.text("model") : models[0];
-  const map = await api.ask("studio/map", { model });
+  const map = await api.ask("ui/map", { model });
   const view = new MapView(map, parameters, api, root.clientWidth);
   const query = parameters.text("query");
   const count = parameters.number("count", 8);
@@ -138,14 +138,14 @@ class MapView {
     this.chosen = index;
     this.parameters.set({ point: index, query: null });
     const count = this.parameters.number("count", 8);
-    const { neighbours } = await this.api.ask("studio/neighbours", { model: this.map.model, text: index, count });
+    const { neighbours } = await this.api.ask("ui/neighbours", { model: this.map.model, text: index, count });
     if (this.chosen === index) this.#draw(this.#named(index, this.map.texts[index]), this.at[index], neighbours);
   }
 
   async place(text) {
     const { result } = await this.api.ask("embed", { model: this.map.model, texts: text, too_long: "truncate" });
     const count = this.parameters.number("count", 8);
-    const { place, neighbours } = await this.api.ask("studio/neighbours", { model: this.map.model, vector: result.vector, count });
+    const { place, neighbours } = await this.api.ask("ui/neighbours", { model: this.map.model, vector: result.vector, count });
     this.#draw(text, this.where(place), neighbours);
   }
 

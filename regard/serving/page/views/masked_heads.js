@@ -7,7 +7,7 @@ import { headGrid, kindName, kindsOf } from "../heads.js";
 import { table } from "../tables.js";
 
 export const title = "Masked heads";
-export const route = "/studio/masked_heads";
+export const route = "/ui/masked_heads";
 const EXAMPLE = "The animal didn't cross the street because it was too tired.";
 
 export async function render(root, parameters, api) {
@@ -17,7 +17,7 @@ export async function render(root, parameters, api) {
   const second = parameters.text("second");
   const asked = { model: model.name, texts: text, ...(second && { second }) };
   root.append(controls((values) => parameters.go(values), model.field, field("Text", textArea("text", text)), second && field("Second text", textArea("second", second)), submit("Compare")));
-  const { result } = await api.ask("studio/attention", asked);
+  const { result } = await api.ask("ui/attention", asked);
   const kinds = kindsOf(result);
   const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : kinds[0];
   if (kinds.length > 1) {
@@ -26,7 +26,7 @@ export async function render(root, parameters, api) {
   }
   const layers = result.layers.filter((one) => one.kind === kind);
   const masked = new Set(headsOf(parameters.text("masked"), layers));
-  const ask = latest((fields) => api.ask("studio/masked_heads", fields));
+  const ask = latest((fields) => api.ask("ui/masked_heads", fields));
   const compared = h("section", { "aria-live": "polite" });
   const grid = headGrid(
     layers,

@@ -5,7 +5,7 @@ import { button, chosenModel, controls, field, numberInput, slider, submit, text
 import { clipped, h, probability, put, shown } from "../dom.js";
 
 export const title = "Next tokens";
-export const route = "/studio/next";
+export const route = "/ui/next";
 const EXAMPLE = "To be, or not to";
 const MANY = 10; // steps of one button
 
@@ -16,7 +16,7 @@ export async function render(root, parameters, api) {
   const start = controls((values) => parameters.go({ ...values, chosen: null }), model.field, field("Text", textArea("text", text)), submit("Start"));
   const drawn = h("section", { "aria-live": "polite" });
   root.append(start, filters(parameters, () => step(chosenOf(parameters))), drawn);
-  const ask = latest(async (chosen) => (await api.ask("studio/next", { model: model.name, texts: text, ...options(parameters), chosen })).result);
+  const ask = latest(async (chosen) => (await api.ask("ui/next", { model: model.name, texts: text, ...options(parameters), chosen })).result);
   // Show what follows these tokens, and draw so many more, until something else is pressed.
   async function step(chosen, more = 0) {
     parameters.set({ chosen: chosen.join(",") });

@@ -10,10 +10,10 @@ const EVERY = 2000; // ms between two looks at a run that trains
 const QUIET = 120; // s after which a run without a result is said to be quiet
 
 export async function render(root, parameters, api) {
-  const { runs, comparisons } = await api.ask("studio/runs", {});
+  const { runs, comparisons } = await api.ask("ui/runs", {});
   if (!runs.length && !comparisons.length) {
     root.append(
-      h("p", { class: "empty" }, "There are no runs to show. The command names the folders in which they are: ", h("code", {}, "regard studio MODEL --runs runs")),
+      h("p", { class: "empty" }, "There are no runs to show. The command names the folders in which they are: ", h("code", {}, "regard serve --ui MODEL --runs runs")),
     );
     return;
   }
@@ -58,7 +58,7 @@ async function follow(root, api, name) {
   put(root, h("h2", {}, name), state, place);
   let drawn = null;
   const draw = async () => {
-    const run = await api.ask("studio/curves", { name });
+    const run = await api.ask("ui/curves", { name });
     put(state, [stateOf(run), lastOf(run.last), scoresOf(run)].filter(Boolean).join(" · "));
     const written = JSON.stringify(run.last);
     if (written !== drawn) put(place, run.picture.parts.length ? picture(run.picture) : "Nothing has been written yet.");
@@ -89,11 +89,11 @@ async function later(root, times) {
 }
 
 function lastOf(last) {
-  const counts = ["step", "epoch"].filter((name) => last[name] !== undefined);
+  const counts = ["update", "epoch"].filter((name) => last[name] !== undefined);
   return counts.map((name) => `${name} ${Number(last[name]).toLocaleString("en")}`).join(", ");
 }
 
 async function drawComparison(root, api, name) {
-  const found = await api.ask("studio/comparison", { name });
+  const found = await api.ask("ui/comparison", { name });
   put(root, h("h2", {}, name), h("p", {}, `The best by ${found.quality}: `, h("b", {}, found.best), "."), h("div", { class: "charts" }, found.pictures.map(picture)));
 }

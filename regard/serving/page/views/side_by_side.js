@@ -7,7 +7,7 @@ import { roots } from "../heat.js";
 import { LONG, map } from "./attention.js";
 
 export const title = "Side by side";
-export const route = "/studio/attention";
+export const route = "/ui/attention";
 const EXAMPLE = "The animal didn't cross the street because it was too tired.";
 const SIDES = ["left", "right"];
 
@@ -42,7 +42,7 @@ async function drawSide(column, parameters, api, model, side, text, same) {
   put(column, heading, h("p", { class: "status" }, "computing…"));
   let result;
   try {
-    ({ result } = await api.ask("studio/attention", request));
+    ({ result } = await api.ask("ui/attention", request));
   } catch (error) {
     put(column, heading);
     if (error.name === "AbortError") throw error;
@@ -73,13 +73,13 @@ async function drawSide(column, parameters, api, model, side, text, same) {
 }
 
 async function answerOf(api, request, known) {
-  const said = known || (await api.ask("studio/masked_heads", request)).result.with_all?.text;
+  const said = known || (await api.ask("ui/masked_heads", request)).result.with_all?.text;
   return said ? h("p", {}, "Answer: ", h("b", {}, said)) : null;
 }
 
 // row: the one of the address, and what stores another one there.
 async function drawMap(place, api, asked, row) {
-  const { result } = await api.ask("studio/head", asked);
+  const { result } = await api.ask("ui/head", asked);
   const { queries, keys } = result;
   const matrix = roots(result.roots);
   const most = h("p", { role: "status", class: "note" });

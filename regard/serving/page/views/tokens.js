@@ -5,7 +5,7 @@ import { clipped, h, isolated, shown } from "../dom.js";
 import { table } from "../tables.js";
 
 export const title = "Tokens";
-export const route = "/studio/tokens";
+export const route = "/ui/tokens";
 const EXAMPLE = "The tokenization of unbelievable words";
 
 export async function render(root, parameters, api) {
@@ -14,7 +14,7 @@ export async function render(root, parameters, api) {
   const text = parameters.text("text", EXAMPLE);
   const form = controls((values) => parameters.go(values), model.field, field("Text", textArea("text", text)), submit("Show"));
   root.append(form);
-  const { result } = await api.ask("studio/tokens", { model: model.name, texts: text });
+  const { result } = await api.ask("ui/tokens", { model: model.name, texts: text });
   const all = result.words.flatMap((word) => word.tokens);
   root.append(
     h("p", {}, `The tokenizer (${result.tokenizer}) makes ${all.length} tokens of ${result.words.length} words.`),

@@ -10,8 +10,8 @@ from regard.decoding.beam import Beam
 from regard.decoding.filters import Prefix, Temperature, TopK, TopP, apply
 from regard.decoding.length_penalty import Power
 from regard.layers.chart import k_best_trees
-from regard.serving.studio.lessons.lesson import Control, Lesson, Link
-from regard.serving.studio.lessons.prefix_table import END, PrefixTable, Probabilities
+from regard.serving.ui.lessons.lesson import Control, Lesson, Link
+from regard.serving.ui.lessons.prefix_table import END, PrefixTable, Probabilities
 from regard.text.trees import tree_of
 from regard.visual.beam_tree import BeamTrace
 from regard.visual.constituents import n_best_picture
@@ -128,7 +128,7 @@ LESSONS = (
             "At which temperature does the probability of “school” fall below one half?",
             "Which words does top-p 0.9 keep at temperature 1, and which at temperature 2?",
         ),
-        (Link("next", "The next words of a model", "/studio/next", {"text": SENTENCE}),),
+        (Link("next", "The next words of a model", "/ui/next", {"text": SENTENCE}),),
     ),
     Lesson(
         "beam-search",
@@ -149,7 +149,7 @@ LESSONS = (
             "The first word of the best sentence is not the most probable first word. Why is that "
             "no contradiction?",
         ),
-        (Link("beam", "The search of a model", "/studio/beam", {"beams": "3"}),),
+        (Link("beam", "The search of a model", "/ui/beam", {"beams": "3"}),),
     ),
     Lesson(
         "parses",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
-from regard.serving.studio.lessons.lesson import Control, Lesson, Link
+from regard.serving.ui.lessons.lesson import Control, Lesson, Link
 from regard.text import train
 from regard.visual import lecture_examples
 from regard.visual.cell_text import CellText
@@ -142,7 +142,7 @@ LESSONS = (
         cells,
         (),
         ("Which property needs a memory of the beginning of the line?",),
-        (Link("cells", "The cells of a model", "/studio/cell", {"text": QUOTED}),),
+        (Link("cells", "The cells of a model", "/ui/cell", {"text": QUOTED}),),
     ),
     Lesson(
         "model-sizes",

@@ -9,8 +9,8 @@ import torch
 
 from regard.data.bidirectional_streams import SeparateSentences
 from regard.models.elmo import Elmo
-from regard.serving.studio.lessons import attention, decoding, layers, texts
-from regard.serving.studio.lessons.lesson import Control, Lesson, Link
+from regard.serving.ui.lessons import attention, decoding, layers, texts
+from regard.serving.ui.lessons.lesson import Control, Lesson, Link
 from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModel
 from regard.text import train
 from regard.visual import contextual_vectors, vocabulary_statistics
@@ -58,8 +58,8 @@ SIZES = (
 )
 
 
-def contextual_words(steps: int = 60, seed: int = 0) -> Picture:
-    """The word in three sentences, read by an ELMo trained with so many steps."""
+def contextual_words(updates: int = 60, seed: int = 0) -> Picture:
+    """The word in three sentences, read by an ELMo trained with so many updates."""
     kinds = (COLOURS, BEGINNERS, POLITICS)
     sentences = [" ".join(words).strip() for kind in kinds for words in product(*kind)]
     tokenizer = train("words", sentences, 60)
@@ -70,20 +70,22 @@ def contextual_words(steps: int = 60, seed: int = 0) -> Picture:
         torch.manual_seed(seed)
         model = Elmo(Elmo.Config(tokenizer.vocab_size, **sizes))
         task = BidirectionalLanguageModel(model, tokenizer)
-        loss = _trained(task, sentences, steps)
+        loss = _trained(task, sentences, updates)
     picture = contextual_vectors(task, GREEN, "green")
-    said = f"Training: {len(sentences)} sentences, {steps} steps, loss {loss:.2f} nats per word."
+    said = (
+        f"Training: {len(sentences)} sentences, {updates} updates, loss {loss:.2f} nats per word."
+    )
     return Illustration((Note((said,)), *picture.parts), "“green” in three sentences")
 
 
-def _trained(task: BidirectionalLanguageModel, sentences: list[str], steps: int) -> float:
-    """Train with all sentences in each step; the loss after the last of them, in nats."""
+def _trained(task: BidirectionalLanguageModel, sentences: list[str], updates: int) -> float:
+    """Train with all sentences in each update; the loss after the last of them, in nats."""
     (batch,) = SeparateSentences(task.text(sentences), max_tokens=10**6)
     optimizer = torch.optim.Adam(task.module.parameters(), lr=0.01)
-    for step in range(steps + 1):
+    for update in range(updates + 1):
         losses, _ = task.losses(batch, None)
         loss = torch.stack([total / count for total, count in losses.values()]).mean()
-        if step < steps:
+        if update < updates:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -128,7 +130,7 @@ LESSONS = (
         ),
         contextual_words,
         (
-            Control("steps", "training steps", 60, 0, 60),
+            Control("updates", "training updates", 60, 0, 60),
             Control("seed", "random seed of the weights", 0, 0, 99),
         ),
         (
@@ -155,7 +157,7 @@ LESSONS = (
             "Increase the number until the vocabulary stops growing. At which size, and why?",
             "Why does a vocabulary need tokens of one character?",
         ),
-        (Link("tokens", "How a model's tokenizer splits words", "/studio/tokens"),),
+        (Link("tokens", "How a model's tokenizer splits words", "/ui/tokens"),),
     ),
     Lesson(
         "ablations",
@@ -179,6 +181,6 @@ LESSONS = (
             "Which task loses most when the model reads left to right, and why this one?",
             "Which tasks lose most without NSP, and what do they have in common?",
         ),
-        (Link("attention", "The heads of a model", "/studio/attention"),),
+        (Link("attention", "The heads of a model", "/ui/attention"),),
     ),
 )

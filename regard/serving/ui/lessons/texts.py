@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from regard.models.bert import Bert
-from regard.serving.studio.lessons.lesson import Control, Lesson, Link
+from regard.serving.ui.lessons.lesson import Control, Lesson, Link
 from regard.text import Tokenizer, wordpiece
 from regard.text.explain import SegmentedWord, Training, training
 from regard.text.unigram import UnigramModel
@@ -124,7 +124,7 @@ LESSONS = (
             "Why does the frequency of “s” become 0 with the first merge?",
             "At which merge does “old” become one token?",
         ),
-        (Link("tokens", "How a model's tokenizer splits words", "/studio/tokens"),),
+        (Link("tokens", "How a model's tokenizer splits words", "/ui/tokens"),),
     ),
     Lesson(
         "longest-match",
@@ -138,7 +138,7 @@ LESSONS = (
         longest_match,
         (),
         ("The parts of “un ##aff ##able” are in the vocabulary, too. Why is it not the result?",),
-        (Link("tokens", "How a model's tokenizer splits words", "/studio/tokens"),),
+        (Link("tokens", "How a model's tokenizer splits words", "/ui/tokens"),),
     ),
     Lesson(
         "segmentations",
@@ -164,6 +164,6 @@ LESSONS = (
         inputs,
         (Control("length", "length with padding", 14, 11, 24),),
         ("Which segment do [CLS] and the two [SEP] have?",),
-        (Link("attention", "The heads of a model", "/studio/attention", {"text": PAIR[0]}),),
+        (Link("attention", "The heads of a model", "/ui/attention", {"text": PAIR[0]}),),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard.serving.calls import regions_of
-from regard.serving.studio.pictures import plain_picture
+from regard.serving.ui.pictures import plain_picture
 
 if TYPE_CHECKING:
     from regard.tasks.task import Task

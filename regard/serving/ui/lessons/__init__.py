@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 from regard.serving.problems import Problem
-from regard.serving.studio.lessons import attention, decoding, layers, texts, trained
-from regard.serving.studio.lessons.lesson import Lesson
-from regard.serving.studio.pictures import plain_picture
+from regard.serving.ui.lessons import attention, decoding, layers, texts, trained
+from regard.serving.ui.lessons.lesson import Lesson
+from regard.serving.ui.pictures import plain_picture
 
 LESSONS: dict[str, Lesson] = {
     one.name: one

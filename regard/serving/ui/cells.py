@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
-from regard.serving.studio.pictures import plain_picture
+from regard.serving.ui.pictures import plain_picture
 from regard.visual.cell_search import find_cells
 from regard.visual.character_properties import KINDS
 from regard.visual.recurrent_cells import cell_activation, reader_of

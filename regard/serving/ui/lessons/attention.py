@@ -10,14 +10,14 @@ import torch
 from regard.attention import masks
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
-from regard.serving.studio.lessons.lesson import Control, Lesson, Link
+from regard.serving.ui.lessons.lesson import Control, Lesson, Link
 from regard.visual import lecture_examples
 from regard.visual.picture import Illustration, Note, Picture, PictureRow
 from regard.visual.positions_and_masks import mask_grid, sparse_patterns
 from regard.visual.predicted_from import prediction_contexts
 from regard.visual.reachable_positions import reachable_positions
 
-HEADS = "/studio/attention"
+HEADS = "/ui/attention"
 WORDS = lecture_examples.LECTURE_WORDS
 FIRST = lecture_examples.LECTURE_SCORES[0]
 

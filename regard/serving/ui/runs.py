@@ -14,7 +14,7 @@ from typing import Any
 from regard.errors import CheckpointError, ConfigError
 from regard.experiments.compare.results import COMPARISON, ComparisonResults
 from regard.serving.problems import Problem
-from regard.serving.studio.pictures import plain_picture
+from regard.serving.ui.pictures import plain_picture
 from regard.training.metrics_log import METRICS, GrowingEvents
 from regard.training.result import read_result
 from regard.visual.drawing import visible

@@ -6,15 +6,15 @@ from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
 from regard.serving.routes import CAT, ROUTES, Route, has_attention, reads_images
 from regard.serving.served_page import ServedPage
-from regard.serving.studio import attention, cells, decoding_steps, regions, requests, tokenization
-from regard.serving.studio.sources import StudioSources
+from regard.serving.ui import attention, cells, decoding_steps, regions, requests, tokenization
+from regard.serving.ui.sources import UISources
 from regard.serving.work import work_maker
 
-STUDIO_ROUTES = {
+UI_ROUTES = {
     route.path: route
     for route in (
         Route(
-            "/studio/tokens",
+            "/ui/tokens",
             "The steps in which the words of a text become tokens.",
             "",
             requests.ShownTexts,
@@ -22,7 +22,7 @@ STUDIO_ROUTES = {
             {"texts": CAT},
         ),
         Route(
-            "/studio/attention",
+            "/ui/attention",
             "Small maps of the attention of all heads while a text is read.",
             "",
             requests.AttentionOfAll,
@@ -31,7 +31,7 @@ STUDIO_ROUTES = {
             has_attention,
         ),
         Route(
-            "/studio/head",
+            "/ui/head",
             "The attention weights of one head, or the mean of a layer's heads.",
             "",
             requests.AttentionOfHead,
@@ -40,7 +40,7 @@ STUDIO_ROUTES = {
             has_attention,
         ),
         Route(
-            "/studio/masked_heads",
+            "/ui/masked_heads",
             "The answer to a text with all heads, and with some of them masked.",
             "",
             requests.AttentionOfAll,
@@ -49,7 +49,7 @@ STUDIO_ROUTES = {
             has_attention,
         ),
         Route(
-            "/studio/next",
+            "/ui/next",
             "The most probable next tokens, before and after temperature, top-k and top-p.",
             "",
             requests.NextTokens,
@@ -58,7 +58,7 @@ STUDIO_ROUTES = {
             decoding_steps.decodes_texts,
         ),
         Route(
-            "/studio/beam",
+            "/ui/beam",
             "Every token that a beam search tries, as a tree.",
             "",
             requests.BeamSearch,
@@ -67,7 +67,7 @@ STUDIO_ROUTES = {
             decoding_steps.decodes_texts,
         ),
         Route(
-            "/studio/cell",
+            "/ui/cell",
             "A text coloured by one cell of a recurrent model, and the model's layers.",
             "",
             requests.OneCell,
@@ -76,7 +76,7 @@ STUDIO_ROUTES = {
             cells.has_cells,
         ),
         Route(
-            "/studio/cells",
+            "/ui/cells",
             "The cells of a recurrent model that follow properties of a text most closely.",
             "",
             requests.CellSearch,
@@ -85,7 +85,7 @@ STUDIO_ROUTES = {
             cells.has_cells,
         ),
         Route(
-            "/studio/regions",
+            "/ui/regions",
             "Where each word of the description of an image looked, over the image.",
             "",
             requests.OneImage,
@@ -97,12 +97,12 @@ STUDIO_ROUTES = {
 }
 
 
-def studio_page(sources: StudioSources | None = None) -> ServedPage:
+def ui_page(sources: UISources | None = None) -> ServedPage:
     """The page, and what it asks beside the routes of tasks.
 
     sources: the files that the command names.
     """
-    sources = sources or StudioSources()
+    sources = sources or UISources()
     return ServedPage(
-        {**ROUTES, **STUDIO_ROUTES}, page_files(), PageGuard, sources.routes(), sources.prepare
+        {**ROUTES, **UI_ROUTES}, page_files(), PageGuard, sources.routes(), sources.prepare
     )

@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field, model_validator
 from regard.errors import ConfigError
 from regard.serving.requests import Listed, Request
 from regard.serving.served_page import RouteWithoutModel
-from regard.serving.studio import lessons
-from regard.serving.studio.maps import TextMaps
-from regard.serving.studio.runs import RunFolders
+from regard.serving.ui import lessons
+from regard.serving.ui.maps import TextMaps
+from regard.serving.ui.runs import RunFolders
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModels
@@ -31,14 +31,14 @@ class NamedRun(Nothing):
     """A run or a comparison."""
 
     name: Name
-    """As /studio/runs lists it."""
+    """As /ui/runs lists it."""
 
 
 class NamedLesson(Nothing):
     """A lesson with its numbers."""
 
     name: Name
-    """As /studio/lessons lists it."""
+    """As /ui/lessons lists it."""
     numbers: Annotated[dict[str, float], Field(max_length=16)] = {}
     """Values of its controls; the others have their defaults."""
 
@@ -47,7 +47,7 @@ class MapOf(Nothing):
     """A map."""
 
     model: Name | None = None
-    """A name of /studio/maps; the first one where not given."""
+    """A name of /ui/maps; the first one where not given."""
 
 
 class NeighboursIn(MapOf):
@@ -68,7 +68,7 @@ class NeighboursIn(MapOf):
 
 
 @dataclass(frozen=True)
-class StudioSources:
+class UISources:
     """The files that the command names."""
 
     runs: RunFolders = field(default_factory=RunFolders)
@@ -89,56 +89,56 @@ class StudioSources:
         runs, maps = self.runs, self.maps
         all_of_them = (
             RouteWithoutModel(
-                "/studio/runs",
+                "/ui/runs",
                 "The runs and comparisons in the folders of the command.",
                 Nothing,
                 lambda asked: runs.listed(),
                 {},
             ),
             RouteWithoutModel(
-                "/studio/curves",
+                "/ui/curves",
                 "The charts of a run, of what it has written so far.",
                 NamedRun,
                 lambda asked: runs.curves(asked.name),
                 {"name": "runs/translator"},
             ),
             RouteWithoutModel(
-                "/studio/comparison",
+                "/ui/comparison",
                 "The tables and charts of a comparison.",
                 NamedRun,
                 lambda asked: runs.comparison(asked.name),
                 {"name": "runs/compare"},
             ),
             RouteWithoutModel(
-                "/studio/maps",
+                "/ui/maps",
                 "The models that have a map of the texts of the command.",
                 Nothing,
                 lambda asked: maps.listed(),
                 {},
             ),
             RouteWithoutModel(
-                "/studio/map",
+                "/ui/map",
                 "The points of all texts, with their labels.",
                 MapOf,
                 lambda asked: maps.map(asked.model),
                 {"model": "minilm"},
             ),
             RouteWithoutModel(
-                "/studio/neighbours",
+                "/ui/neighbours",
                 "The texts that are nearest to one of them, or to a vector.",
                 NeighboursIn,
                 self.neighbours,
                 {"model": "minilm", "text": 0, "count": 8},
             ),
             RouteWithoutModel(
-                "/studio/lessons",
+                "/ui/lessons",
                 "The names and titles of the lessons.",
                 Nothing,
                 lambda asked: {"lessons": lessons.listed()},
                 {},
             ),
             RouteWithoutModel(
-                "/studio/lesson",
+                "/ui/lesson",
                 "A lesson with its picture, for these numbers.",
                 NamedLesson,
                 lambda asked: lessons.lesson(asked.name, asked.numbers),

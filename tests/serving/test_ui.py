@@ -1,4 +1,4 @@
-"""What the studio's page asks for equals what Python gives, and what a browser is told about it."""
+"""What the web UI asks for equals what Python gives, and what a browser is told about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import regard
 from regard.data.batches import Sequences
 from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
-from regard.serving.studio.routes import STUDIO_ROUTES, studio_page
+from regard.serving.ui.routes import UI_ROUTES, ui_page
 from regard.text import explain
 from regard.visual import attention_maps
 from regard.visual.attention_record import run_encoder
@@ -29,25 +29,25 @@ MODELS = ("tagging", "translation", "language-modeling", "language-modeling-gpt2
 
 
 @pytest.fixture(scope="module")
-def studio(folders):
+def server(folders):
     """A running service with a page and a few models."""
-    made = service_of({name: folders[name] for name in MODELS}, page=studio_page())
+    made = service_of({name: folders[name] for name in MODELS}, page=ui_page())
     thread = start(made)
     yield made
     made.engine.stop()
     thread.join(10)
 
 
-def answer(studio, path, **fields):
-    answered = ask(studio, path, fields)
+def answer(server, path, **fields):
+    answered = ask(server, path, fields)
     assert answered.status == 200, answered.message
     return answered.json()["result"]
 
 
-def test_the_page_comes_with_a_strict_policy(studio):
+def test_the_page_comes_with_a_strict_policy(server):
     types = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
     for path in page_files():
-        answered = ask(studio, path)
+        answered = ask(server, path)
         assert answered.status == 200
         suffix = Path(path).suffix or ".html"
         assert answered.headers["content-type"] == f"{types[suffix]}; charset=utf-8"
@@ -98,24 +98,22 @@ def test_the_scripts_of_the_page_import_each_other_in_one_order():
     TopologicalSorter(imported).prepare()  # an error for a circle
 
 
-def test_no_path_leads_out_of_the_page(studio):
+def test_no_path_leads_out_of_the_page(server):
     for path in ("/page/", "/page/../routes.py", "/page/%2e%2e/routes.py", "/page//etc/passwd"):
-        assert ask(studio, path).status == 404
+        assert ask(server, path).status == 404
 
 
 def test_a_server_without_a_page_has_none_of_its_routes(service):
     for path in ("/", "/page/main.js"):
         assert ask(service, path).status == 404
-    for path in STUDIO_ROUTES:
+    for path in UI_ROUTES:
         assert ask(service, path, {}).status == 404
 
 
-@pytest.mark.parametrize("path", ["/", "/page/main.js", "/v1/models", *STUDIO_ROUTES])
+@pytest.mark.parametrize("path", ["/", "/page/main.js", "/v1/models", *UI_ROUTES])
 def test_browsers_give_the_key_as_a_password(folders, path):
-    keyed = service_of(
-        {"tagging": folders["tagging"]}, page=studio_page(), guard=PageGuard("a-key")
-    )
-    body = {} if path in STUDIO_ROUTES else None
+    keyed = service_of({"tagging": folders["tagging"]}, page=ui_page(), guard=PageGuard("a-key"))
+    body = {} if path in UI_ROUTES else None
 
     def status(given):
         headers = {} if given is None else {"Authorization": given}
@@ -135,30 +133,30 @@ def test_browsers_give_the_key_as_a_password(folders, path):
     assert ask(keyed, path, body, headers=headers).status == 403
 
 
-@pytest.mark.parametrize("path", STUDIO_ROUTES)
-def test_unknown_fields_and_models_are_errors(studio, path):
-    route = STUDIO_ROUTES[path]
+@pytest.mark.parametrize("path", UI_ROUTES)
+def test_unknown_fields_and_models_are_errors(server, path):
+    route = UI_ROUTES[path]
     assert route.request.model_validate(route.example, strict=True).items()
-    answered = ask(studio, path, {**route.example, "model": "tagging", "colour": "red"})
+    answered = ask(server, path, {**route.example, "model": "tagging", "colour": "red"})
     assert answered.status == 400 and "`colour` is an unknown field" in answered.message
-    answered = ask(studio, path, {**route.example, "model": SCRIPT})
+    answered = ask(server, path, {**route.example, "model": SCRIPT})
     assert answered.status == 404 and SCRIPT in answered.message
     assert answered.headers["content-type"] == "application/json"
 
 
-def test_each_model_lists_what_its_views_ask(studio):
-    listed = {one["id"]: one["routes"] for one in ask(studio, "/v1/models").json()["data"]}
-    for path, route in STUDIO_ROUTES.items():
+def test_each_model_lists_what_its_views_ask(server):
+    listed = {one["id"]: one["routes"] for one in ask(server, "/v1/models").json()["data"]}
+    for path, route in UI_ROUTES.items():
         for name, paths in listed.items():
-            answered = ask(studio, path, {**route.example, "model": name})
+            answered = ask(server, path, {**route.example, "model": name})
             assert (answered.status != 404) == (path in paths), (name, path)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_tokenization_has_the_steps_of_python(studio, name):
+def test_tokenization_has_the_steps_of_python(server, name):
     text = f"the sleeping cats {SCRIPT}"
-    tokenizer = studio.models.all[name].task.tokenizer
-    found = answer(studio, "/studio/tokens", model=name, texts=text)
+    tokenizer = server.models.all[name].task.tokenizer
+    found = answer(server, "/ui/tokens", model=name, texts=text)
     assert found["tokenizer"] == tokenizer.kind
     expected = explain.encoding(tokenizer, text)
     assert [one["word"] for one in found["words"]] == [one.word for one in expected]
@@ -186,11 +184,11 @@ def record_of(task, text):
 
 
 @pytest.mark.parametrize("name", ["tagging", "translation", "language-modeling-gpt2"])
-def test_maps_and_heads_have_the_weights_of_python(studio, name):
+def test_maps_and_heads_have_the_weights_of_python(server, name):
     text = "the old cat sat on"
-    task = studio.models.all[name].task
+    task = server.models.all[name].task
     one = record_of(task, text)
-    found = answer(studio, "/studio/attention", model=name, texts=text)
+    found = answer(server, "/ui/attention", model=name, texts=text)
     expected = list(one.attentions.values())
     assert [layer["kind"] for layer in found["layers"]] == [each.kind for each in expected]
     for layer, each in zip(found["layers"], expected, strict=True):
@@ -203,7 +201,7 @@ def test_maps_and_heads_have_the_weights_of_python(studio, name):
         which = {"kind": each.kind, "layer": layer["layer"]}
         for head, matrix in (2, weights[1]), (None, weights.mean(0)):
             chosen = which if head is None else {**which, "head": head}
-            whole = answer(studio, "/studio/head", model=name, texts=text, **chosen)
+            whole = answer(server, "/ui/head", model=name, texts=text, **chosen)
             assert whole["queries"] == labels["queries"] and whole["keys"] == labels["keys"]
             numbers = matrix.flatten().numpy()
             assert roots(whole["roots"]) == pytest.approx(numbers, abs=2e-5)
@@ -211,12 +209,12 @@ def test_maps_and_heads_have_the_weights_of_python(studio, name):
     assert queries == list(one.labels(expected[0].kind, 0)[0])[: len(queries)]
 
 
-def test_long_texts_have_the_largest_weight_in_each_cell(studio, monkeypatch):
+def test_long_texts_have_the_largest_weight_in_each_cell(server, monkeypatch):
     monkeypatch.setattr(attention_maps, "CELLS", 4)
     text = "the old cat sat on a mat"
-    task = studio.models.all["tagging"].task
+    task = server.models.all["tagging"].task
     layers = list(record_of(task, text).attentions.values())
-    found = answer(studio, "/studio/attention", model="tagging", texts=text)["layers"]
+    found = answer(server, "/ui/attention", model="tagging", texts=text)["layers"]
     size = layers[0].weights.size(-1)
     assert size > 4
     ends = [(math.floor(i * size / 4), math.ceil((i + 1) * size / 4)) for i in range(4)]
@@ -228,24 +226,24 @@ def test_long_texts_have_the_largest_weight_in_each_cell(studio, monkeypatch):
         assert np.sqrt(roots(layer["roots"])) == pytest.approx(np.sqrt(cells), abs=0.5 / 255 + 1e-6)
 
 
-def test_a_head_that_does_not_exist_is_an_error(studio):
+def test_a_head_that_does_not_exist_is_an_error(server):
     body = {"model": "tagging", "texts": "the cat", "kind": "encoder", "layer": 1}
     for wrong in ({"head": 99}, {"layer": 99}, {"kind": "cross"}):
-        answered = ask(studio, "/studio/head", {**body, **wrong})
+        answered = ask(server, "/ui/head", {**body, **wrong})
         assert answered.status == 400 and "There is no head" in answered.message
     masked = [{"kind": "encoder", "layer": 1, "head": 99}]
     answered = ask(
-        studio, "/studio/masked_heads", {"model": "tagging", "texts": "a", "masked_heads": masked}
+        server, "/ui/masked_heads", {"model": "tagging", "texts": "a", "masked_heads": masked}
     )
     assert answered.status == 400 and "99" in answered.message
 
 
 @pytest.mark.parametrize("name", ["tagging", "translation", "language-modeling-gpt2"])
-def test_masked_heads_change_answers_as_in_python(studio, name):
-    text, task = "the old cat sat", studio.models.all[name].task
+def test_masked_heads_change_answers_as_in_python(server, name):
+    text, task = "the old cat sat", server.models.all[name].task
     kind = next(iter(record_of(task, text).attentions.values())).kind
     masked = [{"kind": kind, "layer": 1, "head": head} for head in (1, 2)]
-    found = answer(studio, "/studio/masked_heads", model=name, texts=text, masked_heads=masked)
+    found = answer(server, "/ui/masked_heads", model=name, texts=text, masked_heads=masked)
 
     def said():
         if task.decodes:
@@ -257,17 +255,17 @@ def test_masked_heads_change_answers_as_in_python(studio, name):
     assert found["with_all"] == near(said())
     with regard.heads_masked(task, {1: [1, 2]}, kind):
         assert found["without"] == near(said())
-    maps = answer(studio, "/studio/attention", model=name, texts=text, masked_heads=masked)
+    maps = answer(server, "/ui/attention", model=name, texts=text, masked_heads=masked)
     assert not roots(maps["layers"][0]["roots"]).any()
-    other = answer(studio, "/studio/masked_heads", model=name, texts=text)
+    other = answer(server, "/ui/masked_heads", model=name, texts=text)
     assert other["with_all"] == other["without"] == found["with_all"]
 
 
 def test_vectors_without_a_head_are_compared_by_their_cosine(folders):
-    made = service_of({"embedding": folders["embedding"]}, page=studio_page())
+    made = service_of({"embedding": folders["embedding"]}, page=ui_page())
     thread, task = start(made), made.models.all["embedding"].task
     masked = [{"kind": "encoder", "layer": 1, "head": 1}]
-    found = answer(made, "/studio/masked_heads", texts="the cat", masked_heads=masked)
+    found = answer(made, "/ui/masked_heads", texts="the cat", masked_heads=masked)
     whole = torch.as_tensor(task.embed("the cat")).double()
     with regard.heads_masked(task, {1: [1]}):
         cut = torch.as_tensor(task.embed("the cat")).double()
@@ -283,9 +281,9 @@ FILTERED = [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.6}]
 
 @pytest.mark.parametrize("options", [*FILTERED, {"temperature": 1.5, "top_k": 9, "top_p": 0.8}])
 @pytest.mark.parametrize("name", ["translation", "language-modeling", "language-modeling-gpt2"])
-def test_the_next_tokens_have_the_filtered_probabilities(studio, name, options):
-    task, text = studio.models.all[name].task, "the old cat"
-    found = answer(studio, "/studio/next", model=name, texts=text, most=200, **options)
+def test_the_next_tokens_have_the_filtered_probabilities(server, name, options):
+    task, text = server.models.all[name].task, "the old cat"
+    found = answer(server, "/ui/next", model=name, texts=text, most=200, **options)
     scores = scores_after(task, text, [])
     plain = np.exp(scores - np.logaddexp.reduce(scores))
     scores = scores / options.get("temperature", 1.0)
@@ -322,53 +320,53 @@ def scores_after(task, text, chosen):
 
 
 @pytest.mark.parametrize("name", ["translation", "language-modeling", "language-modeling-gpt2"])
-def test_tokens_that_are_drawn_one_by_one_are_those_of_sampling(studio, name):
-    task, text = studio.models.all[name].task, "the old cat"
+def test_tokens_that_are_drawn_one_by_one_are_those_of_sampling(server, name):
+    task, text = server.models.all[name].task, "the old cat"
     options = {"temperature": 0.9, "top_k": 8, "seed": 5}
     (expected,) = task.hypotheses([text], **options, max_tokens=6)[0]
     chosen, log_prob = [], 0.0
     for _ in range(len(expected.tokens) + expected.finished):
         body = {"model": name, "texts": text, "chosen": chosen, **options}
-        found = answer(studio, "/studio/next", **body)
+        found = answer(server, "/ui/next", **body)
         chosen.append(found["drawn"])
     assert chosen[: len(expected.tokens)] == expected.tokens
-    found = answer(studio, "/studio/next", model=name, texts=text, chosen=chosen)
+    found = answer(server, "/ui/next", model=name, texts=text, chosen=chosen)
     log_prob = sum(one["log_prob"] for one in found["chosen"])
     assert log_prob == pytest.approx(expected.log_prob, abs=1e-4)
     assert found["ended"] == expected.finished
     assert found["text"] == task.tokenizer.for_targets.decode(expected.tokens)
 
 
-def test_no_view_advises_an_option_that_the_page_lacks(studio):
+def test_no_view_advises_an_option_that_the_page_lacks(server):
     """Every route of a view and every model, with a text longer than any of them reads."""
-    long, models = 0, studio.models.all
-    for path, route in studio.page.routes.items():
-        if path.startswith("/studio/"):
+    long, models = 0, server.models.all
+    for path, route in server.page.routes.items():
+        if path.startswith("/ui/"):
             for name in models:
                 body = {**route.example, "model": name, "texts": "the old cat " * 90}
-                answered = ask(studio, path, body)
+                answered = ask(server, path, body)
                 if answered.status == 400:
                     long += "tokens" in answered.message
                     assert not re.search(r"\b[a-z_]+='", answered.message), (path, name)
     assert long > 5
 
 
-def test_tokens_that_were_chosen_must_fit(studio):
+def test_tokens_that_were_chosen_must_fit(server):
     body = {"model": "language-modeling-gpt2", "texts": "the cat"}
-    answered = ask(studio, "/studio/next", {**body, "chosen": [10**6]})
+    answered = ask(server, "/ui/next", {**body, "chosen": [10**6]})
     assert answered.status == 400 and "must be tokens of the model" in answered.message
-    answered = ask(studio, "/studio/next", {**body, "chosen": [5] * 100})
+    answered = ask(server, "/ui/next", {**body, "chosen": [5] * 100})
     assert answered.status == 400 and "context is 24 tokens" in answered.message
-    answered = ask(studio, "/studio/next", {**body, "top_p": 2.0})
+    answered = ask(server, "/ui/next", {**body, "top_p": 2.0})
     assert answered.status == 400 and "top_p" in answered.message
 
 
 @pytest.mark.parametrize("name", ["translation", "language-modeling"])
-def test_the_tree_of_a_beam_leads_to_its_hypotheses(studio, name):
-    task, text = studio.models.all[name].task, "the old cat"
+def test_the_tree_of_a_beam_leads_to_its_hypotheses(server, name):
+    task, text = server.models.all[name].task, "the old cat"
     options = {"beams": 3, "max_tokens": 6}
     expected = task.hypotheses([text], n_best=3, **options)
-    found = answer(studio, "/studio/beam", model=name, texts=text, **options)
+    found = answer(server, "/ui/beam", model=name, texts=text, **options)
     assert [one["text"] for one in found["hypotheses"]] == task.spelled([text], expected)[0]
     scores = [one["score"] for one in found["hypotheses"]]
     assert scores == pytest.approx([one.score for one in expected[0]], rel=1e-5)
@@ -386,5 +384,5 @@ def test_the_tree_of_a_beam_leads_to_its_hypotheses(studio, name):
 def test_the_documentation_lists_the_routes():
     page = (Path(__file__).parents[2] / "docs/how-to/web-ui.md").read_text()
     listed = dict(re.findall(r"^\| `(/[\w/.]+)` \| (.+) \|$", page, re.M))
-    asked = {**STUDIO_ROUTES, **studio_page().routes_without_model}
+    asked = {**UI_ROUTES, **ui_page().routes_without_model}
     assert listed == {path: one.summary for path, one in asked.items()}

@@ -1,4 +1,4 @@
-"""Cells, maps, runs, comparisons and lessons of the studio equal what Python gives."""
+"""Cells, maps, runs, comparisons and lessons of the web UI equal what Python gives."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from served import ask, ask_together, near, service_of, start
 import regard
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments.compare.results import COMPARISON, ComparisonResults, Outcome
-from regard.serving.studio import lessons
-from regard.serving.studio.lessons import LESSONS
-from regard.serving.studio.maps import SHOWN, TextMaps
-from regard.serving.studio.pictures import plain_picture
-from regard.serving.studio.routes import studio_page
-from regard.serving.studio.runs import RunFolders
-from regard.serving.studio.sources import StudioSources
+from regard.serving.ui import lessons
+from regard.serving.ui.lessons import LESSONS
+from regard.serving.ui.maps import SHOWN, TextMaps
+from regard.serving.ui.pictures import plain_picture
+from regard.serving.ui.routes import ui_page
+from regard.serving.ui.runs import RunFolders
+from regard.serving.ui.sources import UISources
 from regard.training.metrics_log import METRICS, MetricsLog, read_events
 from regard.training.result import RESULT, Result
 from regard.visual import (
@@ -61,10 +61,10 @@ def texts(tmp_path_factory):
 def runs(tmp_path_factory):
     """Two runs, one of them finished, and a comparison."""
     folder = tmp_path_factory.mktemp("work") / "runs"
-    for name, steps in (("first", 3), (f"cat & {SCRIPT.replace('/', '∕')}", 5)):
+    for name, updates in (("first", 3), (f"cat & {SCRIPT.replace('/', '∕')}", 5)):
         log = MetricsLog(folder / name)
-        for step in range(1, steps + 1):
-            log.write(step, {"train/loss": 3 / step, "lr": 0.1, SCRIPT: 1.0})
+        for update in range(1, updates + 1):
+            log.write(update, {"train/loss": 3 / update, "lr": 0.1, SCRIPT: 1.0})
         log.close()
     result = Result("max_updates", "last", 3, 30, 1.5, None, 3, {"bleu": 12.5, "ppl": None})
     (folder / "first" / RESULT).write_text(json.dumps(asdict(result)))
@@ -82,7 +82,7 @@ def comparison(folder):
             scores=[{"name": "BLEU", "value": quality, "signature": SCRIPT}],
             goal=("bleu", "max", quality),
             curves={"valid/bleu": [(10, 1.0), (20, quality)], "train/loss": [(10, 3.0), (20, 2.0)]},
-            **dict(steps=2, tokens=20, seconds=4.0, parameters=100, flops=1e6, memory=1000),
+            **dict(updates=2, tokens=20, seconds=4.0, parameters=100, flops=1e6, memory=1000),
             **dict(precision="float32", threads=1, samples=[("x", "y", "z")]),
         )
 
@@ -91,11 +91,11 @@ def comparison(folder):
 
 
 @pytest.fixture(scope="module")
-def studio(folders, texts, runs):
+def server(folders, texts, runs):
     """A running service with models, texts and runs."""
-    sources = StudioSources(RunFolders([runs]), TextMaps(texts, "kind"))
+    sources = UISources(RunFolders([runs]), TextMaps(texts, "kind"))
     names = ("embedding", "language-modeling", "translation", "captioning")
-    made = service_of({name: folders[name] for name in names}, page=studio_page(sources))
+    made = service_of({name: folders[name] for name in names}, page=ui_page(sources))
     sources.prepare(made.models, lambda message: None)
     thread = start(made)
     yield made
@@ -103,12 +103,12 @@ def studio(folders, texts, runs):
     thread.join(10)
 
 
-def task_of(studio, name):
-    return studio.models.all[name].task
+def task_of(server, name):
+    return server.models.all[name].task
 
 
-def answer(studio, path, **fields):
-    answered = ask(studio, path, fields)
+def answer(server, path, **fields):
+    answered = ask(server, path, fields)
     assert answered.status == 200, answered.message
     assert answered.headers["content-type"] == "application/json"
     return answered.json()
@@ -160,77 +160,77 @@ def test_a_large_heatmap_is_a_raster_with_its_values():
 # ------------------------------------------------------------------------------ images
 
 
-def test_the_picture_of_a_description_equals_that_of_python(studio):
+def test_the_picture_of_a_description_equals_that_of_python(server):
     pytest.importorskip("PIL")
     image = base64.b64encode(STRIPES.read_bytes()).decode()
-    found = answer(studio, "/studio/regions", model="captioning", images=image, beams=2)["result"]
-    expected = attended_regions(task_of(studio, "captioning"), STRIPES, beams=2)
+    found = answer(server, "/ui/regions", model="captioning", images=image, beams=2)["result"]
+    expected = attended_regions(task_of(server, "captioning"), STRIPES, beams=2)
     assert found["picture"] == near(plain_picture(expected))
-    answered = ask(studio, "/studio/regions", {"model": "captioning", "images": [image]})
+    answered = ask(server, "/ui/regions", {"model": "captioning", "images": [image]})
     assert answered.status == 400  # one image, since a page draws one
 
 
 # ------------------------------------------------------------------------------- cells
 
 
-def test_one_cell_over_a_text_equals_that_of_python(studio):
-    task = task_of(studio, "language-modeling")
+def test_one_cell_over_a_text_equals_that_of_python(server):
+    task = task_of(server, "language-modeling")
     fields = {"model": "language-modeling", "texts": QUOTED, "layer": 1, "number": 2}
-    found = answer(studio, "/studio/cell", **fields)["result"]
+    found = answer(server, "/ui/cell", **fields)["result"]
     expected = cell_activation(task.module, task.tokenizer, QUOTED, layer=1, number=2)
     assert found["picture"] == near(plain_picture(expected))
     assert "".join(text for text, _ in found["picture"]["pieces"]) == QUOTED
     widths = [layer.d_model for layer in task.module.recurrent_layers]
     assert [one["cells"] for one in found["layers"]] == widths
-    wrong = ask(studio, "/studio/cell", {**fields, "layer": 9})
+    wrong = ask(server, "/ui/cell", {**fields, "layer": 9})
     assert wrong.status == 400 and "`layer` must be from 1 to" in wrong.message
 
 
-def test_cells_are_found_as_in_python(studio):
-    task = task_of(studio, "language-modeling")
+def test_cells_are_found_as_in_python(server):
+    task = task_of(server, "language-modeling")
     fields = {"model": "language-modeling", "texts": QUOTED, "best": 2}
-    found = answer(studio, "/studio/cells", **fields)["result"]
+    found = answer(server, "/ui/cells", **fields)["result"]
     expected = find_cells(task.module, task.tokenizer, [QUOTED], best=2).numbers
     plain = {name: [one._asdict() for one in cells] for name, cells in expected.items()}
     assert found["cells"] == near(plain) and "Correlations over" in found["lines"][0]
     for texts, said in (("the cat", "a search needs"), ("", "a search needs")):
-        answered = ask(studio, "/studio/cells", {**fields, "texts": texts})
+        answered = ask(server, "/ui/cells", {**fields, "texts": texts})
         assert answered.status == 400 and said in answered.message
-    python = ask(studio, "/studio/cells", {**fields, "properties": "python"})
+    python = ask(server, "/ui/cells", {**fields, "properties": "python"})
     assert python.status == 400 and "not valid Python" in python.message
 
 
-def test_models_without_cells_lack_the_routes(studio):
-    for path in ("/studio/cell", "/studio/cells"):
+def test_models_without_cells_lack_the_routes(server):
+    for path in ("/ui/cell", "/ui/cells"):
         fields = {"model": "embedding", "texts": "the cat", "layer": 1, "number": 1}
-        if path == "/studio/cells":
+        if path == "/ui/cells":
             fields = {"model": "embedding", "texts": "the cat"}
-        answered = ask(studio, path, fields)
+        answered = ask(server, path, fields)
         assert answered.status == 404 and f"not have the route {path}" in answered.message
 
 
 # -------------------------------------------------------------------------------- maps
 
 
-def test_a_map_has_the_points_of_python_and_hostile_labels_as_text(studio):
-    assert answer(studio, "/studio/maps") == {
+def test_a_map_has_the_points_of_python_and_hostile_labels_as_text(server):
+    assert answer(server, "/ui/maps") == {
         "models": ["embedding", "language-modeling", "translation"],
         "texts": 5,
     }
-    found = answer(studio, "/studio/map", model="embedding")
-    map = studio.page.prepare.__self__.maps.maps["embedding"]
-    vectors = task_of(studio, "embedding").embed(LINES, normalize=True, too_long="truncate")
+    found = answer(server, "/ui/map", model="embedding")
+    map = server.page.prepare.__self__.maps.maps["embedding"]
+    vectors = task_of(server, "embedding").embed(LINES, normalize=True, too_long="truncate")
     assert map.vectors.numpy() == pytest.approx(vectors, abs=1e-6)
     assert found["points"] == near([[round(c, 5) for c in p] for p in map.points.tolist()])
     assert found["texts"] == LINES
     assert [found["labels"][number] for number in found["label_of"]] == LABELS
-    assert answer(studio, "/studio/map") == found
+    assert answer(server, "/ui/map") == found
 
 
-def test_neighbours_are_those_of_search(studio):
-    task = task_of(studio, "embedding")
+def test_neighbours_are_those_of_search(server):
+    task = task_of(server, "embedding")
     fields = {"model": "embedding", "count": 3}
-    found = answer(studio, "/studio/neighbours", text=1, **fields)
+    found = answer(server, "/ui/neighbours", text=1, **fields)
     expected = [
         one for one in task.search(LINES[1], LINES, 4, too_long="truncate") if one.index != 1
     ][:3]
@@ -238,13 +238,13 @@ def test_neighbours_are_those_of_search(studio):
     cosines = [one["cosine"] for one in found["neighbours"]]
     assert cosines == pytest.approx([one.score for one in expected], abs=1e-5)
     vector = task.embed("the cat sat").tolist()
-    placed = answer(studio, "/studio/neighbours", vector=vector, **fields)
+    placed = answer(server, "/ui/neighbours", vector=vector, **fields)
     assert placed["neighbours"][0] == {"text": 0, "cosine": pytest.approx(1, abs=1e-5)}
-    points = answer(studio, "/studio/map")["points"]
+    points = answer(server, "/ui/map")["points"]
     assert placed["place"] == pytest.approx(points[0], abs=1e-4)
 
 
-def test_wrong_questions_about_maps_are_errors(studio):
+def test_wrong_questions_about_maps_are_errors(server):
     for fields, status, said in (
         ({"text": 5}, 400, "`text` must be below 5"),
         ({"text": 1, "vector": [1.0]}, 400, "either `text` or `vector`"),
@@ -254,9 +254,9 @@ def test_wrong_questions_about_maps_are_errors(studio):
         ({"text": 0, "model": SCRIPT}, 404, SCRIPT),
         ({"text": 0, "file": "/etc/passwd"}, 400, "`file` is an unknown field"),
     ):
-        answered = ask(studio, "/studio/neighbours", fields)
+        answered = ask(server, "/ui/neighbours", fields)
         assert answered.status == status and said in answered.message
-    bad = ask(studio, "/studio/neighbours", b'{"vector": [NaN, 1.0]}')
+    bad = ask(server, "/ui/neighbours", b'{"vector": [NaN, 1.0]}')
     assert bad.status == 400
 
 
@@ -266,31 +266,31 @@ def test_one_text_is_a_map_and_none_is_an_error(folders, tmp_path):
     none.write_text("")
     with pytest.raises(DataError, match=r"none\.txt: is empty"):
         TextMaps(none)
-    sources = StudioSources(maps=TextMaps(one))
-    service = service_of({"embedding": folders["embedding"]}, page=studio_page(sources))
-    assert ask(service, "/studio/map", {}).status == 404
+    sources = UISources(maps=TextMaps(one))
+    service = service_of({"embedding": folders["embedding"]}, page=ui_page(sources))
+    assert ask(service, "/ui/map", {}).status == 404
     sources.prepare(service.models, lambda message: None)
-    found = answer(service, "/studio/map")
+    found = answer(service, "/ui/map")
     assert found["points"] == [[0, 0]] and found["labels"] == []
     assert len(found["texts"][0]) == SHOWN
-    assert answer(service, "/studio/neighbours", text=0)["neighbours"] == []
+    assert answer(service, "/ui/neighbours", text=0)["neighbours"] == []
 
 
 def test_a_model_whose_vectors_are_not_finite_has_no_map(folders, texts):
-    sources, said = StudioSources(maps=TextMaps(texts, "kind")), []
-    service = service_of({"embedding": folders["embedding"]}, page=studio_page(sources))
+    sources, said = UISources(maps=TextMaps(texts, "kind")), []
+    service = service_of({"embedding": folders["embedding"]}, page=ui_page(sources))
     for parameter in service.models.all["embedding"].task.module.parameters():
         parameter.data.fill_(float("nan"))
     sources.prepare(service.models, said.append)
     assert said[-1].startswith("no map by embedding: ") and "NaN" in said[-1]
-    assert ask(service, "/studio/map", {}).status == 404
+    assert ask(service, "/ui/map", {}).status == 404
 
 
 # -------------------------------------------------------------------------------- runs
 
 
-def test_runs_and_comparisons_are_listed_by_names(studio, runs):
-    found = answer(studio, "/studio/runs")
+def test_runs_and_comparisons_are_listed_by_names(server, runs):
+    found = answer(server, "/ui/runs")
     there = sorted(name for name in os.listdir(runs) if name not in ("both", "model"))
     assert [one["name"] for one in found["runs"]] == [f"runs/{name}" for name in there]
     assert found["comparisons"] == ["runs/both"]
@@ -299,46 +299,46 @@ def test_runs_and_comparisons_are_listed_by_names(studio, runs):
     assert set(ended.values()) == {(None, None)}
 
 
-def test_curves_grow_with_the_run_and_half_a_line_waits(studio, runs):
+def test_curves_grow_with_the_run_and_half_a_line_waits(server, runs):
     name = "runs/" + next(one.name for one in runs.iterdir() if one.name.startswith("cat"))
     folder = runs.parent / name
-    found = answer(studio, "/studio/curves", name=name)
+    found = answer(server, "/ui/curves", name=name)
     assert found["picture"] == plain_picture(training_curves(read_events(folder)))
     with (folder / METRICS).open("a") as file:
-        file.write('{"step": 6, "train/lo')
+        file.write('{"update": 6, "train/lo')
         file.flush()
-        assert answer(studio, "/studio/curves", name=name)["last"] == found["last"]
+        assert answer(server, "/ui/curves", name=name)["last"] == found["last"]
         file.write('ss": 0.25}\n')
-    grown = answer(studio, "/studio/curves", name=name)
-    assert grown["last"] == {"step": 6, "train/loss": 0.25}
+    grown = answer(server, "/ui/curves", name=name)
+    assert grown["last"] == {"update": 6, "train/loss": 0.25}
     assert grown["picture"] == plain_picture(training_curves(read_events(folder)))
 
 
-def test_a_damaged_run_says_which_line(studio, runs):
+def test_a_damaged_run_says_which_line(server, runs):
     (runs / "bad").mkdir()
-    (runs / "bad" / METRICS).write_text('{"step": 1}\n{"step": 2\n')
+    (runs / "bad" / METRICS).write_text('{"update": 1}\n{"update": 2\n')
     try:
-        answered = ask(studio, "/studio/curves", {"name": "runs/bad"})
+        answered = ask(server, "/ui/curves", {"name": "runs/bad"})
         assert answered.status == 400 and f"{METRICS}:2" in answered.message
         (runs / "bad" / METRICS).write_text("")
-        found = answer(studio, "/studio/curves", name="runs/bad")
+        found = answer(server, "/ui/curves", name="runs/bad")
         assert found["last"] == {} and found["picture"]["parts"] == []
     finally:
         (runs / "bad" / METRICS).unlink()
-    assert ask(studio, "/studio/curves", {"name": "runs/bad"}).status == 404
+    assert ask(server, "/ui/curves", {"name": "runs/bad"}).status == 404
 
 
-def test_errors_of_damaged_runs_name_no_folder_of_the_server(studio, runs):
+def test_errors_of_damaged_runs_name_no_folder_of_the_server(server, runs):
     folder = runs / "bad"
     folder.mkdir(exist_ok=True)
     for name in (METRICS, RESULT, COMPARISON):
         (folder / name).write_text("{\n")
-    (folder / METRICS).write_text('{"step": 1\n{"step": 2}\n')
+    (folder / METRICS).write_text('{"update": 1\n{"update": 2}\n')
     try:
-        for path in ("/studio/curves", "/studio/comparison"):
-            message = ask(studio, path, {"name": "runs/bad"}).message
+        for path in ("/ui/curves", "/ui/comparison"):
+            message = ask(server, path, {"name": "runs/bad"}).message
             assert message.startswith("runs/bad/") and str(runs.parent) not in message
-        listed = {one["name"]: one["ended"] for one in answer(studio, "/studio/runs")["runs"]}
+        listed = {one["name"]: one["ended"] for one in answer(server, "/ui/runs")["runs"]}
         assert listed["runs/bad"].startswith("damaged: runs/bad/")
         assert str(runs.parent) not in listed["runs/bad"]
     finally:
@@ -348,7 +348,7 @@ def test_errors_of_damaged_runs_name_no_folder_of_the_server(studio, runs):
 def test_errors_of_runs_below_this_folder_are_not_garbled(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     for folder in (tmp_path, tmp_path / "a"):  # the path of the second is a letter
-        (folder / METRICS).write_text('{"step": 1\n{"step": 2}\n')
+        (folder / METRICS).write_text('{"update": 1\n{"update": 2}\n')
     monkeypatch.chdir(tmp_path)
     found = RunFolders([Path(".")])
     for name in (tmp_path.name, f"{tmp_path.name}/a"):
@@ -358,19 +358,19 @@ def test_errors_of_runs_below_this_folder_are_not_garbled(tmp_path, monkeypatch)
         assert str(caught.value).count(tmp_path.name) == 1
 
 
-@pytest.mark.parametrize("path", ["/studio/curves", "/studio/comparison"])
-def test_clients_cannot_name_files(studio, runs, path):
+@pytest.mark.parametrize("path", ["/ui/curves", "/ui/comparison"])
+def test_clients_cannot_name_files(server, runs, path):
     outside = runs.parent / "outside"
     MetricsLog(outside).close()
     (runs / "link").symlink_to(outside, target_is_directory=True)
     for name in (str(runs / "first"), "runs/../outside", "runs/link", "../x", SCRIPT, ""):
-        answered = ask(studio, path, {"name": name})
+        answered = ask(server, path, {"name": name})
         assert answered.status == 404 and "hold no" in answered.message
     (runs / "link").unlink()
 
 
-def test_a_comparison_has_the_table_of_python(studio, runs):
-    found = answer(studio, "/studio/comparison", name="runs/both")
+def test_a_comparison_has_the_table_of_python(server, runs):
+    found = answer(server, "/ui/comparison", name="runs/both")
     expected = comparison(runs / "both")
     assert (found["quality"], found["best"]) == ("BLEU", SCRIPT)
     plain = [plain_picture(one) for one in (expected.picture(), expected.losses())]
@@ -389,15 +389,15 @@ def test_folders_of_runs_are_checked(tmp_path):
 # ----------------------------------------------------------------------------- lessons
 
 
-def test_lessons_are_listed_and_have_unique_names(studio):
-    listed = answer(studio, "/studio/lessons")["lessons"]
+def test_lessons_are_listed_and_have_unique_names(server):
+    listed = answer(server, "/ui/lessons")["lessons"]
     assert [one["name"] for one in listed] == list(LESSONS)
     assert len({one["title"] for one in listed}) == len(listed) >= 15
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_has_the_picture_of_its_function(studio, name):
-    found = answer(studio, "/studio/lesson", name=name)
+def test_a_lesson_has_the_picture_of_its_function(server, name):
+    found = answer(server, "/ui/lesson", name=name)
     lesson = LESSONS[name]
     assert found["picture"] == json.loads(json.dumps(plain_picture(lesson.draw())))
     assert found["title"] == lesson.title and list(found["text"]) == list(lesson.text)
@@ -413,12 +413,12 @@ def test_a_lesson_can_be_drawn_at_the_ends_of_its_numbers(name):
         assert drawn and "NaN" not in json.dumps(drawn)
 
 
-def test_a_class_that_opens_a_lesson_has_it_computed_once(studio, monkeypatch):
+def test_a_class_that_opens_a_lesson_has_it_computed_once(server, monkeypatch):
     calls = []
     lesson = LESSONS["convolution"]
     slow = replace(lesson, name="slow", draw=lambda: (calls.append(1), lesson.draw())[1])
     monkeypatch.setitem(LESSONS, "slow", slow)
-    together = ask_together(studio, [("/studio/lesson", {"name": "slow"})] * 30)
+    together = ask_together(server, [("/ui/lesson", {"name": "slow"})] * 30)
     assert [one.status for one in together] == [200] * 30
     assert len({one.body for one in together}) == len(calls) == 1
 
@@ -439,28 +439,28 @@ def test_a_lesson_that_was_drawn_does_not_wait_for_one_that_is_being_drawn(monke
     assert again == drawn and waits.result()["picture"] == drawn["picture"]
 
 
-def test_links_lead_to_views_and_routes_that_there_are(studio):
+def test_links_lead_to_views_and_routes_that_there_are(server):
     views = (Path(regard.__file__).parent / "serving/page/views/index.js").read_text()
     for lesson in LESSONS.values():
         for link in lesson.links:
-            assert link.route in studio.page.routes
+            assert link.route in server.page.routes
             assert f'from "./{link.view}.js"' in views
 
 
-def test_numbers_of_a_lesson_change_its_picture(studio):
-    found = answer(studio, "/studio/lesson", name="self-attention", numbers={"head_dim": 16})
+def test_numbers_of_a_lesson_change_its_picture(server):
+    found = answer(server, "/ui/lesson", name="self-attention", numbers={"head_dim": 16})
     rows = found["picture"]["parts"][1]["rows"]
     weights = [float(row[3]) for row in rows]
     assert weights == pytest.approx([0.98201, 0.01799, 0, 0], abs=1e-5)  # softmax(28, 24, 4, 2)
-    greedy = answer(studio, "/studio/lesson", name="beam-search", numbers={"beams": 1})
-    wide = answer(studio, "/studio/lesson", name="beam-search", numbers={"beams": 2})
+    greedy = answer(server, "/ui/lesson", name="beam-search", numbers={"beams": 1})
+    wide = answer(server, "/ui/lesson", name="beam-search", numbers={"beams": 2})
     said = [one["picture"]["parts"][0]["lines"][0] for one in (greedy, wide)]
     assert "poor people are destitute" in said[0]
     assert "the poor don't have any money" in said[1]
 
 
 def test_the_beam_of_two_finds_the_best_of_all_sentences():
-    from regard.serving.studio.lessons.decoding import TRANSLATIONS, beam_tree
+    from regard.serving.ui.lessons.decoding import TRANSLATIONS, beam_tree
 
     best, pending = 0.0, [((), 1.0)]
     while pending:
@@ -486,7 +486,7 @@ def test_the_pajamas_are_worn_by_whom_the_scores_say(noun, low):
     ]
 
 
-def test_wrong_lessons_and_numbers_are_errors(studio):
+def test_wrong_lessons_and_numbers_are_errors(server):
     for fields, status, said in (
         ({"name": SCRIPT}, 404, "There is no lesson"),
         ({"name": "scaling", "numbers": {"key": 3}}, 400, "Did you mean 'keys'"),
@@ -495,15 +495,15 @@ def test_wrong_lessons_and_numbers_are_errors(studio):
         ({"name": "scaling", "numbers": {"keys": "3"}}, 400, "`numbers.keys`"),
         ({}, 400, "`name` is missing"),
     ):
-        answered = ask(studio, "/studio/lesson", fields)
+        answered = ask(server, "/ui/lesson", fields)
         assert answered.status == status and said in answered.message, answered.message
 
 
-def test_every_reading_has_an_example_and_rejects_unknown_fields(studio):
-    for path, route in studio.page.routes_without_model.items():
+def test_every_reading_has_an_example_and_rejects_unknown_fields(server):
+    for path, route in server.page.routes_without_model.items():
         route.request.model_validate(route.example, strict=True)
-        answered = ask(studio, path, {**route.example, "colour": "red"})
+        answered = ask(server, path, {**route.example, "colour": "red"})
         assert answered.status == 400 and "`colour` is an unknown field" in answered.message
-        assert ask(studio, path).status == 405
-    paths = ask(studio, "/openapi.json").json()["paths"]
-    assert {*studio.page.routes_without_model} <= {*paths}
+        assert ask(server, path).status == 405
+    paths = ask(server, "/openapi.json").json()["paths"]
+    assert {*server.page.routes_without_model} <= {*paths}

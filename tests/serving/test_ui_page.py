@@ -1,4 +1,4 @@
-"""The studio in a real browser: every view draws, fits, saves, and runs nothing that a text says.
+"""The web UI in a real browser: every view draws, fits, saves, and runs nothing that a text says.
 
 Needs a Chromium of the system and playwright (`pip install --group browser`). The pictures of all
 views are written into the folder that REGARD_SCREENSHOTS names, if it is set.
@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from served import listening, service_of, start
 
-from regard.serving.studio.lessons import LESSONS
-from regard.serving.studio.maps import TextMaps
-from regard.serving.studio.routes import studio_page
-from regard.serving.studio.runs import RunFolders
-from regard.serving.studio.sources import StudioSources
+from regard.serving.ui.lessons import LESSONS
+from regard.serving.ui.maps import TextMaps
+from regard.serving.ui.routes import ui_page
+from regard.serving.ui.runs import RunFolders
+from regard.serving.ui.sources import UISources
 from regard.training.metrics_log import METRICS, MetricsLog
 from regard.visual.image_regions import attended_regions
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium on thi
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 TEXT = f"the old cat sat {SCRIPT}"
-RUNS: list[Path] = []  # of the studio
+RUNS: list[Path] = []  # of the web UI
 NAMED = {
     "translation": "translation",
     SCRIPT.replace("/", "|"): "language-modeling",
@@ -44,8 +44,8 @@ STRIPES = Path(__file__).parents[1] / "stripes.png"
 
 @pytest.fixture(scope="module")
 def service(folders, tmp_path_factory):
-    """A studio where models, labels and runs have a script for a name."""
-    folder, name = tmp_path_factory.mktemp("studio"), SCRIPT.replace("/", "|")
+    """A web UI where models, labels and runs have a script for a name."""
+    folder, name = tmp_path_factory.mktemp("ui"), SCRIPT.replace("/", "|")
     words = "the old cat sat on a warm mat sleeping".split()
     rows = [
         {"text": f"{word} {words[n - 3]} {SCRIPT}", "kind": SCRIPT if n % 2 else "cat"}
@@ -57,17 +57,17 @@ def service(folders, tmp_path_factory):
         log.write(1, {"train/loss": 2.0, SCRIPT: 1.0})
         log.close()
     texts = TextMaps(folder / "texts.jsonl", "kind")
-    sources = StudioSources(RunFolders([folder / "runs"]), texts)
+    sources = UISources(RunFolders([folder / "runs"]), texts)
     RUNS.extend((folder / "runs").iterdir())
     named = {name: folders[task] for name, task in NAMED.items()}
-    service = service_of(named, page=studio_page(sources))
+    service = service_of(named, page=ui_page(sources))
     sources.prepare(service.models, lambda message: None)
     return service
 
 
 @pytest.fixture(scope="module")
 def address(service):
-    """The address of the running studio."""
+    """The address of the running web UI."""
     engine = start(service)
     with listening(service) as found:
         yield found
@@ -242,7 +242,7 @@ def in_other_words(page, path, change):
         change(content)
         route.fulfill(response=response, json=content)
 
-    page.route(f"**/studio/{path}", answer)
+    page.route(f"**/ui/{path}", answer)
 
 
 def test_words_from_right_to_left_do_not_change_the_order_of_the_line(page, address):
@@ -294,7 +294,7 @@ def test_a_second_text_in_the_address_of_masked_heads_is_shown(page, address):
         asked.append(fields.pop("second", None))
         route.continue_(post_data=json.dumps(fields))
 
-    page.route("**/studio/*", alone)
+    page.route("**/ui/*", alone)
     open_view(page, address, view)
     assert page.query_selector("textarea[name=second]") is None
     open_view(page, address, f"{view}&second=a+warm+mat")
@@ -395,11 +395,11 @@ def test_points_of_a_map_are_chosen_by_mouse_and_keyboard(page, address):
 
 def test_curves_are_drawn_again_when_a_run_has_written(page, address):
     open_view(page, address, "#runs?run=runs%2Flstm")
-    assert "training · step 1" in page.inner_text("#main")
+    assert "training · update 1" in page.inner_text("#main")
     run = next(one for one in RUNS if one.name == "lstm")
     with (run / METRICS).open("a") as file:
-        file.write('{"step": 2, "train/loss": 1.5}\n{"step": 3, "trai')
-    page.wait_for_selector("text=training · step 2", timeout=10_000)
+        file.write('{"update": 2, "train/loss": 1.5}\n{"update": 3, "trai')
+    page.wait_for_selector("text=training · update 2", timeout=10_000)
     assert page.query_selector_all("#main .charts svg circle")
 
 
@@ -441,7 +441,7 @@ def test_a_token_pressed_twice_continues_the_drawn_text(page, address):
 def test_an_answer_that_another_one_has_overtaken_is_not_drawn(page, address):
     open_view(page, address, "#masked_heads?model=translation&text=the+old+cat+sat")
     held = []
-    page.route("**/studio/masked_heads", lambda route: held.append(route))
+    page.route("**/ui/masked_heads", lambda route: held.append(route))
     for head in range(2):
         page.click(f".head >> nth={head}")
     while len(held) < 2:
@@ -453,9 +453,9 @@ def test_an_answer_that_another_one_has_overtaken_is_not_drawn(page, address):
 
 
 PRESSES = {
-    "#attention?model=translation&text=the+cat": ("studio/head", ".head >> nth=1"),
-    "#masked_heads?model=translation&text=the+cat": ("studio/masked_heads", ".head >> nth=1"),
-    "#next?text=the+cat": ("studio/next", "text=Sample 10"),
+    "#attention?model=translation&text=the+cat": ("ui/head", ".head >> nth=1"),
+    "#masked_heads?model=translation&text=the+cat": ("ui/masked_heads", ".head >> nth=1"),
+    "#next?text=the+cat": ("ui/next", "text=Sample 10"),
 }
 
 
@@ -512,9 +512,9 @@ def test_curves_are_drawn_again_after_the_server_has_not_answered(page, address)
     page.evaluate("() => { window.kept = window.fetch; }")
     page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
     page.wait_for_selector("text=The server does not answer", timeout=10_000)
-    assert page.query_selector("text=training · step") is None
+    assert page.query_selector("text=training · update") is None
     page.evaluate("() => { window.fetch = window.kept; }")
-    drawn = page.wait_for_selector("text=training · step", timeout=10_000)
+    drawn = page.wait_for_selector("text=training · update", timeout=10_000)
     assert drawn is not None and drawn.is_visible()
 
 
