@@ -104,12 +104,15 @@ def studio(
         raise ConfigError("--labels names a column of --texts FILE, which is not given.")
     _check_extra("studio")
     with no_garbage_collection():
+        from regard.serving.models import names_of
+        from regard.serving.ui.examples import Examples
         from regard.serving.ui.maps import TextMaps
         from regard.serving.ui.routes import ui_page
         from regard.serving.ui.runs import RunFolders
         from regard.serving.ui.sources import UISources
 
-    sources = UISources(RunFolders(runs or ()), TextMaps(texts, labels))
+    examples = Examples(names_of(folders or []))
+    sources = UISources(RunFolders(runs or ()), TextMaps(texts, labels), examples)
     _run(folders or [], flags, ui_page(sources))
 
 

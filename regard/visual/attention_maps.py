@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +24,7 @@ from regard.tasks.inputs import read_whole
 from regard.tasks.language_modeling import TextGenerator
 from regard.visual.attention_record import Keep, look, run_encoder
 from regard.visual.forward_pass import ForwardPass, RecordedAttention
+from regard.visual.merge_subwords import Words, merged, words_of
 
 if TYPE_CHECKING:
     from regard.tasks.task import Task
@@ -56,6 +57,19 @@ class AttentionMaps:
     labels: Mapping[str, tuple[Sequence[str], Sequence[str]]]
     answer: str = ""
 
+    def by_words(self) -> AttentionMaps:
+        """Attention between words, as `HeadGrid` shows it; maps whose cells stand for several
+        weights stay as they are."""
+        words = {kind: (words_of(q), words_of(k)) for kind, (q, k) in self.labels.items()}
+        layers = tuple(
+            replace(one, weights=merged(one.weights, *words[one.kind]))
+            if one.weights.shape[1:] == tuple(map(len, self.labels[one.kind]))
+            else one
+            for one in self.layers
+        )
+        labels = {kind: (_texts(rows), _texts(columns)) for kind, (rows, columns) in words.items()}
+        return replace(self, layers=layers, labels=labels)
+
 
 @dataclass(frozen=True)
 class HeadMap:
@@ -64,6 +78,11 @@ class HeadMap:
     weights: Tensor
     queries: Sequence[str]
     keys: Sequence[str]
+
+    def by_words(self) -> HeadMap:
+        """Attention between words, as `HeadGrid` shows it."""
+        rows, columns = words_of(self.queries), words_of(self.keys)
+        return HeadMap(merged(self.weights, rows, columns), _texts(rows), _texts(columns))
 
 
 @dataclass
@@ -232,6 +251,10 @@ def _labels(
     """The labels of queries and keys; numbers where the tokens are not known."""
     queries, keys = one.labels(kind, 0)
     return _filled(queries, rows), _filled(keys, columns)
+
+
+def _texts(words: Words) -> list[str]:
+    return [word for word, _ in words]
 
 
 def _filled(labels: Sequence[str] | None, count: int) -> Sequence[str]:

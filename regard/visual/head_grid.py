@@ -112,12 +112,11 @@ class Panel:
         return self.numbered[number]
 
     def by_words(self) -> Panel:
-        """Attention between words: the mean over the subwords of a query, the sum over those of a
-        key (Clark et al. 2019, section 4.1)."""
+        """Attention between words: see `merged`."""
         rows, columns = words_of(self.queries), words_of(self.keys)
         return replace(
             self,
-            heads=tuple(merged(head, rows, columns) for head in self.heads),
+            heads=tuple(map(as_matrix, merged(torch.tensor(self.heads), rows, columns))),
             queries=tuple(word for word, _ in rows),
             keys=tuple(word for word, _ in columns),
         )

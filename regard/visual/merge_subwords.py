@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import torch
+from torch import Tensor
+
 from regard.text.published import bytes_of_characters
 from regard.text.special_tokens import looks_special
-from regard.visual.picture import Matrix
 
 Words = tuple[tuple[str, range], ...]  # each word and the indices of its subwords
 
@@ -97,11 +99,18 @@ def _byte_of() -> dict[str, int]:
     return bytes_of_characters()
 
 
-def merged(weights: Matrix, rows: Words, columns: Words) -> Matrix:
-    """(T, S) of tokens -> (T', S') of words: the mean over the rows of a word, the sum over its
-    columns, so that rows of weights still sum to one."""
-    summed = [[sum(row[s] for s in run) for _, run in columns] for row in weights]
-    return tuple(
-        tuple(sum(summed[t][s] for t in run) / len(run) for s in range(len(columns)))
-        for _, run in rows
-    )
+def merged(weights: Tensor, rows: Words, columns: Words) -> Tensor:
+    """(..., T, S) of tokens -> (..., T', S') of words: the mean over the rows of a word, the sum
+    over its columns (Clark et al. 2019, section 4.1), so that rows of weights still sum to one.
+    """
+    *many, queries, _ = weights.shape
+    sums = weights.new_zeros(*many, queries, len(columns))
+    sums.index_add_(-1, _word_of_each_token(columns), weights)
+    rows_summed = weights.new_zeros(*many, len(rows), len(columns))
+    rows_summed.index_add_(-2, _word_of_each_token(rows), sums)
+    return rows_summed / weights.new_tensor([len(run) for _, run in rows])[:, None]
+
+
+def _word_of_each_token(words: Words) -> Tensor:
+    """The index of the word that each token is a part of, (T,)."""
+    return torch.tensor([index for index, (_, run) in enumerate(words) for _ in run])

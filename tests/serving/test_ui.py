@@ -22,6 +22,7 @@ from regard.serving.ui.routes import UI_ROUTES, ui_page
 from regard.text import explain
 from regard.visual import attention_maps
 from regard.visual.attention_record import run_encoder
+from regard.visual.head_grid import HeadGrid
 
 PAGE = Path(__file__).parents[2] / "regard/serving/page"
 SCRIPT = "<script>alert(1)</script>"
@@ -188,7 +189,8 @@ def test_maps_and_heads_have_the_weights_of_python(server, name):
     text = "the old cat sat on"
     task = server.models.all[name].task
     one = record_of(task, text)
-    found = answer(server, "/ui/attention", model=name, texts=text)
+    asked = {"model": name, "texts": text, "unit": "tokens"}
+    found = answer(server, "/ui/attention", **asked)
     expected = list(one.attentions.values())
     assert [layer["kind"] for layer in found["layers"]] == [each.kind for each in expected]
     for layer, each in zip(found["layers"], expected, strict=True):
@@ -201,12 +203,28 @@ def test_maps_and_heads_have_the_weights_of_python(server, name):
         which = {"kind": each.kind, "layer": layer["layer"]}
         for head, matrix in (2, weights[1]), (None, weights.mean(0)):
             chosen = which if head is None else {**which, "head": head}
-            whole = answer(server, "/ui/head", model=name, texts=text, **chosen)
+            whole = answer(server, "/ui/head", **asked, **chosen)
             assert whole["queries"] == labels["queries"] and whole["keys"] == labels["keys"]
             numbers = matrix.flatten().numpy()
             assert roots(whole["roots"]) == pytest.approx(numbers, abs=2e-5)
     queries = found["labels"][expected[0].kind]["queries"]
     assert queries == list(one.labels(expected[0].kind, 0)[0])[: len(queries)]
+
+
+@pytest.mark.parametrize("name", ["tagging", "translation"])
+def test_attention_between_words_is_that_of_the_picture_in_python(server, name):
+    text = "the catmat sat unwarmly"
+    one = record_of(server.models.all[name].task, text)
+    found = answer(server, "/ui/attention", model=name, texts=text)
+    panels = {(p.kind, p.layer): p for p in HeadGrid.of([one]).by_words().panels}
+    assert found["merges"] is (name == "tagging") and len(panels) == len(found["layers"])
+    for (kind, layer), panel in panels.items():
+        which = {"model": name, "texts": text, "kind": kind, "layer": layer, "head": 2}
+        head = answer(server, "/ui/head", **which)
+        assert (head["queries"], head["keys"]) == (list(panel.queries), list(panel.keys))
+        assert roots(head["roots"]) == pytest.approx(np.array(panel.heads[1]).flatten(), abs=2e-5)
+        (small,) = [m for m in found["layers"] if (m["kind"], m["layer"]) == (kind, layer)]
+        assert [small["rows"], small["columns"]] == [len(panel.queries), len(panel.keys)]
 
 
 def test_long_texts_have_the_largest_weight_in_each_cell(server, monkeypatch):

@@ -21,6 +21,7 @@ import regard
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments.compare.results import COMPARISON, ComparisonResults, Outcome
 from regard.serving.ui import lessons
+from regard.serving.ui.examples import NEUTRAL, Examples
 from regard.serving.ui.lessons import LESSONS
 from regard.serving.ui.maps import SHOWN, TextMaps
 from regard.serving.ui.pictures import plain_picture
@@ -507,3 +508,21 @@ def test_every_reading_has_an_example_and_rejects_unknown_fields(server):
         assert ask(server, path).status == 405
     paths = ask(server, "/openapi.json").json()["paths"]
     assert {*server.page.routes_without_model} <= {*paths}
+
+
+def test_examples_are_the_validation_texts_of_a_run_or_neutral_sentences(folders, tmp_path):
+    (tmp_path / "valid.tsv").write_text("the old cat\tle chat\na warm mat\tun tapis\n")
+    for name, file in (("run", "valid.tsv"), ("moved", "lost.tsv")):
+        shutil.copytree(folders["translation"], tmp_path / name / "model")
+        data = f'train = ["{tmp_path / file}"]\nvalid = ["{tmp_path / file}"]'
+        recipe = f'task = "translation"\n[data]\n{data}\n[model]\nname = "transformer"\n'
+        (tmp_path / name / "recipe.toml").write_text(recipe)
+    named = {"run": tmp_path / "run", "inner": tmp_path / "run/model", "moved": tmp_path / "moved"}
+    sources = UISources(examples=Examples({**named, "bare": folders["tagging"]}))
+    service = service_of({**named, "bare": folders["tagging"]}, page=ui_page(sources))
+    sources.prepare(service.models, print)
+    texts = {name: sources.examples.of(name) for name in service.models.all}
+    own = [("the old cat",), ("a warm mat",)]
+    assert texts["run"]["texts"] == texts["inner"]["texts"] == own and texts["run"]["own"]
+    assert texts["moved"]["texts"] == texts["bare"]["texts"] == [(text,) for text in NEUTRAL]
+    assert not texts["bare"]["own"]

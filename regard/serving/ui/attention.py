@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from regard.tasks.inputs import read_whole
-from regard.visual.attention_maps import MaskedHeads, attention_maps, head_map, heads_masked_by_kind
+from regard.visual.attention_maps import (
+    AttentionMaps,
+    MaskedHeads,
+    attention_maps,
+    head_map,
+    heads_masked_by_kind,
+)
 
 if TYPE_CHECKING:
     from regard.tasks.task import Task
@@ -24,11 +30,13 @@ MOST_TOKENS = 40  # generated for a comparison
 
 def small_maps(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """Small maps of all heads for each text."""
-    return [_maps(task, item, _masked(options)) for item in items]
+    by_words = options.get("unit") != "tokens"
+    return [_maps(attention_maps(task, item, _masked(options)), by_words) for item in items]
 
 
-def _maps(task: Task, item: Any, masked: MaskedHeads) -> dict[str, Any]:
-    found = attention_maps(task, item, masked)
+def _maps(of_tokens: AttentionMaps, by_words: bool) -> dict[str, Any]:
+    of_words = of_tokens.by_words()
+    found = of_words if by_words else of_tokens
     layers = [
         {
             "kind": one.kind,
@@ -44,13 +52,20 @@ def _maps(task: Task, item: Any, masked: MaskedHeads) -> dict[str, Any]:
         kind: {"queries": list(queries), "keys": list(keys)}
         for kind, (queries, keys) in found.labels.items()
     }
-    return {"layers": layers, "labels": labels, "answer": found.answer}
+    merges = any(
+        len(words) != len(tokens)
+        for kind, sides in of_tokens.labels.items()
+        for words, tokens in zip(of_words.labels[kind], sides, strict=True)
+    )
+    return {"layers": layers, "labels": labels, "answer": found.answer, "merges": merges}
 
 
 def one_head(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """One head in full, or the mean of the heads of a layer, for each text."""
     which = options["kind"], options["layer"], options.get("head")
     found = [head_map(task, item, *which, _masked(options)) for item in items]
+    if options.get("unit") != "tokens":
+        found = [one.by_words() for one in found]
     return [
         {
             "queries": list(one.queries),

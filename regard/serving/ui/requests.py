@@ -30,8 +30,8 @@ class MaskedHead(BaseModel):
     head: Number
 
 
-class AttentionOfAll(ShownTexts):
-    """Attention while a text is read."""
+class MaskedHeads(ShownTexts):
+    """A text that is read while heads are masked."""
 
     second: ShownText | None = None
     """The second text of a pair."""
@@ -45,6 +45,13 @@ class AttentionOfAll(ShownTexts):
     def options(self) -> dict[str, Any]:
         """See `Request`."""
         return {name: value for name, value in super().options().items() if name != "second"}
+
+
+class AttentionOfAll(MaskedHeads):
+    """Attention while a text is read."""
+
+    unit: Literal["words", "tokens"] = "words"
+    """Whether the subwords of a word are merged."""
 
 
 class AttentionOfHead(AttentionOfAll):

@@ -43,7 +43,7 @@ UI_ROUTES = {
             "/ui/masked_heads",
             "The answer to a text with all heads, and with some of them masked.",
             "",
-            requests.AttentionOfAll,
+            requests.MaskedHeads,
             work_maker(attention.answers_with_masked_heads),
             {"texts": CAT, "masked_heads": [{"kind": "encoder", "layer": 1, "head": 1}]},
             has_attention,

@@ -12,6 +12,7 @@ from regard.errors import ConfigError
 from regard.serving.requests import Listed, Request
 from regard.serving.served_page import RouteWithoutModel
 from regard.serving.ui import lessons
+from regard.serving.ui.examples import Examples
 from regard.serving.ui.maps import TextMaps
 from regard.serving.ui.runs import RunFolders
 
@@ -41,6 +42,13 @@ class NamedLesson(Nothing):
     """As /ui/lessons lists it."""
     numbers: Annotated[dict[str, float], Field(max_length=16)] = {}
     """Values of its controls; the others have their defaults."""
+
+
+class NamedModel(Nothing):
+    """A model."""
+
+    model: Name
+    """As /v1/models lists it."""
 
 
 class MapOf(Nothing):
@@ -73,9 +81,11 @@ class UISources:
 
     runs: RunFolders = field(default_factory=RunFolders)
     maps: TextMaps = field(default_factory=TextMaps)
+    examples: Examples = field(default_factory=Examples)
 
     def prepare(self, models: ServedModels, say: Callable[[str], None]) -> None:
-        """What is computed before the page answers: the vectors of the texts."""
+        """What is computed before the page answers: examples, and the vectors of the texts."""
+        self.examples.read(models)
         self.maps.embed(models, say)
 
     def neighbours(self, asked: NeighboursIn) -> dict[str, Any]:
@@ -88,6 +98,13 @@ class UISources:
         """The routes, by their paths."""
         runs, maps = self.runs, self.maps
         all_of_them = (
+            RouteWithoutModel(
+                "/ui/examples",
+                "Texts for a model: the first of its validation data, where its folder knows them.",
+                NamedModel,
+                lambda asked: self.examples.of(asked.model),
+                {"model": "translator"},
+            ),
             RouteWithoutModel(
                 "/ui/runs",
                 "The runs and comparisons in the folders of the command.",
