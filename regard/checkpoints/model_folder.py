@@ -40,6 +40,7 @@ from regard.checkpoints.formats.config_table import GENERATION as GENERATION_FIE
 from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
+from regard.checkpoints.sentence_transformers import MODULES
 from regard.checkpoints.store import write_tensors
 from regard.checkpoints.weights import holds_weights, read_weights
 from regard.errors import CheckpointError, ConfigError, RegardError
@@ -139,7 +140,8 @@ class ModelFolder:
         with self.located():
             weights = read_weights(self.path)
             if self.config.get("model_type") != OURS:
-                return self._labelled(from_published(self.config | self._decoder_start(), weights))
+                config = self.config | self._decoder_start() | self._body_architecture()
+                return self._labelled(from_published(config, weights))
             model = self._build(weights)
             load_strict(model, weights)
             return self._labelled(model)
@@ -216,6 +218,14 @@ class ModelFolder:
             return {}
         found = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
         return {} if found is None else {"decoder_start_token_id": found}
+
+    def _body_architecture(self) -> dict[str, list[str]]:
+        """`architectures` of a folder of sentence-transformers, which opens the model without a
+        head whatever class config.json names; empty for another folder.
+        """
+        if not (self.path / MODULES).exists():
+            return {}
+        return {"architectures": [layout_of(self.config.get("model_type")).body_architecture]}
 
     def _build(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """The model of a configuration of ours, its parameters not yet initialized.

@@ -5,6 +5,7 @@ tensors = read_weights(folder)      {"bert.embeddings.word_embeddings.weight": .
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,10 +43,31 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
     folder = Path(folder)
     for name, read in READERS.items():
         if (folder / name).exists():
-            return _read(folder / name, read)
-        if (folder / f"{name}{INDEX}").exists():
-            return _read_shards(folder / f"{name}{INDEX}", read)
+            return _unwrapped(_read(folder / name, read), folder / name)
+        if (index := folder / f"{name}{INDEX}").exists():
+            return _unwrapped(_read_shards(index, read), index)
     raise CheckpointError(f"{folder} holds no weights: {_what_is_there(folder)}")
+
+
+def _unwrapped(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The tensors of a module that was saved inside a wrapper, without the wrapper's name.
+
+    `torch.compile` puts `_orig_mod.` before the names of the module that it compiles, which may be
+    a part; DataParallel puts `module.` before all.
+    """
+    names = {name: name.replace("_orig_mod.", "") for name in tensors}
+    while tensors and all(name.startswith("module.") for name in names.values()):
+        names = {name: inner.removeprefix("module.") for name, inner in names.items()}
+    if all(name == inner for name, inner in names.items()):
+        return tensors
+    if len(set(names.values())) < len(names):
+        raise CheckpointError(f"{path} holds tensors with and without the prefix of a wrapper.")
+    warnings.warn(
+        f"{path}: `_orig_mod.` or `module.` before the names of tensors, left by torch.compile or "
+        "DataParallel, is ignored.",
+        stacklevel=2,
+    )
+    return {names[name]: tensor for name, tensor in tensors.items()}
 
 
 def holds_weights(folder: Path) -> bool:

@@ -69,7 +69,8 @@ class IncrementalDetokenizer:
     The parts, joined, are what `decode` makes of all tokens, without what it makes of the prompt.
     Decoding each token alone would not do: subwords are joined, and a character may have several
     tokens. No token changes the text of those far before it, so that only the last ones are decoded
-    again.
+    again. A tokenizer that cleans up spaces may take the spaces before the last two words away
+    ("do n ' t" becomes "don't"), which are held back until then.
 
     Args:
         before: the ids that come first; their text is left out.
@@ -91,7 +92,10 @@ class IncrementalDetokenizer:
         if self._is_byte(token):  # only a complete run of bytes decodes to characters
             return ""
         text = self._tokenizer.decode(self._window)
-        part = self._until(text, len(text) - text.endswith(REPLACEMENT))
+        end = len(text) - text.endswith(REPLACEMENT)
+        if self._tokenizer.clean_up_spaces:
+            end = max(0, text.rfind(" ", 0, max(0, text.rfind(" "))))
+        part = self._until(text, end)
         if len(self._window) > MAX_WINDOW:
             self._shorten(text)
         return part
@@ -116,7 +120,8 @@ class IncrementalDetokenizer:
         start = max(0, len(self._window) - DECODED_AGAIN)
         while start and self._is_byte(self._window[start]):
             start -= 1
-        window = self._window[start:]
+        window, not_returned = self._window[start:], text[self._returned :]
         shorter = self._tokenizer.decode(window)
-        if shorter:  # else the next token would be decoded as the first of a text
-            self._window, self._returned = window, len(shorter) - (len(text) - self._returned)
+        # Without text before it, the next token would be decoded as the first of a text.
+        if len(shorter) > len(not_returned) and shorter.endswith(not_returned):
+            self._window, self._returned = window, len(shorter) - len(not_returned)

@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 
+import regard
 from regard.checkpoints.formats import to_published
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.checkpoints.store import write_tensors
@@ -75,6 +76,20 @@ def test_the_pooling_of_a_folder_saved_by_sentence_transformers_is_read(folder, 
     opened = theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
     opened.save(str(tmp_path / "saved"))
     assert read_pooling(tmp_path / "saved") == Pooling(TURNED, True, 8)
+
+
+@pytest.mark.parametrize("named", ["BertForMaskedLM", "MyOwnEncoder"])
+def test_a_folder_with_modules_is_an_embedder_whatever_class_config_names(folder, named):
+    """all-mpnet-base-v2 names a class whose head it does not hold."""
+    theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
+    path = folder[0]
+    write_sentence_transformers(path, Pooling(("mean",)), 16)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"architectures": [named]}))
+    opened = theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
+    expected = opened.encode(TEXTS, show_progress_bar=False)
+    vectors = regard.load(path, device="cpu").embed(TEXTS)
+    torch.testing.assert_close(torch.tensor(vectors), torch.tensor(expected), atol=1e-5, rtol=0)
 
 
 def test_padding_does_not_change_pooled_vectors():

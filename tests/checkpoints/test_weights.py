@@ -55,6 +55,22 @@ def test_safetensors_and_pickles_whole_or_sharded_keep_their_types(tmp_path):
         assert_equal_tensors(read_weights(path))
 
 
+@pytest.mark.parametrize("name", ["_orig_mod.{}", "module.{}", "module._orig_mod.{}"])
+def test_the_names_of_wrappers_are_taken_off_with_a_warning(tmp_path, name):
+    save_file(
+        {name.format(own): one for own, one in TENSORS.items()}, tmp_path / "model.safetensors"
+    )
+    with pytest.warns(UserWarning, match="torch.compile or DataParallel"):
+        assert_equal_tensors(read_weights(tmp_path))
+
+
+def test_a_compiled_part_and_the_whole_of_it_are_an_error(tmp_path):
+    twice = {"a._orig_mod.b": torch.ones(1), "a.b": torch.ones(1)}
+    save_file(twice, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="with and without the prefix of a wrapper"):
+        read_weights(tmp_path)
+
+
 def test_shards_written_by_transformers_are_read(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

@@ -45,7 +45,18 @@ def marked() -> Tokenizer:
     return Tokenizer(fast, "unigram", {"unk": "<unk>", "eos": "</s>"})
 
 
-OTHERS = {"bytes": in_bytes, "marked": marked}
+def cleaned() -> Tokenizer:
+    """As BERT's under `clean_up_tokenization_spaces`: words lose the spaces before them."""
+    pieces = ["[PAD]", "[UNK]", "do", "it", "n", "m", "##t", "t", "s", "ve", "re", "'", ".", "a"]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    fast = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    fast.decoder = decoders.WordPiece(cleanup=False)
+    roles = {"unk": "[UNK]", "pad": "[PAD]"}
+    return Tokenizer(fast, "wordpiece", roles, clean_up_spaces=True)
+
+
+OTHERS = {"bytes": in_bytes, "marked": marked, "cleaned": cleaned}
 
 
 @cache

@@ -233,6 +233,11 @@ class EncoderDecoderLayout:
         return (self.architecture, *self.others)
 
     @property
+    def body_architecture(self) -> str:
+        """See `Layout`."""
+        return self.architecture
+
+    @property
     def names(self) -> Names:
         """The table of a model without a bias of the output."""
         return names_with(self.rows, self.computed, bias=False)

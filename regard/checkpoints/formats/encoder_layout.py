@@ -123,6 +123,11 @@ class EncoderLayout:
         """See `Layout`."""
         return self.architectures.values()
 
+    @property
+    def body_architecture(self) -> str:
+        """See `Layout`."""
+        return self.architectures[()]
+
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
         """See `Layout`; heads do not count."""
         found = self._with_prefix(tensors).keys()
@@ -288,8 +293,8 @@ class EncoderLayout:
         if shared:
             name = self._architecture(found)
             warnings.warn(
-                f"config.json: `architectures` is missing. By the tensors and labels this is a "
-                f'{name}; otherwise write, for example, "architectures": '
+                "config.json: `architectures` names no known class. By the tensors and labels this "
+                f'is a {name}; otherwise write, for example, "architectures": '
                 f'["{self._architecture(shared[:1])}"].',
                 stacklevel=2,
             )
@@ -313,18 +318,26 @@ class EncoderLayout:
         return next((kind for kind in (*wanted, *whole) if kind in whole), kinds[0])
 
     def _named_architecture(self, config: Mapping[str, Any]) -> str:
-        """The architecture that config.json names, "" where it names none."""
+        """The architecture that config.json names; "", for which the tensors decide, where it names
+        none or a class of somebody's own.
+        """
         names = config.get("architectures") or [""]
         if not isinstance(names, list) or not isinstance(names[0], str):
             raise unsupported("architectures", "a list of names", names)
         name, known = names[0], [*self.architectures.values()]
         if name in ("", *known):
             return name
-        why = self.unsupported_architectures.get(name)
-        raise ConfigError(
-            f"config.json: `architectures` names {name!r}, which this library does not read"
-            + (f": {why}." if why else f". {nearest(name, known)}")
+        if why := self.unsupported_architectures.get(name):
+            raise ConfigError(
+                f"config.json: `architectures` names {name!r}, which this library does not read: "
+                f"{why}."
+            )
+        warnings.warn(
+            f"config.json: `architectures` names {name!r}, which is not known here, so the tensors "
+            f"decide which heads the model has. {nearest(name, known)}",
+            stacklevel=2,
         )
+        return ""
 
     def _required_heads(self, architecture: str) -> tuple[str, ...]:
         """The heads that an architecture always has."""

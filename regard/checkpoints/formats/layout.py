@@ -24,6 +24,10 @@ class Layout(Protocol):
     def known_architectures(self) -> Collection[str]:
         """The names in `architectures` of config.json that this layout reads."""
 
+    @property
+    def body_architecture(self) -> str:
+        """Of these the one without a head, from which vectors of texts come."""
+
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
         """How many of the published names of a model with one layer are there; 0 if not all are."""
 

@@ -257,6 +257,11 @@ class T5Layout:
         return (self.architecture, f"{self.family}WithLMHeadModel", *self._encoders)
 
     @property
+    def body_architecture(self) -> str:
+        """See `Layout`."""
+        return self.encoder.body_architecture
+
+    @property
     def _encoders(self) -> Collection[str]:
         return self.encoder.known_architectures
 

@@ -223,6 +223,14 @@ def test_the_tensors_tell_the_head_where_no_architecture_is_named(family, ending
     assert tuple(sorted(ours.heads)) == heads_of(family, ending)
 
 
+@pytest.mark.parametrize(("family", "ending"), CASES)
+def test_the_tensors_tell_the_head_of_a_class_that_is_not_known(family, ending):
+    labels = {} if ending != "ForSequenceClassification" else {"id2label": {0: "no", 1: "yes"}}
+    with pytest.warns(UserWarning, match="names 'MyOwn', which is not known here, so the tensors"):
+        ours = read(family, ending, {"architectures": ["MyOwn"], **labels})
+    assert tuple(sorted(ours.heads)) == heads_of(family, ending)
+
+
 def test_labels_and_their_number_tell_classifiers_from_others():
     """As `transformers` opens it: a classifier of one output has one label in config.json."""
     one = dict(architectures=None, id2label={"0": "LABEL_0"})
