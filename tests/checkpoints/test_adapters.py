@@ -319,7 +319,7 @@ def test_options_that_do_not_fit_the_model(options, message, tmp_path):
 
 def test_recurrent_quantized_and_pruned_models_take_no_adapters(tmp_path):
     config = RecurrentLanguageModel.Config(vocab_size=9, d_model=4)
-    with pytest.raises(ConfigError, match="adapters cannot be added to recurrent"):
+    with pytest.raises(ConfigError, match="adapters cannot be added to lstm-lm"):
         add_adapters(RecurrentLanguageModel(config), AdapterOptions())
     saved_base(CASES[0], tmp_path / "base")
     with pytest.raises(ConfigError, match="quantized weights cannot have adapters"):

@@ -110,7 +110,7 @@ def opened(folder, ending: str, ours: EncoderWithHeads):
 def test_exported_encoders_open_in_transformers_and_are_read_again_unchanged(
     family, ending, tied, tmp_path
 ):
-    kind = model_class(family)
+    kind = FAMILIES[family].layout.model
     config = kind.Config(
         vocab_size=V, d_model=12, d_ff=20, heads=3, layers=2, max_length=T, tied=tied,
         activation="gelu-tanh", dropout=0.2,
@@ -140,7 +140,7 @@ def test_exported_encoders_open_in_transformers_and_are_read_again_unchanged(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_encoder_without_heads_opens_in_transformers(family, tmp_path):
-    kind = model_class(family)
+    kind = FAMILIES[family].layout.model
     ours = randomized(
         EncoderWithHeads(kind(kind.Config(V, d_model=12, d_ff=20, heads=3, layers=1)), {})
     )
