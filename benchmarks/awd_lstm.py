@@ -75,9 +75,9 @@ class Ours:
                     total = total + one.total(output) * count / one.count(batch)
                 return (total, count), output.state.detach()
 
-        rule = OptimizerOptions("sgd", RATE, clip=CLIP)
+        rule = OptimizerOptions("sgd", RATE, max_grad_norm=CLIP)
         chosen = TrainingOptions(
-            updates=10**9, precision=precision, threads=threads, optimizer=rule
+            max_steps=10**9, precision=precision, threads=threads, optimizer=rule
         )
         dropouts = {f"{name}_dropout": p for name, p in DROPOUTS.items()}
         model = AwdLstm(AwdLstmConfig(**sizes, **dropouts))

@@ -361,8 +361,10 @@ def _our_updates(
         max_length=shape.length, dropout=dropout, attention_dropout=dropout,
         embedding_dropout=dropout,
     )  # fmt: skip
-    rule = OptimizerOptions("adamw", 1e-4, (0.9, 0.95), weight_decay=0.1, clip=1.0)
-    options = TrainingOptions(updates=10**9, precision="bfloat16", optimizer=rule, compile=compile)
+    rule = OptimizerOptions("adamw", 1e-4, (0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0)
+    options = TrainingOptions(
+        max_steps=10**9, precision="bfloat16", optimizer=rule, compile=compile
+    )
     batches = [StreamBatch(*_stream(shape, rows, at), fresh=True) for at in range(8)]
     task = Task(GPT2(config).to(device), batches, options)
     return lambda: task.run(4)

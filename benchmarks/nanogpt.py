@@ -80,7 +80,7 @@ def ours_once(out: Path, data: Path, updates: int, threads: int) -> dict[str, fl
     """Our side: seconds, and the loss of the whole validation part."""
     os.environ["SHAKESPEARE"] = str(data)
     command = [sys.executable, "-m", "regard.cli", "train", str(RECIPE), "--out", str(out)]
-    options = [f"training.updates={updates}", f"training.threads={threads}"]
+    options = [f"training.max_steps={updates}", f"training.threads={threads}"]
     seconds, _ = _run([*command, *options], out.parent, threads)
     result = json.loads((out / "result.json").read_text())
     return {"seconds": seconds, "loss": result["scores"]["loss"]}

@@ -103,9 +103,9 @@ class Ours:
         batches = list(sorted_batches((sources, targets), (PAD, PAD), max_tokens=1024))
         if not sort:
             batches = [_batch(texts[i : i + 32]) for i in range(0, count, 32)]
-        rule = OptimizerOptions("adamw", RATE, (0.9, 0.999), eps=1e-8, clip=1.0)
+        rule = OptimizerOptions("adamw", RATE, (0.9, 0.999), eps=1e-8, max_grad_norm=1.0)
         options = TrainingOptions(
-            updates=10**9, precision=precision, threads=threads, optimizer=rule
+            max_steps=10**9, precision=precision, threads=threads, optimizer=rule
         )
         self.task, self.updates = Task(_model(**sizes), batches, options), len(batches)
 

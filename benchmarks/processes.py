@@ -24,10 +24,10 @@ UPDATES, SAVED = 200, 100
 WORDS = "the old cat sat on a warm mat and was sleeping in sun who where dog ran over hill".split()
 COMMON = f"""
 [training]
-updates = {UPDATES}
-log_every = 1
-validation = {{ every = 50 }}
-checkpoints = {{ every = {SAVED}, seconds = 0, keep = 9 }}
+max_steps = {UPDATES}
+logging_steps = 1
+validation = {{ eval_steps = 50 }}
+checkpoints = {{ save_steps = {SAVED}, save_seconds = 0, save_total_limit = 9 }}
 optimizer = {{ name = "adamw", learning_rate = RATE, weight_decay = 0.01 }}
 """
 RECIPES = {
@@ -60,7 +60,9 @@ dropout = 0
 attention_dropout = 0
 head_dropout = 0
 """
-    + COMMON.replace("RATE", "1e-4").replace("log_every", "accumulate = 2\nlog_every"),
+    + COMMON.replace("RATE", "1e-4").replace(
+        "logging_steps", "gradient_accumulation_steps = 2\nlogging_steps"
+    ),
 }
 
 

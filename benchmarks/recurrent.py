@@ -108,9 +108,9 @@ class OurTraining:
                 loss = self.module.head.loss(hidden, batch.targets.flatten())
                 return loss, output.state.detach()
 
-        rule = OptimizerOptions("sgd", RATE, clip=CLIP)
+        rule = OptimizerOptions("sgd", RATE, max_grad_norm=CLIP)
         options = TrainingOptions(
-            updates=10**9, precision=precision, threads=threads, optimizer=rule
+            max_steps=10**9, precision=precision, threads=threads, optimizer=rule
         )
         model = RecurrentLanguageModel(RecurrentConfig(**sizes, dropout=DROPOUT, init_range=0.05))
         self.task, self.updates = Task(model, _streams(sizes, rows, steps), options), updates

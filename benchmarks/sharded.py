@@ -60,7 +60,7 @@ def small_model(folder: Path) -> Path:
         model={"name": "bert", "d_model": 32, "d_ff": 64, "heads": 2, "layers": 2},
         tokenizer={"kind": "wordpiece", "vocab_size": 60},
         train=[(text, str(len(text) % 2)) for text in rows],
-        updates=1,
+        max_steps=1,
         out=folder,
         progress=False,
     )

@@ -29,8 +29,8 @@ OPTIONS = (
     "training.tokens=50000",
     "training.threads=1",
     "training.precision=float32",
-    "training.validation.every=63",
-    "training.log_every=100000",
+    "training.validation.eval_steps=63",
+    "training.logging_steps=100000",
 )
 OVER = {
     "training.optimizer.learning_rate": [1.25, 5.0, 20.0, 80.0],

@@ -135,10 +135,10 @@ class OurMaskedWords:
                 return self.module.heads["masked_lm"].loss(hidden, batch.targets[masked]), None
 
         rule = OptimizerOptions(
-            "adamw", RATE, (0.9, 0.999), eps=1e-8, weight_decay=DECAY, clip=CLIP
+            "adamw", RATE, (0.9, 0.999), eps=1e-8, weight_decay=DECAY, max_grad_norm=CLIP
         )
         options = TrainingOptions(
-            updates=10**9, precision=precision, threads=threads, optimizer=rule
+            max_steps=10**9, precision=precision, threads=threads, optimizer=rule
         )
         model = assembled(Bert(BertConfig(**sizes)), {"masked_lm": 1})
         self.task, self.updates = Task(model, _batches(sizes, rows, length), options), updates

@@ -84,7 +84,7 @@ vocab_size = 10000
 name = "lstm-lm"
 size = "small"
 [training]
-updates = {updates}
+max_steps = {updates}
 precision = "{precision}"
 """,
     "Transformer": """
@@ -99,7 +99,7 @@ vocab_size = 8000
 name = "transformer"
 size = "tiny"
 [training]
-updates = {updates}
+max_steps = {updates}
 precision = "{precision}"
 """,
     "fine-tuning an encoder": """
@@ -110,7 +110,7 @@ format = "tsv"
 [model]
 path = "{encoder}"
 [training]
-updates = {updates}
+max_steps = {updates}
 precision = "{precision}"
 """,
 }

@@ -202,7 +202,7 @@ class Train(_Command):
                 other=path / "other",
                 table=path / "table",
                 encoder=given.folder / "bert",
-                updates=given.sizes.updates,
+                max_steps=given.sizes.updates,
                 precision="bfloat16",
             )
         )

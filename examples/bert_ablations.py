@@ -9,11 +9,12 @@ differences (Devlin et al. 2019, section 5):
 - a quarter and four times the parameters in the blocks.
 
 Each is then fine-tuned on TREC's questions with several seeds, the first three from every
-checkpoint, of which that of update 0 has random weights. Printed are the means, and
-OUT/ablations.html has the curves over the updates of pre-training. Interrupted, it goes on where it
+checkpoint, of which that of step 0 has random weights. Printed are the means, and
+OUT/ablations.html has the curves over the steps of pre-training. Interrupted, it goes on where it
 was stopped. Options of the recipe and the number of seeds can follow:
 
-    python examples/bert_ablations.py reviews.tsv.gz qc.zip runs/short training.updates=100 seeds=1
+    python examples/bert_ablations.py reviews.tsv.gz qc.zip runs/short \\
+        training.max_steps=100 seeds=1
 """
 
 from __future__ import annotations
@@ -67,16 +68,16 @@ path = "$MODEL"
 epochs = 3
 threads = 1
 precision = "auto"
-optimizer = { name = "adamw", learning_rate = 5e-4, weight_decay = 0.01, clip = 1.0 }
+optimizer = { name = "adamw", learning_rate = 5e-4, weight_decay = 0.01, max_grad_norm = 1.0 }
 schedule = { name = "linear", warmup = 50 }
-checkpoints = { keep = 1 }
+checkpoints = { save_total_limit = 1 }
 """
 
 
 def main(
     reviews: Path, questions: Path, out: Path, overrides: Sequence[str], seeds: int
 ) -> dict[str, dict[int, list[float]]]:
-    """Train, fine-tune and show all variants: accuracies of variants by update of pre-training."""
+    """Train, fine-tune and show all variants: accuracies of variants by step of pre-training."""
     data = (out / "data").resolve()
     prepare(reviews, questions, data)
     found: dict[str, dict[int, list[float]]] = {}
@@ -87,8 +88,8 @@ def main(
         lstm_to_gpt.trained(recipe, [*overrides, *of_data], run)
         chosen = [*models(run).items()][0 if name in CURVES else -1 :]
         found[name] = {
-            update: [fine_tuned(model, data, seed) for seed in range(1, seeds + 1)]
-            for update, model in chosen
+            step: [fine_tuned(model, data, seed) for seed in range(1, seeds + 1)]
+            for step, model in chosen
         }
     show(found, out)
     return found
@@ -120,15 +121,15 @@ def write_recipe(text: str, folder: Path, path: Path, model: str = "") -> Path:
 
 
 def models(run: Path) -> dict[int, Path]:
-    """A model's folder for each checkpoint of a run, by its update."""
+    """A model's folder for each checkpoint of a run, by its step."""
     found = {}
     for checkpoint in sorted((run / "checkpoints").glob("step-*")):
-        update = int(checkpoint.name.removeprefix("step-"))
-        found[update] = run / f"model-{update}"
-        if not (found[update] / "config.json").exists():
+        step = int(checkpoint.name.removeprefix("step-"))
+        found[step] = run / f"model-{step}"
+        if not (found[step] / "config.json").exists():
             task = regard.load(run)
             load_weights(task.module, read_folder(checkpoint)[0]["weights"])
-            regard.save(task, found[update])
+            regard.save(task, found[step])
     return found
 
 
@@ -146,15 +147,15 @@ def fine_tuned(model: Path, data: Path, seed: int) -> float:
 def show(found: dict[str, dict[int, list[float]]], out: Path) -> None:
     """A table of means and standard deviations, and the curves."""
     for name, accuracies in found.items():
-        for update, some in accuracies.items():
+        for step, some in accuracies.items():
             spread = f" ± {100 * statistics.stdev(some):.1f}" if len(some) > 1 else ""
-            print(f"{name:16}{update:8,}{100 * statistics.mean(some):8.1f}{spread}")
+            print(f"{name:16}{step:8,}{100 * statistics.mean(some):8.1f}{spread}")
     series = [
-        Series(name, tuple((update, 100 * statistics.mean(some)) for update, some in one.items()))
+        Series(name, tuple((step, 100 * statistics.mean(some)) for step, some in one.items()))
         for name, one in found.items()
     ]
     title = "accuracy on TREC after fine-tuning"
-    Curves(tuple(series), title, "updates of pre-training", "%").save(out / "ablations.html")
+    Curves(tuple(series), title, "steps of pre-training", "%").save(out / "ablations.html")
 
 
 if __name__ == "__main__":

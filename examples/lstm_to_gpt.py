@@ -2,13 +2,14 @@
 
 REVIEWS is a table of IMDB's film reviews, whose texts are in its last column; BLIMP is BLiMP.zip.
 Of 50 reviews 48 are for training, one sentence a line. All models read the same subwords, as many
-of them: 1,024 an update (recipes/lstm-to-gpt.toml). XLNet and BERT are trained by their own
+of them: 1,024 a step (recipes/lstm-to-gpt.toml). XLNet and BERT are trained by their own
 objectives. The LSTM and the Transformer-XL are also trained for as many FLOPs as GPT. Each is then
 scored on the test reviews and on BLiMP's minimal pairs, and fine-tuned on SST-2 and CoLA, if `glue`
 names the folder of GLUE, and on TREC, if `trec` names NLTK's qc.zip. Interrupted, it goes on where
 it was stopped, and a second call shows the tables again.
 
-    python examples/lstm_to_gpt.py reviews.tsv.gz BLiMP.zip runs/small training.updates=100 pairs=5
+    python examples/lstm_to_gpt.py reviews.tsv.gz BLiMP.zip runs/small \\
+        training.max_steps=100 pairs=5
     python examples/lstm_to_gpt.py reviews.tsv.gz BLiMP.zip runs/all glue=GLUE trec=qc.zip
 """
 
@@ -66,7 +67,7 @@ BERT = [  # with learned positions and init_range=0.05 its loss stays that of to
     "training.optimizer.learning_rate=1.5e-3",
     "data.batch_size=16",
 ]
-EQUAL_FLOPS = ("lstm", "transformer-xl")  # trained once more, for the FLOPs of GPT's updates
+EQUAL_FLOPS = ("lstm", "transformer-xl")  # trained once more, for the FLOPs of GPT's steps
 CLASSIFIERS = {
     "sst2": """glue = "sst2"
 train = "$GLUE/SST-2"
@@ -94,9 +95,9 @@ path = "$MODEL"
 epochs = 2
 precision = "auto"
 threads = 1
-optimizer = { name = "adamw", learning_rate = 3e-4, weight_decay = 0.01, clip = 1.0 }
+optimizer = { name = "adamw", learning_rate = 3e-4, weight_decay = 0.01, max_grad_norm = 1.0 }
 schedule = { name = "linear", warmup = 50 }
-checkpoints = { keep = 1 }
+checkpoints = { save_total_limit = 1 }
 [data]
 batch_size = 32
 """
@@ -154,7 +155,7 @@ def main(
         return Row(**json.loads(path.read_text()))
 
     folders = trained_models(data, out, overrides)
-    read = {name: UPDATE * updates_of(run / "recipe.toml") for name, run in folders.items()}
+    read = {name: UPDATE * steps_of(run / "recipe.toml") for name, run in folders.items()}
     counted = {"5-gram": read["gpt"], "5-gram of all": 1 << 40}
     rows = [
         *(row(name, n, lambda n=n: n_grams(data, tokenizer, n)) for name, n in counted.items()),
@@ -178,15 +179,15 @@ def trained_models(data: Path, out: Path, overrides: Sequence[str]) -> dict[str,
         for name in (*EQUAL_FLOPS, "gpt")
     }
     for name in EQUAL_FLOPS:
-        updates = round(updates_of(recipes["gpt"], overrides) * flops["gpt"] / flops[name])
+        steps = round(steps_of(recipes["gpt"], overrides) * flops["gpt"] / flops[name])
         run = out / f"{name}-flops"
-        folders[run.name] = trained(recipes[name], [*overrides, f"training.updates={updates}"], run)
+        folders[run.name] = trained(recipes[name], [*overrides, f"training.max_steps={steps}"], run)
     return folders
 
 
-def updates_of(recipe: Path, overrides: Sequence[str] = ()) -> int:
-    """How many updates a recipe has."""
-    return int(runs.read_recipe(recipe, overrides).training.updates)
+def steps_of(recipe: Path, overrides: Sequence[str] = ()) -> int:
+    """How many steps a recipe has."""
+    return int(runs.read_recipe(recipe, overrides).training.max_steps)
 
 
 # --------------------------------------------------------------------------------- data

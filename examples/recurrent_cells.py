@@ -7,7 +7,7 @@ Shakespeare. Then cells are searched on the text that was held out, the best of 
 drawn over a part of it, and the gradients of RNN and LSTM side by side. Trained runs are kept: a
 second call only draws.
 
-    python examples/recurrent_cells.py input.txt runs/cells training.updates=100
+    python examples/recurrent_cells.py input.txt runs/cells training.max_steps=100
 """
 
 from __future__ import annotations

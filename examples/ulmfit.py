@@ -108,8 +108,8 @@ def main(imdb: str, trec: str, out: str, words: str = WORDS) -> None:
         found = []
         for name, start in starts.items():
             data = f"data.train={folder}/data/trec-train-{count}.tsv"
-            updates = "training.epochs=30" if count < 1000 else "training.epochs=12"
-            run = trained("classify", folder / f"{name}-{count}", start, data, updates)
+            length = "training.epochs=30" if count < 1000 else "training.epochs=12"
+            run = trained("classify", folder / f"{name}-{count}", start, data, length)
             found.append(f"{accuracy(run):11.1%}")
         print(f"{count:6,}  " + "  ".join(found), flush=True)
 

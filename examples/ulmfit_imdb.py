@@ -23,7 +23,11 @@ from ulmfit import VALID_WORDS, WORDS, accuracy, from_scratch, trained, words_of
 
 LABELS = ("100", "1000", "25000")
 TEST_REVIEWS = 2_000
-OPTIONS = ("data.max_length=128", "training.precision=bfloat16", "training.validation.every=100000")
+OPTIONS = (
+    "data.max_length=128",
+    "training.precision=bfloat16",
+    "training.validation.eval_steps=100000",
+)
 
 
 def reviews(file: Path, part: str) -> list[tuple[str, str]]:
@@ -62,7 +66,10 @@ def main(imdb: str, out: str, words: str = WORDS, *labels: str) -> None:
         write_data(Path(imdb), folder / "data", int(words), counts)
     pretrained = trained("pretrain", folder / "pretrained")
     starts = {  # name -> a folder, and its own options
-        "scratch": (from_scratch(folder / "scratch", pretrained), ["training.unfreeze_epochs=0"]),
+        "scratch": (
+            from_scratch(folder / "scratch", pretrained),
+            ["training.gradual_unfreezing_interval=0"],
+        ),
         "language model": (pretrained, []),
     }
     print("labels  " + "  ".join(f"{name:>14}" for name in starts))

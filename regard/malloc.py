@@ -1,8 +1,8 @@
-"""Keeps memory that an update or a layer frees for the next one.
+"""Keeps memory that a step or a layer frees for the next one.
 
 The C library of Linux gives large blocks back to the system at once and asks for them again, and
 the system clears each of their pages: for the gradient of an embedding of 30,522 x 384 that is
-16 ms an update, a twentieth of fine-tuning a model of 22 million parameters on one core. Hidden
+16 ms a step, a twentieth of fine-tuning a model of 22 million parameters on one core. Hidden
 states of 16,384 tokens are such blocks too: a BigBird of the base width took 1.6 times as long.
 
 Training and the command line do this; a program that encodes long texts may call it.

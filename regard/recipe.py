@@ -2,7 +2,7 @@
 
 A recipe is read in two steps, because the task and the model decide which options exist:
 
-    raw = read("recipes/small.toml", ["training.updates=100"])      # the tables of the file
+    raw = read("recipes/small.toml", ["training.max_steps=100"])      # the tables of the file
     task = raw.choice("task", TASKS)                                # an unknown name is an error
     options = raw.check(schema_of(task))                            # frozen, typed, complete
 
@@ -324,7 +324,7 @@ def _split(item: str) -> tuple[str, str]:
     key, equals, value = (part.strip() for part in item.partition("="))
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
         raise ConfigError(
-            f"{COMMAND_LINE}: {item!r} must be name=value, such as training.updates=100"
+            f"{COMMAND_LINE}: {item!r} must be name=value, such as training.max_steps=100"
         )
     return key, value
 

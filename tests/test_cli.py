@@ -71,7 +71,7 @@ vocab_size = 50
 [model]
 {section}
 [training]
-updates = 8
+max_steps = 8
 [training.optimizer]
 learning_rate = 1e-2
 """)
@@ -87,7 +87,7 @@ sequence_length = 8
 name = "lstm-lm"
 d_model = 16
 [training]
-updates = 20
+max_steps = 20
 [training.optimizer]
 learning_rate = 1e-2
 [evaluation]
@@ -103,7 +103,7 @@ def runs(workdir) -> dict[str, Path]:
     for name in (*SIZES, "language"):
         out = workdir / "runs" / name
         said = json.loads(done("train", workdir / f"{name}.toml", "--out", out, "-q", "--json"))
-        assert said["run"] == str(out) and said["update"] > 0
+        assert said["run"] == str(out) and said["step"] > 0
         made[name] = out
     return made
 
@@ -113,11 +113,11 @@ def runs(workdir) -> dict[str, Path]:
 
 def test_train_prints_the_run_and_its_scores(workdir, tmp_path):
     said = done(
-        "train", workdir / "transformer.toml", "training.updates=2", "--out", tmp_path / "r"
+        "train", workdir / "transformer.toml", "training.max_steps=2", "--out", tmp_path / "r"
     )
     assert said.startswith(f"{tmp_path / 'r'}  valid bleu ") and said.count("\n") == 1
     recipe = (tmp_path / "r" / "recipe.toml").read_text()
-    assert "updates = 2" in recipe
+    assert "max_steps = 2" in recipe
 
 
 def test_resume_of_a_finished_run_changes_nothing(runs):
@@ -144,7 +144,7 @@ def test_dry_run_trains_nothing(workdir, tmp_path):
 
 def test_ctrl_c_saves_and_ends_with_130(workdir, tmp_path):
     out = tmp_path / "long"
-    words = ["train", workdir / "transformer.toml", "training.updates=1000000", "--out", out]
+    words = ["train", workdir / "transformer.toml", "training.max_steps=1000000", "--out", out]
     child = subprocess.Popen(
         [sys.executable, "-m", "regard.cli", *map(str, words)], stderr=subprocess.PIPE, text=True
     )
@@ -386,10 +386,10 @@ def test_data_that_cannot_be_used_raise_an_error_that_names_them(workdir, runs, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("training.updatse=3", "[training] has no `updatse`. Did you mean 'updates'?"),
-        ("trainig.updates=3", "has no `trainig`. Did you mean 'training'?"),
-        ("training.updates=many", "`training.updates` must be a whole number, but is"),
-        ("training.updates", "must be name=value"),
+        ("training.updatse=3", "[training] has no `updatse`. Did you mean 'steps'?"),
+        ("trainig.steps=3", "has no `trainig`. Did you mean 'training'?"),
+        ("training.max_steps=many", "`training.max_steps` must be a whole number, but is"),
+        ("training.max_steps", "must be name=value"),
         ("model.name=transfromer", "Did you mean 'transformer'?"),
         ("model.heads=3", "`heads` must divide `d_model`, but they are 3 and 16"),
         ('data.train=["nowhere.a", "nowhere.b"]', "nowhere.a: does not exist"),
@@ -695,11 +695,11 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
     monkeypatch.setattr(module, "compare", compare)
     recipes = [workdir / "seq2seq.toml", workdir / "transformer.toml"]
     flags = ["--seeds", "1,2", "--out", tmp_path, "--workers", "2", "-q", "--json"]
-    words = [*recipes, "training.updates=3", *flags]
+    words = [*recipes, "training.max_steps=3", *flags]
     assert json.loads(done("compare", *words)) == {"best": "seq2seq"}
     assert asked == {
         "recipes": list(map(str, recipes)),
-        "overrides": ["training.updates=3"],
+        "overrides": ["training.max_steps=3"],
         "seeds": [1, 2],
         "out": tmp_path,
         "executor": ExecutorOptions(),

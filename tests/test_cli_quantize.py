@@ -73,7 +73,7 @@ def test_training_from_quantized_weights_is_an_error(model, tmp_path):
     (tmp_path / "text.txt").write_text("a dog runs\n" * 20)
     (tmp_path / "r.toml").write_text(
         'task = "language-modeling"\n[data]\ntrain = "text.txt"\nvalid = "text.txt"\n'
-        'batch_size = 2\n[model]\npath = "small"\n[training]\nupdates = 1\n'
+        'batch_size = 2\n[model]\npath = "small"\n[training]\nmax_steps = 1\n'
     )
     run = regard("train", tmp_path / "r.toml", "--out", tmp_path / "run")
     assert run.exit_code == 2 and "int8 weights, which can be used but not changed" in run.stderr

@@ -228,7 +228,7 @@ def test_options_of_a_section_with_free_names_are_given_one_by_one():
         ("updates=100", "a recipe has no `updates`. It belongs to [training]."),
         (
             "training.updates",
-            "'training.updates' must be name=value, such as training.updates=100",
+            "'training.updates' must be name=value, such as training.max_steps=100",
         ),
     ],
 )

@@ -106,7 +106,7 @@ heads = 2
 layers = 1
 max_length = 8
 [training]
-updates = 1
+max_steps = 1
 """
 
 

@@ -91,7 +91,7 @@ def _trained(options: Options) -> Path | None:
         (path / "valid.txt").write_text(written[end:], encoding="utf-8")
         recipe = str(ROOT / "recipes" / "shakespeare-char-cpu.toml")
         command = ["-m", "regard.cli", "train", recipe, "--out", str(path / "run")]
-        changes = [f"training.updates={4 if options.quick else 2000}"]
+        changes = [f"training.max_steps={4 if options.quick else 2000}"]
         environment = os.environ | {"SHAKESPEARE": str(path)}
         subprocess.run(
             [sys.executable, *command, *changes], check=True, env=environment, capture_output=True

@@ -87,7 +87,7 @@ learning_rate = {r.learning_rate}
 betas = {list(r.betas)}
 eps = {r.epsilon}
 weight_decay = {r.weight_decay}
-clip = {r.clip}
+max_grad_norm = {r.clip}
 [training.schedule]
 name = "linear"
 warmup = {round(r.warmup * updates)}

@@ -31,7 +31,7 @@ What = Literal["models", "tasks", "recipes", "tokenizers", "decoding", "runs"]
 class RunSummary:
     """What the list shows of a result.json."""
 
-    update: int
+    step: int
     scores: dict[str, float | None]
 
 
@@ -118,17 +118,17 @@ def _run(folder: Path) -> dict[str, Any]:
         "task": recipe.text_at("task"),
         "model": recipe.text_at("model.name") or recipe.text_at("model.path"),
         "finished": finished,
-        "update": summary.update,
+        "step": summary.step,
         "scores": summary.scores,
     }
     state = "finished" if finished else "not finished"
     scores = [f"{k} {v:.4g}" for k, v in summary.scores.items() if v is not None]
-    parts = [f"{row['task']}, {row['model']}: {state} at update {summary.update:,}", *scores]
+    parts = [f"{row['task']}, {row['model']}: {state} at step {summary.step:,}", *scores]
     return {**row, "about": "  ".join(parts)}
 
 
 def _newest_update(folder: Path) -> int:
-    """The update of the newest checkpoint."""
+    """The step of the newest checkpoint."""
     names = (path.name for path in (folder / "checkpoints").glob("step-*"))
     steps = (re.fullmatch(r"step-(\d{1,18})(\.\d+)?", name) for name in names)
     return max((int(step[1]) for step in steps if step), default=0)

@@ -152,16 +152,16 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
         return
     found = result.labelled_scores().items()
     scores = [f"{name} {value:.4g}" for name, value in found if value is not None]
-    text = "  ".join([f"{folder}", *scores, f"update {result.update:,} ({result.reason})"])
+    text = "  ".join([f"{folder}", *scores, f"step {result.step:,} ({result.reason})"])
     show({"run": folder, **asdict(result)}, text, as_json)
 
 
 def find_lr(
     recipe: Annotated[Path, Argument(help="A TOML file.")],
     overrides: Overrides = None,
-    start: Annotated[float, Option(help="The rate of the first update.")] = 1e-7,
-    end: Annotated[float, Option(help="The rate of the last update.")] = 10.0,
-    updates: Annotated[int, Option(help="How many updates.")] = 100,
+    start: Annotated[float, Option(help="The rate of the first step.")] = 1e-7,
+    end: Annotated[float, Option(help="The rate of the last step.")] = 10.0,
+    steps: Annotated[int, Option(help="How many steps.")] = 100,
     out: Annotated[
         Path | None, Option(help="The folder of the chart; runs/NAME-find-lr without it.")
     ] = None,
@@ -180,7 +180,7 @@ def find_lr(
     name = runs.name_of_run(recipe, runs.read_recipe(recipe, overrides or ()).name)
     folder = out or Path("runs") / f"{name}-find-lr"
     raw = read(recipe, overrides or ())
-    found = find_lr_of_recipe(raw, start, end, updates, folder, device, not quiet)
+    found = find_lr_of_recipe(raw, start, end, steps, folder, device, not quiet)
     show(found.facts(), str(found), as_json)
     say(f"the chart: {folder / 'find-lr.html'}")
 

@@ -129,7 +129,7 @@ def _scores(run: Run) -> dict[str, float]:
     """The scores of the weights in model/ on the fold, and those on the test data."""
     validations = [event for event in run.history if any(key.startswith("valid/") for key in event)]
     averaged = [event for event in validations if "average" in event]
-    best = [event for event in validations if event["update"] == run.result.best_update]
+    best = [event for event in validations if event["step"] == run.result.best_step]
     event = (averaged or best or validations)[-1]
     found = {key.removeprefix("valid/"): n for key, n in event.items() if key.startswith("valid/")}
     found |= {f"test {name}": value for name, value in run.test_scores.items()}

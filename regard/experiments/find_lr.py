@@ -101,13 +101,13 @@ class FoundRate:
     def __str__(self) -> str:
         tried = len(self.test.rates)
         if self.suggestion is None:
-            return f"no learning rate is suggested: the loss did not fall in {tried} updates"
+            return f"no learning rate is suggested: the loss did not fall in {tried} steps"
         end = "the loss diverged" if self.test.diverged else "the end of the range"
         return (
             "[training.optimizer]\n"
             f"learning_rate = {self.suggestion!r}\n"
             f"# The loss falls fastest at {self.steepest:g} and is lowest at {self.minimum:g};\n"
-            f"# {tried} updates, to {end} at {self.test.rates[-1] / self.factor:.{DIGITS}g}."
+            f"# {tried} steps, to {end} at {self.test.rates[-1] / self.factor:.{DIGITS}g}."
         )
 
     def _repr_html_(self) -> str:
@@ -125,10 +125,10 @@ def find_lr(
     progress: bool | Progress = True,
     **options: Any,
 ) -> FoundRate:
-    """Suggest a learning rate: train for some updates while the rate grows from `start` to `end`.
+    """Suggest a learning rate: train for some steps while the rate grows from `start` to `end`.
 
-    The updates are those of `regard.train` (batches, accumulation, clipping, dropout, optimizer);
-    the recipe's learning rate, schedule and limits (`epochs`, `updates`) have no effect. The test
+    The steps are those of `regard.train` (batches, accumulation, clipping, dropout, optimizer);
+    the recipe's learning rate, schedule and limits (`epochs`, `max_steps`) have no effect. The test
     ends early if the loss diverges. No run is written or changed, and the weights are discarded.
 
         find_lr("recipe.toml").suggestion
@@ -136,7 +136,7 @@ def find_lr(
 
     Args:
         recipe, device, progress, options: as for `regard.train`.
-        start, end: the learning rates of the first and the last update.
+        start, end: the learning rates of the first and the last step.
         num_steps: the number of steps.
         out: a folder for find-lr.html and find-lr.json; None: nothing is written.
 
@@ -144,8 +144,8 @@ def find_lr(
         ConfigError: not 0 < start < end < infinity, or `num_steps` is less than 20.
         Others as `regard.train`.
     """
-    if recipe is None and not {"training", "epochs", "updates"} & options.keys():
-        options["updates"] = num_steps  # the length has no effect, but a recipe must state it
+    if recipe is None and not {"training", "epochs", "max_steps"} & options.keys():
+        options["max_steps"] = num_steps  # the length has no effect, but a recipe must state it
     raw = keywords.recipe_from_keywords(recipe, options)
     return find_lr_of_recipe(raw, start, end, num_steps, out, device, progress)
 
@@ -178,7 +178,7 @@ def find_lr_of_recipe(
                     seed=checked.seed,
                     start=start,
                     end=end,
-                    updates=num_steps,
+                    steps=num_steps,
                 )
     rate = FoundRate(found, _largest_factor(checked.training.schedule))
     if out is not None:

@@ -82,8 +82,8 @@ def _facts(task: Task, recipe: Any, result: Result) -> dict[str, str]:
         "model": f"{described(task.module)}{origin}, {parameters:,} parameters",
         "tokenizer": f"{task.tokenizer.kind}, {task.tokenizer.vocab_size:,} tokens",
         "data": ", ".join(Path(file).name for file in recipe.data.files()),
-        "training": f"{result.update:,} updates, {result.tokens:,} {items}",
-        "time": f"{result.seconds:,.0f} s in updates",
+        "training": f"{result.step:,} steps, {result.tokens:,} {items}",
+        "time": f"{result.seconds:,.0f} s in steps",
         "weights": result.weights,
         "seed": str(recipe.seed),
     } | {f"test {name}": said for name, said in result.test_signatures.items()}

@@ -38,7 +38,7 @@ def write_run_card(made: TrainingPlan, folder: Path, result: Result) -> None:
 def _scores(made: TrainingPlan, result: Result) -> Iterator[CardScore]:
     """Those of the weights in model/, on validation and test data."""
     valid: dict[str, float | None] = result.scores
-    if result.weights == f"the weights of update {result.best_update}" != _last(result):
+    if result.weights == f"the weights of step {result.best_step}" != _last(result):
         valid = {made.task.goal[0]: result.best}
     data = made.recipe.data.model_dump(mode="json")
     for part, scores in (("valid", valid), ("test", result.test_scores)):
@@ -49,7 +49,7 @@ def _scores(made: TrainingPlan, result: Result) -> Iterator[CardScore]:
 
 
 def _last(result: Result) -> str:
-    return f"the weights of update {result.update}"
+    return f"the weights of step {result.step}"
 
 
 def _files(part: str, value: Any) -> str:

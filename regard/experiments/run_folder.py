@@ -69,7 +69,7 @@ class Run:
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl: logged values and validations, each with its `update`."""
+        """The lines of metrics.jsonl: logged values and validations, each with its `step`."""
         return read_events(self.folder)
 
     @property

@@ -308,7 +308,7 @@ class EncoderTask(EmbedsTexts):
         """Options without effect, or without what they need."""
         yield from word_vector_problems(recipe)
         if recipe.data.valid is None:
-            for name in ("every", "patience"):
+            for name in ("eval_steps", "patience"):
                 if getattr(recipe.training.validation, name):
                     problem = "needs validation data. Name a file or a share as `valid` in [data]"
                     yield f"training.validation.{name}", f"{problem}, or leave it out."

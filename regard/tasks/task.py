@@ -174,7 +174,7 @@ class Task:
             )
 
     def rate_factor(self, batch: Any) -> float:
-        """What the learning rate is multiplied by for the update of this batch."""
+        """What the learning rate is multiplied by for the step of this batch."""
         return 1.0
 
     def token_limit(self, **options: Any) -> int | None:

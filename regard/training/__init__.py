@@ -8,7 +8,7 @@ __all__, __getattr__ = names_of(
     __name__,
     {
         "averaging": "average",
-        "callbacks": "Callback Update",
+        "callbacks": "Callback Step",
         "interrupt": "Interrupted Paused",
         "loggers": "MLflowLogger WandbLogger",
         "options": "AveragingOptions CheckpointOptions OptimizerOptions ScheduleOptions "
@@ -16,6 +16,6 @@ __all__, __getattr__ = names_of(
         "result": "Result",
         "run": "resume train",
         "task": "Trainable",
-        "updates": "NonFiniteError",
+        "steps": "NonFiniteError",
     },
 )

@@ -1,7 +1,7 @@
 """Callbacks: objects whose methods are called during a training, to log, draw or stop it.
 
 class StopWhenDiverged(Callback):
-    def on_validation(self, update, scores):
+    def on_validation(self, step, scores):
         if scores["loss"] > 10:
             raise RuntimeError("diverged")
 
@@ -20,12 +20,12 @@ from regard.training.result import Result
 
 
 @dataclass(frozen=True)
-class Update:
-    """An update of the weights that was applied.
+class Step:
+    """A training step that was applied.
 
     number: from 1.
     epochs: how many epochs of the training data are done, such as 1.5.
-    learning_rate: the rate of this update.
+    learning_rate: the rate of this step.
     gradient_norm: the norm of the gradient before clipping.
     """
 
@@ -44,13 +44,13 @@ class Callback:
     `regard.resume` continues from the last one.
     """
 
-    def on_update(self, update: Update) -> None:
-        """Called after each update."""
+    def on_step(self, step: Step) -> None:
+        """Called after each step."""
 
-    def on_log(self, update: int, values: Mapping[str, Any]) -> None:
+    def on_log(self, step: int, values: Mapping[str, Any]) -> None:
         """Called for each line of metrics.jsonl: values by name, such as "train/loss"."""
 
-    def on_validation(self, update: int, scores: Mapping[str, float]) -> None:
+    def on_validation(self, step: int, scores: Mapping[str, float]) -> None:
         """Called after each validation: scores by the names of the metrics."""
 
     def on_checkpoint(self, path: Path) -> None:
@@ -82,14 +82,14 @@ class Callbacks(Callback):
     def __init__(self, callbacks: Sequence[Callback] = ()):
         self.callbacks = tuple(callbacks)
 
-    def on_update(self, update: Update) -> None:
-        self._each(lambda callback: callback.on_update(update))
+    def on_step(self, step: Step) -> None:
+        self._each(lambda callback: callback.on_step(step))
 
-    def on_log(self, update: int, values: Mapping[str, Any]) -> None:
-        self._each(lambda callback: callback.on_log(update, values))
+    def on_log(self, step: int, values: Mapping[str, Any]) -> None:
+        self._each(lambda callback: callback.on_log(step, values))
 
-    def on_validation(self, update: int, scores: Mapping[str, float]) -> None:
-        self._each(lambda callback: callback.on_validation(update, scores))
+    def on_validation(self, step: int, scores: Mapping[str, float]) -> None:
+        self._each(lambda callback: callback.on_validation(step, scores))
 
     def on_checkpoint(self, path: Path) -> None:
         self._each(lambda callback: callback.on_checkpoint(path))

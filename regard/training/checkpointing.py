@@ -111,14 +111,14 @@ class RunFolder:
         return locked(self.path, "training in")
 
     def saved(self) -> list[Path]:
-        """The checkpoints from old to new, by update and then by revision."""
+        """The checkpoints from old to new, by step and then by revision."""
         paths = self.checkpoints.iterdir() if self.checkpoints.is_dir() else []
         return sorted((path for path in paths if _STEP.fullmatch(path.name)), key=_order)
 
-    def new_path(self, update: int) -> Path:
-        """Where the next checkpoint of an update goes: none is ever written over another one."""
-        revisions = [revision for saved, revision in map(_order, self.saved()) if saved == update]
-        name = f"step-{update:06d}"
+    def new_path(self, step: int) -> Path:
+        """Where the next checkpoint of a step goes: none is ever written over another one."""
+        revisions = [revision for saved, revision in map(_order, self.saved()) if saved == step]
+        name = f"step-{step:06d}"
         return self.checkpoints / (f"{name}.{max(revisions) + 1}" if revisions else name)
 
     def newest(
@@ -150,12 +150,12 @@ class RunFolder:
         return None
 
     def at_multiples_of(self, every: int) -> list[Path]:
-        """The latest checkpoint at each whole multiple of `every` updates, old to new."""
+        """The latest checkpoint at each whole multiple of `every` steps, old to new."""
         latest = {_order(path)[0]: path for path in self.saved()}
-        return [path for update, path in latest.items() if update and update % every == 0]
+        return [path for step, path in latest.items() if step and step % every == 0]
 
     def prune(self, keep: int, also: set[str]) -> None:
-        """Delete all checkpoints but those of the newest `keep` updates and those named `also`."""
+        """Delete all checkpoints but those of the newest `keep` steps and those named `also`."""
         latest = {_order(path)[0]: path for path in self.saved()}
         retained = {path.name for path in list(latest.values())[-keep:]} | also
         for path in self.saved():
@@ -193,23 +193,23 @@ class Checkpointer:
     ):
         self.folder, self.options, self.counters = folder, options, counters
         self.gather, self.warn, self.callback, self.here = gather, warn, callback, here
-        self._saved_update: int | None = None
+        self._saved_step: int | None = None
         self._saved_at = time.monotonic()
         self._failed_at: float | None = None
         self._frozen: tuple[Path, Versions] | None = None  # where they are, and what they were
 
     def resumed(self, path: Path) -> None:
-        """After a resumption: the checkpoint of the present update exists already, at `path`."""
-        self._saved_update = self.counters.update
+        """After a resumption: the checkpoint of the present step exists already, at `path`."""
+        self._saved_step = self.counters.step
         self._frozen = path, _versions(self.gather()[0].get(FROZEN, {}))
 
     def save(self) -> Path:
         """Write a checkpoint now, whatever exists; then delete old ones; returns its path."""
         tensors, facts = self.gather()
-        path = self.here.from_first(lambda: self.folder.new_path(self.counters.update))
+        path = self.here.from_first(lambda: self.folder.new_path(self.counters.step))
         unchanged = self._unchanged(tensors.get(FROZEN, {}))
         self.here.write_folder(path, tensors, asdict(facts), unchanged)
-        self._saved_update, self._saved_at = self.counters.update, time.monotonic()
+        self._saved_step, self._saved_at = self.counters.step, time.monotonic()
         self._failed_at = None
         self._frozen = path, _versions(tensors.get(FROZEN, {}))
         self.prune()
@@ -227,11 +227,11 @@ class Checkpointer:
 
     def _prune(self) -> None:
         named = {self.counters.best_checkpoint, *(path.name for path in self.to_average())}
-        self.folder.prune(self.options.keep, also=named)
+        self.folder.prune(self.options.save_total_limit, also=named)
 
     def save_unless_saved(self) -> None:
-        """Write a checkpoint of the present update unless there is one."""
-        if self._saved_update != self.counters.update:
+        """Write a checkpoint of the present step unless there is one."""
+        if self._saved_step != self.counters.step:
             self.callback.on_checkpoint(self.save())
 
     def try_to_save(self) -> bool:
@@ -246,23 +246,23 @@ class Checkpointer:
         return True
 
     def save_if_due(self) -> None:
-        """Write a checkpoint when the options ask for one after this update, or at this time."""
-        if self._saved_update != self.counters.update and self.here.from_first(self._is_due):
+        """Write a checkpoint when the options ask for one after this step, or at this time."""
+        if self._saved_step != self.counters.step and self.here.from_first(self._is_due):
             self.try_to_save()
 
     def to_average(self) -> list[Path]:
         """The checkpoints whose mean is published; none without the option `average`."""
         if not self.options.average:
             return []
-        return self.folder.at_multiples_of(self.options.every)[-self.options.average :]
+        return self.folder.at_multiples_of(self.options.save_steps)[-self.options.average :]
 
     def _is_due(self) -> bool:
         now, options = time.monotonic(), self.options
         if self._failed_at is not None:
             return now - self._failed_at > RETRY
-        by_update = options.every and self.counters.update % options.every == 0
-        by_clock = options.seconds and now - self._saved_at > options.seconds
-        return bool(by_update or by_clock)
+        by_step = options.save_steps and self.counters.step % options.save_steps == 0
+        by_clock = options.save_seconds and now - self._saved_at > options.save_seconds
+        return bool(by_step or by_clock)
 
 
 Versions = dict[str, tuple[int, int]]  # by name: the address and the version of a tensor
@@ -290,7 +290,7 @@ def checked_checkpoint(path: Path, tensors: Tables, facts: dict[str, Any]) -> Ch
 
 
 def _order(path: Path) -> tuple[int, int]:
-    """The update and the revision of a checkpoint, by the name of its folder."""
+    """The step and the revision of a checkpoint, by the name of its folder."""
     match = _STEP.fullmatch(path.name)
     assert match is not None
     return int(match[1]), int(match[2] or 0)

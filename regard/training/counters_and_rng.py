@@ -17,14 +17,14 @@ from torch import Tensor
 class Counters:
     """How far a training is. Every checkpoint holds them."""
 
-    update: int = 0  # updates made
+    step: int = 0  # steps made
     epoch_batches: int = 0  # batches taken from the epoch of the last one
     tokens: int = 0  # items seen of the first loss: predicted tokens, or what the task counts
-    seconds: float = 0.0  # time spent in updates: without validations and checkpoints
-    validated: int = 0  # the update of the last validation, and how many epochs were complete then
+    seconds: float = 0.0  # time spent in steps: without validations and checkpoints
+    validated: int = 0  # the step of the last validation, and how many epochs were complete then
     validated_epochs: int = 0
     best: float | None = None
-    best_update: int = 0
+    best_step: int = 0
     best_checkpoint: str = ""
     stale: int = 0  # validations since the best one
     averaged: int = 0  # weights in the mean of `WeightAverage`
@@ -42,7 +42,7 @@ class Meters:
         self.counts: dict[str, int] = {}
 
     def add(self, losses: list[dict[str, Tensor]], counts: Mapping[str, int]) -> None:
-        """The losses of the batches of one update, and their joint counts."""
+        """The losses of the batches of one step, and their joint counts."""
         for of_batch in losses:
             for name, value in of_batch.items():
                 before = self.sums.get(name)

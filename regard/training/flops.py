@@ -89,7 +89,7 @@ def _alike(args: tuple[Any, ...], shapes: bool = True) -> bool:
 
 
 class BatchCost(NamedTuple):
-    """What an update by a batch costs.
+    """What a step by a batch costs.
 
     items: of the first loss of the task: tokens, examples.
     flops: of the forward and the backward pass.

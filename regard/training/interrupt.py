@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the update, save, stop; a second one stops at once."""
+"""Ctrl-C and SIGTERM: finish the step, save, stop; a second one stops at once."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Interrupted(KeyboardInterrupt):
 class Paused(Interrupted):
     """The training has saved and stopped at `stop_after_fraction`; `resume` continues it.
 
-    update, tokens: the updates and tokens so far.
+    step, tokens: the steps and tokens so far.
     goal: the score that selects the weights, and "max" or "min".
     best: the best value so far, that of the present weights included; None where none was finite.
     """
 
-    def __init__(self, update: int, tokens: int, goal: tuple[str, str], best: float | None):
-        super().__init__(f"paused at update {update:,}, which is saved", 0)
-        self.update, self.tokens, self.goal, self.best = update, tokens, goal, best
+    def __init__(self, step: int, tokens: int, goal: tuple[str, str], best: float | None):
+        super().__init__(f"paused at step {step:,}, which is saved", 0)
+        self.step, self.tokens, self.goal, self.best = step, tokens, goal, best
 
 
 class Stopped(BaseException):

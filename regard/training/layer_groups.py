@@ -29,7 +29,7 @@ def layer_groups(model: nn.Module) -> list[Parameters]:
     if not isinstance(body, Model) or not body.layer_groups:
         raise ConfigError(
             f"{type(body).__name__} has no layers with rates of their own: leave out "
-            "`discriminative` and `unfreeze_epochs`."
+            "`layerwise_lr_decay` and `gradual_unfreezing_interval`."
         )
     heads: list[nn.Module] = []
     if isinstance(model, EncoderWithHeads):
@@ -47,15 +47,15 @@ def layer_groups(model: nn.Module) -> list[Parameters]:
     return [group for group in groups if group]
 
 
-def frozen_groups(groups: int, epoch: int, unfreeze_epochs: int) -> int:
+def frozen_groups(groups: int, epoch: int, interval: int) -> int:
     """How many of the lowest groups are not trained in an epoch (Howard & Ruder 2018, section 3.3).
 
-    All but the highest at first, and one less after every `unfreeze_epochs` epochs; 0, none, where
-    that is 0.
+    All but the highest at first, and one less after every `interval` epochs; 0, none, where that
+    is 0.
 
     groups: how many there are.  epoch: from 0.
     """
-    return max(0, groups - 1 - epoch // unfreeze_epochs) if unfreeze_epochs else 0
+    return max(0, groups - 1 - epoch // interval) if interval else 0
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
     regard.train("recipe.toml", callbacks=[WandbLogger(project="films")])
 
-TensorBoard is an option of recipes, `training.tensorboard`. A resumed run repeats the updates after
-its last checkpoint and sends their values again, with the same numbers of updates.
+TensorBoard is an option of recipes, `training.tensorboard`. A resumed run repeats the steps after
+its last checkpoint and sends their values again, with the same numbers of steps.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class WandbLogger(Callback):
             raise MissingExtra("wandb", "wandb", "Logging to Weights & Biases") from error
         self.run = wandb.init(**options)
 
-    def on_log(self, update: int, values: Mapping[str, Any]) -> None:
+    def on_log(self, step: int, values: Mapping[str, Any]) -> None:
         """See `Callback`."""
-        self.run.log(numbers(values), step=update)
+        self.run.log(numbers(values), step=step)
 
     def on_end(self, result: Result) -> None:
         """See `Callback`."""
@@ -71,9 +71,9 @@ class MLflowLogger(Callback):
             raise MissingExtra("mlflow", "mlflow", "Logging to MLflow") from error
         self.client, self.run = mlflow, mlflow.start_run(**options)
 
-    def on_log(self, update: int, values: Mapping[str, Any]) -> None:
+    def on_log(self, step: int, values: Mapping[str, Any]) -> None:
         """See `Callback`."""
-        self.client.log_metrics(numbers(values), step=update)
+        self.client.log_metrics(numbers(values), step=step)
 
     def on_end(self, result: Result) -> None:
         """See `Callback`."""

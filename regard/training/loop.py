@@ -1,6 +1,6 @@
-"""The loop: update, log, validate, checkpoint.
+"""The loop: step, log, validate, checkpoint.
 
-`Loop.run` and `Updates.apply_update` are the whole of it. `training_state` starts it, and restores
+`Loop.run` and `Steps.apply_step` are the whole of it. `training_state` starts it, and restores
 it to exactly where it stopped.
 """
 
@@ -19,7 +19,7 @@ from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.metrics.score import NamedScore
 from regard.training.averaging import average
-from regard.training.callbacks import Callback, Update
+from regard.training.callbacks import Callback, Step
 from regard.training.checkpointing import Checkpointer, RunFolder
 from regard.training.counters_and_rng import isolated_rng
 from regard.training.interrupt import Interrupted, Interruption, Paused, Stopped
@@ -28,9 +28,9 @@ from regard.training.progress import Progress
 from regard.training.report import Report
 from regard.training.result import Result
 from regard.training.schedules import ScheduleStep, schedule
+from regard.training.steps import NonFiniteError, Steps
 from regard.training.stop_conditions import fraction, reason_to_end
 from regard.training.task import Trainable
-from regard.training.updates import NonFiniteError, Updates
 from regard.training.weight_average import WeightAverage
 
 Test = Callable[[], Sequence[NamedScore]]
@@ -41,7 +41,7 @@ def no_test() -> Sequence[NamedScore]:
     return ()
 
 
-class Loop(Updates):
+class Loop(Steps):
     """One training. All that changes while it runs is here, and all of it is in a checkpoint.
 
     `training_state.start_run` or `training_state.restore` comes before `run`.
@@ -70,7 +70,7 @@ class Loop(Updates):
         self.average = WeightAverage(self.sharded.trained, options.averaging, self.counters)
 
     def run(self, test: Test = no_test, stop_after_fraction: float | None = None) -> Result:
-        """Update after update until a limit is reached; then score the test data.
+        """Step after step until a limit is reached; then score the test data.
 
         stop_after_fraction: the fraction of the training after which it saves and stops.
 
@@ -91,37 +91,37 @@ class Loop(Updates):
                     raise Stopped
                 if stop_after_fraction is not None and self.fraction >= stop_after_fraction:
                     raise self.saved_and_paused()
-                self.update()
+                self.step()
         except Stopped:
             raise self.saved_and_stopped() from None
         finally:
             self.report.close()
 
-    def update(self) -> None:
-        """One update, and what is logged and shown of it."""
+    def step(self) -> None:
+        """One step, and what is logged and shown of it."""
         self.report_average(self.average.begin_if_due())
         try:
-            applied = self.apply_update()
+            applied = self.apply_step()
         except NonFiniteError as error:
-            newest = self.folder.saved()[-1]  # the first is written before any update
+            newest = self.folder.saved()[-1]  # the first is written before any step
             raise NonFiniteError(
                 f"{error}; the last good checkpoint is {newest}. A lower `learning_rate`, a lower "
-                "`clip`, a longer `warmup` or float32 precision may help."
+                "`max_grad_norm`, a longer `warmup` or float32 precision may help."
             ) from None
         self.average.add()
-        update = self.counters.update
+        step = self.counters.step
         self.report.add(applied.losses, applied.totals, applied.batches)
-        if update % self.options.log_every == 0:
+        if step % self.options.logging_steps == 0:
             self.report.log(self.epochs, self.learning_rate, self.norm)
         self.report.show_if_due(self.epochs, self.fraction, self.learning_rate)
-        self.callback.on_update(Update(update, self.epochs, self.learning_rate, self.norm))
+        self.callback.on_step(Step(step, self.epochs, self.learning_rate, self.norm))
 
     def scheduled_rate(self) -> float:
         """The peak rate times the multiplier of the schedule."""
-        update = self.counters.update
-        total = update / self.fraction if self.fraction else math.inf
-        step = ScheduleStep(update, self.batches.epoch, total)
-        return self.options.optimizer.learning_rate * self.schedule(step)
+        step = self.counters.step
+        total = step / self.fraction if self.fraction else math.inf
+        at = ScheduleStep(step, self.batches.epoch, total)
+        return self.options.optimizer.learning_rate * self.schedule(at)
 
     @property
     def fraction(self) -> float:
@@ -131,12 +131,12 @@ class Loop(Updates):
     # ---- validation and the end ------------------------------------------------------------------
 
     def validation_is_due(self) -> bool:
-        """After every so many updates or epochs, and at the end; once for an update."""
-        counters, every = self.counters, self.options.validation.every
-        if counters.update == counters.validated:
+        """After every so many steps or epochs, and at the end; once for a step."""
+        counters, every = self.counters, self.options.validation.eval_steps
+        if counters.step == counters.validated:
             return False
         if every:
-            due = counters.update % every == 0
+            due = counters.step % every == 0
         else:
             due = int(self.epochs) > counters.validated_epochs
         return due or bool(reason_to_end(self.options, counters, self.epochs))
@@ -181,11 +181,11 @@ class Loop(Updates):
     def validate(self) -> None:
         """Measure; where the score is the best so far, keep and publish these weights."""
         now = self.counters
-        before = now.best, now.best_update, now.best_checkpoint
+        before = now.best, now.best_step, now.best_checkpoint
         with self.average.applied():
             self.scores = self.measure()
         self.report.validated(self.scores, {"epoch": self.epochs, self.items: now.tokens})
-        now.validated, now.validated_epochs = now.update, int(self.epochs)
+        now.validated, now.validated_epochs = now.step, int(self.epochs)
         if not self.scores:
             return
         score = self.goal_of(self.scores)
@@ -193,14 +193,14 @@ class Loop(Updates):
         if not _better(score, now.best, self.task.goal[1]):
             now.stale += 1
             return
-        path = self.processes.from_first(lambda: self.folder.new_path(now.update))
-        now.stale, now.best, now.best_update = 0, score, now.update
+        path = self.processes.from_first(lambda: self.folder.new_path(now.step))
+        now.stale, now.best, now.best_step = 0, score, now.step
         now.best_checkpoint = path.name
         if self.checkpointer.try_to_save():
             with self.average.applied():
                 self.sharded.with_whole_model(self.publish_early)
         else:  # weights that are not on the disk cannot be the best ones
-            now.best, now.best_update, now.best_checkpoint = before
+            now.best, now.best_step, now.best_checkpoint = before
 
     def publish_early(self) -> None:
         """Write the best weights so far into model/, to be tried while the training goes on."""
@@ -212,8 +212,8 @@ class Loop(Updates):
     def report_average(self, has_begun: bool) -> None:
         """Say that the mean of the weights has begun, where it has."""
         if has_begun:
-            update = self.counters.update
-            self.progress.say(f"from update {update:,} on the mean of the weights is validated")
+            step = self.counters.step
+            self.progress.say(f"from step {step:,} on the mean of the weights is validated")
 
     def goal_of(self, scores: Mapping[str, float]) -> float:
         """The score that selects the best weights.
@@ -256,11 +256,11 @@ class Loop(Updates):
         return Result(
             reason,
             weights,
-            counters.update,
+            counters.step,
             counters.tokens,
             counters.seconds,
             counters.best,
-            counters.best_update,
+            counters.best_step,
             _finite(self.scores),
             _finite(test_scores),
             signatures,
@@ -275,7 +275,7 @@ class Loop(Updates):
     def last_is_best(self) -> bool:
         """Whether the last weights are the best; without validation they are."""
         counters = self.counters
-        return not counters.best_checkpoint or counters.best_update == counters.update
+        return not counters.best_checkpoint or counters.best_step == counters.step
 
     def load_published(self) -> str:
         """Fill the model with what is published: the mean of the last checkpoints, or the best.
@@ -285,7 +285,7 @@ class Loop(Updates):
         Returns:
             Which weights they are, in words.
         """
-        counters, last = self.counters, f"the weights of update {self.counters.update}"
+        counters, last = self.counters, f"the weights of step {self.counters.step}"
         if checkpoints := self.checkpointer.to_average():
             load_weights(self.model, average(checkpoints))
             return f"the mean weights of {', '.join(path.name for path in checkpoints)}"
@@ -294,10 +294,10 @@ class Loop(Updates):
         try:
             best = average([self.folder.checkpoints / counters.best_checkpoint])
         except CheckpointError as error:
-            self.progress.warn(f"{error} The weights of the last update are published instead.")
+            self.progress.warn(f"{error} The weights of the last step are published instead.")
             return last
         load_weights(self.model, best)
-        return f"the weights of update {counters.best_update}"
+        return f"the weights of step {counters.best_step}"
 
     def saved_and_paused(self) -> Paused:
         """Save what is not saved yet, and score the present weights.
@@ -306,19 +306,19 @@ class Loop(Updates):
         """
         self.checkpointer.save_unless_saved()
         counters, scores = self.counters, self.scores
-        if counters.validated != counters.update:
+        if counters.validated != counters.step:
             with self.average.applied():
                 scores = self.measure()
         best = counters.best
         if scores and _better(score := self.goal_of(scores), best, self.task.goal[1]):
             best = score
-        return Paused(counters.update, counters.tokens, self.task.goal, best)
+        return Paused(counters.step, counters.tokens, self.task.goal, best)
 
     def saved_and_stopped(self) -> Interrupted:
         """After a signal: save what is not saved yet, and say how to go on."""
         self.checkpointer.save_unless_saved()
         return Interrupted(
-            f"stopped at update {self.counters.update:,}, which is saved. "
+            f"stopped at step {self.counters.step:,}, which is saved. "
             f"Go on with: regard resume {self.folder.path}",
             self.processes.maximum(self.interruption.code),
         )

@@ -21,7 +21,7 @@ TIMING = ("seconds", "tokens_per_s", "mfu")
 class Event(Fields):
     """A line of metrics.jsonl: beside these two, numbers by name."""
 
-    update: int
+    step: int
     average: list[str] = []
     __pydantic_extra__: dict[str, float | None]
 
@@ -95,19 +95,17 @@ class MetricsLog:
     there twice. Events that a full disk does not take wait in memory for the next event.
     """
 
-    def __init__(
-        self, folder: Path, length: int = 0, *, tensorboard: bool = False, update: int = 0
-    ):
+    def __init__(self, folder: Path, length: int = 0, *, tensorboard: bool = False, step: int = 0):
         folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(folder / METRICS, os.O_RDWR | os.O_CREAT, 0o666)
         self._length = min(length, os.fstat(self._file).st_size)
         os.ftruncate(self._file, self._length)
         self._waiting = b""
-        self._board = _board(folder, update) if tensorboard else None
+        self._board = _board(folder, step) if tensorboard else None
 
-    def write(self, update: int, event: Mapping[str, Any]) -> None:
+    def write(self, step: int, event: Mapping[str, Any]) -> None:
         """One line; numbers that are not finite become null, which is what JSON has for them."""
-        line = {key: _plain(value) for key, value in {"update": update, **event}.items()}
+        line = {key: _plain(value) for key, value in {"step": step, **event}.items()}
         self._waiting += json.dumps(line, allow_nan=False).encode() + b"\n"
         try:
             self._flush()
@@ -115,8 +113,8 @@ class MetricsLog:
             pass  # a full disk: tried again with the next event, and before each checkpoint
         if self._board is not None:
             for key, value in line.items():
-                if isinstance(value, int | float) and key != "update":
-                    self._board.add_scalar(key, value, update)
+                if isinstance(value, int | float) and key != "step":
+                    self._board.add_scalar(key, value, step)
 
     def length(self) -> int:
         """Write all events to the disk; returns the bytes of metrics.jsonl.
@@ -147,9 +145,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _board(folder: Path, update: int) -> Any:
+def _board(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingExtra("tensorboard", "track", "Curves for TensorBoard") from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=update + 1 if update else None)
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)

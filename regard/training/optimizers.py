@@ -38,11 +38,11 @@ def optimizer(
     """
     o = options
     tensors = trained(model) if shards is None else shards
-    layers = layer_groups(model) if o.discriminative != 1 else [trained(model)]
+    layers = layer_groups(model) if o.layerwise_lr_decay != 1 else [trained(model)]
     kinds = (decayed(model), o.weight_decay), (undecayed(model), 0.0)
     groups = [
         {"params": [tensors[n] for n in kind if n in layer], "weight_decay": decay, SCALE: scale}
-        for layer, scale in zip(layers, _scales(len(layers), o.discriminative), strict=True)
+        for layer, scale in zip(layers, _scales(len(layers), o.layerwise_lr_decay), strict=True)
         for kind, decay in kinds
     ]
     groups = [group for group in groups if group["params"]]
@@ -58,9 +58,9 @@ def optimizer(
     raise ConfigError(f"`optimizer.name` must be adam, adamw or sgd, but is {o.name!r}")
 
 
-def _scales(layers: int, ratio: float) -> list[float]:
+def _scales(layers: int, decay: float) -> list[float]:
     """The rate of each layer divided by that of the highest, from the input up."""
-    return [ratio ** (n - layers + 1) for n in range(layers)]
+    return [decay ** (layers - 1 - n) for n in range(layers)]
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

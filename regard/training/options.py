@@ -25,16 +25,17 @@ class OptimizerOptions:
     """Matrices only: never biases, norms or embeddings. Decoupled in adamw, L2 in the others."""
     momentum: float = 0.0
     """For sgd."""
-    clip: float = 1.0
-    """Greatest norm of the whole gradient; 0 does not clip."""
-    discriminative: float = 1.0
-    """Each layer learns at the rate of the layer above it divided by this; the rate of the
-    highest is `learning_rate` (Howard & Ruder 2018 use 2.6)."""
+    max_grad_norm: float = 1.0
+    """The gradient is scaled down to this norm where its norm is greater; 0 does not clip."""
+    layerwise_lr_decay: float = 1.0
+    """Each layer learns at the rate of the layer above it times this; the rate of the highest is
+    `learning_rate` (Howard & Ruder 2018 use 1 / 2.6, 0.385); 1.0: all layers learn at one rate."""
 
     def __post_init__(self) -> None:
         _check(self, "learning_rate", self.learning_rate > 0, "positive")
-        _check(self, "discriminative", self.discriminative >= 1, "at least 1")
-        for name in ("eps", "weight_decay", "momentum", "clip"):
+        decay = self.layerwise_lr_decay
+        _check(self, "layerwise_lr_decay", 0 < decay <= 1, "above 0 and at most 1")
+        for name in ("eps", "weight_decay", "momentum", "max_grad_norm"):
             _check(self, name, getattr(self, name) >= 0, "at least 0")
         _check(self, "betas", all(0 <= beta < 1 for beta in self.betas), "in [0, 1)")
 
@@ -46,30 +47,31 @@ class ScheduleOptions:
     name: Literal[
         "constant", "inverse-sqrt", "noam", "linear", "cosine", "step", "slanted-triangular"
     ] = "constant"
-    warmup: int = 0
-    """Updates of linear growth from zero to the peak."""
-    final: float = 0.0
+    warmup: int | float = 0
+    """The rate grows linearly from zero to the peak: in so many steps, or, below 1, in this share
+    of all steps (0.1: the first tenth). For slanted-triangular a share only."""
+    min_lr_ratio: float = 0.0
     """Where linear and cosine end, as a fraction of the peak."""
     d_model: int = 0
     """For noam: the width of the model in equation 3."""
-    epochs: int = 0
+    constant_epochs: int = 0
     """For step: epochs at the full rate."""
-    factor: float = 0.5
+    gamma: float = 0.5
     """For step: the rate is multiplied by this at every epoch after those."""
-    cut: float = 0.1
-    """For slanted-triangular: the part of all updates in which the rate grows."""
-    ratio: float = 32.0
+    div_factor: float = 32.0
     """For slanted-triangular: the peak divided by the lowest rate."""
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "epochs"):
-            _check(self, name, getattr(self, name) >= 0, "at least 0")
-        _check(self, "final", 0 <= self.final <= 1, "between 0 and 1")
-        _check(self, "factor", 0 < self.factor <= 1, "above 0 and at most 1")
-        _check(self, "cut", 0 < self.cut < 1, "between 0 and 1")
-        _check(self, "ratio", self.ratio >= 1, "at least 1")
+        steps_or_share = 0 <= self.warmup < 1 or self.warmup == int(self.warmup) >= 1
+        _check(self, "warmup", steps_or_share, "a whole number of steps, or a share below 1")
+        _check(self, "constant_epochs", self.constant_epochs >= 0, "at least 0")
+        _check(self, "min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "between 0 and 1")
+        _check(self, "gamma", 0 < self.gamma <= 1, "above 0 and at most 1")
+        _check(self, "div_factor", self.div_factor >= 1, "at least 1")
         if self.name in ("inverse-sqrt", "noam"):
-            _check(self, "warmup", self.warmup > 0, f"at least 1 for the schedule {self.name}")
+            _check(self, "warmup", self.warmup > 0, f"above 0 for the schedule {self.name}")
+        if self.name == "slanted-triangular":
+            _check(self, "warmup", 0 < self.warmup < 1, "a share of all steps, such as 0.1")
         if self.name == "noam":
             _check(self, "d_model", self.d_model > 0, "the width of the model, for noam")
 
@@ -78,13 +80,13 @@ class ScheduleOptions:
 class ValidationOptions:
     """When the model is validated, and when training stops early: [training.validation]."""
 
-    every: int = 0
-    """Updates between two validations; 0 validates after each epoch."""
+    eval_steps: int = 0
+    """Steps between two validations; 0 validates after each epoch."""
     patience: int = 0
     """Stop after this many validations without a better score; 0 never stops early."""
 
     def __post_init__(self) -> None:
-        _check(self, "every", self.every >= 0, "at least 0")
+        _check(self, "eval_steps", self.eval_steps >= 0, "at least 0")
         _check(self, "patience", self.patience >= 0, "at least 0")
 
 
@@ -92,50 +94,52 @@ class ValidationOptions:
 class CheckpointOptions:
     """Which checkpoints are written and retained: [training.checkpoints]; the best always is."""
 
-    every: int = 0
-    """Updates between two checkpoints; 0: only `seconds` counts."""
-    seconds: float = 600.0
-    """Seconds between two checkpoints; 0: only `every` counts."""
-    keep: int = 2
+    save_steps: int = 0
+    """Steps between two checkpoints; 0: only `save_seconds` counts."""
+    save_seconds: float = 600.0
+    """Seconds between two checkpoints; 0: only `save_steps` counts."""
+    save_total_limit: int = 2
     """How many of the newest are retained."""
     average: int = 0
-    """Publish the mean of this many last checkpoints written by `every`; 0 publishes the best."""
+    """Publish the mean of this many last checkpoints written by `save_steps`; 0 publishes the
+    best."""
 
     def __post_init__(self) -> None:
-        for name in ("every", "seconds", "average"):
+        for name in ("save_steps", "save_seconds", "average"):
             _check(self, name, getattr(self, name) >= 0, "at least 0")
-        _check(self, "keep", self.keep >= 1, "at least 1")
+        _check(self, "save_total_limit", self.save_total_limit >= 1, "at least 1")
         if self.average:
-            _check(self, "every", self.every > 0, "at least 1 when `average` is asked for")
+            must = "at least 1 when `average` is asked for"
+            _check(self, "save_steps", self.save_steps > 0, must)
 
 
 @dataclass(frozen=True)
 class AveragingOptions:
-    """When the mean of the weights after each update is validated and published instead of the
+    """When the mean of the weights after each step is validated and published instead of the
     weights themselves: [training.averaging].
     """
 
-    non_monotone: int = 0
+    nonmono: int = 0
     """NT-ASGD: the mean begins when a validation is worse than the best of those before the last
     so many (Merity et al. 2018 use 5); 0: this never happens."""
     start: int | None = None
-    """It begins after so many updates in any case; None: never."""
+    """It begins after so many steps in any case; None: never."""
 
     def __post_init__(self) -> None:
-        _check(self, "non_monotone", self.non_monotone >= 0, "at least 0")
+        _check(self, "nonmono", self.nonmono >= 0, "at least 0")
         _check(self, "start", self.start is None or self.start >= 0, "at least 0")
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """[training]. A training ends at `updates`, `epochs` or `tokens`, whichever comes first."""
+    """[training]. A training ends at `max_steps`, `epochs` or `tokens`, whichever comes first."""
 
-    updates: int | None = None
+    max_steps: int | None = None
     epochs: int | None = None
     tokens: int | None = None
     """Predicted tokens (those of the task's first loss) over the whole training."""
-    accumulate: int = 1
-    """Batches in one update; the update equals that of one large batch."""
+    gradient_accumulation_steps: int = 1
+    """Batches in one step; the step equals that of one large batch."""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """Precision of matrix products; weights are always float32. "auto" times both on the first
     batch and takes bfloat16 where it is faster."""
@@ -143,14 +147,14 @@ class TrainingOptions:
     """Keep only the input of each block for the backward pass, and compute the rest again: much
     less memory, up to a third more time, the same result in every bit."""
     compile: bool = False
-    """Compile each block by torch, on a GPU: some seconds once, then faster updates."""
-    unfreeze_epochs: int = 0
+    """Compile each block by torch, on a GPU: some seconds once, then faster steps."""
+    gradual_unfreezing_interval: int = 0
     """Train the highest layer alone at first, and one layer more after so many epochs (Howard &
     Ruder 2018, section 3.3); 0: all from the start."""
     threads: int = 0
     """Threads for computing on the CPU; 0: as many as torch chooses."""
-    log_every: int = 50
-    """Updates between two lines of metrics.jsonl."""
+    logging_steps: int = 50
+    """Steps between two lines of metrics.jsonl."""
     tensorboard: bool = False
     """Also write curves for TensorBoard (needs the extra `track`)."""
     validation: ValidationOptions = field(default_factory=ValidationOptions)
@@ -160,16 +164,17 @@ class TrainingOptions:
     averaging: AveragingOptions = field(default_factory=AveragingOptions)
 
     def __post_init__(self) -> None:
-        limits = {name: getattr(self, name) for name in ("updates", "epochs", "tokens")}
+        limits = {name: getattr(self, name) for name in ("max_steps", "epochs", "tokens")}
         for name, limit in limits.items():
             _check(self, name, limit is None or limit > 0, "at least 1")
         if all(limit is None for limit in limits.values()):
             raise ConfigError(
-                "a training must have an end: set `updates`, `epochs` or `tokens` in [training]."
+                "a training must have an end: set `max_steps`, `epochs` or `tokens` in [training]."
             )
-        for name in ("accumulate", "log_every"):
+        for name in ("gradient_accumulation_steps", "logging_steps"):
             _check(self, name, getattr(self, name) >= 1, "at least 1")
-        _check(self, "unfreeze_epochs", self.unfreeze_epochs >= 0, "at least 0")
+        interval = self.gradual_unfreezing_interval
+        _check(self, "gradual_unfreezing_interval", interval >= 0, "at least 0")
         if self.checkpoints.average and self.averaging != AveragingOptions():
             raise ConfigError(
                 "[training] `checkpoints.average` and `averaging` are two means of weights: leave "
@@ -199,12 +204,11 @@ _OPTIMIZERS = {
     "momentum": ("sgd",),
 }
 _SCHEDULES = {
-    "final": ("linear", "cosine"),
+    "min_lr_ratio": ("linear", "cosine"),
     "d_model": ("noam",),
-    "epochs": ("step",),
-    "factor": ("step",),
-    "cut": ("slanted-triangular",),
-    "ratio": ("slanted-triangular",),
+    "constant_epochs": ("step",),
+    "gamma": ("step",),
+    "div_factor": ("slanted-triangular",),
 }
 
 

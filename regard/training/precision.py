@@ -1,4 +1,4 @@
-"""The precision of matrix products; weights and updates are always float32."""
+"""The precision of matrix products; weights and steps are always float32."""
 
 from __future__ import annotations
 

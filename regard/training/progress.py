@@ -20,7 +20,7 @@ class Status:
     share: model FLOPs utilization (MFU), from 0 to 1; None where it is not known.
     """
 
-    update: int
+    step: int
     epochs: float
     fraction: float
     tokens_per_s: float
@@ -33,7 +33,7 @@ class Status:
     def __str__(self) -> str:
         used = "" if self.share is None else f" · MFU {self.share:.0%}"
         return (
-            f"update {self.update:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
+            f"step {self.step:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
             f"loss {self.loss:.4f} · lr {self.learning_rate:.2e} · "
             f"{self.tokens_per_s:,.0f} {self.items}/s{used} · {clock(self.left)} left"
         )

@@ -1,6 +1,6 @@
 """The learning-rate range test (Smith 2017, section 3.3): the loss while the rate grows.
 
-The rate grows exponentially from update to update (Smith: linearly; exponentially as in fastai),
+The rate grows exponentially from step to step (Smith: linearly; exponentially as in fastai),
 with the optimizer, clipping, accumulation and dropout of the training. The suggestion is the lower
 one of two rates, which are rules of fastai:
 
@@ -24,28 +24,28 @@ from regard.errors import ConfigError
 from regard.training.options import TrainingOptions
 from regard.training.precision import resolve
 from regard.training.progress import Progress, Status
+from regard.training.steps import AppliedStep, NonFiniteError, Steps
 from regard.training.task import Trainable
-from regard.training.updates import AppliedUpdate, NonFiniteError, Updates
 
-MIN_UPDATES = 20
+MIN_STEPS = 20
 SMOOTHING = 0.98  # the decay of the moving average: fastai's
 DIVERGENCE = 4.0  # the test ends at so many times the lowest smoothed loss: fastai's
-SKIPPED_START = 10  # the first 1/10 of the updates is not considered: fastai's
-SKIPPED_END = 5  # nor are the last five updates: fastai's
+SKIPPED_START = 10  # the first 1/10 of the steps is not considered: fastai's
+SKIPPED_END = 5  # nor are the last five steps: fastai's
 MIN_FALL = 1e-3  # relative: if the loss falls less, nothing is suggested
 
 
 @dataclass(frozen=True)
 class RangeTest:
-    """The rate and the loss of each update; the loss is the mean over the update's items.
+    """The rate and the loss of each step; the loss is the mean over the step's items.
 
-    updates: the number of updates that the test was to have.
+    steps: the number of steps that the test was to have.
     diverged: whether the test stopped early because the loss grew or was not finite.
     """
 
     rates: tuple[float, ...]
     losses: tuple[float, ...]
-    updates: int
+    steps: int
     diverged: bool
 
     @property
@@ -77,11 +77,11 @@ class RangeTest:
         return min(self.minimum / 10, self.steepest)
 
     def _considered(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Rates and smoothed losses without the first tenth and the last few updates.
+        """Rates and smoothed losses without the first tenth and the last few steps.
 
         Both are empty if the loss does not fall.
         """
-        start, end = self.updates // SKIPPED_START, max(0, len(self.rates) - SKIPPED_END)
+        start, end = self.steps // SKIPPED_START, max(0, len(self.rates) - SKIPPED_END)
         chosen = slice(start, end)
         rates, losses = self.rates[chosen], self.smoothed[chosen]
         falls = losses and min(losses) < (1 - MIN_FALL) * losses[0]
@@ -91,41 +91,41 @@ class RangeTest:
 def smoothed(losses: Sequence[float]) -> list[float]:
     """The bias-corrected moving average: m_u / (1 - b^u), m_u = b m_(u-1) + (1 - b) loss_u."""
     mean, corrected = 0.0, []
-    for update, loss in enumerate(losses, 1):
+    for step, loss in enumerate(losses, 1):
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
-        corrected.append(mean / (1 - SMOOTHING**update))
+        corrected.append(mean / (1 - SMOOTHING**step))
     return corrected
 
 
-class GrowingRate(Updates):
-    """Updates whose rate grows exponentially from `start` to `end`."""
+class GrowingRate(Steps):
+    """Steps whose rate grows exponentially from `start` to `end`."""
 
     def __init__(
-        self, task: Trainable, options: TrainingOptions, start: float, end: float, updates: int
+        self, task: Trainable, options: TrainingOptions, start: float, end: float, steps: int
     ):
         super().__init__(task, options)
-        self.start, self.end, self.updates = start, end, updates
+        self.start, self.end, self.steps = start, end, steps
 
     def scheduled_rate(self) -> float:
-        """start (end / start)^((u - 1) / (updates - 1)) for update u, from 1."""
-        share = (self.counters.update - 1) / (self.updates - 1)
+        """start (end / start)^((u - 1) / (steps - 1)) for step u, from 1."""
+        share = (self.counters.step - 1) / (self.steps - 1)
         return self.start * (self.end / self.start) ** share
 
 
-def check_range(start: float, end: float, updates: int) -> None:
+def check_range(start: float, end: float, steps: int) -> None:
     """Check the options of a range test.
 
     Raises:
-        ConfigError: not 0 < start < end < infinity, or there are too few updates.
+        ConfigError: not 0 < start < end < infinity, or there are too few steps.
     """
     if not 0 < start < end < math.inf:
         raise ConfigError(
             f"`start` and `end` must be positive rates, `start` the lower one, but are {start:g} "
             f"and {end:g}."
         )
-    if updates < MIN_UPDATES:
+    if steps < MIN_STEPS:
         raise ConfigError(
-            f"`num_steps` must be at least {MIN_UPDATES}, but is {updates}: too few losses "
+            f"`num_steps` must be at least {MIN_STEPS}, but is {steps}: too few losses "
             "give no curve."
         )
 
@@ -138,7 +138,7 @@ def range_test(
     seed: int,
     start: float,
     end: float,
-    updates: int,
+    steps: int,
 ) -> RangeTest:
     """Train `task.module` while the learning rate grows; nothing is written.
 
@@ -146,38 +146,38 @@ def range_test(
         options: the options of the training; the learning rate, the schedule and the limits of the
             training have no effect.
         seed: the seed of the random numbers.
-        start, end: the learning rates of the first and the last update.
-        updates: the number of updates, if the loss does not diverge.
+        start, end: the learning rates of the first and the last step.
+        steps: the number of steps, if the loss does not diverge.
 
     Raises:
         ConfigError: see `check_range`.
     """
-    check_range(start, end, updates)
+    check_range(start, end, steps)
     torch.manual_seed(seed)
-    updating = GrowingRate(task, options, start, end, updates)
-    compute = updating.sharded.losses
-    updating.precision = resolve(options.precision, compute, updating.model, updating.batches)
-    updating.model.train()
+    growing = GrowingRate(task, options, start, end, steps)
+    compute = growing.sharded.losses
+    growing.precision = resolve(options.precision, compute, growing.model, growing.batches)
+    growing.model.train()
     rates: list[float] = []
     losses: list[float] = []
     shown, diverged = time.monotonic(), False
-    while not diverged and len(rates) < updates:
+    while not diverged and len(rates) < steps:
         try:
-            losses.append(_mean(updating.apply_update()))
+            losses.append(_mean(growing.apply_step()))
         except NonFiniteError:
             diverged = True
             break
-        rates.append(updating.learning_rate)
+        rates.append(growing.learning_rate)
         means = smoothed(losses)
         diverged = means[-1] > DIVERGENCE * min(means)
         if time.monotonic() - shown > progress.every:
             shown = time.monotonic()
-            progress.show(_status(updating, means[-1]))
-    updating.model.eval()
-    return RangeTest(tuple(rates), tuple(losses), updates, diverged)
+            progress.show(_status(growing, means[-1]))
+    growing.model.eval()
+    return RangeTest(tuple(rates), tuple(losses), steps, diverged)
 
 
-def _mean(applied: AppliedUpdate) -> float:
+def _mean(applied: AppliedStep) -> float:
     """The sum of the losses, each averaged over its items."""
     sums: dict[str, float] = {}
     for of_batch in applied.losses:
@@ -186,16 +186,16 @@ def _mean(applied: AppliedUpdate) -> float:
     return sum(value / max(1, applied.totals[name]) for name, value in sums.items())
 
 
-def _status(updating: GrowingRate, loss: float) -> Status:
-    counters = updating.counters
-    fraction, seconds = counters.update / updating.updates, counters.seconds
+def _status(growing: GrowingRate, loss: float) -> Status:
+    counters = growing.counters
+    fraction, seconds = counters.step / growing.steps, counters.seconds
     return Status(
-        counters.update,
-        updating.epochs,
+        counters.step,
+        growing.epochs,
         fraction,
         counters.tokens / max(1e-9, seconds),
         loss,
-        updating.learning_rate,
+        growing.learning_rate,
         left=seconds * (1 - fraction) / fraction,
-        items=updating.items,
+        items=growing.items,
     )

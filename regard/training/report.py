@@ -17,7 +17,7 @@ from regard.training.utilization import Utilization
 
 
 class Report(Protocol):
-    """Logs and shows what a training does: updates, validations, tests."""
+    """Logs and shows what a training does: steps, validations, tests."""
 
     meters: Meters
 
@@ -88,7 +88,7 @@ class TrainingReport:
     def add(
         self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
     ) -> None:
-        """The losses of the batches of one update, and their joint counts."""
+        """The losses of the batches of one step, and their joint counts."""
         self.meters.add(losses, totals)
         self.utilization.add(batches)
 
@@ -118,7 +118,7 @@ class TrainingReport:
             self._loss = sum(self.meters.means().values())
         counters, seconds = self.counters, self.counters.seconds
         status = Status(
-            counters.update,
+            counters.step,
             epochs,
             fraction,
             counters.tokens / max(1e-9, seconds),
@@ -134,12 +134,12 @@ class TrainingReport:
 
     def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
         """The scores of a validation, as a line of metrics.jsonl and as a message."""
-        update = self.counters.update
+        step = self.counters.step
         self._write({**extra, **{f"valid/{k}": v for k, v in scores.items()}})
         what = " of the averaged weights" if "average" in extra else ""
         message = _shown(scores) or "no scores"
-        self.progress.say(f"update {update:,}: validation{what}: {message}")
-        self.callback.on_validation(update, scores)
+        self.progress.say(f"step {step:,}: validation{what}: {message}")
+        self.callback.on_validation(step, scores)
 
     def tested(self, scores: Mapping[str, float]) -> None:
         """The scores of the test data, as a line of metrics.jsonl and as a message."""
@@ -155,8 +155,8 @@ class TrainingReport:
         self.metrics_log.close()
 
     def _write(self, event: Mapping[str, Any]) -> None:
-        self.metrics_log.write(self.counters.update, event)
-        self.callback.on_log(self.counters.update, event)
+        self.metrics_log.write(self.counters.step, event)
+        self.callback.on_log(self.counters.step, event)
 
 
 def _shown(scores: Mapping[str, float]) -> str:

@@ -17,7 +17,7 @@ class Result:
 
     reason: the limit that ended it.  weights: which weights are in model/.
     tokens: predicted tokens, or what else the task counts (examples).
-    seconds: spent in updates.  best: the best score of the goal, at `best_update`.
+    seconds: spent in steps.  best: the best score of the goal, at `best_step`.
     scores: those of the last validation.
     test_scores: of the weights in model/ on the test data, by the names that `regard evaluate`
         prints; empty where there are no test data.  test_signatures: how each was measured.
@@ -25,11 +25,11 @@ class Result:
 
     reason: str
     weights: str
-    update: int
+    step: int
     tokens: int
     seconds: float
     best: float | None
-    best_update: int
+    best_step: int
     scores: dict[str, float | None]
     test_scores: dict[str, float | None] = field(default_factory=dict)
     test_signatures: dict[str, str] = field(default_factory=dict)

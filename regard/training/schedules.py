@@ -1,6 +1,6 @@
-"""How the learning rate changes: pure functions from the update to a multiplier of the peak rate.
+"""How the learning rate changes: pure functions from the step to a multiplier of the peak rate.
 
-Updates count from 1. Decays reach their end one update after the last, so that the last update
+Steps count from 1. Decays reach their end one step after the last, so that the last step
 still learns.
 """
 
@@ -18,86 +18,104 @@ from regard.training.options import ScheduleOptions
 class ScheduleStep:
     """What a schedule depends on.
 
-    update: the update to be made, from 1.
+    step: the step to be made, from 1.
     epoch: its epoch, from 0.
-    total: the number of all updates: an estimate where the end is given in epochs or tokens,
+    total: the number of all steps: an estimate where the end is given in epochs or tokens,
         infinity as long as none can be made.
     """
 
-    update: int
+    step: int
     epoch: int
     total: float
 
 
-def warm(update: int, warmup: int) -> float:
-    """Linear growth: update / warmup, and 1 afterwards."""
-    return min(1.0, update / warmup) if warmup else 1.0
+def warm(step: int, warmup: float) -> float:
+    """Linear growth: step / warmup, and 1 afterwards."""
+    return min(1.0, step / warmup) if warmup else 1.0
 
 
-def inverse_square_root(update: int, warmup: int) -> float:
-    """1 at the end of the warm-up, then sqrt(warmup / update): equation 3 of Vaswani et al. 2017
+def inverse_square_root(step: int, warmup: float) -> float:
+    """1 at the end of the warm-up, then sqrt(warmup / step): equation 3 of Vaswani et al. 2017
     relative to its peak."""
-    return min(update / warmup, math.sqrt(warmup / update))
+    return min(step / warmup, math.sqrt(warmup / step))
 
 
-def noam(update: int, d_model: int, warmup: int) -> float:
+def noam(step: int, d_model: int, warmup: float) -> float:
     """Equation 3 of Vaswani et al. 2017 itself, for a learning rate of 1:
 
-    d_model^-0.5 * min(update^-0.5, update * warmup^-1.5), with a peak of (d_model * warmup)^-0.5.
+    d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), with a peak of (d_model * warmup)^-0.5.
     """
-    return d_model**-0.5 * min(update**-0.5, update * warmup**-1.5)
+    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def linear(update: int, total: float, warmup: int = 0, final: float = 0.0) -> float:
-    """Up to 1 in `warmup` updates, then a straight line down to `final`."""
-    return min(warm(update, warmup), final + (1 - final) * _left(update, total, warmup))
+def linear(step: int, total: float, warmup: float = 0, min_lr_ratio: float = 0.0) -> float:
+    """Up to 1 in `warmup` steps, then a straight line down to `min_lr_ratio`."""
+    left = _left(step, total, warmup)
+    return min(warm(step, warmup), min_lr_ratio + (1 - min_lr_ratio) * left)
 
 
-def cosine(update: int, total: float, warmup: int = 0, final: float = 0.0) -> float:
-    """Up to 1 in `warmup` updates, then half a cosine wave down to `final`."""
-    wave = 0.5 * (1 - math.cos(math.pi * _left(update, total, warmup)))
-    return min(warm(update, warmup), final + (1 - final) * wave)
+def cosine(step: int, total: float, warmup: float = 0, min_lr_ratio: float = 0.0) -> float:
+    """Up to 1 in `warmup` steps, then half a cosine wave down to `min_lr_ratio`."""
+    wave = 0.5 * (1 - math.cos(math.pi * _left(step, total, warmup)))
+    return min(warm(step, warmup), min_lr_ratio + (1 - min_lr_ratio) * wave)
 
 
-def step(epoch: int, epochs: int, factor: float) -> float:
-    """1 during the first `epochs`, then multiplied by `factor` at each epoch (Zaremba et al. 2014:
-    4 and 0.5 for the small model of Penn Treebank)."""
-    return factor ** max(0, epoch + 1 - epochs)
+def step_decay(epoch: int, constant_epochs: int, gamma: float) -> float:
+    """1 during the first `constant_epochs`, then multiplied by `gamma` at each epoch (Zaremba et
+    al. 2014: 4 and 0.5 for the small model of Penn Treebank)."""
+    return gamma ** max(0, epoch + 1 - constant_epochs)
 
 
-def slanted_triangular(update: int, total: float, cut: float = 0.1, ratio: float = 32.0) -> float:
-    """Up from 1 / ratio to 1 in the part `cut` of all updates, then down again (Howard & Ruder
-    2018, equation 3)."""
+def slanted_triangular(
+    step: int, total: float, warmup: float = 0.1, div_factor: float = 32.0
+) -> float:
+    """Up from 1 / div_factor to 1 in the share `warmup` of all steps, then down again (Howard &
+    Ruder 2018, equation 3)."""
     if math.isinf(total):
-        return 1 / ratio  # the start
-    top = max(1.0, math.floor(total * cut))
-    if update < top:
-        share = update / top
+        return 1 / div_factor  # the start
+    top = max(1.0, math.floor(total * warmup))
+    if step < top:
+        share = step / top
     else:
-        share = max(0.0, 1 - (update - top) / (top * (1 / cut - 1)))
-    return (1 + share * (ratio - 1)) / ratio
+        share = max(0.0, 1 - (step - top) / (top * (1 / warmup - 1)))
+    return (1 + share * (div_factor - 1)) / div_factor
 
 
-def _left(update: int, total: float, warmup: int) -> float:
+def warmup_steps(warmup: float, total: float) -> float:
+    """The steps of a warm-up: those given, or the next whole number above a share of `total`."""
+    if warmup >= 1 or not warmup:
+        return warmup
+    if math.isinf(total):
+        return total
+    return math.ceil(round(total * warmup, 6))  # `total` is a quotient, and seldom exact
+
+
+def _left(step: int, total: float, warmup: float) -> float:
     """The part of the decay that lies ahead: 1 at the end of the warm-up, 0 after the last."""
     if math.isinf(total):
         return 1.0
     span = max(1.0, total + 1 - warmup)
-    return min(1.0, max(0.0, (total + 1 - update) / span))
+    return min(1.0, max(0.0, (total + 1 - step) / span))
 
 
 def schedule(options: ScheduleOptions) -> Callable[[ScheduleStep], float]:
-    """The multiplier of the learning rate at an update, by the name in the options."""
+    """The multiplier of the learning rate at a step, by the name in the options."""
     o = options
+
+    def warmup(at: ScheduleStep) -> float:
+        return warmup_steps(o.warmup, at.total)
+
     table: dict[str, Callable[[ScheduleStep], float]] = {
-        "constant": lambda at: warm(at.update, o.warmup),
-        "inverse-sqrt": lambda at: inverse_square_root(at.update, o.warmup),
-        "noam": lambda at: noam(at.update, o.d_model, o.warmup),
-        "linear": lambda at: linear(at.update, at.total, o.warmup, o.final),
-        "cosine": lambda at: cosine(at.update, at.total, o.warmup, o.final),
-        "step": lambda at: warm(at.update, o.warmup) * step(at.epoch, o.epochs, o.factor),
-        "slanted-triangular": lambda at: (
-            warm(at.update, o.warmup) * slanted_triangular(at.update, at.total, o.cut, o.ratio)
+        "constant": lambda at: warm(at.step, warmup(at)),
+        "inverse-sqrt": lambda at: inverse_square_root(at.step, warmup(at)),
+        "noam": lambda at: noam(at.step, o.d_model, warmup(at)),
+        "linear": lambda at: linear(at.step, at.total, warmup(at), o.min_lr_ratio),
+        "cosine": lambda at: cosine(at.step, at.total, warmup(at), o.min_lr_ratio),
+        "step": lambda at: (
+            warm(at.step, warmup(at)) * step_decay(at.epoch, o.constant_epochs, o.gamma)
+        ),
+        "slanted-triangular": lambda at: slanted_triangular(
+            at.step, at.total, o.warmup, o.div_factor
         ),
     }
     if o.name not in table:

@@ -16,7 +16,7 @@ def epochs_done(counters: Counters, batches: Batches) -> float:
 def fraction(options: TrainingOptions, counters: Counters, epochs: float) -> float:
     """How much of the training is done, by the limit that will come first."""
     done = (
-        (counters.update, options.updates),
+        (counters.step, options.max_steps),
         (epochs, options.epochs),
         (counters.tokens, options.tokens),
     )
@@ -25,11 +25,14 @@ def fraction(options: TrainingOptions, counters: Counters, epochs: float) -> flo
 
 def reason_to_end(options: TrainingOptions, counters: Counters, epochs: float) -> str:
     """Which limit is reached, in words; empty while none is."""
-    done = {"updates": counters.update, "epochs": epochs, "tokens": counters.tokens}
-    for name, count in done.items():
-        limit = getattr(options, name)
+    done = (
+        ("steps", counters.step, options.max_steps),
+        ("epochs", epochs, options.epochs),
+        ("tokens", counters.tokens, options.tokens),
+    )
+    for what, count, limit in done:
         if limit is not None and count >= limit:
-            return f"{limit:,} {name}"
+            return f"{limit:,} {what}"
     if 0 < options.validation.patience <= counters.stale:
         return f"no better score in {counters.stale} validations"
     return ""

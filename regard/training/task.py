@@ -41,7 +41,7 @@ class Trainable(Protocol):
         """
 
     def rate_factor(self, batch: Any) -> float:
-        """What the learning rate is multiplied by for the update of this batch."""
+        """What the learning rate is multiplied by for the step of this batch."""
         return 1.0
 
     def train_batches(self) -> Batches:

@@ -27,7 +27,7 @@ from regard.training.utilization import Utilization
 
 
 def start_run(loop: Loop, seed: int) -> None:
-    """Start a training from its first update, with a checkpoint before it."""
+    """Start a training from its first step, with a checkpoint before it."""
     loop.processes.seed(seed)
     asked_for = loop.options.precision
     resolved = resolve(asked_for, loop.sharded.losses, loop.model, loop.batches)
@@ -88,7 +88,7 @@ def _weights(loop: Loop) -> Tables:
 
 
 def restore(loop: Loop, checkpoint: Checkpoint) -> None:
-    """Restore the training that `gather` stored: it continues after the checkpoint's update."""
+    """Restore the training that `gather` stored: it continues after the checkpoint's step."""
     facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
     loop.sharded.load(checkpoint.weights)
     restore_average(loop, checkpoint)
@@ -107,8 +107,8 @@ def restore(loop: Loop, checkpoint: Checkpoint) -> None:
     if "random" in memory:
         restore_rng(memory["random"], facts.random)
     else:  # another number of processes has saved it
-        loop.processes.seed(facts.identity["seed"] + loop.counters.update)
-    loop.progress.say(f"going on from {checkpoint.path} (update {loop.counters.update:,})")
+        loop.processes.seed(facts.identity["seed"] + loop.counters.step)
+    loop.progress.say(f"going on from {checkpoint.path} (step {loop.counters.step:,})")
     before = {"processes": 1, **facts.machine}
     for name, now in _machine(loop.processes).items():
         if before.get(name) != now:
@@ -141,8 +141,8 @@ def _report(loop: Loop, length: int) -> Report:
     """The report of a training whose metrics.jsonl has so many bytes."""
     if not loop.processes.first:
         return NoReport()
-    tensorboard, update = loop.options.tensorboard, loop.counters.update
-    log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, update=update)
+    tensorboard, step = loop.options.tensorboard, loop.counters.step
+    log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, step=step)
     devices = loop.processes.size
     utilization = Utilization(loop.task, loop.device, loop.precision, devices)
     return TrainingReport(log, loop.progress, loop.items, loop.counters, utilization, loop.callback)

@@ -70,7 +70,7 @@ class Utilization:
         self._rate: float | None = None
 
     def add(self, batches: Sequence[Any]) -> None:
-        """Count the batches of an update."""
+        """Count the batches of a step."""
         self.batch = batches[-1]
         self.tokens += sum(map(tokens_in, batches))
 

@@ -1,8 +1,8 @@
-"""Averaged SGD: the mean of the weights after each update, from some update on.
+"""Averaged SGD: the mean of the weights after each step, from some step on.
 
     mean = 1 / (K - T + 1) sum_{i = T..K} w_i          (Polyak & Juditsky 1992)
 
-T is the update at which the mean begins, K the last one. The training goes on with the weights
+T is the step at which the mean begins, K the last one. The training goes on with the weights
 themselves; the mean is validated and published. NT-ASGD (Merity et al. 2018, algorithm 1) begins it
 when validations have stopped to improve.
 """
@@ -21,9 +21,9 @@ from regard.training.options import AveragingOptions
 
 
 class WeightAverage:
-    """The mean of the weights of a model after each update.
+    """The mean of the weights of a model after each step.
 
-    `counters.averaged` is the number of updates in it, 0 before it begins.
+    `counters.averaged` is the number of steps in it, 0 before it begins.
 
     named: the weights that are trained, by name; a tied one comes once.
     """
@@ -39,9 +39,9 @@ class WeightAverage:
         return self.counters.averaged > 0
 
     def begin_if_due(self) -> bool:
-        """Before an update: begin where the option `start` says so; whether it began."""
+        """Before a step: begin where the option `start` says so; whether it began."""
         start = self.options.start
-        due = start is not None and not self.has_begun and self.counters.update >= start
+        due = start is not None and not self.has_begun and self.counters.step >= start
         if due:
             self._begin()
         return due
@@ -49,9 +49,9 @@ class WeightAverage:
     def validated(self, score: float, direction: str) -> bool:
         """Begin where the trigger says so after a validation; whether it began.
 
-        It does if the score is worse than the best of those before the last `non_monotone`.
+        It does if the score is worse than the best of those before the last `nonmono`.
         """
-        interval, at = self.options.non_monotone, self.counters
+        interval, at = self.options.nonmono, self.counters
         if not interval or self.has_begun or not math.isfinite(score):
             return False
         sign = 1.0 if direction == "min" else -1.0
@@ -63,7 +63,7 @@ class WeightAverage:
         return True
 
     def add(self) -> None:
-        """Add the weights after an update to the mean, where there is one."""
+        """Add the weights after a step to the mean, where there is one."""
         if self.has_begun:
             self.counters.averaged += 1
             with torch.no_grad():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from regard.training.callbacks import Callback, Update
+from regard.training.callbacks import Callback, Step
 from regard.training.progress import Status
 from regard.visual.page import fragment
 from regard.visual.report import training_curves
@@ -37,7 +37,7 @@ class NotebookProgress(Callback):
         self._events: list[dict[str, Any]] = []
         self._messages: list[str] = []
         self._status, self._curves = "starting", ""
-        self._fraction, self._updates, self._finished = 0.0, 0, False
+        self._fraction, self._step, self._finished = 0.0, 0, False
         self._curves_at, self._shown_at = 0.0, time.monotonic()  # times of the last drawing
         self._output = display(HTML(self.html()), display_id=True)
 
@@ -68,19 +68,19 @@ class NotebookProgress(Callback):
     def close(self) -> None:
         """See `Progress`."""
         how = "finished after" if self._finished else "stopped at"
-        self._status = f"{how} update {self._updates:,}" if self._updates else how.split()[0]
+        self._status = f"{how} step {self._step:,}" if self._step else how.split()[0]
         self._draw_curves()
         self._refresh()
 
     # ---- callbacks
 
-    def on_update(self, update: Update) -> None:
+    def on_step(self, step: Step) -> None:
         """See `Callback`."""
-        self._updates = update.number
+        self._step = step.number
 
-    def on_log(self, update: int, values: Mapping[str, Any]) -> None:
+    def on_log(self, step: int, values: Mapping[str, Any]) -> None:
         """See `Callback`."""
-        self._events.append({"update": update, **values})
+        self._events.append({"step": step, **values})
         if time.monotonic() - self._curves_at > CURVES_EVERY:
             self._draw_curves()
 

@@ -25,8 +25,8 @@ GROUPS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("Speed", lambda name: name.endswith(RATE)),
     ("Gradient norm", lambda name: "norm" in name),
 )
-COUNTERS = ("update", "step", "tokens", "epoch", "seconds", "seed")  # are no curves
-AXES = ("update", "step", "tokens")  # the first of these that there is
+COUNTERS = ("step", "tokens", "epoch", "seconds", "seed")  # are no curves
+AXES = ("step", "tokens")  # the first of these that there is
 MAX_POINTS = 600  # of a curve: more cannot be distinguished
 
 
@@ -116,7 +116,7 @@ class RunReport:
 def training_curves(events: Sequence[Mapping[str, Any]]) -> PictureColumn:
     """The charts of a run: losses together, every other quantity in a chart of its own.
 
-    events: the lines of metrics.jsonl, with "update" (else "step" or "tokens") and numbers; other
+    events: the lines of metrics.jsonl, with "step" (else "tokens") and numbers; other
     values are left out.
     """
     axis = next((name for name in AXES if any(name in event for event in events)), AXES[0])

@@ -171,7 +171,7 @@ TENSORS = {
     "weights": {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2])},
     "memory": {"state": torch.arange(5, dtype=torch.uint8), "half": torch.ones(2).bfloat16()},
 }
-FACTS = {"update": 7, "best": None, "sampler": {"epoch": 1}, "score": float("nan")}
+FACTS = {"step": 7, "best": None, "sampler": {"epoch": 1}, "score": float("nan")}
 
 
 def test_a_written_checkpoint_folder_is_read_unchanged(tmp_path):

@@ -37,7 +37,7 @@ def table(path, header, rows, ending):
 def planned(task, file, model=TINY, **data):
     """The task of a recipe, which has read the data of a file."""
     options = {
-        "task": task, "model": model, "data": {"train": str(file), **data}, "updates": 1,
+        "task": task, "model": model, "data": {"train": str(file), **data}, "max_steps": 1,
         "tokenizer": {"kind": "words", "vocab_size": 40},
     }  # fmt: skip
     raw = recipe_from_keywords(None, (), options)

@@ -95,7 +95,7 @@ name = "kim-cnn"
 d_words = 8
 filters = [[2, 4]]
 [training]
-updates = 4
+max_steps = 4
 """
 
 

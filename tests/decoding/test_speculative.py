@@ -504,7 +504,7 @@ max_length = 32
 max_tokens = 20
 {decoding}
 [training]
-updates = 2
+max_steps = 2
 """)
         out = tmp_path / name
         runs.train(tmp_path / f"{name}.toml", out=out, progress=False)

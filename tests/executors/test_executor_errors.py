@@ -23,7 +23,7 @@ valid = "train.txt"
 name = "lstm-lm"
 d_model = 4
 [training]
-updates = 1
+max_steps = 1
 """
 RATE = "training.optimizer.learning_rate=0.1,0.2"
 

@@ -48,7 +48,7 @@ def test_other_places_and_folders_raise_errors_before_anything_starts(tmp_path):
     (tmp_path / "recipe.toml").write_text("")
     (tmp_path / "lm.toml").write_text(
         'task = "language-modeling"\n[data]\ntrain = "a"\nvalid = "a"\n'
-        '[model]\nname = "lstm-lm"\n[training]\nupdates = 1\n'
+        '[model]\nname = "lstm-lm"\n[training]\nmax_steps = 1\n'
     )
     with pytest.raises(ConfigError, match="holds a run already"):
         train_on_ray(tmp_path / "lm.toml", out=tmp_path)

@@ -56,9 +56,9 @@ vocab_size = 12
 tokens = {tokens}
 threads = 1
 [training.validation]
-every = 4
+eval_steps = 4
 [training.checkpoints]
-every = 2
+save_steps = 2
 """
 
 
@@ -118,9 +118,9 @@ def outcome(quality: float, **changes: object) -> Outcome:
         scores=scores,
         goal=("bleu", "max", quality),
         curves={"valid/bleu": [(10, 1.0), (20, quality)], "valid/loss": [(20, quality)]},
-        updates=2,
+        steps=2,
         tokens=20,
-        seconds=4.0,
+        save_seconds=4.0,
         parameters=100,
         flops=1e6,
         memory=1000,
@@ -262,7 +262,7 @@ def test_a_failed_run_raises_an_error_that_names_it(recipes, tmp_path):
             "max_tokens_per_batch = 64=>max_tokens_per_batch = 32",
             "data.max_tokens_per_batch: 64 in lstm, 32 in transfor",
         ),
-        ("every = 4=>every = 5", "validation.every: 4 in lstm, 5 in transformer"),
+        ("eval_steps = 4=>eval_steps = 5", "validation.eval_steps: 4 in lstm, 5 in transformer"),
         ('test = ["test.tsv"]=>test = ["valid.tsv"]', "data.test: ['sha256:"),
         ("[training]=>[decoding]\nbeams = 2\n[training]", "decoding.beams: None in lstm, 2 in"),
         ("[training]=>[evaluation]\nbleu_tokenize = 'none'\n[training]", "evaluation.bleu_tokeni"),
@@ -474,7 +474,7 @@ def test_scores_that_depend_on_an_option_need_one_value_of_it(task, tmp_path):
     for file, chosen in zip(files, (value, other), strict=True):
         file.write_text(
             f'task = "{task}"\n{sections.format(tmp_path / "lines.txt")}'
-            f'[model]\nname = "electra"\n[training]\nupdates = 2\n'
+            f'[model]\nname = "electra"\n[training]\nmax_steps = 2\n'
             f"[{section}]\n{name} = {json.dumps(chosen)}\n"
         )
     told = f"\n  {option}: {value!r} in .*, {other!r} in "

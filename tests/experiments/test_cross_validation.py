@@ -64,7 +64,7 @@ def test_every_row_is_validated_once_and_trained_on_in_all_other_folds(thirds, m
 
 
 def test_scores_are_those_of_the_published_model_on_its_fold():
-    found = regard.cross_validate(**OPTIONS, folds=4, validation={"every": 2})
+    found = regard.cross_validate(**OPTIONS, folds=4, validation={"eval_steps": 2})
     label_of = dict(zip(TEXTS, LABELS, strict=True))
     for run, accuracy in zip(found.runs, found.scores["accuracy"], strict=True):
         texts = validated(run)
@@ -119,7 +119,7 @@ def test_folds_of_running_text_are_consecutive_lines():
     lines = [f"{text} ." for text in TEXTS * 2]
     found = regard.cross_validate(
         task="language-modeling", model=dict(name="lstm-lm", d_model=8, layers=1), train=lines,
-        folds=4, tokenizer={"kind": "words"}, batch_size=2, sequence_length=5, updates=3,
+        folds=4, tokenizer={"kind": "words"}, batch_size=2, sequence_length=5, max_steps=3,
         progress=False,
     )  # fmt: skip
     parts = [
@@ -137,24 +137,24 @@ def test_a_stopped_cross_validation_goes_on_to_the_same_scores(stop, thirds):
     class Stop(Callback):
         left = stop * 4
 
-        def on_update(self, update):
+        def on_step(self, step):
             self.left -= 1
             if not self.left:
                 raise RuntimeError("stopped")
 
-    options = OPTIONS | {"folds": 3, "out": "stopped", "checkpoints": {"every": 3}}
+    options = OPTIONS | {"folds": 3, "out": "stopped", "checkpoints": {"save_steps": 3}}
     with pytest.raises(RuntimeError, match="stopped"):
         regard.cross_validate(**options, callbacks=[Stop()])
 
     class Count(Callback):
-        updates = 0
+        steps = 0
 
-        def on_update(self, update):
-            self.updates += 1
+        def on_step(self, step):
+            self.steps += 1
 
     count = Count()
     again = regard.cross_validate(**options, callbacks=[count])
-    assert again.scores == whole.scores and 0 < count.updates < 24
+    assert again.scores == whole.scores and 0 < count.steps < 24
     third = regard.cross_validate(**options, callbacks=[Stop()])  # trains nothing
     assert third.scores == whole.scores
 
@@ -220,7 +220,7 @@ def test_the_command_line_trains_all_folds_and_prints_a_table():
     Path("small.toml").write_text(
         'task = "classification"\n[data]\ntrain = "rows.tsv"\nvalid = 0.2\n[model]\nname = "bert"\n'
         'd_model = 8\nd_ff = 8\nheads = 2\nlayers = 1\n[tokenizer]\nkind = "wordpiece"\n'
-        "[training]\nupdates = 2\n"
+        "[training]\nmax_steps = 2\n"
     )
     ran = CliRunner().invoke(app, ["cross-validate", "small.toml", "seed=3", "--folds", "2", "-q"])
     assert ran.exit_code == 0, ran.output

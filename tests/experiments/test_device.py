@@ -27,7 +27,7 @@ d_ff = 8
 heads = 2
 layers = 1
 [training]
-updates = 2
+max_steps = 2
 threads = 1
 """
 WRONG = ["cuda:99", "gpu", "meta", ""]

@@ -15,7 +15,7 @@ from regard.data import PairBatch, Sequences, StreamBatch
 from regard.data.bidirectional_streams import BidirectionalStreams, BidirectionalText
 from regard.errors import ConfigError
 from regard.experiments.estimate import estimate, measuring, samples
-from regard.experiments.estimate.counting import memory_of, updates_of
+from regard.experiments.estimate.counting import memory_of, steps_of
 from regard.experiments.estimate.measuring import Clock, Seconds, activations_of, time_of_batch
 from regard.experiments.estimate.samples import first_rows
 from regard.experiments.runs import read_recipe
@@ -36,14 +36,14 @@ def transformer_flops(rows, s, t, d, ff, layers, vocabulary):
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "d", "updates", "printed"),
+    ("name", "parameters", "d", "steps", "printed"),
     [
         ("base", 63_082_496, 512, 100_000, (65e6, 3.3e18)),
         ("big", 214_245_376, 1024, 300_000, (213e6, 2.3e19)),
     ],
 )
 def test_the_estimates_of_the_papers_transformers_equal_the_formulas(
-    name, parameters, d, updates, printed, monkeypatch
+    name, parameters, d, steps, printed, monkeypatch
 ):
     monkeypatch.delenv("WMT14", raising=False)
     found = estimate(RECIPES / f"wmt14-transformer-{name}.toml", measure=False)
@@ -53,7 +53,7 @@ def test_the_estimates_of_the_papers_transformers_equal_the_formulas(
     rows = 25_000 // 30
     assert (found.items, found.count) == ("tokens", rows * 29)
     assert found.flops == transformer_flops(rows, 30, 29, d, 4 * d, 6, 37_000)
-    assert totals["flops"] == found.flops * updates
+    assert totals["flops"] == found.flops * steps
     assert tuple(one.value for one in found.published) == printed
     assert found.memory["weights"] == 4 * parameters
     assert found.memory["adam's tables"] == 8 * parameters
@@ -119,7 +119,7 @@ def test_estimated_activations_are_those_that_a_whole_batch_stores(name):
     config = model.Config(vocab_size=300, d_model=32, dropout=0.1)
     task = task_class("translation")(model(config), None)
     task.module.train()
-    options = TrainingOptions(updates=1)
+    options = TrainingOptions(max_steps=1)
     batch = pairs(24, 9, 9)
     whole = stored_by(task.module, lambda: task.losses(batch, None))
     assert activations_of(task, batch, options, 12) == pytest.approx(whole, rel=0.05)
@@ -146,14 +146,14 @@ d_model = 8
 heads = 2
 [training]
 epochs = 3
-accumulate = 2
+gradient_accumulation_steps = 2
 [training.optimizer]
 name = "sgd"
 """)
     found = estimate(tmp_path / "small.toml")
     assert found.vocabulary.startswith("11 tokens, trained")
     # Six positions a target (<s> d e f g </s>), ten rows a batch, six batches an epoch.
-    assert found.updates == 9 and found.count == 2 * 50
+    assert found.steps == 9 and found.count == 2 * 50
     assert found.flops == 2 * transformer_flops(10, 4, 5, 8, 256, 4, 11)
     assert found.memory["sgd's tables"] == 0
     assert found.published == ()  # the size was changed
@@ -162,15 +162,15 @@ name = "sgd"
 
 
 def test_the_first_limit_decides_the_estimated_updates():
-    def updates(batches_per_epoch=None, **limits):
-        return updates_of(TrainingOptions(**limits), batches_per_epoch, items=100.0)
+    def steps(batches_per_epoch=None, **limits):
+        return steps_of(TrainingOptions(**limits), batches_per_epoch, items=100.0)
 
-    assert updates(updates=7) == 7
-    assert updates(epochs=2, batches_per_epoch=5) == 10
-    assert updates(epochs=2, batches_per_epoch=5, accumulate=2) == 6
-    assert updates(tokens=250) == 3
-    assert updates(updates=2, tokens=250, epochs=9) == 2
-    assert updates(epochs=9) is None
+    assert steps(max_steps=7) == 7
+    assert steps(epochs=2, batches_per_epoch=5) == 10
+    assert steps(epochs=2, batches_per_epoch=5, gradient_accumulation_steps=2) == 6
+    assert steps(tokens=250) == 3
+    assert steps(max_steps=2, tokens=250, epochs=9) == 2
+    assert steps(epochs=9) is None
 
 
 def test_timing_separates_constant_costs_from_those_of_each_example():
@@ -244,7 +244,7 @@ def test_lengths_beyond_the_model_are_errors_without_the_data_too(task, length, 
     (tmp_path / "one.toml").write_text(
         f'task = "{task}"\n[data]\ntrain = {files}\nvalid = {files}\n{length}\n'
         f'[tokenizer]\nkind = "words"\n[model]\n{model}\nd_model = 16\nheads = 2\nmax_length = 32\n'
-        "[training]\nupdates = 3\n"
+        "[training]\nmax_steps = 3\n"
     )
     with pytest.raises(ConfigError, match="must be at most .*32, .*but is 40"):
         estimate(tmp_path / "one.toml", measure=False)
@@ -282,7 +282,7 @@ def test_the_memory_of_each_optimizer_is_that_of_its_tables():
     model = torch.nn.Linear(10, 1, bias=False)
 
     def tables(**options):
-        chosen = TrainingOptions(updates=1, optimizer=OptimizerOptions(**options))
+        chosen = TrainingOptions(max_steps=1, optimizer=OptimizerOptions(**options))
         return memory_of(model, chosen, 0)[f"{options['name']}'s tables"]
 
     assert tables(name="adam") == tables(name="adamw") == 80

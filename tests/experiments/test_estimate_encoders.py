@@ -113,7 +113,7 @@ def test_the_flops_and_parameters_of_a_fine_tuned_model_equal_the_formulas(task,
     tokens = length(start, *texts)
     assert f"({rows}, {tokens}) tokens" in found.batch and "mean of 2 of 2" in found.batch
     assert found.parameters == theirs(start, ending, labels)
-    assert (found.items, found.count, found.updates) == (items, counted, 6)
+    assert (found.items, found.count, found.steps) == (items, counted, 6)
     read = tokens if task in ("tagging", "question-answering") else 1
     assert found.flops == 6 * rows * (layers(tokens, read) + head(tokens))
     assert found.model == "bert, 2 layers of 16, started from small"
@@ -137,7 +137,7 @@ def test_without_data_lengths_and_head_outputs_are_assumed(task, start, tmp_path
     assert f"({rows}, {tokens}) tokens; rows of {tokens} tokens and a head of {outputs} output" in (
         found.batch
     )
-    assert "is not there" in found.batch and found.updates is None
+    assert "is not there" in found.batch and found.steps is None
     assert found.parameters == theirs(start, ending, outputs)
     assert found.flops > 6 * rows * layers(tokens, 1)
     assert (found.items, found.count) == (items, ROWS * tokens if items == "words" else ROWS)
@@ -149,7 +149,7 @@ def test_a_new_model_is_estimated_with_and_without_data(tmp_path):
     recipe.write_text(
         'task = "classification"\n[data]\ntrain = "train.tsv"\nbatch_size = 4\n[tokenizer]\n'
         'kind = "words"\nvocab_size = 16\n[model]\nname = "bert"\nsize = "tiny"\n'
-        "[training]\nupdates = 5\n"
+        "[training]\nmax_steps = 5\n"
     )
     config = transformers.BertConfig(
         vocab_size=16, hidden_size=128, num_hidden_layers=2, num_attention_heads=2,
@@ -168,7 +168,7 @@ def test_a_new_model_is_estimated_with_and_without_data(tmp_path):
     known = estimate(recipe, measure=False)
     missing = 16 - int(known.vocabulary.split()[0])  # the text has fewer words than were allowed
     assert known.totals()["parameters"] == wanted - 128 * missing
-    assert known.updates == assumed.updates == 5
+    assert known.steps == assumed.steps == 5
     assert known.model == assumed.model == "bert, size tiny"
     assert [one.value for one in known.published] == [4.4e6]
     assert estimate(recipe, ["model.layers=1"], measure=False).published == ()
@@ -266,8 +266,8 @@ layers = {layers}
 max_length = 32
 {more}
 [training]
-updates = 3
-accumulate = 2
+max_steps = 3
+gradient_accumulation_steps = 2
 """
 
 

@@ -97,7 +97,7 @@ def test_attention_keeps_no_weights_for_the_backward_pass_as_fused_kernels_do():
     assert long - head < 2.1 * (short - head)  # weights would make it almost four times as much
 
 
-OPTIONS = TrainingOptions(updates=1, optimizer=OptimizerOptions(name="adamw"))
+OPTIONS = TrainingOptions(max_steps=1, optimizer=OptimizerOptions(name="adamw"))
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 7])

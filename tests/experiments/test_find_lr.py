@@ -82,7 +82,7 @@ def test_the_suggestion_for_noam_is_the_factor_of_its_formula():
     one = regard.find_lr("small.toml", progress=False)
     other = find_lr_of_recipe(read("small.toml", change), progress=False)
     assert other.test == one.test
-    peak = max(noam(update, 8, 10) for update in range(1, 100))
+    peak = max(noam(step, 8, 10) for step in range(1, 100))
     assert other.suggestion == float(f"{one.test.suggestion / peak:.2g}")
 
 
@@ -125,7 +125,14 @@ def test_errors_name_the_option(options, said):
 
 
 def test_the_command_prints_the_lines_and_draws_the_chart():
-    command = ["find-lr", "small.toml", "training.accumulate=2", "--start", "1e-6", "-q"]
+    command = [
+        "find-lr",
+        "small.toml",
+        "training.gradient_accumulation_steps=2",
+        "--start",
+        "1e-6",
+        "-q",
+    ]
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0, ran.output
     assert "learning_rate" in parse(ran.stdout).tables["training"]["optimizer"]

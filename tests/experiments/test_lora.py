@@ -36,7 +36,7 @@ heads = 2
 layers = 2
 max_length = 32
 [training]
-updates = 2
+max_steps = 2
 """
 LORA = """
 task = "classification"
@@ -53,7 +53,7 @@ dropout = 0.1
 epochs = 2
 threads = 1
 [training.validation]
-every = 3
+eval_steps = 3
 [training.optimizer]
 learning_rate = 1e-2
 """
@@ -134,7 +134,7 @@ def assert_answers(found: torch.Tensor) -> None:
 def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
     base()
     runs.train("lora.toml", out="whole", progress=False)
-    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
+    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(4))
     with pytest.raises(Interrupted):
         runs.train("lora.toml", out="stopped", progress=False)
     monkeypatch.undo()
@@ -148,8 +148,8 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
 
 
 def train_with_checkpoints(run: str, *options: str) -> list[Path]:
-    """The checkpoints of a run that writes one every three updates."""
-    every = ("training.checkpoints.every=3", "training.checkpoints.keep=3")
+    """The checkpoints of a run that writes one every three steps."""
+    every = ("training.checkpoints.save_steps=3", "training.checkpoints.save_total_limit=3")
     runs.train_recipe(read("lora.toml", (*every, *options)), out=run, progress=False)
     return sorted(Path(run, "checkpoints").iterdir())
 
@@ -172,7 +172,7 @@ def test_checkpoints_share_a_file_with_the_frozen_weights(place):
 
 def test_a_resumed_run_links_to_the_frozen_weights_that_it_read(place, monkeypatch):
     base()
-    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
+    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(4))
     with pytest.raises(Interrupted):
         train_with_checkpoints("run")
     monkeypatch.undo()
@@ -196,14 +196,14 @@ def test_frozen_weights_are_copied_where_there_are_no_links_or_they_changed(plac
     for name in ("weights", "frozen", "memory"):
         assert_equal(tensors(str(copied[-1]), name), tensors(str(linked), name))
 
-    update = Loop.update
+    step = Loop.step
 
     def touched(loop) -> None:
-        update(loop)
+        step(loop)
         with torch.no_grad():  # as a callback might do
             loop.model.encoder.embedding.weight.mul_(0.5)
 
-    monkeypatch.setattr("regard.training.loop.Loop.update", touched)
+    monkeypatch.setattr("regard.training.loop.Loop.step", touched)
     first, *_, last = train_with_checkpoints("changed")
     name = "encoder.embedding.weight"
     assert torch.equal(
@@ -214,20 +214,20 @@ def test_frozen_weights_are_copied_where_there_are_no_links_or_they_changed(plac
 
 def test_the_mean_of_checkpoints_has_the_frozen_weights(place):
     base()
-    averaged = ("training.checkpoints.average=2", "training.validation.every=0")
+    averaged = ("training.checkpoints.average=2", "training.validation.eval_steps=0")
     train_with_checkpoints("run", *averaged)
     before, after = tensors("base/model", "model"), tensors("run/model", "model")
     name = "bert.embeddings.word_embeddings.weight"
     assert torch.equal(before[name], after[name])
 
 
-def stopping_after(updates: int):
-    """`Loop.update` that gets a signal."""
-    update = Loop.update
+def stopping_after(steps: int):
+    """`Loop.step` that gets a signal."""
+    step = Loop.step
 
     def stopped(loop) -> None:
-        update(loop)
-        if loop.counters.update == updates:
+        step(loop)
+        if loop.counters.step == steps:
             loop.interruption.code = 130
 
     return stopped
@@ -252,7 +252,7 @@ def test_only_adapters_and_head_are_in_the_optimizer(place):
     made = runs.plan(runs.read_recipe("lora.toml"))
     trained = {name for name, p in made.task.module.named_parameters() if p.requires_grad}
     assert trained == {
-        f"encoder.blocks.{layer}.attention.query_key_value.updates.{name}.{factor}"
+        f"encoder.blocks.{layer}.attention.query_key_value.steps.{name}.{factor}"
         for layer in range(2) for name in ("query", "value") for factor in "AB"
     } | {f"heads.classes.{part}.{kind}" for part in ("inner.dense", "output")
          for kind in ("weight", "bias")}  # fmt: skip
@@ -294,7 +294,7 @@ heads = 2
 encoder_layers = 1
 decoder_layers = 1
 [training]
-updates = 2
+max_steps = 2
 """)
     Path("lora.toml").write_text("""
 task = "translation"
@@ -309,7 +309,7 @@ path = "base"
 rank = 2
 targets = ["all-linear"]
 [training]
-updates = 3
+max_steps = 3
 [training.optimizer]
 learning_rate = 1e-1
 """)
@@ -334,7 +334,7 @@ def test_training_can_start_from_an_adapter(place):
     kept = "bert.encoder.layer.0.attention.self.key.weight"
     changed = "bert.encoder.layer.0.attention.self.value.weight"
     assert torch.equal(before[kept], after[kept])
-    # Three updates of at most 1e-2 change each number of A, at most 1 / sqrt(16) before, and of B,
+    # Three steps of at most 1e-2 change each number of A, at most 1 / sqrt(16) before, and of B,
     # which was zero; alpha = 16, and the rank is the number of products in a sum.
     most = 16 * 3e-2 * (0.25 + 3e-2)
     assert 0 < (before[changed] - after[changed]).abs().max() < most
@@ -381,12 +381,12 @@ kind = "characters"
 name = "lstm-lm"
 d_model = 8
 [training]
-updates = 1
+max_steps = 1
 """)
     base()
     recipe = Path("base.toml").read_text().split("[tokenizer]")[0]
     Path("lora.toml").write_text(
-        f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nupdates = 1\n'
+        f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nmax_steps = 1\n'
     )
     with pytest.raises(ConfigError, match="adapters cannot be added to recurrent"):
         runs.train("lora.toml", out="run", progress=False)

@@ -27,7 +27,7 @@ def train(file: str, model, out: str, **options):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         asked = dict(train=file, valid=file, format="lines", batch_size=4, sequence_length=5)
-        asked |= dict(task="language-modeling", updates=4, tokenizer=WORDS)
+        asked |= dict(task="language-modeling", max_steps=4, tokenizer=WORDS)
         run = regard.train(model=model, progress=False, out=out, **{**asked, **options})
     return run, [str(one.message) for one in told if "[tokenizer]" in str(one.message)]
 
@@ -75,20 +75,20 @@ def test_the_same_vocabulary_changes_nothing(start):
 
 
 def test_a_tuned_model_speaks_the_new_words_and_a_classifier_starts_from_it(start):
-    run, (told,) = train("new.txt", start, "tuned", updates=100, learning_rate=2e-2)
+    run, (told,) = train("new.txt", start, "tuned", max_steps=100, learning_rate=2e-2)
     assert "6 of 14 words" in told
     assert "again" in run.model.generate("the dog ran off", max_tokens=3)
     Path("rows.tsv").write_text("the zebra sat\tyes\nthe dog ran off\tno\n" * 4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         classifier = regard.train(
-            task="classification", model="tuned", train="rows.tsv", updates=2, progress=False
+            task="classification", model="tuned", train="rows.tsv", max_steps=2, progress=False
         )
     assert classifier.model.tokenizer.vocab() == run.model.tokenizer.vocab()
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(start):
-    options = dict(updates=10, training={"checkpoints": {"every": 2}})
+    options = dict(max_steps=10, training={"checkpoints": {"save_steps": 2}})
     whole, _ = train("new.txt", start, "whole", **options)
     assert killed_at(40, lambda: train("new.txt", start, "killed", **options))
     with warnings.catch_warnings():

@@ -37,7 +37,7 @@ decoder_layers = 1
 max_length = 12
 dropout = 0.0
 [training]
-updates = 1
+max_steps = 1
 """
 LANGUAGE = """
 task = "language-modeling"
@@ -50,9 +50,9 @@ sequence_length = 8
 name = "lstm-lm"
 d_model = 16
 [training]
-updates = 4
+max_steps = 4
 [training.validation]
-every = 1
+eval_steps = 1
 """
 
 
@@ -181,7 +181,7 @@ def test_sources_truncated_in_an_evaluation_are_counted(workdir):
 
 
 def test_an_infinite_perplexity_does_not_stop_the_training(workdir):
-    options = ("training.optimizer.learning_rate=1e6", "training.optimizer.clip=0.0")
+    options = ("training.optimizer.learning_rate=1e6", "training.optimizer.max_grad_norm=0.0")
     result = train("language.toml", *options, 'training.optimizer.name="sgd"').result
     assert result.scores["loss"] > 709 and result.scores["perplexity"] is None
 
@@ -221,7 +221,7 @@ def test_transformers_translates_equally_with_a_saved_folder(workdir):
     """Its tokenizer ends sentences as ours were in training, and its limit cuts nothing off."""
     transformers = pytest.importorskip("transformers")
     sizes = ("model.max_length=60", "decoding.min_tokens=12", 'decoding.max_tokens="2x+3"')
-    train("small.toml", "training.updates=80", "training.optimizer.learning_rate=1e-2", *sizes)
+    train("small.toml", "training.max_steps=80", "training.optimizer.learning_rate=1e-2", *sizes)
     task = runs.load("run")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained("run/model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained("run/model")

@@ -25,7 +25,7 @@ vocab_size = 40
 name = "{model}"
 d_model = 16
 [training]
-updates = 2
+max_steps = 2
 """
 
 
@@ -41,7 +41,7 @@ def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_pa
         trained = runs.train(recipe, out=tmp_path / model, progress=False)
         folder, result = trained.folder, trained.result
         page = (folder / "report.html").read_text()
-        assert result.update == 2
+        assert result.step == 2
         assert "eins zwei" in page and "one &lt;b&gt;two" in page and "<b>two" not in page
         assert ("What it attends to" in page) is looks
         assert (

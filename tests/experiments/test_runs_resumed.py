@@ -52,14 +52,14 @@ decoder_layers = 1
 max_length = 12
 dropout = 0.1
 [training]
-updates = 3
+max_steps = 3
 threads = 1
-log_every = 1
+logging_steps = 1
 [training.validation]
-every = 2
+eval_steps = 2
 [training.checkpoints]
-every = 1
-seconds = 0
+save_steps = 1
+save_seconds = 0
 """
 
 
@@ -95,7 +95,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def told(page: bytes) -> str:
     """A report without its times."""
-    text = re.sub(r"<dd>[\d,]+ s in updates", "", page.decode())
+    text = re.sub(r"<dd>[\d,]+ s in steps", "", page.decode())
     return text.split("<svg")[0] + "".join(re.findall(r"<table.*?</table>", text, re.DOTALL))
 
 
@@ -178,7 +178,7 @@ def test_resume_writes_only_the_missing_files_of_a_finished_run(whole, copy, los
         shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
     left = {name: (copy / name).stat().st_mtime_ns for name in files_of(copy)}
     result = runs.resume(copy, progress=False).result
-    assert result.update == 3
+    assert result.step == 3
     assert outcome(copy) == outcome(whole / "run")
     if "result.json" not in lost:
         after = files_of(copy)
@@ -323,7 +323,7 @@ def test_plain_name_returns_ordinary_names_unchanged():
 
 @pytest.fixture
 def stopped(whole, tmp_path) -> Path:
-    """A run with its data beside it, one update from its end, and its data then moved away."""
+    """A run with its data beside it, one step from its end, and its data then moved away."""
     shutil.copytree(whole / "data", tmp_path / "old" / "data")
     (tmp_path / "old" / "small.toml").write_text(RECIPE)
     folder = runs.train(tmp_path / "old/small.toml", out=tmp_path / "run", progress=False).folder

@@ -77,7 +77,7 @@ def test_test_scores_equal_those_of_the_opened_model(task):
     assert run.result.test_signatures == {one.name: one.signature for one in scores}
     assert json.loads((run.folder / "result.json").read_text())["test_scores"] == run.test_scores
     *_, last = read_events(run.folder)
-    assert last == {"update": run.result.update} | {
+    assert last == {"step": run.result.step} | {
         f"test/{name}": value for name, value in run.test_scores.items()
     }
     page = (run.folder / "report.html").read_text()
@@ -138,7 +138,7 @@ def test_a_run_stopped_while_it_is_tested_is_completed_by_resume(monkeypatch):
 )
 def test_errors_in_test_data_are_raised_before_the_training(task, test, said):
     class Never(Callback):
-        def on_update(self, update):
+        def on_step(self, step):
             raise AssertionError("trained")
 
     with pytest.raises((DataError, RegardError), match=said):
@@ -172,7 +172,7 @@ def test_the_command_line_prints_test_scores():
     Path("small.toml").write_text(
         'task = "classification"\n[data]\ntrain = "rows.tsv"\nvalid = 0.25\ntest = "rows.tsv"\n'
         '[tokenizer]\nkind = "wordpiece"\nvocab_size = 80\n[model]\nname = "bert"\nd_model = 8\n'
-        "d_ff = 8\nheads = 2\nlayers = 1\n[training]\nupdates = 3\n"
+        "d_ff = 8\nheads = 2\nlayers = 1\n[training]\nmax_steps = 3\n"
     )
     ran = CliRunner().invoke(app, ["train", "small.toml", "--out", "a", "--json", "-q"])
     assert ran.exit_code == 0, ran.output

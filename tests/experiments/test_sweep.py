@@ -53,13 +53,13 @@ d_model = 4
 [training]
 tokens = 320
 threads = 1
-log_every = 1000
+logging_steps = 1000
 [training.optimizer]
 learning_rate = 0.01
 [training.schedule]
 name = "cosine"
 [training.validation]
-every = 5
+eval_steps = 5
 """
 RATE = "training.optimizer.learning_rate"
 OVER = {RATE: [0.003, 0.03], "model.dropout": "0.0,0.5"}
@@ -263,7 +263,7 @@ def test_results_have_the_spread_over_seeds_and_what_was_spent(halved):
     assert facts["best"] == first["trial"] and facts["better"] == "min"
     assert first["valid"]["mean"] == pytest.approx(mean(first["valid"]["seeds"]))
     assert len(first["valid"]["seeds"]) == len(first["test"]["seeds"]) == 2
-    budget = 2 * (4 / 4 + 2 * 3 / 4) * 320  # with two seeds, up to whole updates
+    budget = 2 * (4 / 4 + 2 * 3 / 4) * 320  # with two seeds, up to whole steps
     assert budget <= facts["tokens"] <= budget + 20 * 2 * 4
     page = (halved.folder / "report.html").read_text()
     for told in ("±", "trial-01", "learning_rate", "successive-halving"):

@@ -122,8 +122,8 @@ def one_step(kind, x, hidden, cell, layer):
     if kind == "gru":
         recurrent = recurrent + layer.recurrent.bias
         (r, z, n), (ur, uz, un) = inner.chunk(3, 1), recurrent.chunk(3, 1)
-        update = (z + uz).sigmoid()
-        return (1 - update) * torch.tanh(n + (r + ur).sigmoid() * un) + update * hidden, cell
+        step = (z + uz).sigmoid()
+        return (1 - step) * torch.tanh(n + (r + ur).sigmoid() * un) + step * hidden, cell
     i, f, g, o = (inner + recurrent).chunk(4, 1)
     cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
     return o.sigmoid() * cell.tanh(), cell

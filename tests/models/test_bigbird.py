@@ -250,7 +250,7 @@ def test_long_texts_are_classified_and_half_precision_is_finite(tmp_path):
     )  # fmt: skip
     run = regard.train(
         task="classification", train=rows, model=sizes, out=tmp_path / "run", progress=False,
-        tokenizer=dict(kind="words", vocab_size=20), updates=3, data={"max_length": 40},
+        tokenizer=dict(kind="words", vocab_size=20), max_steps=3, data={"max_length": 40},
     )  # fmt: skip
     assert run.predict(rows[0]["text"]) in ("one", "two")
     small, whole = (regard.load(tmp_path / "run", quantize=kind) for kind in ("int8", None))

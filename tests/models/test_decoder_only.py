@@ -158,8 +158,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return regard.train(
         task="translation", model={"name": "decoder-only", "base_model": SIZES}, train=ROWS,
-        valid=ROWS, updates=150, learning_rate=1e-2, tokenizer={"kind": "words", "vocab_size": 30},
-        out=folder / "run", progress=False,
+        valid=ROWS, max_steps=150, learning_rate=1e-2,
+        tokenizer={"kind": "words", "vocab_size": 30}, out=folder / "run", progress=False,
     )  # fmt: skip
 
 
@@ -188,12 +188,12 @@ def test_a_language_model_of_a_folder_learns_from_pairs(tmp_path):
     text.write_text("\n".join(" ".join(row) for row in ROWS))
     start = regard.train(
         task="language-modeling", model={"name": "gpt2", **SIZES}, train=text, valid=text,
-        format="lines", sequence_length=32, updates=2, out=tmp_path / "lm", progress=False,
+        format="lines", sequence_length=32, max_steps=2, out=tmp_path / "lm", progress=False,
         tokenizer={"kind": "words", "vocab_size": 30},
     )  # fmt: skip
     regard.save(start.model, tmp_path / "folder")
     run = regard.train(
-        task="summarization", model=tmp_path / "folder", train=ROWS, valid=ROWS, updates=2,
+        task="summarization", model=tmp_path / "folder", train=ROWS, valid=ROWS, max_steps=2,
         out=tmp_path / "run", progress=False,
     )  # fmt: skip
     assert isinstance(run.model.module, DecoderOnly)

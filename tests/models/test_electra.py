@@ -105,7 +105,7 @@ def test_a_discriminator_is_fine_tuned_and_quantized(folder, tmp_path):
     rows = [{"text": f"{word} the chef", "label": word} for word in ("meal", "ate")] * 8
     run = regard.train(
         task="classification", train=rows, model=dict(path=str(tmp_path)), out=tmp_path / "run",
-        progress=False, updates=3,
+        progress=False, max_steps=3,
     )  # fmt: skip
     assert run.predict("meal the chef") in ("meal", "ate")
     small = regard.load(tmp_path / "run", quantize="int8")

@@ -50,7 +50,7 @@ def test_a_model_with_another_padding_id_is_saved_and_loaded_in_our_own_format(t
     sizes = dict(name="mpnet", d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
     run = regard.train(
         task="classification", train=rows, model=sizes, out=tmp_path / "run", progress=False,
-        tokenizer=dict(kind="words", vocab_size=20), updates=2,
+        tokenizer=dict(kind="words", vocab_size=20), max_steps=2,
     )  # fmt: skip
     assert run.model.module.config.pad == 0 and len(run.predict(["one 1", "two"])) == 2
 

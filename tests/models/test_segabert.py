@@ -326,7 +326,7 @@ def test_every_kind_of_task_fine_tunes_it_with_sentence_indices(
 
     monkeypatch.setattr(SegaBert, "complete", complete)
     run = regard.train(
-        task=task, model=str(folder), train=data, valid=data, updates=3, batch_size=2,
+        task=task, model=str(folder), train=data, valid=data, max_steps=3, batch_size=2,
         out=tmp_path / "run", progress=False,
     )  # fmt: skip
     assert completed and (task == "tagging" or max(completed) >= 1)

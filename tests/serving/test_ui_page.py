@@ -395,11 +395,11 @@ def test_points_of_a_map_are_chosen_by_mouse_and_keyboard(page, address):
 
 def test_curves_are_drawn_again_when_a_run_has_written(page, address):
     open_view(page, address, "#runs?run=runs%2Flstm")
-    assert "training · update 1" in page.inner_text("#main")
+    assert "training · step 1" in page.inner_text("#main")
     run = next(one for one in RUNS if one.name == "lstm")
     with (run / METRICS).open("a") as file:
-        file.write('{"update": 2, "train/loss": 1.5}\n{"update": 3, "trai')
-    page.wait_for_selector("text=training · update 2", timeout=10_000)
+        file.write('{"step": 2, "train/loss": 1.5}\n{"step": 3, "trai')
+    page.wait_for_selector("text=training · step 2", timeout=10_000)
     assert page.query_selector_all("#main .charts svg circle")
 
 
@@ -512,9 +512,9 @@ def test_curves_are_drawn_again_after_the_server_has_not_answered(page, address)
     page.evaluate("() => { window.kept = window.fetch; }")
     page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
     page.wait_for_selector("text=The server does not answer", timeout=10_000)
-    assert page.query_selector("text=training · update") is None
+    assert page.query_selector("text=training · step") is None
     page.evaluate("() => { window.fetch = window.kept; }")
-    drawn = page.wait_for_selector("text=training · update", timeout=10_000)
+    drawn = page.wait_for_selector("text=training · step", timeout=10_000)
     assert drawn is not None and drawn.is_visible()
 
 

@@ -62,10 +62,10 @@ def texts(tmp_path_factory):
 def runs(tmp_path_factory):
     """Two runs, one of them finished, and a comparison."""
     folder = tmp_path_factory.mktemp("work") / "runs"
-    for name, updates in (("first", 3), (f"cat & {SCRIPT.replace('/', '∕')}", 5)):
+    for name, steps in (("first", 3), (f"cat & {SCRIPT.replace('/', '∕')}", 5)):
         log = MetricsLog(folder / name)
-        for update in range(1, updates + 1):
-            log.write(update, {"train/loss": 3 / update, "lr": 0.1, SCRIPT: 1.0})
+        for step in range(1, steps + 1):
+            log.write(step, {"train/loss": 3 / step, "lr": 0.1, SCRIPT: 1.0})
         log.close()
     result = Result("max_updates", "last", 3, 30, 1.5, None, 3, {"bleu": 12.5, "ppl": None})
     (folder / "first" / RESULT).write_text(json.dumps(asdict(result)))
@@ -83,7 +83,7 @@ def comparison(folder):
             scores=[{"name": "BLEU", "value": quality, "signature": SCRIPT}],
             goal=("bleu", "max", quality),
             curves={"valid/bleu": [(10, 1.0), (20, quality)], "train/loss": [(10, 3.0), (20, 2.0)]},
-            **dict(updates=2, tokens=20, seconds=4.0, parameters=100, flops=1e6, memory=1000),
+            **dict(steps=2, tokens=20, seconds=4.0, parameters=100, flops=1e6, memory=1000),
             **dict(precision="float32", threads=1, samples=[("x", "y", "z")]),
         )
 
@@ -306,18 +306,18 @@ def test_curves_grow_with_the_run_and_half_a_line_waits(server, runs):
     found = answer(server, "/ui/curves", name=name)
     assert found["picture"] == plain_picture(training_curves(read_events(folder)))
     with (folder / METRICS).open("a") as file:
-        file.write('{"update": 6, "train/lo')
+        file.write('{"step": 6, "train/lo')
         file.flush()
         assert answer(server, "/ui/curves", name=name)["last"] == found["last"]
         file.write('ss": 0.25}\n')
     grown = answer(server, "/ui/curves", name=name)
-    assert grown["last"] == {"update": 6, "train/loss": 0.25}
+    assert grown["last"] == {"step": 6, "train/loss": 0.25}
     assert grown["picture"] == plain_picture(training_curves(read_events(folder)))
 
 
 def test_a_damaged_run_says_which_line(server, runs):
     (runs / "bad").mkdir()
-    (runs / "bad" / METRICS).write_text('{"update": 1}\n{"update": 2\n')
+    (runs / "bad" / METRICS).write_text('{"step": 1}\n{"step": 2\n')
     try:
         answered = ask(server, "/ui/curves", {"name": "runs/bad"})
         assert answered.status == 400 and f"{METRICS}:2" in answered.message
@@ -334,7 +334,7 @@ def test_errors_of_damaged_runs_name_no_folder_of_the_server(server, runs):
     folder.mkdir(exist_ok=True)
     for name in (METRICS, RESULT, COMPARISON):
         (folder / name).write_text("{\n")
-    (folder / METRICS).write_text('{"update": 1\n{"update": 2}\n')
+    (folder / METRICS).write_text('{"step": 1\n{"step": 2}\n')
     try:
         for path in ("/ui/curves", "/ui/comparison"):
             message = ask(server, path, {"name": "runs/bad"}).message
@@ -349,7 +349,7 @@ def test_errors_of_damaged_runs_name_no_folder_of_the_server(server, runs):
 def test_errors_of_runs_below_this_folder_are_not_garbled(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     for folder in (tmp_path, tmp_path / "a"):  # the path of the second is a letter
-        (folder / METRICS).write_text('{"update": 1\n{"update": 2}\n')
+        (folder / METRICS).write_text('{"step": 1\n{"step": 2}\n')
     monkeypatch.chdir(tmp_path)
     found = RunFolders([Path(".")])
     for name in (tmp_path.name, f"{tmp_path.name}/a"):

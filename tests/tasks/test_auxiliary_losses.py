@@ -48,11 +48,11 @@ d_hidden = 12
 layers = 2
 [training]
 epochs = 2
-log_every = 1
+logging_steps = 1
 [training.optimizer]
 name = "sgd"
 learning_rate = 2.0
-clip = 0.25
+max_grad_norm = 0.25
 """
     )
     return path
@@ -122,8 +122,8 @@ class Rates(runs.Callback):
     def __init__(self, seen):
         self.seen = seen
 
-    def on_update(self, update):
-        self.seen.append(update.learning_rate)
+    def on_step(self, step):
+        self.seen.append(step.learning_rate)
 
 
 def test_a_model_without_the_states_that_a_loss_reads_raises_an_error(tmp_path):
@@ -187,28 +187,28 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
 
 
 def test_a_run_stopped_between_trigger_and_end_ends_with_the_same_bits(tmp_path, monkeypatch):
-    """Dropouts, variable length, penalties and a mean of weights; stopped after every 7 updates."""
+    """Dropouts, variable length, penalties and a mean of weights; stopped after every 7 steps."""
     path = recipe(tmp_path)
     options = [
         "objective.variable_length=true", "objective.activation_regularization=2",
         "objective.temporal_activation_regularization=1", "training.epochs=6",
-        "training.averaging.non_monotone=1", "training.validation.every=3", "training.threads=1",
+        "training.averaging.nonmono=1", "training.validation.eval_steps=3", "training.threads=1",
         "training.optimizer.learning_rate=12.0",
     ]  # fmt: skip
     whole = runs.train_recipe(recipes.read(path, options), out=tmp_path / "whole", progress=False)
     last = sorted((whole.folder / "checkpoints").iterdir())[-1]
     facts = json.loads((last / "facts.json").read_text())["counters"]
-    assert 7 < facts["averaged"] < facts["update"]  # it was stopped before and after the trigger
-    update, done = Loop.update, [0]
+    assert 7 < facts["averaged"] < facts["step"]  # it was stopped before and after the trigger
+    step, done = Loop.step, [0]
 
     def one(self):
         done[0] += 1
         if done[0] % 8 == 0:
             self.interruption.code = 130
             raise Stopped
-        update(self)
+        step(self)
 
-    monkeypatch.setattr(Loop, "update", one)
+    monkeypatch.setattr(Loop, "step", one)
     folder = tmp_path / "stopped"
     start = lambda: runs.train_recipe(recipes.read(path, options), out=folder, progress=False)  # noqa: E731
     for _ in range(100):

@@ -40,8 +40,8 @@ filters = [[1, 4], [3, 8]]
 dropout = 0.1
 negative_samples = 8
 [training]
-updates = 12
-checkpoints.every = 6
+max_steps = 12
+checkpoints.save_steps = 6
 [training.optimizer]
 name = "adam"
 learning_rate = 1e-2
@@ -111,7 +111,7 @@ def test_the_carried_state_is_the_default_and_depends_on_the_order_of_sentences(
 
 def test_training_lowers_both_perplexities_and_the_run_is_opened(recipe, tmp_path):
     before = 16.0
-    run = train(recipe, updates=120, progress=False, out=tmp_path / "run")
+    run = train(recipe, max_steps=120, progress=False, out=tmp_path / "run")
     task = regard.load(tmp_path / "run")
     forward, backward = task.evaluate(LINES)
     assert forward.value < before / 3 and backward.value < before / 3
@@ -130,8 +130,8 @@ def test_a_resumed_training_equals_an_uninterrupted_one_to_the_last_bit(recipe, 
     """It dies between two checkpoints, in the middle of a pass over the text."""
 
     class Fails(Callback):
-        def on_update(self, update):
-            if update.number == 8:
+        def on_step(self, step):
+            if step.number == 8:
                 raise Stopped
 
     whole = train(recipe, progress=False, out=tmp_path / "whole")
@@ -144,7 +144,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one_to_the_last_bit(recipe, 
 
 
 def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(recipe, tmp_path):
-    train(recipe, updates=4, progress=False, out=tmp_path / "lm")
+    train(recipe, max_steps=4, progress=False, out=tmp_path / "lm")
     rows = ["the cat sat\tcat", "a dog ran\tdog", "the zebra cat\tcat", "my dog\tdog"] * 6
     (tmp_path / "rows.tsv").write_text("\n".join(rows) + "\n")
     text = f"""
@@ -155,7 +155,7 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     [model]
     path = "{tmp_path}/lm"
     [training]
-    updates = 40
+    max_steps = 40
     [training.optimizer]
     name = "adam"
     learning_rate = 1e-2

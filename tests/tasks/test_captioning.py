@@ -43,11 +43,11 @@ dropout = 0.1
 [objective]
 doubly_stochastic = 0.1
 [training]
-updates = 12
+max_steps = 12
 [training.optimizer]
 learning_rate = 0.02
 [training.validation]
-every = 6
+eval_steps = 6
 """
 
 
@@ -66,13 +66,13 @@ def workdir(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def stopping_after(updates):
-    """`Loop.update` that gets a signal."""
-    update = Loop.update
+def stopping_after(steps):
+    """`Loop.step` that gets a signal."""
+    step = Loop.step
 
     def stopped(loop):
-        update(loop)
-        if loop.counters.update == updates:
+        step(loop)
+        if loop.counters.step == steps:
             loop.interruption.code = 130
 
     return stopped
@@ -102,8 +102,8 @@ def test_colours_are_learned_and_a_stopped_training_goes_on_to_the_same_bits(
     if len(model) > 1:
         text = RECIPE.replace("d_embedding = 12\n", "d_ff = 32\n").replace("doubly_sto", "# doubly")
         Path("small.toml").write_text(text)
-    every = ["training.checkpoints.every=20", "training.validation.every=20"]
-    changes = [*model, "training.updates=60", *every]
+    every = ["training.checkpoints.save_steps=20", "training.validation.eval_steps=20"]
+    changes = [*model, "training.max_steps=60", *every]
     run = runs.train_recipe(read("small.toml", changes), out="whole", progress=False).folder
     task = regard.load(run)
     names = [f"{number}.png" for number in range(4)]
@@ -111,7 +111,7 @@ def test_colours_are_learned_and_a_stopped_training_goes_on_to_the_same_bits(
     assert [sum(c in text for c, text in zip(COLOURS, found, strict=True))] == [4], found
     assert task.predict(names[2]) == found[2] == task.predict(Path(names[2]))
     assert [task.predict(name) for name in names] == found
-    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(33))
+    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(33))
     with pytest.raises(Interrupted):
         runs.train_recipe(read("small.toml", changes), out="half", progress=False)
     monkeypatch.undo()
@@ -167,16 +167,16 @@ def test_regions_that_a_file_holds_are_those_that_are_computed(workdir, monkeypa
     assert same(weights(first), weights(second))
     Image.new("RGB", (9, 9), "black").save("3.png")  # another image of the same name
     runs.train_recipe(
-        read("small.toml", [*kept, "training.updates=1"]), out="third", progress=False
+        read("small.toml", [*kept, "training.max_steps=1"]), out="third", progress=False
     )
     assert len([*Path("kept").iterdir()]) == 2
 
 
 def test_changed_images_are_noticed_when_a_run_is_resumed(workdir, monkeypatch):
-    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
+    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(4))
     with pytest.raises(Interrupted):
         runs.train_recipe(
-            read("small.toml", ["training.checkpoints.every=2"]), out="run", progress=False
+            read("small.toml", ["training.checkpoints.save_steps=2"]), out="run", progress=False
         )
     monkeypatch.undo()
     monkeypatch.chdir(workdir)
@@ -194,7 +194,7 @@ def test_the_term_of_equation_14_is_the_formula(workdir):
         for region in range(4):
             wanted += (1 - sum(float(weights[row, t, region]) for t in range(count))) ** 2
     assert float(doubly_stochastic(weights, words)) == pytest.approx(wanted, rel=1e-6)
-    run = runs.train_recipe(read("small.toml", ["training.updates=1"]), progress=False).folder
+    run = runs.train_recipe(read("small.toml", ["training.max_steps=1"]), progress=False).folder
     recipe = runs.read_recipe("small.toml")
     task = regard.load(run)
     task.images = task._captioned(recipe)
@@ -211,7 +211,7 @@ def test_the_term_of_equation_14_is_the_formula(workdir):
 
 
 def test_the_weights_of_each_word_are_captured(workdir):
-    run = runs.train_recipe(read("small.toml", ["training.updates=2"]), progress=False).folder
+    run = runs.train_recipe(read("small.toml", ["training.max_steps=2"]), progress=False).folder
     task = regard.load(run)
     with regard.look(task) as record:
         caption = task.caption("1.png", max_tokens=4)
@@ -228,7 +228,7 @@ def test_a_caption_that_reaches_the_limit_of_the_model_stops_with_a_warning(work
     lines = ["[model]", 'name = "region-transformer"', *(f"{k} = {v}" for k, v in sizes.items())]
     before, after = RECIPE.split("[model]")[0], RECIPE.split("doubly_stochastic = 0.1")[1]
     (workdir / "small.toml").write_text(before + "\n".join(lines) + after)
-    run = runs.train_recipe(read("small.toml", ["training.updates=2"]), progress=False).folder
+    run = runs.train_recipe(read("small.toml", ["training.max_steps=2"]), progress=False).folder
     task = regard.load(run)
     with pytest.warns(UserWarning, match="1 of 1 texts stop at this model's limit of 6 tokens"):
         (ranked,) = task.hypotheses(["1.png"], min_tokens=20)
@@ -237,7 +237,7 @@ def test_a_caption_that_reaches_the_limit_of_the_model_stops_with_a_warning(work
 
 @pytest.mark.parametrize("content", [b"", b"no image", None])
 def test_a_file_that_is_no_image_is_an_error_with_its_name(workdir, content):
-    run = runs.train_recipe(read("small.toml", ["training.updates=1"]), progress=False).folder
+    run = runs.train_recipe(read("small.toml", ["training.max_steps=1"]), progress=False).folder
     if content is None:
         Path("bad.png").unlink(missing_ok=True)
     else:

@@ -203,14 +203,14 @@ target_length = 6
 [evaluation]
 memory_length = 20
 [training]
-updates = 9
+max_steps = 9
 threads = 1
-log_every = 1
+logging_steps = 1
 [training.validation]
-every = 4
+eval_steps = 4
 [training.checkpoints]
-every = 5
-keep = 3
+save_steps = 5
+save_total_limit = 3
 """
 
 
@@ -247,7 +247,7 @@ def test_training_carries_the_memory_and_resumes_exactly(trained):
     carried = {name: one for name, one in tensors["memory"].items() if name.startswith("carry/")}
     name = trained.name[:-1]  # without the number of the temporary folder
     assert {*carried} == {"carry/hidden", "carry/lengths"} | CARRIED[name][1]
-    assert facts["counters"]["update"] == 8
+    assert facts["counters"]["step"] == 8
     slots = 4 + 10 + 2 if name == "compressive-transformer" else 10
     assert carried["carry/hidden"].shape == (3, 2, slots, 8)
     runs.resume(folder, progress=False)

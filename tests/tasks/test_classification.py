@@ -267,7 +267,7 @@ def test_truncated_and_empty_rows_are_counted_in_a_warning(workdir):
     folder(workdir / "start", "bert", "Model")
     write("train.tsv", [*ROWS, ("a " * 30, "b " * 30, "yes"), (" ", "", "no")])
     with pytest.warns(UserWarning, match="training data") as told:
-        train("data.max_length=32", "training.updates=1", quiet=False)
+        train("data.max_length=32", "training.max_steps=1", quiet=False)
     assert "9 rows read, 8 kept" in str(told[0].message)
     assert "longer than 32 tokens, truncated: 1 (first at line 8)" in str(told[0].message)
     assert "empty, row left out: 1 (first at line 9)" in str(told[0].message)
@@ -295,7 +295,7 @@ def test_the_loss_equals_cross_entropy(workdir, smoothing):
 
 def test_a_classifier_learns_with_and_without_validation_data(workdir):
     folder(workdir / "start", "bert", "Model", **NO_DROPOUT)
-    task, result = train("training.epochs=40", "training.validation.every=10")
+    task, result = train("training.epochs=40", "training.validation.eval_steps=10")
     assert result.best == 1.0 and task.predict(PAIRS) == [row[2] for row in ROWS]
     (workdir / "small.toml").write_text(RECIPE.replace('valid = "train.tsv"', ""))
     _, result = train(out="other")
@@ -420,7 +420,7 @@ def test_gpt_texts_have_the_special_tokens_of_the_paper(workdir, family):
 
 def test_a_tokenizer_with_special_tokens_is_not_changed(workdir):
     folder(workdir / "start", "gpt2", "LMHeadModel")
-    train("training.updates=1", out="first")
+    train("training.max_steps=1", out="first")
     task, _ = train("model.path=first", out="second")
     first = runs.load("first")
     assert task.tokenizer.fingerprint() == first.tokenizer.fingerprint()
@@ -430,7 +430,7 @@ def test_a_tokenizer_with_special_tokens_is_not_changed(workdir):
 
 def test_a_classifier_of_transformers_keeps_its_input_format(workdir):
     classifier(workdir, "gpt2")
-    task, _ = train("training.updates=1")
+    task, _ = train("training.max_steps=1")
     assert task.input_format.encode([("a dog",)])[0].ids == task.tokenizer.encode("a dog").ids
 
 
@@ -484,7 +484,8 @@ def test_an_auxiliary_lm_loss_without_output_layer_raises_an_error(workdir):
 def test_a_resumed_run_with_added_tokens_ends_with_the_same_bits(workdir):
     folder(workdir / "start", "gpt2", "LMHeadModel")
     options = ("data.batch_size=2", "objective.aux_lm_weight=0.5", "objective.both_orders=true",
-               "training.checkpoints.every=1", "training.checkpoints.keep=9")  # fmt: skip
+               "training.checkpoints.save_steps=1",
+               "training.checkpoints.save_total_limit=9")  # fmt: skip
     whole, _ = train(*options, out="whole")
     train(*options, out="part")
     for file in ("part/result.json",):

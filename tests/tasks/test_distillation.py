@@ -47,8 +47,8 @@ valid = 0.2
 batch_size = 8
 max_length = 12
 [training]
-updates = 6
-checkpoints.every = 2
+max_steps = 6
+checkpoints.save_steps = 2
 [training.optimizer]
 learning_rate = 1e-2
 """
@@ -68,7 +68,7 @@ share = 0.4
 max_length = 16
 batch_size = 4
 [training]
-updates = 3
+max_steps = 3
 """
 CLASSES = """
 task = "classification"
@@ -82,7 +82,7 @@ soft_weight = 0.3
 [data]
 train = "labelled.tsv"
 [training]
-updates = 3
+max_steps = 3
 """
 
 
@@ -94,13 +94,13 @@ class Stopped(Exception):
 
 
 class StopAt(Callback):
-    """Raises `Stopped` after this update."""
+    """Raises `Stopped` after this step."""
 
-    def __init__(self, update: int):
-        self.update = update
+    def __init__(self, step: int):
+        self.step = step
 
-    def on_update(self, update):
-        if update.number == self.update:
+    def on_step(self, step):
+        if step.number == self.step:
             raise Stopped
 
 

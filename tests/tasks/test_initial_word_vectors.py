@@ -41,7 +41,7 @@ def files(tmp_path, monkeypatch) -> None:
 def train(model: dict, **options):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        asked = dict(task="classification", train="rows.tsv", progress=False, updates=3)
+        asked = dict(task="classification", train="rows.tsv", progress=False, max_steps=3)
         asked |= dict(tokenizer={"kind": "words", "vocab_size": 40}, learning_rate=1e-2)
         run = regard.train(model=model, **{**asked, **options})
     return run, [str(one.message) for one in told]
@@ -112,8 +112,8 @@ def test_vectors_stand_beside_the_features_of_a_frozen_encoder():
 
 def test_a_killed_run_goes_on_to_the_same_weights_where_the_files_are_now():
     model = {"name": "bilstm", **MODELS_OF_WORDS["bilstm characters"]}
-    options = dict(word_vectors="vectors.txt", updates=12)
-    options["training"] = {"checkpoints": {"every": 2}}
+    options = dict(word_vectors="vectors.txt", max_steps=12)
+    options["training"] = {"checkpoints": {"save_steps": 2}}
     for frozen in (True, False):
         whole, _ = train(model, freeze_word_vectors=frozen, out=f"whole{frozen}", **options)
         folder = Path(f"killed{frozen}")
@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_where_the_files_are_now():
             result = regard.resume(folder, data_root="moved", progress=False).result
         for name in ("vectors.txt", "rows.tsv"):
             Path(f"moved/{name}").rename(name)
-        assert result.update == 12
+        assert result.step == 12
         ours = regard.load(folder).module.state_dict()
         for key, value in regard.load(whole).module.state_dict().items():
             assert torch.equal(ours[key], value), key
@@ -170,7 +170,7 @@ def test_unsuitable_word_vectors_and_options_raise_errors(changes, message):
 def test_word_vectors_are_files_of_the_data_but_not_of_examples(tmp_path):
     Path("r.toml").write_text(
         'task = "crf-tagging"\n[data]\ntrain = "a.conll"\nword_vectors = "v/glove.txt"\n'
-        '[model]\nname = "bilstm"\n[tokenizer]\nkind = "words"\n[training]\nupdates = 1\n'
+        '[model]\nname = "bilstm"\n[tokenizer]\nkind = "words"\n[training]\nmax_steps = 1\n'
     )
     recipe, examples = read_recipe("r.toml"), str(tmp_path / "a.conll")
     assert recipe.data.files() == [examples, str(tmp_path / "v/glove.txt")]
@@ -217,7 +217,7 @@ def test_a_tagger_over_features_trains_and_knows_its_share_of_the_machine(name):
     run, _ = train(
         {"path": str(start.folder / "model"), "features": features},
         out="over",
-        training={"log_every": 1},
+        training={"logging_steps": 1},
         **options,
     )
     assert [event["mfu"] for event in run.events if "mfu" in event]

@@ -351,11 +351,11 @@ layers = 1
 max_length = 8
 dropout = 0.1
 [training]
-updates = 20
+max_steps = 20
 [training.checkpoints]
-every = 5
+save_steps = 5
 [training.validation]
-every = 10
+eval_steps = 10
 """
 
 
@@ -411,7 +411,7 @@ def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
 def test_blocks_shorter_than_the_context_give_a_warning(workdir):
     with pytest.warns(UserWarning, match="context is 8 tokens, but blocks have 6"):
         runs.train_recipe(
-            recipes.read("small.toml", ["data.sequence_length=6", "training.updates=1"]),
+            recipes.read("small.toml", ["data.sequence_length=6", "training.max_steps=1"]),
             out="run",
             progress=False,
         )
@@ -435,7 +435,7 @@ def test_options_beyond_the_context_raise_an_error_before_the_run_exists(workdir
 def test_a_vocabulary_without_padding_token_is_trained_and_evaluated(shared, workdir):
     """Published GPT-2: its files have no piece for padding, one for both ends of a text."""
     folder = shared("vocab/gpt2")
-    small = ("model.d_model=4", "training.updates=1")
+    small = ("model.d_model=4", "training.max_steps=1")
     run("run", f'tokenizer.path="{folder}"', *small, 'data.format="lines"')
     task = runs.load("run")
     assert task.module.config.pad is None and task.module.config.eos == 50256
@@ -505,7 +505,7 @@ def test_training_with_a_tokenizer_that_loses_text_gives_a_warning(tmp_path):
             layers = 1
             max_length = 12
             [training]
-            updates = 1
+            max_steps = 1
         """)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -517,7 +517,7 @@ def test_training_with_a_tokenizer_that_loses_text_gives_a_warning(tmp_path):
 
 
 def mapped_recipe(tmp_path, model, **data):
-    """A recipe for few updates on a text of some hundred lines."""
+    """A recipe for few steps on a text of some hundred lines."""
     draw = random.Random(3)
     words = TEXT.split()
     for name, count in (("train.txt", 300), ("valid.txt", 20)):
@@ -538,7 +538,7 @@ def mapped_recipe(tmp_path, model, **data):
         },
         "tokenizer": {"path": str(tmp_path / "tokenizer")},
         "model": {"name": model, **options},
-        "training": {"updates": 6, "validation": {"every": 3}},
+        "training": {"max_steps": 6, "validation": {"eval_steps": 3}},
     }
 
 

@@ -102,5 +102,5 @@ def test_a_published_translator_is_trained_further_with_its_own_tokenizer(tmp_pa
         progress=False,
     )  # fmt: skip
     assert run.model.tokenizer.fingerprint() == before.tokenizer.fingerprint()
-    assert run.result.update > 0 and run.scores["loss"] is not None
+    assert run.result.step > 0 and run.scores["loss"] is not None
     assert not torch.equal(run.model.module.embedding.weight, before.module.embedding.weight)

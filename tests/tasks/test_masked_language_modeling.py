@@ -49,7 +49,7 @@ heads = 2
 layers = 2
 max_length = 40
 [training]
-updates = 3
+max_steps = 3
 """
 
 
@@ -135,7 +135,7 @@ def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
         model=str(Path(folder) / "model"),
         train="classes.tsv",
         valid="classes.tsv",
-        updates=2,
+        max_steps=2,
         progress=False,
     )
     assert run.model.predict("the cat") in ("yes", "no")
@@ -176,16 +176,17 @@ def test_a_model_without_a_head_for_this_is_an_error(here):
 
 
 class Stop(Callback):
-    """Stops a training after three updates."""
+    """Stops a training after three steps."""
 
-    def on_update(self, update) -> None:
-        if update.number == 3:
+    def on_step(self, step) -> None:
+        if step.number == 3:
             raise KeyboardInterrupt
 
 
 def test_training_is_resumed_to_the_last_bit(here):
     path = here / "bert.toml"
-    path.write_text(RECIPE.replace("updates = 3", "updates = 6\n[training.checkpoints]\nevery = 1"))
+    longer = "max_steps = 6\n[training.checkpoints]\nsave_steps = 1"
+    path.write_text(RECIPE.replace("max_steps = 3", longer))
     whole = regard.train(path, out="whole", progress=False).folder
     with pytest.raises(KeyboardInterrupt):
         regard.train(path, out="parts", progress=False, callbacks=[Stop()])
@@ -199,8 +200,8 @@ def test_training_learns_what_surrounds_a_mask(here):
     documents = [f"{draw.choice('abcdefgh')} " * 40 for _ in range(60)]
     (here / "text.txt").write_text("\n\n".join(documents))
     path = here / "bert.toml"
-    optimizer = 'updates = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
-    path.write_text(RECIPE.replace("updates = 3", optimizer).replace("sentence_pairs = true", ""))
+    optimizer = 'max_steps = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
+    path.write_text(RECIPE.replace("max_steps = 3", optimizer).replace("sentence_pairs = true", ""))
     result = regard.train(path, progress=False).result
     assert result.scores["accuracy"] > 0.4  # guessing finds 1 of 8
 
@@ -250,7 +251,7 @@ def test_evaluation_is_over_the_same_masks_and_names_them(here):
 
 def test_test_data_are_scored_as_transformers_scores_their_masks(here):
     (here / "test.txt").write_text("The old cat sat.\n\nA warm mat was in the sun. " * 9)
-    run = regard.train("bert.toml", test=["test.txt"], updates=20, progress=False)
+    run = regard.train("bert.toml", test=["test.txt"], max_steps=20, progress=False)
     task, data = run.model, read_documents(["test.txt"])
     published = BertForPreTraining.from_pretrained(run.folder / "model").eval().double()
     rows = task._rows(encode_corpus(data, task.tokenizer), MaskedData(train=(), max_length=32), 0)

@@ -81,7 +81,7 @@ def test_adapters_have_a_card_that_names_their_model(run, tmp_path):
         task="classification",
         model={"path": str(run.folder), "lora": {"rank": 2}},
         train=ROWS,
-        updates=1,
+        max_steps=1,
         out=tmp_path / "adapted",
         progress=False,
     )

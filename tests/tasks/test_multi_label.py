@@ -300,7 +300,7 @@ def test_the_goal_selects_the_best_weights(start, goal):
 
 def test_the_threshold_is_fixed_or_fitted_on_the_validation_data(start):
     assert regard.load(train(threshold=0.3).folder).threshold == 0.3
-    run = train(threshold="fitted", valid=LISTS, epochs=2, validation={"every": 2})
+    run = train(threshold="fitted", valid=LISTS, epochs=2, validation={"eval_steps": 2})
     task = regard.load(run.folder)
     answers = task.predictions(TEXTS)
     shares = np.array([[*one.probabilities.values()] for one in answers])
@@ -341,14 +341,14 @@ def test_a_head_with_the_same_labels_is_trained_on(start):
 
 def test_a_resumed_run_ends_with_the_same_bits(start):
     class Stop(Callback):
-        def on_update(self, update):
-            if update.number == 4:
+        def on_step(self, step):
+            if step.number == 4:
                 raise RuntimeError("stopped")
 
     options = dict(batch_size=4, epochs=2, threshold="fitted", pos_weight="balanced")
     whole = train(**options, out="whole")
     with pytest.raises(RuntimeError, match="stopped"):
-        train(**options, out="stopped", checkpoints={"every": 3}, callbacks=[Stop()])
+        train(**options, out="stopped", checkpoints={"save_steps": 3}, callbacks=[Stop()])
     assert regard.resume("stopped", progress=False).result.scores == whole.scores
     ours, kept = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
     assert ours.read_bytes() == kept.read_bytes()

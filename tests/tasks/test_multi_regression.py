@@ -207,14 +207,14 @@ def test_transformers_gives_the_same_numbers_from_a_saved_folder(tmp_path, monke
 
 def test_a_resumed_run_ends_with_the_same_bits(start):
     class Stop(Callback):
-        def on_update(self, update):
-            if update.number == 4:
+        def on_step(self, step):
+            if step.number == 4:
                 raise RuntimeError("stopped")
 
     whole = train(batch_size=4, epochs=2, out="whole")
     with pytest.raises(RuntimeError, match="stopped"):
         train(
-            batch_size=4, epochs=2, out="stopped", checkpoints={"every": 3}, callbacks=[Stop()]
+            batch_size=4, epochs=2, out="stopped", checkpoints={"save_steps": 3}, callbacks=[Stop()]
         )  # fmt: skip
     assert regard.resume("stopped", progress=False).result.scores == whole.scores
     ours, kept = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))

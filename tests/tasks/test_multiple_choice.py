@@ -141,7 +141,7 @@ def test_the_choices_of_a_question_are_in_one_batch_and_are_learned(workdir):
             for row, i in zip(scores, batch.numbers.tolist(), strict=True)
         )
         assert count == 2 and total.item() == pytest.approx(kept.item(), rel=1e-5)
-    task, result = train("training.epochs=60", "training.validation.every=20")
+    task, result = train("training.epochs=60", "training.validation.eval_steps=20")
     assert result.best == 1.0
     assert task.predict(QUESTIONS) == [one.choices[one.answer] for one in QUESTIONS]
 

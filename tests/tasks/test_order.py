@@ -20,7 +20,7 @@ from regard.recipe import read
 
 SIZES = np.random.default_rng(3).integers(1, 20, 32)
 ROWS = 4  # of a batch
-OVERRIDES = (f"data.batch_size={ROWS}", "training.checkpoints.every=1")
+OVERRIDES = (f"data.batch_size={ROWS}", "training.checkpoints.save_steps=1")
 RECIPE = """
 task = "{task}"
 [model]
@@ -30,7 +30,7 @@ train = "train.{kind}"
 [training]
 epochs = 2
 [training.checkpoints]
-keep = 99
+save_total_limit = 99
 """
 
 

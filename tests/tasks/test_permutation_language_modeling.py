@@ -261,9 +261,9 @@ RECIPE = dict(
 )  # fmt: skip
 
 
-def trained(folder, updates: int, **more):
+def trained(folder, steps: int, **more):
     lines = [SENTENCES[i % 3] for i in range(90)]
-    return regard.train(train=lines, out=folder, updates=updates, **(RECIPE | more))
+    return regard.train(train=lines, out=folder, max_steps=steps, **(RECIPE | more))
 
 
 def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
@@ -275,7 +275,7 @@ def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
     rows = [{"text": text, "label": str(i % 2)} for i, text in enumerate(SENTENCES * 4)]
     classifier = regard.train(
         task="classification", train=rows, model=str(tmp_path / "run"), out=tmp_path / "fine",
-        progress=False, updates=2,
+        progress=False, max_steps=2,
     )  # fmt: skip
     assert classifier.predict(["the cat"])[0] in ("0", "1")
 

@@ -149,7 +149,7 @@ def started(folder, file, *changes):
     recipe = file.with_name("recipe.toml")
     recipe.write_text(
         f'task = "question-answering"\n[model]\npath = "{folder}"\n[data]\ntrain = "{file}"\n'
-        f"max_length = {LIMIT}\noverlap = {OVERLAP}\n[training]\nupdates = 1\n"
+        f"max_length = {LIMIT}\noverlap = {OVERLAP}\n[training]\nmax_steps = 1\n"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -395,11 +395,11 @@ path = "{model}"
 dropout = 0.0
 attention_dropout = 0.0
 [training]
-updates = 150
+max_steps = 150
 [training.optimizer]
 learning_rate = 0.02
 [training.validation]
-every = 150
+eval_steps = 150
 """
 
 

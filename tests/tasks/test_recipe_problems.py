@@ -39,7 +39,7 @@ def recipe(workdir: Path, task: str, *more: str, model: str = "") -> Path:
     text = f'task = "{task}"\n[data]\ntrain = {file}\n{valid}[model]\nname = "{name}"\n'
     teacher = '[teacher]\npath = "no folder"\n' if task == "embedding" else ""
     path = workdir / "recipe.toml"
-    path.write_text(text + teacher + "[training]\nupdates = 2\n" + "".join(more))
+    path.write_text(text + teacher + "[training]\nmax_steps = 2\n" + "".join(more))
     return path
 
 
@@ -58,7 +58,7 @@ def test_a_single_file_needs_no_list(tmp_path, task):
 
 
 @pytest.mark.parametrize("task", TRAINED)
-@pytest.mark.parametrize("option", ["every", "patience"])
+@pytest.mark.parametrize("option", ["eval_steps", "patience"])
 def test_validation_options_without_validation_data_raise_an_error(tmp_path, task, option):
     path = recipe(tmp_path, task)
     changes = [f"training.validation.{option}=3"]
@@ -80,9 +80,9 @@ def test_validation_options_without_validation_data_raise_an_error(tmp_path, tas
             ["training.optimizer.name=sgd", "training.optimizer.betas=[0.5, 0.5]"],
             "training.optimizer.betas",
         ),
-        (["training.schedule.final=0.5"], "training.schedule.final"),
+        (["training.schedule.min_lr_ratio=0.5"], "training.schedule.min_lr_ratio"),
         (["training.schedule.d_model=8"], "training.schedule.d_model"),
-        (["training.schedule.epochs=2"], "training.schedule.epochs"),
+        (["training.schedule.constant_epochs=2"], "training.schedule.constant_epochs"),
         (["tokenizer.kind=bytes"], "tokenizer.kind"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(
         'task = "characters"\n[data]\ntrain = "aab"\nvalid = "ab"\n[model]\nname = "lstm-lm"\n'
-        "[training]\nupdates = 1\n"
+        "[training]\nmax_steps = 1\n"
     )
     assert read_recipe(path).data.train == "aab"
     with pytest.raises(ConfigError, match="`data.valid` is empty"):

@@ -41,7 +41,7 @@ max_length = 40
 [objective]
 generator_size = 0.5
 [training]
-updates = 4
+max_steps = 4
 """
 DROPOUT = ("[model]\n", "[model]\ndropout = 0.0\nattention_dropout = 0.0\n")
 
@@ -189,31 +189,35 @@ def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
     (here / "classes.tsv").write_text("the cat\tyes\nthe sun\tno\n" * 8)
     run = regard.train(
         task="classification", model=str(Path(folder) / "model"), train="classes.tsv",
-        valid="classes.tsv", updates=2, progress=False,
+        valid="classes.tsv", max_steps=2, progress=False,
     )  # fmt: skip
     assert run.model.predict("the cat") in ("yes", "no")
     again = regard.train(
         task="replaced-tokens", model=str(Path(folder) / "model"), train=["text.txt"],
-        valid=0.1, updates=1, max_length=16, progress=False, out="again",
+        valid=0.1, max_steps=1, max_length=16, progress=False, out="again",
     )  # fmt: skip
     assert again.scores
     with pytest.raises(ConfigError, match=r"model.lora.*would freeze the generator"):
         regard.train(
             task="replaced-tokens", model=dict(path=str(Path(folder) / "model"), lora=dict(rank=2)),
-            train=["text.txt"], valid=0.1, updates=1, progress=False,
+            train=["text.txt"], valid=0.1, max_steps=1, progress=False,
         )  # fmt: skip
 
 
 class Stop(Callback):
-    """Stops a training after three updates."""
+    """Stops a training after three steps."""
 
-    def on_update(self, update) -> None:
-        if update.number == 3:
+    def on_step(self, step) -> None:
+        if step.number == 3:
             raise KeyboardInterrupt
 
 
 def test_a_resumed_run_equals_one_that_never_stopped(here):
-    changes = ["training.updates=6", "training.validation.every=2", "training.checkpoints.every=1"]
+    changes = [
+        "training.max_steps=6",
+        "training.validation.eval_steps=2",
+        "training.checkpoints.save_steps=1",
+    ]
     trained = runs.train_recipe(read("electra.toml", changes), out="whole", progress=False)
     whole, result = trained.folder, trained.result
     with pytest.raises(KeyboardInterrupt):
@@ -231,8 +235,8 @@ def test_training_learns_which_tokens_do_not_belong(here):
     draw = random.Random(2)
     documents = [f"{draw.choice('abcdefgh')} " * 40 for _ in range(60)]
     (here / "text.txt").write_text("\n\n".join(documents))
-    optimizer = 'updates = 300\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.004'
-    changed = RECIPE.replace("updates = 4", optimizer).replace("batch_size = 4", "batch_size = 8")
+    optimizer = 'max_steps = 300\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.004'
+    changed = RECIPE.replace("max_steps = 4", optimizer).replace("batch_size = 4", "batch_size = 8")
     changed = changed.replace("generator_size = 0.5", "generator_size = 0.25")
     (here / "electra.toml").write_text(changed.replace(*DROPOUT))
     result = regard.train("electra.toml", progress=False).result

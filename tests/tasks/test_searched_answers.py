@@ -140,7 +140,7 @@ batch_size = 4
 [model]
 {folder}
 [training]
-updates = 2
+max_steps = 2
 {more}
 """.replace(f'["{data}"]', f'"{data}"')
     )

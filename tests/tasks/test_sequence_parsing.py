@@ -65,7 +65,7 @@ label_smoothing = 0.0
 [training]
 epochs = 200
 [training.validation]
-every = 100
+eval_steps = 100
 [training.optimizer]
 learning_rate = 1e-2
 [decoding]

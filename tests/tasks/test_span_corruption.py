@@ -37,7 +37,7 @@ head_dim = 8
 layers = 1
 decoder_layers = 1
 [training]
-updates = 3
+max_steps = 3
 """
 
 
@@ -95,8 +95,8 @@ def test_training_learns_what_a_text_repeats(here):
     (here / "text.txt").write_text("\n\n".join(["a b c d e f g h " * 12] * 6))
     path = here / "spans.toml"
     changes = (
-        "updates = 3",
-        'updates = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01',
+        "max_steps = 3",
+        'max_steps = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01',
     )
     path.write_text(RECIPE.replace(*changes))
     before = planned(path).task.validate()["loss"]

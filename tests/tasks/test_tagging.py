@@ -262,7 +262,7 @@ oslo I-LOC
 
 
 def started(folder, file, **changes):
-    overrides = {"model.path": folder, "data.train": file, "training.updates": 1, **changes}
+    overrides = {"model.path": folder, "data.train": file, "training.max_steps": 1, **changes}
     recipe = file.with_name("recipe.toml")
     recipe.write_text('task = "tagging"\n')
     quoted = {str: '"{}"'}
@@ -286,11 +286,11 @@ path = "{model}"
 dropout = 0.0
 attention_dropout = 0.0
 [training]
-updates = 60
+max_steps = 60
 [training.optimizer]
 learning_rate = 0.02
 [training.validation]
-every = 60
+eval_steps = 60
 """
 
 

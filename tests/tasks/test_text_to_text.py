@@ -47,7 +47,7 @@ def test_training_reads_the_prefix():
     sizes = dict(name="transformer", **SMALL)
     run = regard.train(
         task="summarization", model=sizes, train=PAIRS * 4, valid=0.25,
-        source_prefix="summarize: ", kind="words", updates=2, progress=False,
+        source_prefix="summarize: ", kind="words", max_steps=2, progress=False,
     )  # fmt: skip
     assert {"rouge1", "rouge2", "rougeL", "loss"} <= run.scores.keys()
     assert run.model.source_prefix == "summarize: "
@@ -164,7 +164,7 @@ def test_one_model_is_trained_for_several_target_languages():
     rows = [(f">>{name}<< {a}", b) for a, b in PAIRS for name in ("de", "fr")]
     run = regard.train(
         task="translation", model=dict(name="transformer", **SMALL), train=rows, valid=0.25,
-        kind="words", special_tokens=[">>de<<", ">>fr<<"], updates=2, progress=False,
+        kind="words", special_tokens=[">>de<<", ">>fr<<"], max_steps=2, progress=False,
     )  # fmt: skip
     task = run.model
     assert {">>de<<", ">>fr<<"} <= task.tokenizer.vocab().keys()
@@ -219,7 +219,7 @@ def test_no_row_behind_valid_sentences_is_read(tmp_path):
         'task = "translation"\n[data]\ntrain = ["train.tsv"]\nvalid = ["valid.tsv"]\n'
         'columns = [0, 1]\n[tokenizer]\nkind = "words"\n[evaluation]\nvalid_sentences = 2\n'
         '[model]\nname = "transformer"\nd_model = 8\nd_ff = 8\nheads = 2\nencoder_layers = 1\n'
-        "decoder_layers = 1\n[training]\nupdates = 1\n"
+        "decoder_layers = 1\n[training]\nmax_steps = 1\n"
     )
     recipe = runs.read_recipe(tmp_path / "recipe.toml")
     assert runs.plan(recipe).task.data.references == ["b a"] * 2
@@ -236,7 +236,7 @@ def test_remarks_on_validation_pairs_name_their_file_and_line(tmp_path, valid_se
         'columns = ["source", "target"]\n[tokenizer]\nkind = "words"\n'
         f"[evaluation]\nvalid_sentences = {valid_sentences}\n"
         '[model]\nname = "transformer"\nd_model = 8\nd_ff = 8\nheads = 2\nencoder_layers = 1\n'
-        "decoder_layers = 1\n[training]\nupdates = 1\n"
+        "decoder_layers = 1\n[training]\nmax_steps = 1\n"
     )
     task = runs.plan(runs.read_recipe(tmp_path / "recipe.toml")).task
     (note,) = [note for note in task.notes() if note.startswith("validation data")]

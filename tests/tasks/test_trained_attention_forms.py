@@ -36,15 +36,15 @@ dropout = 0.1
 max_length = 20
 {form}
 [training]
-updates = 4
+max_steps = 4
 threads = 1
-log_every = 1
+logging_steps = 1
 [training.validation]
-every = 2
+eval_steps = 2
 [training.checkpoints]
-every = 1
-seconds = 0
-keep = 9
+save_steps = 1
+save_seconds = 0
+save_total_limit = 9
 {objective}
 """
 FORMS = {
@@ -82,7 +82,7 @@ def run(request, data):
 
 
 def test_a_resumed_training_is_exact_to_the_last_bit(run, tmp_path):
-    """Resumed after the second update; the moving average of the reward goes on, too."""
+    """Resumed after the second step; the moving average of the reward goes on, too."""
     again = tmp_path / "again"
     shutil.copytree(run, again)
     for name in ("model", "checkpoints/step-000003", "checkpoints/step-000004"):
@@ -91,7 +91,7 @@ def test_a_resumed_training_is_exact_to_the_last_bit(run, tmp_path):
     runs.resume(again, progress=False)
     for path in ("model/model.safetensors", "checkpoints/step-000004/memory.safetensors"):
         assert (again / path).read_bytes() == (run / path).read_bytes()
-    names = ("update", "train/loss", "train/reinforce", "valid/loss")
+    names = ("step", "train/loss", "train/reinforce", "valid/loss")
     kept = [
         [{name: event[name] for name in names if name in event} for event in read_events(folder)]
         for folder in (run, again)

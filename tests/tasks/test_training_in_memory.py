@@ -108,14 +108,14 @@ def test_a_run_on_data_in_memory_resumes_to_the_same_weights(start):
     train(**options, epochs=2, out="whole")
 
     class Stop(Callback):
-        def on_update(self, update):
-            if update.number == 4:
+        def on_step(self, step):
+            if step.number == 4:
                 raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        train(**options, epochs=2, out="stopped", checkpoints={"every": 3}, callbacks=[Stop()])
+        train(**options, epochs=2, out="stopped", checkpoints={"save_steps": 3}, callbacks=[Stop()])
     recipe = Path("whole/recipe.toml").read_text()
-    assert "every = 0" in recipe
+    assert "eval_steps = 0" in recipe
     regard.resume("stopped", progress=False)
     ours, whole = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
     assert ours.read_bytes() == whole.read_bytes()
@@ -159,7 +159,7 @@ def test_labels_with_one_row_can_be_on_either_side(start, stratified, split_seed
 
 def test_a_run_that_has_moved_resumes_with_the_data_in_its_folder(start):
     class Stop(Callback):
-        def on_update(self, update):
+        def on_step(self, step):
             raise KeyboardInterrupt
 
     options = dict(task="classification", model=start, train=FRAME, valid=0.25, batch_size=4)
@@ -216,7 +216,7 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
         (dict(callbacks=Callback), "`callbacks` must be a list"),
         (dict(callbacks=None), "`callbacks` must be a list"),
         (dict(split_seed=-1), "split_seed"),
-        (dict(every=3), "`every` is an option of several sections"),
+        (dict(name="x", d_model=3), "`d_model` is an option of several sections"),
         (dict(valid=[("a", "yes")]), "valid=<list>:1: is a tuple, whose fields have no names"),
         (
             dict(train=FRAME.assign(label=[["a"]] * 24)),
@@ -326,7 +326,7 @@ def in_files(task: str, part: str, documents: list[str], suffix: str):
 @pytest.mark.parametrize("task", PRETRAINING)
 def test_pretraining_on_texts_in_memory_equals_that_on_files(task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = dict(task=task, kind="words", updates=3, epochs=None, seed=5, **PRETRAINING[task])
+    options = dict(task=task, kind="words", max_steps=3, epochs=None, seed=5, **PRETRAINING[task])
     parts = {"train": DOCUMENTS, "valid": DOCUMENTS[:8]}
     given = [parts, {name: pandas.Series(texts) for name, texts in parts.items()}]
     given.append({name: pandas.DataFrame({"text": texts}) for name, texts in parts.items()})
@@ -341,14 +341,14 @@ def test_pretraining_on_texts_in_memory_equals_that_on_files(task, tmp_path, mon
         for name, tensor in run.model.module.state_dict().items():
             assert torch.equal(tensor, first.model.module.state_dict()[name]), name
     again = train_recipe(
-        read(first.folder / "recipe.toml", ["training.updates=5"]), out="again", progress=False
+        read(first.folder / "recipe.toml", ["training.max_steps=5"]), out="again", progress=False
     )
-    assert again.scores == train(out="whole", **options | {"updates": 5}, **parts).scores
+    assert again.scores == train(out="whole", **options | {"max_steps": 5}, **parts).scores
 
 
 def test_documents_in_memory_keep_their_lines_and_a_column_is_chosen(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = dict(task="span-corruption", kind="words", updates=1, epochs=None)
+    options = dict(task="span-corruption", kind="words", max_steps=1, epochs=None)
     options |= PRETRAINING["span-corruption"]
     table = pandas.DataFrame({"title": "x", "body": [f"{t}\n\n{t}" for t in DOCUMENTS]})
     run = train(train=table, valid=0.2, field="body", **options)
@@ -365,6 +365,6 @@ def test_documents_in_memory_keep_their_lines_and_a_column_is_chosen(tmp_path, m
 @pytest.mark.parametrize("name", ["missing.txt", "my corpus.txt", "corpus"])
 def test_a_missing_file_is_not_taken_for_a_text(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = dict(task="span-corruption", kind="words", updates=1, epochs=None)
+    options = dict(task="span-corruption", kind="words", max_steps=1, epochs=None)
     with pytest.raises(regard.RegardError, match=name):
         train(train=[name], valid=0.2, **options, **PRETRAINING["span-corruption"])

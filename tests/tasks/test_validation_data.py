@@ -49,7 +49,7 @@ def test_equal_weights_have_equal_scores_whatever_the_seed(kind, tmp_path, monke
     for seed in (1, 2):
         (tmp_path / "one.toml").write_text(
             f'task = "{task}"\nseed = {seed}\n[data]\n{data}\n[tokenizer]\nkind = "words"\n'
-            f"[model]\n{model}\n[training]\nupdates = 1\n"
+            f"[model]\n{model}\n[training]\nmax_steps = 1\n"
         )
         tasks.append(runs.plan(runs.read_recipe(tmp_path / "one.toml")).task)
     first, second = tasks

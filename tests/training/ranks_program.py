@@ -31,8 +31,8 @@ from regard.training.distributed.torchrun import connected
 from regard.training.optimizers import trained
 from regard.training.task import Trainable
 
-KILLED = 40  # the batch in which a process dies: after 22 updates, of which 20 are saved
-STOP = 17  # the update after which runs are stopped by a signal
+KILLED = 40  # the batch in which a process dies: after 22 steps, of which 20 are saved
+STOP = 17  # the step after which runs are stopped by a signal
 
 
 class Exact(Toy):
@@ -70,14 +70,16 @@ class Dying(Exact):
 class Stop(Callback):
     """Sends this process a signal, as torchrun does when it is interrupted."""
 
-    def on_update(self, update):
-        if update.number == STOP:
+    def on_step(self, step):
+        if step.number == STOP:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def chosen(**changed):
     """Weight decay and clipping that has an effect."""
-    return options(optimizer=OptimizerOptions("adamw", 0.02, weight_decay=0.1, clip=0.3), **changed)
+    return options(
+        optimizer=OptimizerOptions("adamw", 0.02, weight_decay=0.1, max_grad_norm=0.3), **changed
+    )
 
 
 def stopped(folder: Path) -> None:
@@ -108,8 +110,8 @@ dropout = 0
 attention_dropout = 0
 head_dropout = 0
 [training]
-updates = 12
-log_every = 1
+max_steps = 12
+logging_steps = 1
 [training.optimizer]
 learning_rate = 1e-3
 """
@@ -137,8 +139,8 @@ compression_rate = 2
 dropout = 0
 attention_dropout = 0
 [training]
-updates = 8
-log_every = 1
+max_steps = 8
+logging_steps = 1
 """
 
 
@@ -297,7 +299,7 @@ def main(folder: Path) -> None:
         models(folder / "models.txt")
         os.chdir(folder)
         run = regard.train("recipe.toml", out="recipe", progress=False)
-        assert (run.result.update, processes().size) == (12, 2)
+        assert (run.result.step, processes().size) == (12, 2)
         regard.train("compressive.toml", out="compressive", progress=False)
 
 

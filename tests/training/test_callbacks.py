@@ -20,14 +20,14 @@ class Recorder(Callback):
     def __init__(self):
         self.calls = []
 
-    def on_update(self, update):
-        self.calls.append(("update", update))
+    def on_step(self, step):
+        self.calls.append(("step", step))
 
-    def on_log(self, update, values):
-        self.calls.append(("log", (update, dict(values))))
+    def on_log(self, step, values):
+        self.calls.append(("log", (step, dict(values))))
 
-    def on_validation(self, update, scores):
-        self.calls.append(("validation", (update, dict(scores))))
+    def on_validation(self, step, scores):
+        self.calls.append(("validation", (step, dict(scores))))
 
     def on_checkpoint(self, path):
         assert (path / "manifest.json").is_file()
@@ -43,11 +43,11 @@ class Recorder(Callback):
 def test_callbacks_are_told_all_that_happens_in_order(tmp_path):
     seen = Recorder()
     result = train(Toy(), options(), tmp_path / "run", progress=False, callbacks=[seen])
-    assert [one.number for one in seen.of("update")] == list(range(1, 34))
-    assert all(one.gradient_norm > 0 and one.learning_rate > 0 for one in seen.of("update"))
+    assert [one.number for one in seen.of("step")] == list(range(1, 34))
+    assert all(one.gradient_norm > 0 and one.learning_rate > 0 for one in seen.of("step"))
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
-    assert [{"update": update, **values} for update, values in seen.of("log")] == lines
-    assert [update for update, _ in seen.of("validation")] == [6, 12, 18, 24, 30, 33, 33]
+    assert [{"step": step, **values} for step, values in seen.of("log")] == lines
+    assert [step for step, _ in seen.of("validation")] == [6, 12, 18, 24, 30, 33, 33]
     assert "step-000005" in seen.of("checkpoint")
     assert seen.of("end") == [result] and seen.calls[-1][0] == "end"
 
@@ -65,11 +65,11 @@ class Failing(Callback):
     def __init__(self, method: str, error: type[Exception]):
         self.method, self.error = method, error
 
-    def on_update(self, update):
-        if self.method == "update" and update.number == 17:
+    def on_step(self, step):
+        if self.method == "step" and step.number == 17:
             raise self.error("of the callback")
 
-    def on_validation(self, update, scores):
+    def on_validation(self, step, scores):
         if self.method == "validation":
             raise self.error("of the callback")
 
@@ -86,7 +86,7 @@ def weights(tmp_path_factory) -> bytes:
     return (folder / "run/model/model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("method", ["update", "validation", "checkpoint"])
+@pytest.mark.parametrize("method", ["step", "validation", "checkpoint"])
 @pytest.mark.parametrize("error", [RuntimeError, OSError, KeyboardInterrupt])
 def test_an_error_of_a_callback_ends_the_run_which_then_resumes_exactly(
     tmp_path, weights, method, error
@@ -118,7 +118,7 @@ def test_weights_and_biases_gets_curves_and_final_scores(tmp_path, monkeypatch):
     assert log[-2][1] == (result.scores,)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
     assert [kwargs["step"] for name, _, kwargs in log if name == "log"] == [
-        line["update"] for line in lines
+        line["step"] for line in lines
     ]
     assert "train/loss" in log[0][1][0]
 
@@ -131,8 +131,8 @@ def test_loggers_get_the_scores_on_the_test_data(monkeypatch):
     mlflow = SimpleNamespace(**{name: log.method(name) for name in names})
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     finished = Result(
-        reason="updates", weights="the last", update=3, tokens=9, seconds=1.0, best=None,
-        best_update=0, scores={"loss": 2.0, "f1": None}, test_scores={"loss": 2.5},
+        reason="steps", weights="the last", step=3, tokens=9, seconds=1.0, best=None,
+        best_step=0, scores={"loss": 2.0, "f1": None}, test_scores={"loss": 2.5},
     )  # fmt: skip
     WandbLogger().on_end(finished)
     MLflowLogger().on_end(finished)

@@ -97,11 +97,11 @@ def test_events_after_the_checkpoint_are_cut_off(tmp_path):
     length = record.length()
     record.write(2, {"lr": float("nan")})
     record.close()
-    assert lines(tmp_path) == [{"update": 1, "lr": 0.5}, {"update": 2, "lr": None}]
+    assert lines(tmp_path) == [{"step": 1, "lr": 0.5}, {"step": 2, "lr": None}]
     record = MetricsLog(tmp_path, length)
     record.write(2, {"lr": 0.25})
     record.close()
-    assert lines(tmp_path) == [{"update": 1, "lr": 0.5}, {"update": 2, "lr": 0.25}]
+    assert lines(tmp_path) == [{"step": 1, "lr": 0.5}, {"step": 2, "lr": 0.25}]
 
 
 def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr("os.pwrite", write)
     record.write(3, {"lr": 0.3})
     record.close()
-    assert [line["update"] for line in lines(tmp_path)] == [1, 2, 3]
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3]
 
 
 def test_a_missing_tensorboard_is_an_error_that_names_the_extra(tmp_path, monkeypatch):

@@ -131,8 +131,8 @@ class Translating(Trainable):
         return {}
 
 
-def trained(folder, updates, begin=train, **changes):
-    chosen = TrainingOptions(updates=updates, log_every=1, **changes)
+def trained(folder, steps, begin=train, **changes):
+    chosen = TrainingOptions(max_steps=steps, logging_steps=1, **changes)
     task = Translating()
     begin(task, chosen, folder, progress=False)
     return task.module.state_dict()
@@ -140,7 +140,7 @@ def trained(folder, updates, begin=train, **changes):
 
 def test_a_run_with_compiled_blocks_resumes_in_every_bit(anywhere, tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "BACKEND", "eager")
-    kept = CheckpointOptions(every=2, seconds=0, keep=9)
+    kept = CheckpointOptions(save_steps=2, save_seconds=0, save_total_limit=9)
     whole = trained(tmp_path / "a", 4, compile=True, checkpoints=kept)
     assert whole.keys() == Translating().module.state_dict().keys()
     assert not any("_orig_mod" in name for name in whole)
@@ -154,7 +154,7 @@ def test_a_run_with_compiled_blocks_resumes_in_every_bit(anywhere, tmp_path, mon
     again = trained(tmp_path / "a", 4, resume, compile=True, checkpoints=kept)
     assert all(torch.equal(whole[name], again[name]) for name in whole)
     events = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").open()]
-    assert [event["update"] for event in events if "train/loss" in event] == [1, 2, 3, 4]
+    assert [event["step"] for event in events if "train/loss" in event] == [1, 2, 3, 4]
 
 
 def test_compiling_on_a_cpu_or_without_blocks_is_an_error(tmp_path):

@@ -95,7 +95,7 @@ def assert_equal_runs(found: Path, expected: Path, tolerance: float) -> None:
         for name in one.keys() - {*CLOCK, "average"}:
             assert math.isclose(one[name], other[name], rel_tol=tolerance), (name, one, other)
     one, other = (json.loads((run / "result.json").read_text()) for run in (found, expected))
-    for name in ("reason", "weights", "update", "tokens", "best_update"):
+    for name in ("reason", "weights", "step", "tokens", "best_step"):
         assert one[name] == other[name]
     mine, theirs = (read_tensors(run / "model" / "model.safetensors") for run in (found, expected))
     assert mine.keys() == theirs.keys()

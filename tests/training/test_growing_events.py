@@ -14,11 +14,11 @@ def test_events_are_read_as_they_are_written(tmp_path):
     log, growing = MetricsLog(tmp_path), GrowingEvents(tmp_path)
     growing.read()
     assert growing.all == []
-    for update in range(1, 6):
-        log.write(update, {"train/loss": 1 / update})
+    for step in range(1, 6):
+        log.write(step, {"train/loss": 1 / step})
         growing.read()
         assert growing.all == read_events(tmp_path)
-        assert growing.all[-1]["update"] == update
+        assert growing.all[-1]["step"] == step
     log.close()
 
 
@@ -26,14 +26,14 @@ def test_a_line_without_its_end_waits(tmp_path):
     log, growing = MetricsLog(tmp_path), GrowingEvents(tmp_path)
     log.write(1, {"train/loss": 2.0})
     with (tmp_path / METRICS).open("ab") as file:
-        file.write(b'{"update": 2, "train/lo')
+        file.write(b'{"step": 2, "train/lo')
         file.flush()
         growing.read()
-        assert [event["update"] for event in growing.all] == [1]
+        assert [event["step"] for event in growing.all] == [1]
         file.write(b'ss": 1.0}\n')
     growing.read()
     assert growing.all == read_events(tmp_path)
-    assert growing.all[-1] == {"update": 2, "train/loss": 1.0}
+    assert growing.all[-1] == {"step": 2, "train/loss": 1.0}
     log.close()
 
 
@@ -46,7 +46,7 @@ def test_a_resumed_run_is_read_again_from_its_beginning(tmp_path):
     log.close()
     again = MetricsLog(tmp_path, kept)
     growing.read()
-    assert [event["update"] for event in growing.all] == [1]
+    assert [event["step"] for event in growing.all] == [1]
     growing.read()
     again.write(2, {"train/loss": 3.0})
     again.write(3, {"train/loss": 2.5})
@@ -64,7 +64,7 @@ def test_a_damaged_line_and_a_missing_file_raise_an_error_that_names_them(tmp_pa
     growing = GrowingEvents(tmp_path)
     with pytest.raises(CheckpointError, match=METRICS):
         growing.read()
-    (tmp_path / METRICS).write_bytes(b'{"update": 1}\n{"update": "x"}\n')
+    (tmp_path / METRICS).write_bytes(b'{"step": 1}\n{"step": "x"}\n')
     with pytest.raises(CheckpointError, match=f"{METRICS}:2"):
         growing.read()
-    assert growing.all == [{"update": 1}]
+    assert growing.all == [{"step": 1}]

@@ -59,7 +59,9 @@ def test_other_encoders_have_their_blocks_as_layers(name):
 
 def test_rates_fall_by_the_factor_from_layer_to_layer():
     model = classifier()
-    made = optimizer(model, OptimizerOptions("adamw", 0.5, weight_decay=0.1, discriminative=2.6))
+    made = optimizer(
+        model, OptimizerOptions("adamw", 0.5, weight_decay=0.1, layerwise_lr_decay=1 / 2.6)
+    )
     set_rate(made, 0.5)
     rates = {id(p): group["lr"] for group in made.param_groups for p in group["params"]}
     decays = {id(p): group["weight_decay"] for group in made.param_groups for p in group["params"]}
@@ -84,22 +86,25 @@ def test_layers_unfreeze_from_above():
 
 
 def test_a_model_without_layers_raises_an_error():
-    for chosen in (dict(optimizer=OptimizerOptions(discriminative=2.6)), dict(unfreeze_epochs=1)):
+    for chosen in (
+        dict(optimizer=OptimizerOptions(layerwise_lr_decay=0.385)),
+        dict(gradual_unfreezing_interval=1),
+    ):
         with pytest.raises(ConfigError, match="has no layers with rates of their own"):
             from regard.training.range_test import GrowingRate
 
-            GrowingRate(Toy(), TrainingOptions(updates=9, **chosen), 1e-5, 1.0, 10)
+            GrowingRate(Toy(), TrainingOptions(max_steps=9, **chosen), 1e-5, 1.0, 10)
 
 
 def test_the_slanted_triangle_is_the_equation():
-    """cut, p and the rate of Howard & Ruder 2018, equation 3, for every update."""
+    """cut, p and the rate of Howard & Ruder 2018, equation 3, for every step."""
     for total, cut_frac, ratio in ((100, 0.1, 32), (37, 0.25, 8), (5, 0.1, 32)):
         cut = max(1, math.floor(total * cut_frac))
         for t in range(1, total + 1):
             p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_frac - 1))
             expected = (1 + max(p, 0) * (ratio - 1)) / ratio
             assert slanted_triangular(t, total, cut_frac, ratio) == pytest.approx(expected)
-    chosen = schedule(ScheduleOptions("slanted-triangular", cut=0.2, ratio=10))
+    chosen = schedule(ScheduleOptions("slanted-triangular", warmup=0.2, div_factor=10))
     rates = [chosen(ScheduleStep(u, 0, 50)) for u in range(1, 51)]
     assert max(rates) == rates[9] == 1.0 and rates[-1] == pytest.approx(0.1)
 
@@ -107,10 +112,10 @@ def test_the_slanted_triangle_is_the_equation():
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: ScheduleOptions("slanted-triangular", cut=1.0),
-        lambda: ScheduleOptions("slanted-triangular", ratio=0.5),
-        lambda: OptimizerOptions(discriminative=0.5),
-        lambda: TrainingOptions(updates=1, unfreeze_epochs=-1),
+        lambda: ScheduleOptions("slanted-triangular", warmup=1.0),
+        lambda: ScheduleOptions("slanted-triangular", div_factor=0.5),
+        lambda: OptimizerOptions(layerwise_lr_decay=2),
+        lambda: TrainingOptions(max_steps=1, gradual_unfreezing_interval=-1),
     ],
 )
 def test_nonsense_is_an_error(made):

@@ -1,4 +1,4 @@
-"""The training loop: its updates, its end, its files and its errors."""
+"""The training loop: its steps, its end, its files and its errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def events(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-# ---- what an update is ------------------------------------------------------------------------
+# ---- what a step is ------------------------------------------------------------------------
 
 
 class Ragged(Trainable):
@@ -73,14 +73,14 @@ class Ragged(Trainable):
 
 @pytest.mark.parametrize("rows", [3, 4, 6])
 def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
-    """3 rows accumulated 4 times, 4 rows 3 times, 6 rows twice: the update of 12 rows."""
+    """3 rows accumulated 4 times, 4 rows 3 times, 6 rows twice: the step of 12 rows."""
     results = []
     for size, accumulate in ((12, 1), (rows, 12 // rows)):
         task = Ragged(size)
-        chosen = OptimizerOptions("sgd", 0.3, clip=0.5)
+        chosen = OptimizerOptions("sgd", 0.3, max_grad_norm=0.5)
         train(
             task,
-            TrainingOptions(updates=6, accumulate=accumulate, optimizer=chosen),
+            TrainingOptions(max_steps=6, gradient_accumulation_steps=accumulate, optimizer=chosen),
             tmp_path / f"{size}",
             progress=False,
         )
@@ -92,7 +92,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
 def moved(task, folder) -> torch.Tensor:
     """How far an epoch of small steps takes the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in task.module.parameters()])
-    small = OptimizerOptions("sgd", 1e-4, clip=1e9)
+    small = OptimizerOptions("sgd", 1e-4, max_grad_norm=1e9)
     train(task, TrainingOptions(epochs=1, optimizer=small), folder, progress=False)
     return torch.cat([p.detach().flatten() for p in task.module.parameters()]) - before
 
@@ -110,14 +110,18 @@ def test_losses_divided_by_the_usual_count_weigh_every_item_equally(tmp_path):
 def test_an_update_never_spans_two_epochs(tmp_path):
     """7 windows, 3 at a time: 3 + 3 + 1 in each epoch; an epoch is validated when it ends."""
     chosen = options(
-        updates=None, epochs=2, accumulate=3, log_every=1, validation=ValidationOptions()
+        max_steps=None,
+        epochs=2,
+        gradient_accumulation_steps=3,
+        logging_steps=1,
+        validation=ValidationOptions(),
     )
     result = train(Toy(), chosen, tmp_path, progress=False)
     logged = [event for event in events(tmp_path) if "train/loss" in event]
     assert [event["epoch"] for event in logged] == pytest.approx(
         [3 / 7, 6 / 7, 1, 10 / 7, 13 / 7, 2]
     )
-    assert [e["update"] for e in events(tmp_path) if "valid/loss" in e and "average" not in e] == [
+    assert [e["step"] for e in events(tmp_path) if "valid/loss" in e and "average" not in e] == [
         3,
         6,
     ]
@@ -125,18 +129,18 @@ def test_an_update_never_spans_two_epochs(tmp_path):
 
 
 def test_the_first_limit_ends_the_training(tmp_path):
-    chosen = options(epochs=50, tokens=301, updates=30, accumulate=1)
+    chosen = options(epochs=50, tokens=301, max_steps=30, gradient_accumulation_steps=1)
     result = train(Toy(), chosen, tmp_path, progress=False)
-    assert (result.reason, result.tokens, result.update) == ("301 tokens", 320, 16)
+    assert (result.reason, result.tokens, result.step) == ("301 tokens", 320, 16)
 
 
-@pytest.mark.parametrize("limit", [{"updates": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
+@pytest.mark.parametrize("limit", [{"max_steps": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
 def test_a_decay_ends_with_the_training_for_every_kind_of_limit(tmp_path, limit):
     """The end of the cosine follows from whichever limit there is."""
     chosen = options(
-        **{"updates": None, **limit},
-        log_every=1,
-        accumulate=2,
+        **{"max_steps": None, **limit},
+        logging_steps=1,
+        gradient_accumulation_steps=2,
         schedule=ScheduleOptions("linear"),
     )
     train(Toy(), chosen, tmp_path, progress=False)
@@ -153,7 +157,7 @@ def test_metrics_have_the_documented_keys(tmp_path):
     train(Toy(), options(tensorboard=True), tmp_path, progress=False)
     first = events(tmp_path)[0]
     assert first.keys() == {
-        "update",
+        "step",
         "epoch",
         "tokens",
         "train/loss",
@@ -167,7 +171,7 @@ def test_metrics_have_the_documented_keys(tmp_path):
 
 
 def test_several_losses_are_logged_by_name(tmp_path):
-    chosen = TrainingOptions(updates=2, log_every=2)
+    chosen = TrainingOptions(max_steps=2, logging_steps=2)
     result = train(Ragged(12), chosen, tmp_path, progress=False)
     lines = [e for e in events(tmp_path) if "train/loss" in e]
     assert lines[0]["train/loss"] == pytest.approx(lines[0]["train/words"] + lines[0]["train/rows"])
@@ -177,13 +181,13 @@ def test_several_losses_are_logged_by_name(tmp_path):
 def test_early_stopping_publishes_the_best_weights(tmp_path):
     task = Toy()
     result = train(task, early_stopping(), tmp_path, progress=False)
-    scores = {e["update"]: e["valid/loss"] for e in events(tmp_path) if "valid/loss" in e}
+    scores = {e["step"]: e["valid/loss"] for e in events(tmp_path) if "valid/loss" in e}
     best = min(scores, key=scores.__getitem__)
-    assert (result.best, result.best_update) == (scores[best], best)
+    assert (result.best, result.best_step) == (scores[best], best)
     assert list(scores) == list(range(4, best + 4 * 4 + 1, 4))  # four more, none better
     assert task.validate()["loss"] == scores[best]
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    assert kept == {f"step-{best:06d}", f"step-{result.update:06d}"}
+    assert kept == {f"step-{best:06d}", f"step-{result.step:06d}"}
 
 
 def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
@@ -202,9 +206,9 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
 
 
 def test_training_into_the_folder_of_a_run_is_an_error(tmp_path):
-    train(Toy(), options(updates=1), tmp_path, progress=False)
+    train(Toy(), options(max_steps=1), tmp_path, progress=False)
     with pytest.raises(ConfigError, match="holds a run already"):
-        train(Toy(), options(updates=1), tmp_path, progress=False)
+        train(Toy(), options(max_steps=1), tmp_path, progress=False)
 
 
 # ---- precision --------------------------------------------------------------------------------
@@ -234,7 +238,7 @@ def test_automatic_precision_that_chooses_float32_gives_the_same_bits(tmp_path, 
 
 
 class Poisoned(Toy):
-    """The loss becomes `value` at the 19th batch: update 10, batch 5 of epoch 3."""
+    """The loss becomes `value` at the 19th batch: step 10, batch 5 of epoch 3."""
 
     def __init__(self, value):
         super().__init__()
@@ -256,11 +260,11 @@ def test_a_loss_that_is_not_finite_raises_an_error_before_the_update(tmp_path, v
     with pytest.raises(NonFiniteError) as stopped:
         train(task, options(), tmp_path, progress=False)
     message = str(stopped.value)
-    assert f"update 11: the loss `loss` is {value} at batch 5 of epoch 3" in message
+    assert f"step 11: the loss `loss` is {value} at batch 5 of epoch 3" in message
     assert f"{tmp_path / 'checkpoints' / 'step-000010'}" in message
     now = task.module.state_dict()
     assert all(torch.equal(value, now[name]) for name, value in task.before.items())
-    assert [e["update"] for e in events(tmp_path)] == [4, 6, 8]
+    assert [e["step"] for e in events(tmp_path)] == [4, 6, 8]
 
 
 def test_a_goal_that_is_not_among_the_scores_is_an_error(tmp_path):
@@ -273,14 +277,19 @@ def test_a_goal_that_is_not_among_the_scores_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"updates": None}, "must have an end"),
-        ({"accumulate": 0}, "`accumulate` of the training options must be at least 1, but is 0"),
+        ({"max_steps": None}, "must have an end"),
+        (
+            {"gradient_accumulation_steps": 0},
+            "`gradient_accumulation_steps` of the training options must be at least 1, but is 0",
+        ),
     ],
 )
 def test_wrong_options_are_errors(wrong, message):
     with pytest.raises(ConfigError, match=message):
         options(**wrong)
-    with pytest.raises(ConfigError, match="`every` of the checkpoint options must be at least 1"):
+    with pytest.raises(
+        ConfigError, match="`save_steps` of the checkpoints? options must be at least 1"
+    ):
         CheckpointOptions(average=2)
 
 

@@ -99,7 +99,7 @@ def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="but Model has none"):
         train(
             Toy(),
-            TrainingOptions(updates=1, activation_checkpointing=True),
+            TrainingOptions(max_steps=1, activation_checkpointing=True),
             tmp_path / "run",
             progress=False,
         )
@@ -148,7 +148,7 @@ def test_a_task_that_cannot_be_counted_has_no_mfu(tmp_path):
     work = Utilization(Toy(), torch.device("cpu"), "float32")
     work.add([(1, 2)])
     assert work.share(work.tokens, 1.0) is None
-    train(Toy(), TrainingOptions(updates=2, log_every=1), tmp_path / "run", progress=False)
+    train(Toy(), TrainingOptions(max_steps=2, logging_steps=1), tmp_path / "run", progress=False)
     events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     assert events and not any("mfu" in event for event in events)
 

@@ -20,7 +20,7 @@ def test_a_line_has_update_epoch_loss_rate_and_time_left():
     out = io.StringIO()
     Lines(out=out).show(STATUS)
     assert out.getvalue()[9:] == (
-        "update 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
+        "step 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
         "12:31 left\n"
     )
 
@@ -54,6 +54,6 @@ def test_the_bar_shows_rate_and_time_left(capsys, monkeypatch):
 
 def test_lines_come_every_few_seconds(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("regard.progress.Lines.__init__.__defaults__", (0.0, None))
-    train(Toy(), options(updates=5), tmp_path, progress=True)
+    train(Toy(), options(max_steps=5), tmp_path, progress=True)
     told = [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
-    assert [line.split(" · ")[0][9:] for line in told] == [f"update {n}" for n in range(1, 6)]
+    assert [line.split(" · ")[0][9:] for line in told] == [f"step {n}" for n in range(1, 6)]

@@ -1,4 +1,4 @@
-"""The learning-rate range test: rates, losses of the real update, smoothing and suggestions."""
+"""The learning-rate range test: rates, losses of the real step, smoothing and suggestions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from regard.training.range_test import RangeTest, range_test, smoothed
 
 
 def found_in(task, chosen, **changed) -> RangeTest:
-    given = dict(seed=1, start=1e-5, end=1.0, updates=30) | changed
+    given = dict(seed=1, start=1e-5, end=1.0, steps=30) | changed
     return range_test(task, chosen, Silent(), **given)
 
 
 def test_rates_grow_exponentially_from_start_to_end():
-    found = found_in(Toy(), options(), start=1e-6, end=1e-2, updates=25)
+    found = found_in(Toy(), options(), start=1e-6, end=1e-2, steps=25)
     np.testing.assert_allclose(found.rates, np.geomspace(1e-6, 1e-2, 25), rtol=1e-12)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 def test_the_losses_are_those_of_a_training_with_these_rates(tmp_path, monkeypatch, schedule):
     """Dropout, accumulation, clipping, a carried state: the training gets the rates of the test."""
-    chosen = options(updates=20, log_every=1, schedule=ScheduleOptions(schedule))
-    found = found_in(Toy(), chosen, updates=20, start=1e-4, end=1e-1)
+    chosen = options(max_steps=20, logging_steps=1, schedule=ScheduleOptions(schedule))
+    found = found_in(Toy(), chosen, steps=20, start=1e-4, end=1e-1)
     rates = iter(found.rates)
     monkeypatch.setattr("regard.training.loop.Loop.scheduled_rate", lambda self: next(rates))
     train(Toy(), chosen, tmp_path, seed=1, progress=False)
@@ -71,11 +71,14 @@ class Line(Trainable):
 
 
 def sgd(**changed):
-    return options(accumulate=1, optimizer=OptimizerOptions("sgd", 1.0, clip=0.0, **changed))
+    return options(
+        gradient_accumulation_steps=1,
+        optimizer=OptimizerOptions("sgd", 1.0, max_grad_norm=0.0, **changed),
+    )
 
 
-def test_updates_equal_gradient_descent_by_hand():
-    found = found_in(Line(), sgd(), start=1e-3, end=0.9, updates=20)
+def test_steps_equal_gradient_descent_by_hand():
+    found = found_in(Line(), sgd(), start=1e-3, end=0.9, steps=20)
     weight, expected = 3.0, []
     for rate in np.geomspace(1e-3, 0.9, 20):
         expected.append(weight**2)
@@ -84,7 +87,7 @@ def test_updates_equal_gradient_descent_by_hand():
 
 
 def test_the_range_test_stops_when_the_smoothed_loss_is_four_times_its_lowest():
-    found = found_in(Line(), sgd(), start=1e-3, end=100.0, updates=100)
+    found = found_in(Line(), sgd(), start=1e-3, end=100.0, steps=100)
     means = smoothed(found.losses)
     assert found.diverged and len(found.rates) < 100
     assert means[-1] > 4 * min(means)
@@ -102,7 +105,7 @@ def test_the_range_test_stops_where_the_loss_is_not_finite():
             total, count = found["loss"]
             return {"loss": (total if self.left > 0 else total * math.inf, count)}, carry
 
-    found = found_in(Broken(), sgd(), updates=40)
+    found = found_in(Broken(), sgd(), steps=40)
     assert found.diverged and len(found.losses) == len(found.rates) == 11
 
 
@@ -114,9 +117,9 @@ def test_smoothing_is_the_bias_corrected_moving_average():
         assert smoothed(draw[:count].tolist())[-1] == pytest.approx(expected)
 
 
-def naive_suggestions(rates, losses, updates):
+def naive_suggestions(rates, losses, steps):
     """The rules of fastai: the first tenth and the last five are left out."""
-    rates, means = (np.array(one)[updates // 10 : -5] for one in (rates, smoothed(losses)))
+    rates, means = (np.array(one)[steps // 10 : -5] for one in (rates, smoothed(losses)))
     slopes = np.diff(means) / np.diff(np.log(rates))
     return rates[means.argmin()], rates[:-1][slopes.argmin()]
 
@@ -146,7 +149,7 @@ def test_the_suggestion_is_none_where_the_loss_does_not_fall(losses):
         (dict(start=1.0, end=1.0), "`start` and `end`"),
         (dict(end=math.inf), "`start` and `end`"),
         (dict(start=math.nan), "`start` and `end`"),
-        (dict(updates=19), "at least 20"),
+        (dict(steps=19), "at least 20"),
     ],
 )
 def test_a_range_that_is_none_raises_an_error(changed, said):

@@ -78,17 +78,17 @@ def test_runs_killed_at_random_moments_end_with_the_same_bits(tmp_path, undistur
 def test_a_run_stopped_before_every_update_ends_with_the_same_bits(
     tmp_path, undisturbed, kind, monkeypatch
 ):
-    """Even one update at a time, through a checkpoint each, nothing changes."""
-    whole, update = outcome(undisturbed(kind)), Loop.update
+    """Even one step at a time, through a checkpoint each, nothing changes."""
+    whole, step = outcome(undisturbed(kind)), Loop.step
 
     def one(self):
         if getattr(self, "went", False):
             self.interruption.code = 130
             raise Stopped
         self.went = True
-        update(self)
+        step(self)
 
-    monkeypatch.setattr(Loop, "update", one)
+    monkeypatch.setattr(Loop, "step", one)
     folder = tmp_path / "run"
     for _ in range(100):
         try:
@@ -106,15 +106,15 @@ def test_a_run_paused_at_parts_of_its_budget_ends_with_the_same_bits(tmp_path, u
         with pytest.raises(Paused) as stopped:
             resume(Toy(), KINDS[kind](), folder, progress=False, stop_after_fraction=part)
         paused.append(stopped.value)
-    assert paused[0].update == paused[1].update < paused[2].update
+    assert paused[0].step == paused[1].step < paused[2].step
     result = resume(Toy(), KINDS[kind](), folder, progress=False, stop_after_fraction=1.0)
-    assert outcome(folder) == outcome(undisturbed(kind)) and result.update > paused[2].update
+    assert outcome(folder) == outcome(undisturbed(kind)) and result.step > paused[2].step
     name, direction = paused[0].goal
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    scores = {line["update"]: line[f"valid/{name}"] for line in lines if f"valid/{name}" in line}
+    scores = {line["step"]: line[f"valid/{name}"] for line in lines if f"valid/{name}" in line}
     best = max if direction == "max" else min
     for one in paused:  # its own validations, and one more where it has paused
-        before = [score for update, score in scores.items() if update <= one.update]
+        before = [score for step, score in scores.items() if step <= one.step]
         assert best(*before, one.best) == one.best if before else one.best is not None
 
 
@@ -123,7 +123,7 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed, capsys):
     before = outcome(folder)
     result = resume(Toy(), options(), folder, progress=True)
     assert "is finished: there is nothing to resume" in capsys.readouterr().err
-    assert result.reason == "33 updates"
+    assert result.reason == "33 steps"
     assert outcome(folder) == before
 
 
@@ -165,7 +165,7 @@ def signalled(pid: int, mark: Path, number: int) -> int:
 
 
 class Sleepy(Toy):
-    """Says when it is in an update, or in a validation, and rests there until a signal was sent."""
+    """Says when it is in a step, or in a validation, and rests there until a signal was sent."""
 
     def __init__(self, mark: Path, where: str):
         super().__init__()
@@ -177,7 +177,7 @@ class Sleepy(Toy):
 
     def losses(self, batch, carry):
         self.batches_seen += 1
-        if self.where == "update" and self.batches_seen == 17:
+        if self.where == "step" and self.batches_seen == 17:
             self.rest()
         return super().losses(batch, carry)
 
@@ -187,13 +187,13 @@ class Sleepy(Toy):
         return super().validate()
 
 
-@pytest.mark.parametrize("where", ["update", "validation"])
+@pytest.mark.parametrize("where", ["step", "validation"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_a_checkpoint_and_stops(tmp_path, undisturbed, number, code, where):
     folder, mark = tmp_path / "run", tmp_path / "mark"
     assert signalled(forked(folder, Sleepy(mark, where)), mark, number) == code
     saved = max(path.name for path in (folder / "checkpoints").iterdir())
-    assert saved == {"update": "step-000009", "validation": "step-000006"}[where]
+    assert saved == {"step": "step-000009", "validation": "step-000006"}[where]
     resume(Toy(), options(), folder, progress=False)
     assert outcome(folder) == outcome(undisturbed("average"))
 
@@ -205,7 +205,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
             time.sleep(15)
 
     mark = tmp_path / "mark"
-    pid = forked(tmp_path / "run", Stuck(mark, "update"))
+    pid = forked(tmp_path / "run", Stuck(mark, "step"))
     wait_for(mark)
     began = time.monotonic()
     os.kill(pid, signal.SIGINT)
@@ -220,7 +220,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
 
 @pytest.fixture
 def halfway(tmp_path):
-    """A run interrupted after 21 updates, with checkpoints 10, 15, 20, 21 and 18, the best."""
+    """A run interrupted after 21 steps, with checkpoints 10, 15, 20, 21 and 18, the best."""
     mark = tmp_path / "mark"
 
     class Late(Sleepy):
@@ -270,20 +270,20 @@ def test_only_damaged_checkpoints_are_an_error(halfway):
 
 def test_every_changed_option_is_named(tmp_path):
     identity = {"data": {"train.en": "ab12"}, "tokenizer": "cd34"}
-    train(Toy(), options(updates=2), tmp_path, identity=identity, progress=False)
+    train(Toy(), options(max_steps=2), tmp_path, identity=identity, progress=False)
     (tmp_path / "result.json").unlink()
     changed = {"data": {"train.en": "ffff"}, "tokenizer": "cd34", "new": 1}
     with pytest.raises(ConfigError) as refused:
-        resume(Toy(), options(updates=3), tmp_path, identity=changed, seed=2, progress=False)
+        resume(Toy(), options(max_steps=3), tmp_path, identity=changed, seed=2, progress=False)
     for line in (
         "data.train.en: was 'ab12', is 'ffff'",
         "new: was None, is 1",
-        "training.updates: was 2, is 3",
+        "training.max_steps: was 2, is 3",
         "seed: was 1, is 2",
     ):
         assert line in str(refused.value)
     assert "tokenizer" not in str(refused.value)
-    resume(Toy(), options(updates=2), tmp_path, identity=identity, progress=False)
+    resume(Toy(), options(max_steps=2), tmp_path, identity=identity, progress=False)
 
 
 def test_another_model_is_an_error(halfway):
@@ -338,21 +338,21 @@ def test_weights_that_could_not_be_saved_are_not_the_best(tmp_path, monkeypatch)
     save = Checkpointer.save
 
     def full(self):
-        if self.counters.update == 12:
+        if self.counters.step == 12:
             raise CheckpointError("no space")
         save(self)
 
     monkeypatch.setattr(Checkpointer, "save", full)
-    chosen = options(updates=13, checkpoints=CheckpointOptions(seconds=0))
+    chosen = options(max_steps=13, checkpoints=CheckpointOptions(save_seconds=0))
     result = train(Toy(), chosen, tmp_path / "a", progress=False)
-    assert result.best_update == 13
+    assert result.best_step == 13
     chosen = options(
-        updates=13,
-        checkpoints=CheckpointOptions(seconds=0),
-        validation=ValidationOptions(every=12, patience=1),
+        max_steps=13,
+        checkpoints=CheckpointOptions(save_seconds=0),
+        validation=ValidationOptions(eval_steps=12, patience=1),
     )
     shutil.rmtree(tmp_path / "a")
-    assert train(Toy(), chosen, tmp_path / "a", progress=False).best_update == 13
+    assert train(Toy(), chosen, tmp_path / "a", progress=False).best_step == 13
 
 
 @pytest.mark.parametrize("stored, present", [(1, 1), (4, 2), (2, 4), (12, 12), (16, 11)])

@@ -1,4 +1,4 @@
-"""The training loop waits for the device once in an update; models and their losses never do.
+"""The training loop waits for the device once in a step; models and their losses never do.
 
 A tensor on the meta device has no numbers, so that every look at one is an error there; and what a
 CPU does for itself alone is not done there, as it is not on a GPU.
@@ -61,25 +61,25 @@ class Counted(Toy):
 
 
 @pytest.fixture(params=["adam", "sgd"])
-def updates(request, monkeypatch, device_waits, tmp_path, no_kernels):
-    """The names of the calls that waited for the device, for each update."""
-    found, update = [], Loop.update
+def steps(request, monkeypatch, device_waits, tmp_path, no_kernels):
+    """The names of the calls that waited for the device, for each step."""
+    found, step = [], Loop.step
 
     def watched(loop):
         with device_waits() as seen:
-            update(loop)
+            step(loop)
         found.append(seen.found)
 
-    monkeypatch.setattr(Loop, "update", watched)
-    chosen = options(updates=6, log_every=100, validation=ValidationOptions(every=3))
+    monkeypatch.setattr(Loop, "step", watched)
+    chosen = options(max_steps=6, logging_steps=100, validation=ValidationOptions(eval_steps=3))
     object.__setattr__(chosen.optimizer, "name", request.param)
     object.__setattr__(chosen.optimizer, "clip", 1e-3)
     train(Counted(), chosen, tmp_path, progress=False)
     return found
 
 
-def test_an_update_waits_for_the_device_once(updates):
-    assert updates == [["tolist"]] * 6
+def test_an_update_waits_for_the_device_once(steps):
+    assert steps == [["tolist"]] * 6
 
 
 # ---- models and losses -------------------------------------------------------------------------

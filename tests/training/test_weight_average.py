@@ -33,7 +33,7 @@ class Naive:
         self.sums: list[torch.Tensor] | None = None
         self.count, self.begun_at, self.best = 0, None, (float("inf"), None)
 
-    def update(self):
+    def step(self):
         batch = next(self.batches)
         losses, self.carry = self.task.losses(batch, self.carry)
         loss, count = losses["loss"]
@@ -50,7 +50,7 @@ class Naive:
     def mean(self):
         return [(s / self.count).float() for s in self.sums]
 
-    def validate(self, update: int):
+    def validate(self, step: int):
         raw = [w.detach().clone() for w in self.weights]
         measured = raw if self.sums is None else self.mean()
         self.fill(measured)
@@ -61,7 +61,7 @@ class Naive:
         self.fill(raw)
         t = len(self.logs)
         if self.sums is None and t > self.interval and value > min(self.logs[: t - self.interval]):
-            self.sums, self.count, self.begun_at = [w.double() for w in raw], 1, update
+            self.sums, self.count, self.begun_at = [w.double() for w in raw], 1, step
         self.logs.append(value)
         return value
 
@@ -75,22 +75,24 @@ class Scores(Callback):
     def __init__(self):
         self.seen = []
 
-    def on_validation(self, update, scores):
+    def on_validation(self, step, scores):
         self.seen.append(scores["loss"])
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """A run and the naive loop, 60 updates with a validation after every four."""
+    """A run and the naive loop, 60 steps with a validation after every four."""
     torch.set_num_threads(1)
     naive = Naive(rate=5.0, clip=0.25, every=4, interval=2)
     values = []
-    for update in range(1, 61):
+    for step in range(1, 61):
         naive.update()
-        if update % 4 == 0:
-            values.append(naive.validate(update))
+        if step % 4 == 0:
+            values.append(naive.validate(step))
     folder, scores, task = tmp_path_factory.mktemp("nt") / "run", Scores(), Toy(dropout=0.0)
-    result = train(task, averaged(accumulate=1), folder, progress=False, callbacks=[scores])
+    result = train(
+        task, averaged(gradient_accumulation_steps=1), folder, progress=False, callbacks=[scores]
+    )
     return naive, values, folder, scores.seen, task, result
 
 
@@ -126,12 +128,13 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
     first = copy.deepcopy(list(task.module.parameters()))
 
     class Keep(Callback):
-        def on_update(self, update):
+        def on_step(self, step):
             seen.append([w.detach().double().clone() for w in task.module.parameters()])
 
     chosen = options(
-        updates=9, accumulate=1, checkpoints=CheckpointOptions(every=9, seconds=0),
-        validation=ValidationOptions(every=9), averaging=AveragingOptions(start=4),
+        max_steps=9, gradient_accumulation_steps=1,
+        checkpoints=CheckpointOptions(save_steps=9, save_seconds=0),
+        validation=ValidationOptions(eval_steps=9), averaging=AveragingOptions(start=4),
         optimizer=OptimizerOptions("sgd", 1.0),
     )  # fmt: skip
     train(task, chosen, tmp_path / "run", progress=False, callbacks=[Keep()])
@@ -143,7 +146,7 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
 
 
 def test_nothing_is_averaged_while_validations_improve_and_the_start_is_recorded(tmp_path):
-    chosen = averaged(optimizer=OptimizerOptions("adam", 1e-3), updates=24)
+    chosen = averaged(optimizer=OptimizerOptions("adam", 1e-3), max_steps=24)
     train(Toy(), chosen, tmp_path / "run", progress=False)
     for folder in (tmp_path / "run" / "checkpoints").iterdir():
         assert not (folder / "averaged.safetensors").exists()
@@ -161,7 +164,7 @@ def test_the_run_that_is_killed_at_random_has_a_mean_from_the_middle_on(tmp_path
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (dict(non_monotone=-1), "`non_monotone` of the averaging options must be at least 0"),
+        (dict(nonmono=-1), "`nonmono` of the averaging options must be at least 0"),
         (dict(start=-2), "`start` of the averaging options must be at least 0"),
     ],
 )
@@ -172,4 +175,4 @@ def test_nonsense_is_an_error(given, said):
 
 def test_two_means_at_once_are_an_error():
     with pytest.raises(ConfigError, match="are two means of weights"):
-        options(averaging=AveragingOptions(non_monotone=3))
+        options(averaging=AveragingOptions(nonmono=3))

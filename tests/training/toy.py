@@ -103,15 +103,15 @@ class Toy(Trainable):
 
 
 def options(**changed) -> TrainingOptions:
-    """33 updates with accumulation, uneven against the epoch, checkpoints and validations."""
+    """33 steps with accumulation, uneven against the epoch, checkpoints and validations."""
     return TrainingOptions(
         **{
-            "updates": 33,
-            "accumulate": 2,
+            "max_steps": 33,
+            "gradient_accumulation_steps": 2,
             "threads": 1,
-            "log_every": 4,
-            "validation": ValidationOptions(every=6),
-            "checkpoints": CheckpointOptions(every=5, seconds=0, average=3),
+            "logging_steps": 4,
+            "validation": ValidationOptions(eval_steps=6),
+            "checkpoints": CheckpointOptions(save_steps=5, save_seconds=0, average=3),
             **changed,
         }
     )
@@ -121,11 +121,11 @@ def early_stopping(**changed) -> TrainingOptions:
     """A rate so high that the score soon gets worse: best weights and patience decide."""
     return options(
         **{
-            "updates": 90,
-            "validation": ValidationOptions(every=4, patience=4),
+            "max_steps": 90,
+            "validation": ValidationOptions(eval_steps=4, patience=4),
             "optimizer": OptimizerOptions("adamw", 0.2, weight_decay=0.1),
             "schedule": ScheduleOptions("cosine", warmup=3),
-            "checkpoints": CheckpointOptions(every=7, seconds=0, keep=1),
+            "checkpoints": CheckpointOptions(save_steps=7, save_seconds=0, save_total_limit=1),
             **changed,
         }
     )
@@ -135,11 +135,11 @@ def averaged(**changed) -> TrainingOptions:
     """NT-ASGD with a rate so high that its trigger comes in the middle of the training."""
     return options(
         **{
-            "updates": 60,
-            "validation": ValidationOptions(every=4),
-            "optimizer": OptimizerOptions("sgd", 5.0, clip=0.25),
-            "checkpoints": CheckpointOptions(every=7, seconds=0, keep=1),
-            "averaging": AveragingOptions(non_monotone=2),
+            "max_steps": 60,
+            "validation": ValidationOptions(eval_steps=4),
+            "optimizer": OptimizerOptions("sgd", 5.0, max_grad_norm=0.25),
+            "checkpoints": CheckpointOptions(save_steps=7, save_seconds=0, save_total_limit=1),
+            "averaging": AveragingOptions(nonmono=2),
             **changed,
         }
     )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard.training.callbacks import Update
+from regard.training.callbacks import Step
 from regard.training.progress import Status
 from regard.visual.notebook import NotebookProgress, in_notebook
 
@@ -18,7 +18,7 @@ STATUS = Status(5, 1.0, 0.25, 100.0, 2.5, 1e-3, 60.0)
 def shown(monkeypatch) -> list[str]:
     """What the output has shown, one HTML text after the other."""
     found: list[str] = []
-    output = SimpleNamespace(update=found.append)
+    output = SimpleNamespace(step=found.append)
 
     def display(html: str, display_id: bool) -> SimpleNamespace:
         found.append(html)
@@ -33,31 +33,31 @@ def shown(monkeypatch) -> list[str]:
 def test_the_bar_and_the_curves_grow_in_one_output(shown):
     progress = NotebookProgress()
     progress.show(STATUS)
-    assert 'value="0.2500"' in shown[-1] and "update 5" in shown[-1] and "<svg" not in shown[-1]
-    for update in range(1, 4):
-        progress.on_log(update, {"train/loss": 3.0 - update, "seconds": 1.0})
-    progress.on_update(Update(3, 1.0, 1e-3, 1.0))
+    assert 'value="0.2500"' in shown[-1] and "step 5" in shown[-1] and "<svg" not in shown[-1]
+    for step in range(1, 4):
+        progress.on_log(step, {"train/loss": 3.0 - step, "seconds": 1.0})
+    progress.on_step(Step(3, 1.0, 1e-3, 1.0))
     progress.on_end(None)
     progress.close()
     assert 'value="1.0000"' in shown[-1] and shown[-1].count("<svg") >= 1
-    assert "finished after update 3" in shown[-1] and "1:00 left" not in shown[-1]
+    assert "finished after step 3" in shown[-1] and "1:00 left" not in shown[-1]
 
 
 def test_an_interrupted_training_shows_the_update_at_which_it_stopped(shown):
     progress = NotebookProgress()
     progress.show(STATUS)
-    progress.on_update(Update(7, 1.0, 1e-3, 1.0))
+    progress.on_step(Step(7, 1.0, 1e-3, 1.0))
     progress.close()
-    assert "stopped at update 7" in shown[-1] and 'value="0.2500"' in shown[-1]
+    assert "stopped at step 7" in shown[-1] and 'value="0.2500"' in shown[-1]
 
 
 def test_messages_that_come_fast_do_not_send_the_curves_each_time(shown):
     progress = NotebookProgress()
     for number in range(100):
-        progress.say(f"update {number}: validation")
+        progress.say(f"step {number}: validation")
     assert len(shown) == 1
     progress.close()
-    assert len(shown) == 2 and "update 99: validation" in shown[-1]
+    assert len(shown) == 2 and "step 99: validation" in shown[-1]
 
 
 def test_messages_are_escaped(shown):

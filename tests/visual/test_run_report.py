@@ -28,16 +28,16 @@ from regard.visual.report import training_curves
 
 EVENTS = [
     {
-        "update": 10,
+        "step": 10,
         "epoch": 0.1,
         "tokens": 900,
         "train/loss": 5.0,
         "lr": 1e-3,
         "tokens_per_s": 90.0,
     },
-    {"update": 20, "epoch": 0.2, "tokens": 1800, "train/loss": 4.0, "lr": 2e-3, "grad_norm": None},
-    {"update": 20, "valid/bleu": 12.5, "valid/loss": 4.5},
-    {"update": 30, "epoch": 0.3, "tokens": 2700, "train/loss": float("nan"), "note": "x"},
+    {"step": 20, "epoch": 0.2, "tokens": 1800, "train/loss": 4.0, "lr": 2e-3, "grad_norm": None},
+    {"step": 20, "valid/bleu": 12.5, "valid/loss": 4.5},
+    {"step": 30, "epoch": 0.3, "tokens": 2700, "train/loss": float("nan"), "note": "x"},
 ]
 
 
@@ -46,12 +46,12 @@ def test_every_quantity_of_the_metrics_becomes_a_curve():
     assert list(charts) == ["Loss", "Learning rate", "Speed", "valid/bleu"]
     loss = {series.name: series.finite for series in charts["Loss"].series}
     assert loss == {"train/loss": [(10, 5.0), (20, 4.0)], "valid/loss": [(20, 4.5)]}
-    assert charts["Learning rate"].x_axis == "update"
+    assert charts["Learning rate"].x_axis == "step"
     assert "nan" not in charts["Loss"].svg()
 
 
 def test_long_curves_are_thinned_and_keep_their_end():
-    events = [{"update": index, "train/loss": 1 / (1 + index)} for index in range(100_000)]
+    events = [{"step": index, "train/loss": 1 / (1 + index)} for index in range(100_000)]
     (chart,) = training_curves(events).parts
     (series,) = chart.series
     assert len(series.points) <= 601 and series.points[-1][0] == 99_999

@@ -83,7 +83,7 @@ def in_browser(body: str, folder: Path) -> str:
     page = folder / "page.html"
     page.write_text("<!doctype html><meta charset=utf-8>" + body, encoding="utf-8")
     flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
-    flags += " --disable-component-update --disable-sync --virtual-time-budget=2000 --dump-dom"
+    flags += " --disable-component-step --disable-sync --virtual-time-budget=2000 --dump-dom"
     run = subprocess.run(
         [browser, *flags.split(), f"--user-data-dir={folder / 'profile'}", page.as_uri()],
         capture_output=True, text=True, timeout=60,

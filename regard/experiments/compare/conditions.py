@@ -15,7 +15,7 @@ from regard.experiments.recipe_options import read_recipe
 from regard.recipe import read
 from regard.tasks import task_class
 
-BUDGET = ("tokens", "epochs", "updates")
+BUDGET = ("tokens", "epochs", "max_steps")
 HINT = "Make them equal, for all recipes at once with name=value."
 MOST_SHOWN = 12  # differences in one message
 SHARED = ("task", "data", "tokenizer", "decoding", "answers", "evaluation")
@@ -31,8 +31,8 @@ def conditions_of(recipe: Any, checksums: dict[str, str]) -> dict[str, Any]:
         checksums.setdefault(name, hash_of(name))
     options = recipe.training
     budget = {name: getattr(options, name) for name in BUDGET if getattr(options, name)}
-    if "updates" in budget:
-        budget["batches an update"] = options.accumulate
+    if "max_steps" in budget:
+        budget["batches a step"] = options.gradient_accumulation_steps
     shared["data"] = _by_content(shared["data"], checksums)
     scored = _options(recipe, task_class(recipe.task).score_options)
     return {**shared, **scored, "budget": budget, "validation": asdict(options.validation)}

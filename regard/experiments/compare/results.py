@@ -36,7 +36,7 @@ class Outcome:
 
     scores: on the test data, each with its signature.  goal: the validation score that chose the
     weights, "max" or "min", and the best value.  curves: (items seen, value) by the names of
-    metrics.jsonl.  seconds: spent in updates.  memory: peak bytes of the process.  samples:
+    metrics.jsonl.  seconds: spent in steps.  memory: peak bytes of the process.  samples:
     (source, output, reference) of the first test examples.  items: what `tokens` counts, such as
     "examples".
     """
@@ -44,7 +44,7 @@ class Outcome:
     scores: list[dict[str, Any]]
     goal: tuple[str, str, float]
     curves: dict[str, list[tuple[float, float]]]
-    updates: int
+    steps: int
     tokens: int
     seconds: float
     parameters: int

@@ -80,7 +80,7 @@ def measure(
         scores=scores,
         goal=(name, direction, result.best),
         curves=curves_of(folder, items),
-        updates=result.update,
+        steps=result.step,
         tokens=result.tokens,
         seconds=result.seconds,
         parameters=cost["parameters"],

@@ -32,7 +32,7 @@ from regard.experiments.estimate.counting import (
     parameters_of,
     published,
     sharded_memory,
-    updates_of,
+    steps_of,
 )
 from regard.experiments.estimate.measuring import Measured, measured
 from regard.experiments.estimate.samples import read_sample, with_local_model
@@ -48,10 +48,10 @@ class Estimate:
     """What a training of a recipe will cost; None for what is unknown.
 
     parameters: by part of the model.  memory: bytes by use.  items: what the task counts, such as
-    predicted "tokens" or "examples".  count: items of one update.  flops: of one update, for the
+    predicted "tokens" or "examples".  count: items of one step.  flops: of one step, for the
     batch that `batch` describes; attention_flops: those of them that are products of queries with
     keys and of weights with values.  batch_tokens: tokens of the batch, padding included.
-    seconds: of one update.  measured: how seconds and activations were found.  shards: bytes on
+    seconds: of one step.  measured: how seconds and activations were found.  shards: bytes on
     that of several `devices` that has the most.
     """
 
@@ -64,7 +64,7 @@ class Estimate:
     count: float
     flops: float
     batch_tokens: int
-    updates: int | None
+    steps: int | None
     seconds: float | None
     measured: str
     published: tuple[PublishedFigure, ...] = ()
@@ -73,17 +73,17 @@ class Estimate:
     shards: dict[str, int] | None = None
 
     def totals(self) -> dict[str, Any]:
-        """Sums over parts and updates."""
-        updates, seconds = self.updates, self.seconds
+        """Sums over parts and steps."""
+        steps, seconds = self.steps, self.seconds
         return {
             "parameters": sum(self.parameters.values()),
             "memory": sum(self.memory.values()),
             "flops_per_item": self.flops / self.count,
             "attention_flops_per_item": self.attention_flops / self.count,
             "memory_per_device": None if self.shards is None else sum(self.shards.values()),
-            "flops": None if updates is None else self.flops * updates,
-            "count": None if updates is None else self.count * updates,
-            "seconds": None if updates is None or seconds is None else seconds * updates,
+            "flops": None if steps is None else self.flops * steps,
+            "count": None if steps is None else self.count * steps,
+            "seconds": None if steps is None or seconds is None else seconds * steps,
         }
 
     def facts(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Estimate:
         return {**asdict(self), "totals": self.totals()}
 
     def _passes_text(self) -> str:
-        """How the products of an update follow from those of a forward pass."""
+        """How the products of a step follow from those of a forward pass."""
         frozen = any(part.endswith("(frozen)") for part in self.parameters)
         adapted = any(f"{part} (frozen)" in self.parameters for part in self.parameters)
         times = ", twice what is frozen" if adapted else ", once what is frozen" * frozen
@@ -128,10 +128,10 @@ class Estimate:
             ("FLOPs", f"{_number(totals['flops'])}, {self._passes_text()}"),
             (f"  {article} {self.items[:-1]}", _number(totals["flops_per_item"])),
             *self._attention_text(),
-            ("  an update", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),
-            ("updates", "depend on the data" if self.updates is None else f"{self.updates:,}"),
+            ("  a step", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),
+            ("steps", "depend on the data" if self.steps is None else f"{self.steps:,}"),
             ("time", _duration(totals["seconds"])),
-            ("  an update", _duration(self.seconds)),
+            ("  a step", _duration(self.seconds)),
             ("measured", self.measured),
         ]
         lines += [
@@ -171,7 +171,7 @@ def estimate(
         for batch in sample.batches
     ]
     mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
-    items, flops, _, attention = (options.accumulate * one for one in mean)
+    items, flops, _, attention = (options.gradient_accumulation_steps * one for one in mean)
     found = Measured(None, max(one.stored for one in counted), "nothing: all is counted")
     if measure:
         found = measured(recipe, sample, found)
@@ -185,7 +185,7 @@ def estimate(
         count=items,
         flops=flops,
         batch_tokens=max(map(positions_in, sample.batches)),
-        updates=updates_of(options, sample.batches_per_epoch, items),
+        steps=steps_of(options, sample.batches_per_epoch, items),
         seconds=found.seconds,
         measured=found.how,
         published=published(task.module),

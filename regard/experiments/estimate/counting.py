@@ -1,4 +1,4 @@
-"""Parameters, updates and memory of a training."""
+"""Parameters, steps and memory of a training."""
 
 from __future__ import annotations
 
@@ -96,20 +96,21 @@ def _gathered(model: nn.Module) -> int:
     return bytes_of(model) - sum(map(bytes_of, blocks)) + 2 * largest + gradients
 
 
-def updates_of(options: TrainingOptions, batches_per_epoch: int | None, items: float) -> int | None:
-    """Updates until the first limit is reached; None where that depends on data that is missing.
+def steps_of(options: TrainingOptions, batches_per_epoch: int | None, items: float) -> int | None:
+    """Steps until the first limit is reached; None where that depends on data that is missing.
 
     Early stopping is not considered.
 
-    batches_per_epoch: None where it is unknown.  items: those of one update.
+    batches_per_epoch: None where it is unknown.  items: those of one step.
     """
     limits = []
-    if options.updates is not None:
-        limits.append(options.updates)
+    if options.max_steps is not None:
+        limits.append(options.max_steps)
     if options.tokens is not None:
         limits.append(math.ceil(options.tokens / items))
     if options.epochs is not None and batches_per_epoch is not None:
-        limits.append(options.epochs * math.ceil(batches_per_epoch / options.accumulate))
+        batches = options.gradient_accumulation_steps
+        limits.append(options.epochs * math.ceil(batches_per_epoch / batches))
     return min(limits, default=None)
 
 

@@ -27,7 +27,7 @@ BUSY_SHARE = 0.7  # if the main thread has less of a processor, the result says 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one update costs.
+    """What one step costs.
 
     seconds: None where it was not measured.  activations: bytes.  how: what was measured, in words.
     """
@@ -38,7 +38,7 @@ class Measured:
 
 
 def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
-    """The cost of an update from a few rows of a batch, timed on this machine.
+    """The cost of a step from a few rows of a batch, timed on this machine.
 
     counted: what is returned, with the reason, if this machine has too little memory.
     """
@@ -59,7 +59,7 @@ def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
     )
     step = optimizer(task.module, options.optimizer).step
     step()  # allocates the tables
-    whole = options.accumulate * seconds + clock.time(step).own
+    whole = options.gradient_accumulation_steps * seconds + clock.time(step).own
     threads = torch.get_num_threads()
     unit = "examples" if isinstance(batch, GroupBatch) else "rows"
     how = (

@@ -80,9 +80,9 @@ class SweepSettings:
     def without_batching(self, conditions: Mapping[str, Any]) -> dict[str, Any]:
         """The conditions that all trials must share.
 
-        The size of batches may be swept, unless the budget is in updates, which then read more.
+        The size of batches may be swept, unless the budget is in steps, which then read more.
         """
-        if "updates" in conditions["budget"]:
+        if "max_steps" in conditions["budget"]:
             return dict(conditions)
         data = {name: one for name, one in conditions["data"].items() if name not in BATCHING}
         return {**conditions, "data": data}

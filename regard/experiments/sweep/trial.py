@@ -20,12 +20,12 @@ def trained_until(
 
     until: the part of the budget; 1 is the end.  every: seconds between messages about progress.
 
-    Returns the best validation score so far as "score", its "goal", "updates" and "tokens".
+    Returns the best validation score so far as "score", its "goal", "steps" and "tokens".
     """
     path, shown = Path(folder), WorkerProgress(every)
     if until >= 1:
         whole = measure(path, recipe, overrides, shown)
-        return _reached(whole.goal[:2], whole.goal[2], whole.updates, whole.tokens)
+        return _reached(whole.goal[:2], whole.goal[2], whole.steps, whole.tokens)
     wait_for_other_process(path)
     try:
         if (path / "recipe.toml").exists():
@@ -34,12 +34,10 @@ def trained_until(
             raw = read(recipe, overrides)
             run = train_recipe(raw, path, progress=shown, stop_after_fraction=until)
     except Paused as paused:
-        return _reached(paused.goal, paused.best, paused.update, paused.tokens)
+        return _reached(paused.goal, paused.best, paused.step, paused.tokens)
     task: Any = load(path)  # it ended before `until`: `patience` validations without a better score
-    return _reached(task.goal, run.result.best, run.result.update, run.result.tokens)
+    return _reached(task.goal, run.result.best, run.result.step, run.result.tokens)
 
 
-def _reached(
-    goal: Sequence[str], score: float | None, updates: int, tokens: int
-) -> dict[str, Json]:
-    return {"goal": [*goal], "score": score, "updates": updates, "tokens": tokens}
+def _reached(goal: Sequence[str], score: float | None, steps: int, tokens: int) -> dict[str, Json]:
+    return {"goal": [*goal], "score": score, "steps": steps, "tokens": tokens}

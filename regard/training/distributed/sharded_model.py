@@ -14,7 +14,7 @@ from regard.training.optimizers import trained
 from regard.training.task import Losses, Trainable
 
 Value = TypeVar("Value")
-LossesOfBatches = list[dict[str, Tensor]]  # of an update: one entry for each batch
+LossesOfBatches = list[dict[str, Tensor]]  # of a step: one entry for each batch
 
 
 class ShardedModel(ABC):

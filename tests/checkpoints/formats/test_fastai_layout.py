@@ -178,10 +178,10 @@ batch_size = 4
 path = "{folder}"
 [training]
 epochs = 40
-unfreeze_epochs = 1
+gradual_unfreezing_interval = 1
 [training.optimizer]
 learning_rate = 0.05
-discriminative = 2.6
+layerwise_lr_decay = 0.385
 [training.schedule]
 name = "slanted-triangular"
 """

@@ -89,7 +89,7 @@ async function later(root, times) {
 }
 
 function lastOf(last) {
-  const counts = ["update", "epoch"].filter((name) => last[name] !== undefined);
+  const counts = ["step", "epoch"].filter((name) => last[name] !== undefined);
   return counts.map((name) => `${name} ${Number(last[name]).toLocaleString("en")}`).join(", ");
 }
 

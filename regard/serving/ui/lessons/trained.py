@@ -58,8 +58,8 @@ SIZES = (
 )
 
 
-def contextual_words(updates: int = 60, seed: int = 0) -> Picture:
-    """The word in three sentences, read by an ELMo trained with so many updates."""
+def contextual_words(steps: int = 60, seed: int = 0) -> Picture:
+    """The word in three sentences, read by an ELMo trained with so many steps."""
     kinds = (COLOURS, BEGINNERS, POLITICS)
     sentences = [" ".join(words).strip() for kind in kinds for words in product(*kind)]
     tokenizer = train("words", sentences, 60)
@@ -70,22 +70,20 @@ def contextual_words(updates: int = 60, seed: int = 0) -> Picture:
         torch.manual_seed(seed)
         model = Elmo(Elmo.Config(tokenizer.vocab_size, **sizes))
         task = BidirectionalLanguageModel(model, tokenizer)
-        loss = _trained(task, sentences, updates)
+        loss = _trained(task, sentences, steps)
     picture = contextual_vectors(task, GREEN, "green")
-    said = (
-        f"Training: {len(sentences)} sentences, {updates} updates, loss {loss:.2f} nats per word."
-    )
+    said = f"Training: {len(sentences)} sentences, {steps} steps, loss {loss:.2f} nats per word."
     return Illustration((Note((said,)), *picture.parts), "“green” in three sentences")
 
 
-def _trained(task: BidirectionalLanguageModel, sentences: list[str], updates: int) -> float:
-    """Train with all sentences in each update; the loss after the last of them, in nats."""
+def _trained(task: BidirectionalLanguageModel, sentences: list[str], steps: int) -> float:
+    """Train with all sentences in each step; the loss after the last of them, in nats."""
     (batch,) = SeparateSentences(task.text(sentences), max_tokens=10**6)
     optimizer = torch.optim.Adam(task.module.parameters(), lr=0.01)
-    for update in range(updates + 1):
+    for step in range(steps + 1):
         losses, _ = task.losses(batch, None)
         loss = torch.stack([total / count for total, count in losses.values()]).mean()
-        if update < updates:
+        if step < steps:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -130,7 +128,7 @@ LESSONS = (
         ),
         contextual_words,
         (
-            Control("updates", "training updates", 60, 0, 60),
+            Control("steps", "training steps", 60, 0, 60),
             Control("seed", "random seed of the weights", 0, 0, 99),
         ),
         (

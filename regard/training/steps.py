@@ -1,6 +1,6 @@
-"""One update of the weights: fetch batches, compute losses, backward, clip, step.
+"""One training step: fetch batches, compute losses, backward, clip, step.
 
-`Updates` uses a task only through its losses and batches. The training loop (`loop.Loop`) and the
+`Steps` uses a task only through its losses and batches. The training loop (`loop.Loop`) and the
 learning-rate range test (`range_test.GrowingRate`) inherit from it.
 """
 
@@ -38,12 +38,12 @@ from regard.training.task import Trainable
 
 
 class NonFiniteError(RegardError):
-    """A loss or a gradient became infinite or not a number; the update was not applied."""
+    """A loss or a gradient became infinite or not a number; the step was not applied."""
 
 
 @dataclass(frozen=True)
-class AppliedUpdate:
-    """An update that was applied.
+class AppliedStep:
+    """A step that was applied.
 
     losses: for each batch the sum of each loss over its items, by the names of the losses.
     totals: the number of items (tokens, examples) of each loss in all batches.
@@ -54,10 +54,10 @@ class AppliedUpdate:
     totals: Mapping[str, int]
 
 
-class Updates(ABC):
-    """A model, its optimizer and its batches, and the update that changes them.
+class Steps(ABC):
+    """A model, its optimizer and its batches, and the step that changes them.
 
-    precision: that of matrix products; it is set before the first update.
+    precision: that of matrix products; it is set before the first step.
     carry: what `Trainable.losses` returned with the last batch, and is given with the next one.
     norm: the norm of the last gradient before clipping.
     """
@@ -71,7 +71,7 @@ class Updates(ABC):
         self.model: nn.Module = task.module
         self.sharded = shard(task, self.processes)
         self.optimizer = optimizer(self.model, options.optimizer, self.sharded.trained)
-        self.unfreezing = options.unfreeze_epochs
+        self.unfreezing = options.gradual_unfreezing_interval
         self.layers = layer_groups(self.model) if self.unfreezing else []
         self.device = next(iter(self.sharded.trained.values())).device
         self.weight_copies = WeightCopies()  # of the weights, for products in bfloat16
@@ -90,10 +90,10 @@ class Updates(ABC):
 
     @abstractmethod
     def scheduled_rate(self) -> float:
-        """The learning rate of update `counters.update`."""
+        """The learning rate of step `counters.step`."""
 
-    def apply_update(self) -> AppliedUpdate:
-        """One step of the optimizer, over `accumulate` batches that weigh like one large one.
+    def apply_step(self) -> AppliedStep:
+        """One step of the optimizer, over batches that weigh like one large one.
 
         Raises:
             NonFiniteError: a loss or a gradient became infinite or NaN.
@@ -109,22 +109,22 @@ class Updates(ABC):
                 losses = [self.backward(batch, divisors) for batch in batches]
             losses, norm = self.sharded.reduced(losses, lambda: gradients(self.optimizer))
             self.check_finite(losses, norm)
-            clip(self.optimizer, self.norm, self.options.optimizer.clip)
+            clip(self.optimizer, self.norm, self.options.optimizer.max_grad_norm)
             self.advance(totals, sum(map(self.task.rate_factor, batches)) / len(batches))
             self.optimizer.step()
         self.optimizer.zero_grad()
         self.counters.seconds += time.perf_counter() - began
-        return AppliedUpdate(batches, losses, totals)
+        return AppliedStep(batches, losses, totals)
 
     def frozen_layers(self) -> list[Parameters]:
         """The layers that are not trained in this epoch."""
         return self.layers[: frozen_groups(len(self.layers), self.batches.epoch, self.unfreezing)]
 
     def fetch(self) -> list[Any]:
-        """The batches of one update; the last update of an epoch may have fewer."""
+        """The batches of one step; the last step of an epoch may have fewer."""
         counters = self.counters
         fetched: list[Any] = []
-        while len(fetched) < self.options.accumulate:
+        while len(fetched) < self.options.gradient_accumulation_steps:
             epoch = self.batches.epoch
             fetched.append(next(self.batches))
             same_epoch = self.batches.epoch == epoch
@@ -134,7 +134,7 @@ class Updates(ABC):
         return fetched
 
     def divisors(self, totals: Mapping[str, int], batches: int) -> dict[str, float]:
-        """The divisor of each loss of an update: the number of its items, or the average number.
+        """The divisor of each loss of a step: the number of its items, or the average number.
 
         Where all sequences of a batch have one length, batches differ in their number of tokens:
         divided by its own number, a token of a short sentence would weigh several times as much as
@@ -173,15 +173,15 @@ class Updates(ABC):
                     what, index = f"the loss `{name}` is {float(value)}", i
         batch = self.counters.epoch_batches - len(losses) + index + 1
         raise NonFiniteError(
-            f"update {self.counters.update + 1}: {what} at batch {batch} of epoch "
-            f"{self.batches.epoch + 1}. The update was not applied"
+            f"step {self.counters.step + 1}: {what} at batch {batch} of epoch "
+            f"{self.batches.epoch + 1}. The step was not applied"
         )
 
     def advance(self, totals: Mapping[str, int], factor: float) -> None:
-        """Count this update, and set the learning rate that belongs to it: the scheduled one times
+        """Count this step, and set the learning rate that belongs to it: the scheduled one times
         `factor`.
         """
-        self.counters.update += 1
+        self.counters.step += 1
         self.counters.tokens += next(iter(totals.values()), 0)
         self.learning_rate = self.scheduled_rate() * factor
         set_rate(self.optimizer, self.learning_rate)
