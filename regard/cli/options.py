@@ -50,9 +50,17 @@ def _decoding(
     seed: Annotated[int | None, Option(help="The seed of sampling.")] = None,
     no_repeat_ngram: Annotated[int | None, Option(help="No n-gram of this size twice.")] = None,
     min_tokens: Annotated[int | None, Option(help="The least tokens of an output.")] = None,
-    draft: Annotated[str | None, Option(help="Speculate: ngram, or a small model.")] = None,
-    draft_tokens: Annotated[int | None, Option(help="Tokens of a draft.")] = None,
-    max_tokens: Annotated[str | None, Option(help="Of an output: N, or 1.5x+10.")] = None,
+    assistant_model: Annotated[
+        str | None, Option(help="Speculate: ngram, or a small model.")
+    ] = None,
+    num_assistant_tokens: Annotated[int | None, Option(help="Tokens of a draft.")] = None,
+    max_tokens: Annotated[int | None, Option(help="The most tokens of an output.")] = None,
+    max_length_a: Annotated[
+        float | None, Option(help="The most tokens of an output for each token of its source.")
+    ] = None,
+    max_length_b: Annotated[
+        int | None, Option(help="Added to the limit of --max-length-a.")
+    ] = None,
     stop: Annotated[
         list[str] | None, Option(help="End before this text, such as $'\\n'; may be repeated.")
     ] = None,

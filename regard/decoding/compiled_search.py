@@ -18,8 +18,8 @@ from regard.decoding.stopping import STOPPING, Stopping
 from regard.decoding.topk import index_bits
 from regard.models.protocols import Generator, SearchPlan
 
-# The names that a `SearchPlan` has for the stopping rules; a user's own rule has none.
-RULE_NAMES: dict[type, str] = {type(rule): name for name, rule in STOPPING.items()}
+# `early_stopping` of a `SearchPlan` by the class of the rule; a user's own rule has none.
+EARLY_STOPPING = {type(rule): value for value, rule in STOPPING.items()}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def run_compiled_search(
         limits: (B,) how many tokens may be generated.
     """
     state, tokens = started
-    rule, filters = RULE_NAMES.get(type(options.stopping)), options.filters
+    rule, filters = EARLY_STOPPING.get(type(options.stopping)), options.filters
     if tokens.size(1) > 1 or rule is None:
         return None
     eos = eos_tokens(options.eos, model)

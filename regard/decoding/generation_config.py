@@ -16,8 +16,6 @@ from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema, sho
 from regard.decoding.settings import (
     FORMULA,
     METHOD_OPTIONS,
-    PLUS,
-    RATIO,
     build,
     check_least,
     method_of,
@@ -33,6 +31,7 @@ from regard.schema import checked, data_error, read_json
 FILE = "generation_config.json"
 LOOKUP = "prompt_lookup_num_tokens"  # a draft of n-grams
 DRAFT_OPTIONS = ("draft", "num_assistant_tokens")
+RELATIVE = ("max_length_a", "max_length_b")  # a limit of so many tokens for each source token
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 ONLY_BEAMS = ("num_beams", "early_stopping")
 
@@ -98,7 +97,7 @@ def save(
     if isinstance(method, TokenMethod) and method.ends:
         raise _not_storable(method.ends[0])
     values = method.settings()
-    if max_length is not None and RATIO in values:
+    if max_length is not None and "max_length_a" in values:
         values["max_new_tokens"] = min(values["max_new_tokens"], max_length)
     if "draft" in values:
         values["draft"] = values["draft"].stored()
@@ -294,15 +293,18 @@ def with_options(method: Method, /, **named: Any) -> Any:
     if "method" in named:
         raise ConfigError(
             "There is no option `method`: the options choose it. `beams` is beam search, "
-            "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `draft` guesses ahead."
+            "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `assistant_model` is "
+            "speculative decoding."
         )
     if "stop" in named:
         raise ConfigError(
             "`stop` is an option of `generate` of language models, which continue a prompt."
         )
     named = {name: value for name, value in named.items() if value is not None}
-    named_alone = method_of(**named)  # raises the errors of the names and values themselves
     values, dropped = method.settings(), set[str]()
+    if "max_length_b" in named and "max_length_a" in values and "max_tokens" not in named:
+        named.setdefault("max_length_a", values["max_length_a"])
+    named_alone = method_of(**named)  # raises the errors of the names and values themselves
     sampling, beam, draft = (
         any(name in named for name in names) for names in METHOD_OPTIONS.values()
     )
@@ -316,15 +318,17 @@ def with_options(method: Method, /, **named: Any) -> Any:
     elif draft and values.get("num_beams", 1) > 1:
         dropped |= {*ONLY_BEAMS, "num_return_sequences"}
     if "max_tokens" in named:
-        dropped |= {RATIO, PLUS, "max_length"}
+        dropped |= {*RELATIVE, "max_length"}
+    if "max_length_a" in named:
+        dropped |= {"max_new_tokens", "max_length"}
     if "min_tokens" in named:
         dropped.add("min_length")
     if "length_penalty" in named:
         dropped.add(FORMULA)
     values = {name: value for name, value in values.items() if name not in dropped}
-    if "draft_tokens" in named:
+    if "num_assistant_tokens" in named:
         values.setdefault("draft", "ngram")
-    fixed = None if RATIO in values else values.get("max_new_tokens")
+    fixed = None if "max_length_a" in {*values, *named} else values.get("max_new_tokens")
     check_least(named.get("min_tokens"), named.get("max_tokens", fixed))
     made = from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
     return _with_ends_of(method, made) if isinstance(method, TokenMethod) else made

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.decoding.option_types import check, shown
+from regard.decoding.option_types import check
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 
@@ -71,14 +71,8 @@ class RelativeLimit:
     plus: int = 10
 
     def __post_init__(self) -> None:
-        try:
-            check("max_new_tokens_per_source_token", self.ratio, "ratio")
-            check("max_new_tokens_beside_source", self.plus, "plus")
-        except ConfigError as error:
-            raise ConfigError(
-                "A relative limit needs `ratio` of at least 0 and `plus` of at least 1, "
-                f"but they are {shown(self.ratio)} and {shown(self.plus)}: {error}"
-            ) from None
+        check("max_length_a", self.ratio)
+        check("max_length_b", self.plus)
 
     def of(self, source: Sequences) -> Tensor:
         """The limits of the targets of these sources, (B,)."""

@@ -28,7 +28,7 @@ NAMES = {
     "n_best": "num_return_sequences",
     "samples": "num_return_sequences",
     "length_penalty": "length_penalty",
-    "stopping": "early_stopping",
+    "early_stopping": "early_stopping",
     "min_tokens": "min_new_tokens",
     "no_repeat_ngram": "no_repeat_ngram_size",
     "temperature": "temperature",
@@ -36,8 +36,10 @@ NAMES = {
     "top_p": "top_p",
     "max_tokens": "max_new_tokens",
     "seed": "seed",
-    "draft": "draft",
-    "draft_tokens": "num_assistant_tokens",
+    "max_length_a": "max_length_a",
+    "max_length_b": "max_length_b",
+    "assistant_model": "draft",  # transformers rejects a file with `assistant_model`
+    "num_assistant_tokens": "num_assistant_tokens",
     "eos": "eos_token_id",
 }
 OUR_NAMES = {theirs: ours for ours, theirs in NAMES.items()}
@@ -76,19 +78,20 @@ Probability = Annotated[float, _FINITE, _must("above 0 and at most 1", lambda p:
 Ratio = Annotated[float, _FINITE, _at_least(0), _at_most(1e6)]
 Seed = Annotated[int, _at_least(-(2**63)), _at_most(2**63 - 1)]
 Name = Annotated[str, _NOT_EMPTY]
+EarlyStopping = bool | Literal["never"]
 
 OPTION_TYPES: dict[str, Any] = {
     "max_new_tokens": Count,
     "max_length": Count,
-    "max_new_tokens_per_source_token": Ratio,
-    "max_new_tokens_beside_source": Count,
+    "max_length_a": Ratio,
+    "max_length_b": Count,
     "min_new_tokens": CountOrZero,
     "min_length": CountOrZero,
     "num_beams": SequenceCount,
     "num_return_sequences": SequenceCount,
     "length_penalty": Exponent,
     "length_penalty_formula": Name,
-    "early_stopping": bool | Literal["never"],
+    "early_stopping": EarlyStopping,
     "no_repeat_ngram_size": Count,
     "repetition_penalty": Penalty,
     "temperature": Temperature,

@@ -2,7 +2,7 @@
 
     options(beams=5, length_penalty=0.6)         -> Beam(size=5, length_penalty=Power(0.6))
     options(top_k=40, temperature=0.8)           -> Sampling((Temperature(0.8), TopK(40)))
-    options(length_penalty="gnmt:0.6", beams=4, max_tokens="1.5x+10")
+    options(length_penalty="gnmt:0.6", beams=4, max_length_a=1.5, max_length_b=10)
 
 The names choose the method: greedy search where they belong to none. Names that belong to different
 methods raise an error. Inside, and in files, the names are those of generation_config.json.
@@ -10,7 +10,6 @@ methods raise an error. Inside, and in files, the names are those of generation_
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -44,15 +43,15 @@ from regard.decoding.length_penalty import (
     TotalLimit,
     check_limit,
 )
-from regard.decoding.option_types import MAX_TOKENS, NAMES, check, shown
+from regard.decoding.option_types import MAX_TOKENS, NAMES, OUR_NAMES, check, shown
 from regard.decoding.stopping import STOPPING, Stopping
 from regard.errors import ConfigError
 from regard.suggest import nearest
 
 METHOD_OPTIONS = {
     "sampling": ("temperature", "top_k", "top_p", "samples", "seed"),
-    "beam": ("beams", "n_best", "stopping"),
-    "speculative": ("draft", "draft_tokens"),
+    "beam": ("beams", "n_best", "early_stopping"),
+    "speculative": ("assistant_model", "num_assistant_tokens"),
 }
 OWNERS = {name: method for method, names in METHOD_OPTIONS.items() for name in names}
 
@@ -64,8 +63,6 @@ FILTERS: dict[str, type[OptionFilter]] = {
         *(ForcedEnd, Suppress, SuppressFirst, Temperature, TopK, TopP, Renormalize),
     )
 }
-EARLY_STOPPING: dict[Any, str] = {True: "beam-finished", False: "current-length", "never": "exact"}
-RATIO, PLUS = "max_new_tokens_per_source_token", "max_new_tokens_beside_source"
 FORMULA, ORDER = "length_penalty_formula", "filter_order"
 DEFAULT_MAX_TOKENS = 256
 LONG_SOURCE = 256  # tokens; other libraries know no relative limit and get that of such a source
@@ -136,6 +133,10 @@ def _check_names(named: Mapping[str, Any], method: str) -> None:
         other = first_names.setdefault(NAMES.get(name, name), name)
         if other != name:
             raise ConfigError(f"`{other}` and `{name}` mean the same. Leave one of them out.")
+    fixed = first_names.get("max_new_tokens")
+    relative = next((name for name in ("max_length_a", "max_length_b") if name in named), None)
+    if fixed and relative:  # a file has both: the fixed limit is for other libraries
+        raise ConfigError(f"`{fixed}` and `{relative}` are two limits. Leave one of them out.")
 
 
 def _method_of(named: Mapping[str, Any]) -> str:
@@ -186,14 +187,12 @@ class Settings:
         )
 
     def stopping(self) -> Stopping:
-        """True, False or "never" as in transformers, or a name of `STOPPING`."""
+        """True, False or "never" as in transformers, or a rule of one's own."""
         value = self._values.pop("early_stopping", False)
         if callable(value):
             return value
-        name = EARLY_STOPPING.get(value, value) if isinstance(value, bool | str) else None
-        if name not in STOPPING:
-            self._fail("early_stopping", f"one of {', '.join(STOPPING)}", value)
-        return STOPPING[name]
+        check("early_stopping", value)
+        return STOPPING[value]
 
     def check_all_taken(self, method: str) -> None:
         """Check that the method of this name has taken every option.
@@ -202,7 +201,7 @@ class Settings:
             ConfigError: it does not have one of them.
         """
         for name in self._values:
-            name = self._user_names.get(name, name)
+            name = self._user_names.get(name, OUR_NAMES.get(name, name))
             if name in OWNERS:
                 raise ConfigError(
                     f"`{name}` belongs to {OWNERS[name]}, but the method is {method}."
@@ -249,28 +248,24 @@ class Settings:
         return PENALTIES[formula](value)
 
     def _max_tokens(self) -> Limit:
-        """A number, "1.5x+10" (1.5 tokens for each source token and 10 more), or `max_length`."""
+        """A number; `max_length_a` tokens for each source token and `max_length_b` more; or
+        `max_length`, which counts the prompt.
+        """
         total = self._values.pop("max_length", None)
         if total is not None:
-            for name in ("max_new_tokens", RATIO, PLUS):
+            for name in ("max_new_tokens", "max_length_a", "max_length_b"):
                 if name in self._values:
                     called = self._user_names.get(name, name)
                     raise ConfigError(f"`max_length` and `{called}` are two limits: leave one out.")
             return TotalLimit(total)
-        value = self._values.pop("max_new_tokens", DEFAULT_MAX_TOKENS)
-        ratio, plus = self._values.pop(RATIO, None), self._values.pop(PLUS, None)
-        if ratio is not None:
-            return RelativeLimit(ratio, value if plus is None else plus)
-        if plus is not None:
-            raise ConfigError(f"`{PLUS}` needs `{RATIO}` beside it.")
-        if not isinstance(value, str):
-            return value
-        if re.fullmatch("[0-9]{1,19}", value):
-            return int(value)
-        match = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]+)?)x\+([0-9]{1,19})", value)
-        if match is None:
-            self._fail("max_new_tokens", 'a whole number, or like "1.5x+10"', value)
-        return RelativeLimit(float(match[1]), int(match[2]))
+        fixed = self._values.pop("max_new_tokens", DEFAULT_MAX_TOKENS)
+        parts = {"ratio": "max_length_a", "plus": "max_length_b"}
+        relative = {
+            field: self._values.pop(name) for field, name in parts.items() if name in self._values
+        }
+        if "plus" in relative and "ratio" not in relative:
+            raise ConfigError("`max_length_b` needs `max_length_a`: tokens for each source token.")
+        return RelativeLimit(**relative) if relative else fixed
 
     def _tokens(self, name: str) -> tuple[int, ...]:
         """One token or a list of them."""
@@ -300,15 +295,14 @@ def _check_contradictions(filters: Sequence[Filter]) -> None:
 def check_least(min_tokens: int | None, max_tokens: Any) -> None:
     """Check that an output can have as many tokens as it must have.
 
-    max_tokens: a number, also as a text; another limit depends on the source, and wins.
+    max_tokens: a number; another limit depends on the source, and wins.
 
     Raises:
         ConfigError: `min_tokens` is above it.
     """
-    most = int(max_tokens) if isinstance(max_tokens, str) and max_tokens.isdecimal() else max_tokens
-    if min_tokens is not None and isinstance(most, int) and min_tokens > most:
+    if min_tokens is not None and isinstance(max_tokens, int) and min_tokens > max_tokens:
         raise ConfigError(
-            f"`min_tokens` must be at most `max_tokens`, {most:,}, but is {min_tokens:,}."
+            f"`min_tokens` must be at most `max_tokens`, {max_tokens:,}, but is {min_tokens:,}."
         )
 
 
@@ -366,8 +360,8 @@ def stopping_settings(stopping: Stopping) -> dict[str, Any]:
     Raises:
         ConfigError: a rule of a user, which the file has no value for.
     """
-    for value, name in EARLY_STOPPING.items():
-        if STOPPING[name] == stopping:
+    for value, rule in STOPPING.items():
+        if rule == stopping:
             return {"early_stopping": value}
     raise _not_storable(stopping)
 
@@ -385,7 +379,7 @@ def _limit_settings(limit: Limit) -> dict[str, Any]:
         return {"max_length": limit.count}
     if isinstance(limit, RelativeLimit):
         fixed = min(int(limit.ratio * LONG_SOURCE) + limit.plus, MAX_TOKENS)
-        return {"max_new_tokens": fixed, RATIO: limit.ratio, PLUS: limit.plus}
+        return {"max_new_tokens": fixed, "max_length_a": limit.ratio, "max_length_b": limit.plus}
     return {"max_new_tokens": limit}
 
 

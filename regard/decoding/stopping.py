@@ -81,8 +81,9 @@ class ExactBound:
         return bound <= status.scores[:, status.n_best - 1]
 
 
-STOPPING: dict[str, Stopping] = {
-    "beam-finished": BeamFinished(),
-    "current-length": CurrentLength(),
-    "exact": ExactBound(),
+# The values of `early_stopping`, as in transformers.
+STOPPING: dict[bool | str, Stopping] = {
+    True: BeamFinished(),
+    False: CurrentLength(),
+    "never": ExactBound(),
 }

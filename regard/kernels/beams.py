@@ -14,7 +14,7 @@ from regard.kernels.signatures import BeamsStruct
 from regard.models.protocols import SearchPlan, SearchResults
 
 # The stopping rules, as beams.h numbers them.
-RULES = {"beam-finished": 0, "current-length": 1, "exact": 2}
+RULES = {True: 0, False: 1, "never": 2}
 
 
 class SearchResult:
@@ -66,7 +66,7 @@ def search(
     work: multiplications of a row in a step.  call: makes the compiled call with the address of the
     options; returns whether the search was completed.
     """
-    if not plan.limits.numel() or plan.longest < 1 or plan.stopping not in RULES:
+    if not plan.limits.numel() or plan.longest < 1 or plan.early_stopping not in RULES:
         return None
     result, max_tokens, double = SearchResult(plan), plan.longest, torch.float64
     lengths = range(1, max_tokens + 2)
@@ -77,7 +77,7 @@ def search(
     eos, forbidden = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.eos, plan.forbidden))
     rows, shape = (limits.numel(),), (max_tokens + 2,)
     beams = BeamsStruct(
-        *(*rows, plan.size, plan.n_best, plan.count, RULES[plan.stopping]),
+        *(*rows, plan.size, plan.n_best, plan.count, RULES[plan.early_stopping]),
         *(plan.bits(plan.size, vocab_size), plan.bits(1, vocab_size), max_tokens),
         *(eos.numel(), forbidden.numel(), plan.normalized, plan.forced),
         *(address("eos", eos, torch.int64, eos.shape),),

@@ -87,7 +87,7 @@ class SearchPlan:
     size: the running hypotheses of each source (the beam size).
     n_best: the finished hypotheses that are returned for each source.
     eos: the tokens that end a hypothesis.
-    stopping: when the search for a source ends: a name of `regard.decoding.stopping.STOPPING`.
+    early_stopping: when the search for a source ends: a key of `regard.decoding.stopping.STOPPING`.
     limits: (A,), the most tokens of a hypothesis.
     penalty: from a length to the divisor of the log-probability.
     bits: from the numbers of hypotheses and of tokens of the vocabulary to the bits that hold the
@@ -101,7 +101,7 @@ class SearchPlan:
     size: int
     n_best: int
     eos: tuple[int, ...]
-    stopping: str
+    early_stopping: bool | str
     limits: Tensor
     penalty: Callable[[Any], Any]
     bits: Callable[[int, int], int]

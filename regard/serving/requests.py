@@ -222,8 +222,12 @@ class Decoding(Request):
     """No n-gram of this size twice."""
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     """The least tokens of an output."""
-    max_tokens: int | str | None = None
-    """Of an output: N, or 1.5x+10."""
+    max_tokens: int | None = None
+    """The most tokens of an output."""
+    max_length_a: float | None = None
+    """The most tokens of an output for each token of its source."""
+    max_length_b: int | None = None
+    """Added to the limit of max_length_a."""
 
 
 class DecodedTexts(Decoding):

@@ -109,7 +109,7 @@ class Captioner(TextToText):
     Recipe = CaptioningRecipe
     goal = ("cider", "max")
     metric_names = ("bleu", "cider")
-    default_max_tokens = "30"
+    default_limit = 30
     reads_images = True
     images: CaptionedImages | None = None
 
@@ -164,7 +164,7 @@ class Captioner(TextToText):
             tokenizer.with_eos_template(),
             regions=data.regions,
             doubly_stochastic=1.0 if weight is None else weight,
-            method=recipe.decoding.build(cls.default_max_tokens),
+            method=recipe.decoding.build(cls.default_limit),
             label_smoothing=recipe.objective.label_smoothing,
         )
         task.reinforce = Reinforce.of(model, recipe.objective)

@@ -62,7 +62,7 @@ class DialogueModel(TextToText):
     name = "dialogue"
     commands = ("generate", "predict", "evaluate", "look")
     Recipe = DialogueRecipe
-    default_max_tokens: ClassVar[str] = "40"
+    default_limit: ClassVar[int] = 40
     metric_names: ClassVar[tuple[str, ...]] = ("chrf",)
     reads_empty = True
 

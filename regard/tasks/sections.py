@@ -189,27 +189,32 @@ class DecodingSection(Options):
     beams: option_types.SequenceCount | None = None
     n_best: option_types.SequenceCount | None = None
     length_penalty: option_types.Exponent | str | None = None
-    stopping: str | None = None
+    early_stopping: option_types.EarlyStopping | None = None
     temperature: option_types.Temperature | None = None
     top_k: option_types.Count | None = None
     top_p: option_types.Probability | None = None
     no_repeat_ngram: option_types.Count | None = None
     min_tokens: option_types.CountOrZero | None = None
-    max_tokens: option_types.Count | str | None = None
+    max_tokens: option_types.Count | None = None
+    max_length_a: option_types.Ratio | None = None
+    max_length_b: option_types.Count | None = None
     seed: option_types.Seed | None = None
-    draft: option_types.Name | None = None
-    draft_tokens: option_types.Count | None = None
+    assistant_model: option_types.Name | None = None
+    num_assistant_tokens: option_types.Count | None = None
 
-    def build(self, default_max_tokens: int | str) -> Any:
-        """The decoding method; `default_max_tokens` where the recipe sets no limit."""
-        named = {"max_tokens": default_max_tokens} | self.model_dump(exclude_none=True)
+    def build(self, default_limit: int | decoding.RelativeLimit) -> Any:
+        """The decoding method; `default_limit` where the recipe sets no limit."""
+        named = self.model_dump(exclude_none=True)
+        if not named.keys() & {"max_tokens", "max_length_a"}:
+            named["max_tokens"] = default_limit
         return decoding.options(**named)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """What no decoding method takes; a draft is a folder, which is not read for this."""
-        named = self.model_dump(exclude_none=True, exclude={"draft", "draft_tokens"})
+        omitted = {"assistant_model", "num_assistant_tokens"}
+        checked = self.model_copy(update=dict.fromkeys(omitted))
         try:
-            decoding.options(**{"max_tokens": self.min_tokens or 1, **named})
+            checked.build(self.min_tokens or 1)
         except ConfigError as error:
             yield "decoding", f"cannot be used: {error}"
 

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from regard.attention.capture import muted
 from regard.data import FieldEncoder, RecordReader, RowReader, TokenArray, read_treebank
+from regard.decoding import RelativeLimit
 from regard.decoding.bracket_constraint import TreeVocabulary, WellFormedTree
 from regard.decoding.hypothesis import Hypothesis
 from regard.errors import ConfigError, TextError
@@ -208,7 +209,7 @@ class SequenceParser(TextToText):
     Recipe = SequenceParsingRecipe
     goal = ("f1", "max")
     metric_names = METRIC_NAMES
-    default_max_tokens = "4x+20"
+    default_limit = RelativeLimit(4.0, 20)
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from regard.data.batches import PairBatch, Sequences
 from regard.data.document_windows import DocumentWindows
 from regard.data.sampler import EpochSampler
 from regard.data.span_corruption import CorruptedWindows, Noise
+from regard.decoding import RelativeLimit
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError
@@ -137,7 +138,7 @@ class SpanCorruption(TextToText):
         task = cls(
             model,
             tokenizer.with_eos_template(),
-            method=recipe.decoding.build("2x+10"),
+            method=recipe.decoding.build(RelativeLimit(2.0, 10)),
             label_smoothing=recipe.objective.label_smoothing,
         )
         window = noise.window(data.source_length)

@@ -203,7 +203,7 @@ class TextToText(EmbedsTexts):
     `embed` gives the states of its encoder, which reads a text as a source without `source_prefix`.
 
     metric_names: names of the first metrics of `metrics()` in the run's log.
-    default_max_tokens: the limit of decoding where neither a recipe nor a folder sets one.
+    default_limit: the limit of decoding where neither a recipe nor a folder sets one.
     reads_empty: whether an empty source has a target; otherwise that of an empty text is empty, and
         training leaves such pairs out.
     """
@@ -213,7 +213,7 @@ class TextToText(EmbedsTexts):
     decodes = True
     Recipe: ClassVar[type[Recipe] | None] = TextToTextRecipe
     goal = ("loss", "min")
-    default_max_tokens: ClassVar[str] = "2x+10"
+    default_limit: ClassVar[int | decoding.RelativeLimit] = decoding.RelativeLimit(2.0, 10)
     reads_empty: ClassVar[bool] = False
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy", "chrf")
 
@@ -229,7 +229,7 @@ class TextToText(EmbedsTexts):
         target_language: str | None = None,
     ):
         self.module, self.tokenizer, self.label_smoothing = module, tokenizer, label_smoothing
-        self.method = method or decoding.options(max_tokens=self.default_max_tokens)
+        self.method = method or decoding.options(max_tokens=self.default_limit)
         self.source_prefix = source_prefix
         self.source_language, self.target_language = source_language, target_language
         self.reinforce = Reinforce.of(module)
@@ -297,7 +297,7 @@ class TextToText(EmbedsTexts):
         task = cls(
             model,
             tokenizer.with_eos_template(),
-            method=recipe.decoding.build(cls.default_max_tokens),
+            method=recipe.decoding.build(cls.default_limit),
             label_smoothing=recipe.objective.label_smoothing,
             **cls.source_options(recipe),
             **cls.metric_options(recipe),

@@ -28,7 +28,7 @@ METHODS = (
     options(max_tokens=9, samples=3, top_k=5, seed=1),
     options(max_tokens=20, top_p=0.9, temperature=1.3),
     options(max_tokens=15, no_repeat_ngram=2, min_tokens=4),
-    options(max_tokens="1x+2"),
+    options(max_length_a=1.0, max_length_b=2),
 )
 
 

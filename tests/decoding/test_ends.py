@@ -239,12 +239,15 @@ WRONG = [
     dict(top_k=10**20), dict(top_k=True), dict(top_p=float("inf")), dict(samples=10**9),
     dict(beams=100_000), dict(beams=10**5000), dict(length_penalty="1e308"),
     dict(length_penalty="nan"), dict(length_penalty="gnmt:-inf"), dict(length_penalty=[1]),
-    dict(max_tokens="²"), dict(max_tokens="1" * 5000), dict(max_tokens="1e400x+1"),
-    dict(max_tokens="9" * 19 + "x+1"), dict(max_tokens=1.5), dict(max_tokens={}),
-    dict(eos=-1), dict(eos="2"), dict(eos=[2, 5.0]), dict(draft=""), dict(draft=5),
-    dict(draft="ngram:²"), dict(draft={1}), dict(stopping=[]), dict(beams=2, stopping=1),
+    dict(max_tokens="9"), dict(max_tokens=1.5), dict(max_tokens={}), dict(max_length_a="1"),
+    dict(max_length_a=float("inf")), dict(max_length_a=1.0, max_length_b=0), dict(max_length_b=1),
+    dict(eos=-1), dict(eos="2"), dict(eos=[2, 5.0]),
+    dict(assistant_model=""), dict(assistant_model=5),
+    dict(assistant_model="ngram:²"), dict(assistant_model={1}), dict(early_stopping=[]),
+    dict(beams=2, early_stopping=1),
     dict(seed=2**70), dict(seed=1.5), dict(min_tokens=-1), dict(no_repeat_ngram=0),
-    dict(draft="ngram", draft_tokens=2**40), dict(bad_words_ids=[[]]), dict(filter_order=3),
+    dict(assistant_model="ngram", num_assistant_tokens=2**40),
+    dict(bad_words_ids=[[]]), dict(filter_order=3),
 ]  # fmt: skip
 
 
@@ -252,7 +255,7 @@ WRONG = [
 def test_options_out_of_range_raise_an_error_that_names_them(named):
     with pytest.raises(ConfigError) as raised:
         options(**named)
-    assert any(name in str(raised.value) for name in ("relative", *named))
+    assert any(name in str(raised.value) for name in named)
     assert len(str(raised.value)) < 400
     with pytest.raises(ConfigError):
         with_options(Greedy(), **named)
@@ -265,12 +268,14 @@ def test_the_name_of_a_method_instead_of_a_method_raises_an_error(gpt2):
         with_options(Greedy(), method="beam")
 
 
-@pytest.mark.parametrize("limit", [2**31 - 1, "1000000x+2147483647"])
+@pytest.mark.parametrize(
+    "limit", [dict(max_tokens=2**31 - 1), dict(max_length_a=1e6, max_length_b=2**31 - 1)], ids=str
+)
 def test_a_huge_limit_takes_no_memory(limit):
     model = Recurrent(12, eos_bias=4.0)
     source = batch(sources(3))
     for named in (dict(samples=2), dict(beams=3), {}):
-        found = generate(model, source, max_tokens=limit, **named)
+        found = generate(model, source, **limit, **named)
         assert all(one.finished for several in found for one in several)
 
 
@@ -302,10 +307,11 @@ def test_ends_survive_saving_loading_and_quantizing(folder, tmp_path):
     "flags",
     [
         ["--length-penalty", "1e308"], ["--temperature", "nan"], ["--top-p", "inf"],
-        ["--samples", "1000000000"], ["--beams", "100000"], ["--max-tokens", "1e400x+1"],
-        ["--max-tokens", "²"], ["--seed", "99999999999999999999"], ["--draft", "ngram:²"],
-        ["--top-k", "99999999999999999999"], ["--draft-tokens", "99999999999"],
-        ["--draft", "x\udcff"], ["--length-penalty", "\udcff"],
+        ["--samples", "1000000000"], ["--beams", "100000"], ["--max-length-a", "inf"],
+        ["--max-tokens", "99999999999"], ["--seed", "99999999999999999999"],
+        ["--assistant-model", "ngram:²"],
+        ["--top-k", "99999999999999999999"], ["--num-assistant-tokens", "99999999999"],
+        ["--assistant-model", "x\udcff"], ["--length-penalty", "\udcff"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -326,7 +332,7 @@ def test_a_lone_surrogate_raises_an_error_in_every_verb_that_decodes(folder, bro
         lambda: task.hypotheses([broken], samples=2),
         lambda: task.over_limit([broken]),
         lambda: list(task.stream(broken)),
-        lambda: task.generate(broken, too_long="truncate", draft="ngram"),
+        lambda: task.generate(broken, too_long="truncate", assistant_model="ngram"),
     ]
     for verb in verbs:
         with pytest.raises(RegardError, match="lone surrogate U\\+D"):

@@ -330,7 +330,7 @@ START = [
     {"max_new_tokens": 4, "min_new_tokens": 2, "no_repeat_ngram_size": 2, "suppress_tokens": [3],
      "begin_suppress_tokens": [4], "forced_bos_token_id": 5, "draft": "ngram",
      "num_assistant_tokens": 3},
-    {"max_new_tokens_per_source_token": 1.5, "max_new_tokens_beside_source": 4,
+    {"max_length_a": 1.5, "max_length_b": 4,
      "filter_order": ["top_p", "top_k"], "do_sample": True, "length_penalty_formula": "gnmt"},
 ]  # fmt: skip
 ODD = [
@@ -406,9 +406,9 @@ def test_a_file_can_only_name_a_local_folder_as_draft(name, our_gpt2, tmp_path, 
     save(method, again)  # and what is saved from it names no other draft
     with pytest.raises(ConfigError, match="must be a folder on this machine"):
         generate(our_gpt2, source, load(again, our_gpt2))
-    assert generate(our_gpt2, source, with_options(method, draft="ngram"))
+    assert generate(our_gpt2, source, with_options(method, assistant_model="ngram"))
     with pytest.raises((AssertionError, RegardError), match=r"hub was asked|no such folder|a file"):
-        generate(our_gpt2, source, with_options(method, draft=name))  # only a user may
+        generate(our_gpt2, source, with_options(method, assistant_model=name))  # only a user may
 
 
 def test_the_draft_of_a_file_is_relative_to_its_folder(our_gpt2, tmp_path, monkeypatch, no_network):

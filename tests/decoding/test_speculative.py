@@ -360,7 +360,7 @@ def test_ngrams_of_the_source_draft_its_copy():
     random = torch.Generator().manual_seed(0)
     rows = [[*torch.randperm(26, generator=random)[:n].add(3).tolist(), EOS] for n in (20, 12, 4)]
     with count_acceptance() as stats:
-        found = generate(Copies(), batch(rows), draft="ngram", draft_tokens=6)
+        found = generate(Copies(), batch(rows), assistant_model="ngram", num_assistant_tokens=6)
     assert [h.tokens for (h,) in found] == [row[:-1] for row in rows]
     assert stats.tokens_per_step > 2.5
 
@@ -371,7 +371,7 @@ def test_ngrams_of_the_source_draft_its_copy():
 def test_all_tokens_of_a_perfect_draft_are_accepted():
     model = build("gpt2", 4, eos=None)
     with count_acceptance() as outer, count_acceptance() as stats:
-        generate(model, batch([[5, 6], [7]]), draft=near(model, noise=0.0), max_tokens=20)
+        generate(model, batch([[5, 6], [7]]), assistant_model=near(model, noise=0.0), max_tokens=20)
     assert (stats.steps, stats.tokens, stats.drafted, stats.accepted) == (8, 40, 32, 32)
     assert (
         str(stats)
@@ -382,7 +382,10 @@ def test_all_tokens_of_a_perfect_draft_are_accepted():
 
 def test_streaming_with_a_draft_gives_the_tokens_of_generate():
     model, rows = build("gpt2", 5), batch(sources(4, VOCABULARY))
-    for named in (dict(draft="ngram:2"), dict(draft=near(model), top_k=9, samples=2)):
+    for named in (
+        dict(assistant_model="ngram:2"),
+        dict(assistant_model=near(model), top_k=9, samples=2),
+    ):
         plan = options(**named, max_tokens=15)
         stream, tokens = Streaming(model, rows, plan), {}
         for row, token in stream:
@@ -394,14 +397,14 @@ def test_streaming_with_a_draft_gives_the_tokens_of_generate():
 
 def test_options_by_name_give_the_method_and_its_draft():
     model = build("gpt2")
-    assert options(draft="ngram") == options(draft_tokens=4) == Speculative()
-    assert options(draft="ngram:4", draft_tokens=7, max_tokens=9) == Speculative(
+    assert options(assistant_model="ngram") == options(num_assistant_tokens=4) == Speculative()
+    assert options(assistant_model="ngram:4", num_assistant_tokens=7, max_tokens=9) == Speculative(
         Greedy(max_tokens=9), NGrams(4), 7
     )
-    assert options(draft="a/folder", top_k=5, seed=3) == Speculative(
+    assert options(assistant_model="a/folder", top_k=5, seed=3) == Speculative(
         Sampling((TopK(5),), seed=3), SmallModel("a/folder")
     )
-    assert options(draft=model).draft == SmallModel(model)
+    assert options(assistant_model=model).draft == SmallModel(model)
 
 
 @pytest.mark.parametrize(
@@ -431,31 +434,53 @@ def test_prompt_lookup_of_transformers_is_loaded_as_ngrams(tmp_path):
     with pytest.warns(UserWarning, match="num_assistant_tokens"):
         assert load(file) == Greedy()
     file.write_text('{"draft": "ngram", "num_beams": 4}')
-    with pytest.raises(ConfigError, match="`draft` belongs to speculative, but the method is beam"):
+    with pytest.raises(
+        ConfigError, match="`assistant_model` belongs to speculative, but the method is beam"
+    ):
         load(file)
 
 
 def test_with_options_changes_the_draft_or_the_method():
     plan = Speculative(Greedy(max_tokens=9), NGrams(2), 3)
-    assert with_options(Greedy(max_tokens=9), draft="ngram:2", draft_tokens=3) == plan
-    assert with_options(Beam(4, 2, max_tokens=9), draft="ngram:2", draft_tokens=3) == plan
-    assert with_options(plan, draft_tokens=8) == Speculative(plan.method, plan.draft, 8)
+    assert (
+        with_options(Greedy(max_tokens=9), assistant_model="ngram:2", num_assistant_tokens=3)
+        == plan
+    )
+    assert (
+        with_options(Beam(4, 2, max_tokens=9), assistant_model="ngram:2", num_assistant_tokens=3)
+        == plan
+    )
+    assert with_options(plan, num_assistant_tokens=8) == Speculative(plan.method, plan.draft, 8)
     assert with_options(plan, top_k=3).method == Sampling((TopK(3),), max_tokens=9)
     assert with_options(plan, beams=2) == Beam(2, max_tokens=9)
     sampling = Sampling((TopP(0.8),), 2, 7)
-    assert with_options(sampling, draft="small") == Speculative(sampling, SmallModel("small"))
+    assert with_options(sampling, assistant_model="small") == Speculative(
+        sampling, SmallModel("small")
+    )
     held = Speculative(draft=SmallModel(build("gpt2")))
     assert with_options(held, max_tokens=5).draft == held.draft
 
 
 def test_drafts_that_do_not_fit_raise_an_error(tmp_path):
     for named, message in [
-        (dict(draft="ngram", beams=4), "`draft` belongs to speculative decoding and `beams` to"),
-        (dict(method="greedy", draft="ngram"), "`draft` belongs to speculative, but the method"),
-        (dict(draft="ngram:1"), "at least 2 tokens, but for 1"),
-        (dict(draft="ngram:x"), "must be like \"ngram:3\", but is 'ngram:x'"),
-        (dict(draft="ngram", draft_tokens=0), "`draft_tokens` must be at least 1, but is 0"),
-        (dict(draft="ngram", draft_tokens="4"), "`draft_tokens` must be a whole number"),
+        (
+            dict(assistant_model="ngram", beams=4),
+            "`assistant_model` belongs to speculative decoding and `beams` to",
+        ),
+        (
+            dict(method="greedy", assistant_model="ngram"),
+            "`assistant_model` belongs to speculative, but the method",
+        ),
+        (dict(assistant_model="ngram:1"), "at least 2 tokens, but for 1"),
+        (dict(assistant_model="ngram:x"), "must be like \"ngram:3\", but is 'ngram:x'"),
+        (
+            dict(assistant_model="ngram", num_assistant_tokens=0),
+            "`num_assistant_tokens` must be at least 1, but is 0",
+        ),
+        (
+            dict(assistant_model="ngram", num_assistant_tokens="4"),
+            "`num_assistant_tokens` must be a whole number",
+        ),
     ]:
         with pytest.raises(ConfigError, match=message):
             options(**named)
@@ -471,7 +496,7 @@ def test_drafts_that_do_not_fit_raise_an_error(tmp_path):
         (build("gpt2"), Table(0), "draft's has 4 tokens and the model's 24"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            generate(model, rows, draft=draft)
+            generate(model, rows, assistant_model=draft)
 
 
 # ------------------------------------------------------------------- recipes and commands
@@ -511,14 +536,14 @@ max_steps = 2
         return out
 
     small = trained("small", 4)
-    large = trained("large", 8, f'draft = "{small}"\ndraft_tokens = 3')
+    large = trained("large", 8, f'assistant_model = "{small}"\nnum_assistant_tokens = 3')
     task = runs.load(large)
     assert task.method == Speculative(Greedy(max_tokens=20), SmallModel(str(small)), 3)
     wanted = type(task)(task.module, task.tokenizer, method=Greedy(max_tokens=20)).predict(
         "the cat"
     )
     assert task.predict("the cat") == "".join(["the cat", *task.stream("the cat")]) == wanted
-    for flags in ([], ["--draft", "ngram", "--draft-tokens", "5"]):
+    for flags in ([], ["--assistant-model", "ngram", "--num-assistant-tokens", "5"]):
         run = CliRunner().invoke(cli.app, ["generate", str(large), "the cat", *flags])
         assert run.stdout == wanted + "\n", run.output
         assert "tokens per step of the model" in run.stderr

@@ -220,8 +220,15 @@ def test_an_invalid_config_json_raises_an_error_that_names_it(workdir):
 def test_transformers_translates_equally_with_a_saved_folder(workdir):
     """Its tokenizer ends sentences as ours were in training, and its limit cuts nothing off."""
     transformers = pytest.importorskip("transformers")
-    sizes = ("model.max_length=60", "decoding.min_tokens=12", 'decoding.max_tokens="2x+3"')
-    train("small.toml", "training.max_steps=80", "training.optimizer.learning_rate=1e-2", *sizes)
+    sizes = ("model.max_length=60", "decoding.min_tokens=12")
+    limits = ("decoding.max_length_a=2.0", "decoding.max_length_b=3")
+    train(
+        "small.toml",
+        "training.max_steps=80",
+        "training.optimizer.learning_rate=1e-2",
+        *sizes,
+        *limits,
+    )
     task = runs.load("run")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained("run/model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained("run/model")

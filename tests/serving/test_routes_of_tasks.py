@@ -97,7 +97,11 @@ def test_the_best_choice_and_its_probabilities_equal_those_of_the_task(service):
     "path, name, options",
     [
         ("/translate", "translation", {"beams": 3, "n_best": 2, "max_tokens": 6}),
-        ("/translate", "translation", {"temperature": 0.9, "seed": 3, "max_tokens": "1x+3"}),
+        (
+            "/translate",
+            "translation",
+            {"temperature": 0.9, "seed": 3, "max_length_a": 1.0, "max_length_b": 3},
+        ),
         ("/summarize", "summarization", {"max_tokens": 5}),
         ("/generate", "dialogue", {"max_tokens": 5}),
         ("/generate", "language-modeling", {"max_tokens": 7}),

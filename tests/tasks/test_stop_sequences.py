@@ -26,7 +26,12 @@ from regard.text import Tokenizer, train
 
 TEXT = "the cat sat on the mat. and the dog ran to the old house, by the sea!\n" * 6
 PROMPTS = ["the cat", "by the sea", "a", "the old house is on"]
-METHODS = [{}, {"temperature": 1.0, "samples": 3}, {"beams": 3, "n_best": 2}, {"draft": "ngram"}]
+METHODS = [
+    {},
+    {"temperature": 1.0, "samples": 3},
+    {"beams": 3, "n_best": 2},
+    {"assistant_model": "ngram"},
+]
 
 
 @pytest.fixture(scope="module")

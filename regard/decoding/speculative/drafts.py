@@ -108,8 +108,8 @@ class NGrams:
     def __post_init__(self) -> None:
         if self.size < SHORTEST_NGRAM:
             raise ConfigError(
-                f"`draft` must look for n-grams of at least {SHORTEST_NGRAM} tokens, but for "
-                f"{self.size}."
+                "`assistant_model` must look for n-grams of at least "
+                f"{SHORTEST_NGRAM} tokens, but for {self.size}."
             )
 
     def start_drafting(
@@ -398,7 +398,7 @@ def _folder_beside(name: str, file: Path) -> Path:
         raise ConfigError(
             f"{file}: `draft` must be a folder on this machine, seen from that of the file, but is "
             f"{name!r}, and there is no such folder. A file cannot name a model on the hub: "
-            "only you can, with --draft or draft=..."
+            "only you can, with --assistant-model or assistant_model=..."
         )
     if model_folder in (folder.resolve(), (folder / "model").resolve()):
         raise ConfigError(
@@ -439,5 +439,5 @@ def draft_of(value: Any, file: Path | None = None) -> Draft:
     if kind != "ngram":
         return SmallModel(value, file)
     if size and not re.fullmatch("[0-9]{1,9}", size):
-        raise ConfigError(f'`draft` must be like "ngram:3", but is {value!r}.')
+        raise ConfigError(f'`assistant_model` must be like "ngram:3", but is {value!r}.')
     return NGrams(int(size)) if size else NGrams()
