@@ -53,6 +53,7 @@ VOCAB_NAMES = ("vocab.json", "encoder.json")
 PICKLES = ("vocab.bin", "vocab.pkl")  # of Transformer-XL
 LINE_END = "<eos>"  # the first word of Transformer-XL's vocabularies
 MERGES_NAMES = ("merges.txt", "vocab.bpe")
+SEGMENTS = "token_type_ids"  # in `model_input_names`, where the model gets segments
 MODELS = {  # the type of model of each kind that `regard_kind` may name
     "bpe": "BPE",
     "byte-bpe": "BPE",
@@ -271,6 +272,12 @@ def _loaded(
 ) -> LoadedTokenizer:
     """The parameters of the tokenizer, with those of tokenizer_config.json."""
     config = settings.config
+    if config.model_input_names and SEGMENTS not in config.model_input_names:
+        template = template_in(fast.post_processor)
+        if template is not None and template.segment_count > 1:
+            fast.post_processor = processor_of(
+                template.unsegmented(), fast.id_to_token, fast.post_processor
+            )
     roles = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
     if roles.get("unk") in (roles.get("bos", ""), roles.get("eos", "")) and not config.regard_kind:
         del roles["unk"]  # GPT-2 names the end of a text there, but no text is unknown to it

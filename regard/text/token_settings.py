@@ -52,6 +52,7 @@ class ConfigFields(Fields):
     add_eos_token: bool | None = None
     split_special_tokens: bool | None = None
     clean_up_tokenization_spaces: bool | None = None
+    model_input_names: list[str] | None = None
     model_max_length: int | float | None = None
     added_tokens_decoder: dict[str, TokenFields] | None = None
     fast_tokenizer_files: list[str] | None = None

@@ -552,3 +552,18 @@ def test_a_report_of_classes_agrees_with_the_predictions(workdir):
     right = sum(report.confusion[i][i] for i in range(3))
     assert right / len(ROWS) == pytest.approx(task.evaluate(rows)[0].value)
     assert [one.label for one in report.classes] == ["no", "maybe", "yes"]
+
+
+def test_segments_are_given_to_the_model_where_the_tokenizer_names_them(workdir):
+    """`model_input_names` without token_type_ids: `transformers` passes no segments."""
+    start = classifier(workdir)
+    path = start / "tokenizer_config.json"
+    path.write_text(
+        json.dumps(
+            json.loads(path.read_text()) | {"model_input_names": ["input_ids", "attention_mask"]}
+        )
+    )
+    expected = their_scores("AutoModelForSequenceClassification", start, FIRST, SECOND)
+    task = runs.load(start)
+    scores = task.text_scores(task.encoded(list(zip(FIRST, SECOND, strict=True)), "error"))
+    assert torch.allclose(scores, expected, atol=1e-5)
