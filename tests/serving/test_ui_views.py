@@ -515,7 +515,8 @@ def test_examples_are_the_validation_texts_of_a_run_or_neutral_sentences(folders
     for name, file in (("run", "valid.tsv"), ("moved", "lost.tsv")):
         shutil.copytree(folders["translation"], tmp_path / name / "model")
         data = f'train = ["{tmp_path / file}"]\nvalid = ["{tmp_path / file}"]'
-        recipe = f'task = "translation"\n[data]\n{data}\n[model]\nname = "transformer"\n'
+        rest = '[model]\nname = "transformer"\n[training]\nepochs = 1\n'
+        recipe = f'task = "translation"\n[data]\n{data}\n{rest}'
         (tmp_path / name / "recipe.toml").write_text(recipe)
     named = {"run": tmp_path / "run", "inner": tmp_path / "run/model", "moved": tmp_path / "moved"}
     sources = UISources(examples=Examples({**named, "bare": folders["tagging"]}))
